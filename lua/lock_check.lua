@@ -1,0 +1,19 @@
+-- Tells of many holds at once whether they still stand; changes nothing.
+--
+-- KEYS[..] the locks, each a hash: companion field -> hold number:share
+-- ARGV[1 of 2] companion field of this client and owner
+-- ARGV[2 of 2] hold number, h and 16 hex digits
+-- Returns for each key 1: the hold stands
+-- Returns for each key 0: this hold is not there any more
+-- Publishes nothing
+
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local value = redis.pcall('HGET', key, ARGV[i * 2 - 1])
+  if type(value) == 'string' and string.match(value, '^(h%x+):') == ARGV[i * 2] then
+    answers[i] = 1
+  else
+    answers[i] = 0
+  end
+end
+return answers

@@ -1,0 +1,18 @@
+-- Tells who holds the lock, how often, and for how long; changes nothing.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count
+-- Returns held, TTL in milliseconds or -1 for none, fields and values in turn: somebody holds it
+-- Returns free: nobody holds it
+-- Returns wrong_kind: the key is no lock of this shape
+-- Publishes nothing
+
+local fields = redis.call('HGETALL', KEYS[1])
+if #fields == 0 then
+  return {'free'}
+end
+for i = 1, #fields, 2 do
+  if fields[i] == 'mode' then
+    return {'wrong_kind'}
+  end
+end
+return {'held', redis.call('PTTL', KEYS[1]), fields}

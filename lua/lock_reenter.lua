@@ -1,0 +1,29 @@
+-- Brings a hold that still stands to a higher share; never takes the lock anew.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- ARGV[1] owner field
+-- ARGV[2] companion field of this client and owner
+-- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[4] share to reach, in levels
+-- ARGV[5] lease, in milliseconds
+-- Returns granted, hold count: the share is reached; the lease is no shorter than before
+-- Returns absent: this hold is not there any more
+-- Returns exhausted: the hold count would pass its maximum
+-- Publishes nothing
+
+local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
+local number, share = string.match(found[2] or '', '^(h%x+):(%d+)$')
+if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
+  return {'absent'}
+end
+local after = tonumber(found[1]) - tonumber(share) + tonumber(ARGV[4])
+-- Java counts holds in an int.
+if after > 2147483647 then
+  return {'exhausted'}
+end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+redis.call('HINCRBY', KEYS[1], ARGV[1], tonumber(ARGV[4]) - tonumber(share))
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+end
+return {'granted', after}

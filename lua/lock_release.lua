@@ -1,0 +1,38 @@
+-- Brings one hold down to a lower share; frees the lock and wakes a waiter when no level is left.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[2] the lock's channel
+-- ARGV[1] owner field
+-- ARGV[2] companion field of this client and owner
+-- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[4] share to keep, in levels
+-- ARGV[5] message to publish
+-- ARGV[6] publish command, PUBLISH or SPUBLISH
+-- Returns released: the lock is free
+-- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is unchanged
+-- Returns absent: this hold is not there any more; nothing was changed
+-- Publishes the message on KEYS[2] when the lock becomes free
+
+local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
+local number, recorded = string.match(found[2] or '', '^(h%x+):(%d+)$')
+if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
+  return {'absent'}
+end
+local total, share, keep = tonumber(found[1]), tonumber(recorded), tonumber(ARGV[4])
+if keep >= share then
+  return {'kept', total}
+end
+
+local left = math.max(total - share + keep, keep)
+if left == 0 then
+  redis.call('DEL', KEYS[1])
+  redis.call(ARGV[6], KEYS[2], ARGV[5])
+  return {'released'}
+end
+-- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+redis.call('HDEL', KEYS[1], ARGV[2])
+if keep > 0 then
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+end
+redis.call('HINCRBY', KEYS[1], ARGV[1], string.format('%.0f', left - total))
+return {'kept', left}

@@ -1,0 +1,24 @@
+-- Renews the leases of many holds at once.
+--
+-- KEYS[..] the locks, each a hash: companion field -> hold number:share
+-- ARGV[1 of 3] companion field of this client and owner
+-- ARGV[2 of 3] hold number, h and 16 hex digits
+-- ARGV[3 of 3] lease, in milliseconds
+-- Returns for each key 1: renewed; the lease is no shorter than before
+-- Returns for each key 0: this hold is not there any more; nothing was changed
+-- Publishes nothing
+
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local at = (i - 1) * 3
+  local value = redis.pcall('HGET', key, ARGV[at + 1])
+  if type(value) == 'string' and string.match(value, '^(h%x+):') == ARGV[at + 2] then
+    if redis.call('PTTL', key) < tonumber(ARGV[at + 3]) then
+      redis.call('PEXPIRE', key, ARGV[at + 3])
+    end
+    answers[i] = 1
+  else
+    answers[i] = 0
+  end
+end
+return answers

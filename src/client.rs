@@ -1,0 +1,250 @@
+//! The handle an application holds: connects, makes locks, closes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::lock::reentrant::ReentrantLock;
+use crate::name::{LockName, check};
+use crate::options::Settings;
+use crate::session::backend::{self, Config};
+use crate::session::{Anchor, Session};
+
+/// A connected client: the handle that an application keeps, and makes its locks from.
+///
+/// Cheap to clone; all clones share two connections to the server, one for commands and one for messages. There is
+/// no pool: commands of all tasks travel on one connection without waiting for each other.
+///
+/// A client lives on the tokio runtime that it was connected on. It may be used from others; once its own has ended,
+/// every call answers [`Closed`](crate::ErrorKind::Closed). When the last clone, handle and guard of a client is
+/// gone, it closes by itself in the background; [`close`](Self::close) waits for it.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// use redlatch::Client;
+///
+/// let client = Client::connect(url).await?;
+/// let guard = client.lock("nightly").lock().await?;
+/// guard.unlock().await?;
+/// client.close().await;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    anchor: Arc<Anchor>,
+    /// Checked when a lock is used, so that scoping cannot fail.
+    prefix: Result<String, Error>,
+    watchdog_lease: Duration,
+}
+
+impl Client {
+    /// Connects to the server at this URL, with default settings.
+    ///
+    /// `redis://user:password@host:6379/0`; `rediss://` for TLS; `redis-sentinel://host:26379?sentinelServiceName=main`
+    /// for a primary that sentinels look after; `valkey` works in place of `redis`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the URL cannot be understood, or outside a tokio runtime;
+    /// [`Backend`](crate::ErrorKind::Backend) if the server cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing stays open.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
+        Self::builder().url(url).build().await
+    }
+
+    /// A client with other settings.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder {
+            config: Ok(backend::default_config()),
+            prefix: None,
+            settings: Settings::default(),
+        }
+    }
+
+    /// The lock of this name. No I/O.
+    ///
+    /// A name is any text of 1 to 1,024 bytes, prefix included; every verb of the handle answers
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for another.
+    #[must_use]
+    pub fn lock(&self, name: impl AsRef<str>) -> ReentrantLock {
+        ReentrantLock::new(
+            self.anchor.clone(),
+            self.name(name.as_ref()),
+            self.watchdog_lease,
+        )
+    }
+
+    /// The same client with a prefix before every name: `client.scoped("orders:").lock("7")` is
+    /// `client.lock("orders:7")`, for every key and channel. Prefixes add up. End a prefix in a separator that your
+    /// names do not begin with, and two prefixes never meet.
+    ///
+    /// A prefix is checked like a name, by the locks that carry it.
+    #[must_use = "this makes a new client and leaves the old one as it is"]
+    pub fn scoped(&self, prefix: impl AsRef<str>) -> Self {
+        let prefix = prefix.as_ref();
+        let whole = self.prefix.clone().and_then(|before| {
+            check("a prefix", prefix)?;
+            Ok(before + prefix)
+        });
+        Self {
+            anchor: self.anchor.clone(),
+            prefix: whole,
+            watchdog_lease: self.watchdog_lease,
+        }
+    }
+
+    /// The same client with another lease for locks that are given none; see
+    /// [`ClientBuilder::watchdog_lease`].
+    #[must_use = "this makes a new client and leaves the old one as it is"]
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.watchdog_lease = lease;
+        self
+    }
+
+    /// The id of this client, a random UUID: the first part of its owners on the server.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.anchor.client_id
+    }
+
+    /// Closes the client, with all its clones and scopes: [`lost`](crate::Lease::lost) fires on live guards, holds are
+    /// released, calls that wait and later ones answer [`Closed`](crate::ErrorKind::Closed), and the connections
+    /// end.
+    ///
+    /// Takes about one [`command_timeout`](ClientBuilder::command_timeout) and a second at the most; what a silent
+    /// server was not told by then is free when its lease ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, closing goes on in the background if the future is dropped.
+    pub async fn close(&self) {
+        self.anchor.close().await;
+    }
+
+    fn name(&self, name: &str) -> Result<LockName, Error> {
+        LockName::new(self.prefix.as_ref().map_err(Clone::clone)?, name)
+    }
+}
+
+/// The settings of a [`Client`].
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// use std::time::Duration;
+/// use redlatch::Client;
+///
+/// let client = Client::builder()
+///     .url(url)
+///     .watchdog_lease(Duration::from_secs(10))
+///     .name_prefix("billing:")
+///     .build()
+///     .await?;
+/// # client.close().await;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[must_use = "a builder does nothing by itself, call `build`"]
+#[derive(Clone)]
+pub struct ClientBuilder {
+    config: Result<Config, Error>,
+    prefix: Option<String>,
+    settings: Settings,
+}
+
+impl ClientBuilder {
+    /// The server, as a URL; see [`Client::connect`]. `redis://127.0.0.1:6379` if nothing is said.
+    pub fn url(mut self, url: impl AsRef<str>) -> Self {
+        self.config = backend::parse_url(url.as_ref());
+        self
+    }
+
+    /// The server, as a configuration of fred: single, sentinel, TLS, user name and password, database.
+    ///
+    /// fred is re-exported as [`redlatch::fred`](crate::fred). A cluster is refused for now.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = Ok(config);
+        self
+    }
+
+    /// The lease of locks that are given none, renewed at every third of it: how long a crashed holder blocks
+    /// others. From 50 ms up; 30 seconds if nothing is said.
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.settings.watchdog_lease = lease;
+        self
+    }
+
+    /// How long one request to the server may take. From 20 ms up; 1 second if nothing is said. A request for a
+    /// lock with a short lease takes a sixth of that lease at the most, though not below 20 ms.
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.command_timeout = timeout;
+        self
+    }
+
+    /// Put before every name; see [`Client::scoped`].
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// How much of its lease must be left when a lock is handed out; a grant that comes later is given back and
+    /// answered with [`LeaseLost`](crate::ErrorKind::LeaseLost). Half of the lease if nothing is said.
+    pub fn min_validity(mut self, least: Duration) -> Self {
+        self.settings.min_validity = Some(least);
+        self
+    }
+
+    /// How long the watchdog renews one hold. Without end if nothing is said. It bounds what a guard that was leaked,
+    /// or a job that hangs, can block.
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.settings.max_hold = Some(longest);
+        self
+    }
+
+    /// How often a waiter asks although no message came, in case one was lost or the holder publishes none. From
+    /// 10 ms up; 5 seconds if nothing is said.
+    pub fn poll_cap(mut self, cap: Duration) -> Self {
+        self.settings.poll_cap = cap;
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for settings that cannot work, and outside a tokio runtime;
+    /// [`Backend`](crate::ErrorKind::Backend) if the server cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing stays open.
+    pub async fn build(self) -> Result<Client, Error> {
+        self.settings.check()?;
+        if let Some(prefix) = &self.prefix {
+            check("a prefix", prefix)?;
+        }
+        let watchdog_lease = self.settings.watchdog_lease;
+        let anchor = Session::open(self.config?, self.settings).await?;
+        Ok(Client {
+            anchor: Arc::new(anchor),
+            prefix: Ok(self.prefix.unwrap_or_default()),
+            watchdog_lease,
+        })
+    }
+}
+
+/// Without the configuration of the server, which may hold a password.
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("prefix", &self.prefix)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

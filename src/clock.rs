@@ -1,0 +1,67 @@
+//! The clock that leases are measured on.
+
+use std::time::Duration;
+
+/// A point in time on a clock that keeps counting while the machine is suspended.
+///
+/// On Linux this is `CLOCK_BOOTTIME`: the clocks of `std` and tokio stop during a suspend there, and a lease
+/// judged by them would look valid long after the server has given the lock away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    /// Later than any other.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    pub(crate) fn now() -> Self {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let clock = rustix::time::ClockId::Boottime;
+        // Elsewhere on Unix the monotonic clock either counts through sleep (macOS) or is the best there is.
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let clock = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(clock);
+        Self((time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_nsec as u64)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_millis(millis: u64) -> Self {
+        Self(millis * 1_000_000)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    pub(crate) fn plus(self, span: Duration) -> Self {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+
+    /// The last moment before this one that is a multiple of `grid`.
+    pub(crate) fn round_down(self, grid: Duration) -> Self {
+        let grid = u64::try_from(grid.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Self(self.0 - self.0 % grid)
+    }
+
+    /// The time from this moment to a later one, zero if that has passed.
+    pub(crate) fn until(self, later: Self) -> Duration {
+        Duration::from_nanos(later.0.saturating_sub(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_instead_of_wrapping() {
+        let start = Moment::now();
+        assert_eq!(start.plus(Duration::MAX), Moment::NEVER);
+        assert_eq!(Moment::NEVER.until(start), Duration::ZERO);
+        assert_eq!(
+            start.until(start.plus(Duration::from_secs(3))),
+            Duration::from_secs(3)
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! Releases a lease when the caller is done with it.
+
+use std::ops::Deref;
+
+use super::acquire::{give_back, pay};
+use super::lease::Lease;
+use crate::error::Error;
+use crate::owner::Owner;
+use crate::session::hold::Loss;
+
+/// One level of a lock that is held, until the guard is unlocked or dropped.
+///
+/// [`unlock`](Self::unlock) says whether the lock was still held; dropping the guard releases it in the background,
+/// from any thread, with or without a runtime, also when a panic unwinds. A guard may move to another task and be
+/// released there. It derefs to its [`Lease`], which tells when the lock is lost.
+///
+/// `let _ = lock.lock().await?` drops the guard, and so releases the lock, at once. A guard that is leaked with
+/// `mem::forget` keeps its lock for as long as the process lives, or for
+/// [`max_hold`](crate::ClientBuilder::max_hold).
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct LockGuard {
+    lease: Lease,
+    /// The level was given back, or left to its owner.
+    done: bool,
+}
+
+impl LockGuard {
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self { lease, done: false }
+    }
+
+    /// Gives the lock back, one level, and says whether it was still held.
+    ///
+    /// With the last level the lock becomes free and a waiter is woken, in whatever process. Renewal has stopped
+    /// before the request is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was not held any more: what was done under it since
+    /// may have overlapped with somebody else's work. [`Timeout`](crate::ErrorKind::Timeout) and
+    /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused; the release is tried again in
+    /// the background until the lease has passed, so the lock is free by then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, the release goes on in the background if the future is dropped.
+    pub async fn unlock(mut self) -> Result<(), Error> {
+        self.done = true;
+        let Lease { order, hold } = &self.lease;
+        let unlock = async {
+            order.anchor.ensure_open()?;
+            if self.lease.is_lost() {
+                drop(order.anchor.watchdog.lose(hold, Loss::Expired));
+                return Err(self.lease.lost_error());
+            }
+            match give_back(&order.anchor, hold, Some(order.term)) {
+                Some(debt) => pay(&order.anchor, debt, &order.name).await,
+                None => Err(self.lease.lost_error()),
+            }
+        };
+        order.anchor.within(unlock).await
+    }
+
+    /// Takes the lock once more, on the same terms, from whatever task: the guard is the proof.
+    ///
+    /// A holder's re-entry never waits behind other waiters.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock is not held any more;
+    /// [`Refused`](crate::ErrorKind::Refused) at 2³¹ − 1 levels; [`Timeout`](crate::ErrorKind::Timeout) and
+    /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the level that it may have taken is given back in the background; the other levels
+    /// stay.
+    pub async fn reenter(&self) -> Result<Self, Error> {
+        let Lease { order, hold } = &self.lease;
+        let reenter = async {
+            order.anchor.ensure_open()?;
+            order
+                .reenter(hold)
+                .await?
+                .ok_or_else(|| self.lease.lost_error())
+        };
+        order.anchor.within(reenter).await
+    }
+
+    /// Leaves the level to its owner: from now on this process neither renews nor releases it, and it lives until
+    /// its lease ends. Whoever is that owner can [`adopt`](crate::ReentrantLock::adopt) or
+    /// [`unlock`](crate::ReentrantLock::unlock) it: of a named owner, any process.
+    ///
+    /// Other guards of the same owner here go on as before.
+    #[must_use = "the owner is who can adopt or unlock what was left"]
+    pub fn detach(mut self) -> Owner {
+        self.done = true;
+        let Lease { order, hold } = &self.lease;
+        if !hold.detach(order.term) {
+            order
+                .anchor
+                .queues
+                .enter(order.name.key())
+                .freed
+                .notify_one();
+        }
+        order.anchor.watchdog.watch(hold);
+        order.owner.clone()
+    }
+}
+
+impl Deref for LockGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if !self.done {
+            let Lease { order, hold } = &self.lease;
+            drop(give_back(&order.anchor, hold, Some(order.term)));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What it takes to get, keep and give back a hold.
+
+pub(crate) mod acquire;
+pub(crate) mod guard;
+pub(crate) mod lease;

@@ -1,0 +1,56 @@
+//! Distributed locks on Redis or Valkey, for tokio.
+//!
+//! Which one do you need?
+//!
+//! - One owner at a time, which may take the lock again: [`ReentrantLock`], from [`Client::lock`].
+//!
+//! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
+//! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
+//! [`Lease::lost`]. What you get is a guard; dropping it releases the lock.
+//!
+//! ```
+//! # redlatch_testkit::doc(async |url| {
+//! # async fn charge_card() {}
+//! # async fn compensate() {}
+//! use redlatch::Client;
+//!
+//! let client = Client::connect(url).await?;
+//!
+//! let guard = client.lock("orders:42").lock().await?; // renewed for as long as the guard lives
+//! tokio::select! {
+//!     () = charge_card() => guard.unlock().await?, // Err(LeaseLost) if it was not held any more
+//!     () = guard.lost() => compensate().await,     // the lease cannot be trusted any more
+//! }
+//! client.close().await;
+//! # Ok::<(), redlatch::Error>(()) });
+//! ```
+//!
+//! A Java service on Redisson and a Rust service on this crate that use one name take turns on one lock.
+//!
+//! # What it reports
+//!
+//! Through [`tracing`](https://docs.rs/tracing), under the target `redlatch`: `warn` for a lock that was lost, with
+//! the reason, for a renewal that failed and for messages that may not arrive; `info` for a new connection and for
+//! channels that are subscribed to anew; `debug` for each acquisition, with its wait, in a span `acquire` with the
+//! lock and the owner. Names of locks and owners appear in them, passwords never.
+
+mod client;
+mod clock;
+mod error;
+mod hold;
+mod lock;
+mod name;
+mod options;
+mod owner;
+mod protocol;
+mod session;
+
+pub use client::{Client, ClientBuilder};
+pub use error::{Error, ErrorKind};
+pub use hold::guard::LockGuard;
+pub use hold::lease::Lease;
+pub use lock::reentrant::{Holder, ReentrantLock};
+pub use owner::Owner;
+
+#[doc(no_inline)]
+pub use fred;

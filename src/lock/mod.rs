@@ -1,0 +1,3 @@
+//! The lock family and which one to choose.
+
+pub(crate) mod reentrant;

@@ -1,0 +1,104 @@
+//! A lock's name and every key and channel derived from it.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+
+/// The longest name accepted, prefix included.
+const LONGEST: usize = 1024;
+
+/// A valid lock name, prefix included, with the channel that its unlocks are published on.
+///
+/// Both are what Redisson uses for the same name, so that Java and Rust meet on one lock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LockName {
+    key: Arc<str>,
+    channel: Arc<str>,
+}
+
+impl LockName {
+    pub(crate) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
+        check("a lock's name", name)?;
+        let key = format!("{prefix}{name}");
+        check("a lock's name with its prefix", &key)?;
+        Ok(Self {
+            channel: prefixed("redisson_lock__channel", &key).into(),
+            key: key.into(),
+        })
+    }
+
+    /// The key of the hash that is the lock.
+    pub(crate) fn key(&self) -> &Arc<str> {
+        &self.key
+    }
+
+    pub(crate) fn channel(&self) -> &Arc<str> {
+        &self.channel
+    }
+}
+
+/// Checks a prefix, or a name, before it is sent anywhere.
+pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
+    if text.is_empty() {
+        return Err(Error::invalid(format!("{what} must not be empty")));
+    }
+    if text.len() > LONGEST {
+        let length = text.len();
+        return Err(Error::invalid(format!(
+            "{what} may have {LONGEST} bytes at most, this one has {length}"
+        )));
+    }
+    Ok(())
+}
+
+/// Redisson's rule: what stands beside a key carries the key as its hash tag, unless the key has a tag itself, so
+/// that both fall into one cluster slot.
+fn prefixed(prefix: &str, key: &str) -> String {
+    if key.contains('{') {
+        format!("{prefix}:{key}")
+    } else {
+        format!("{prefix}:{{{key}}}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn channel(prefix: &str, name: &str) -> String {
+        LockName::new(prefix, name).unwrap().channel().to_string()
+    }
+
+    #[test]
+    fn channel_follows_redissons_tag_rule() {
+        assert_eq!(channel("", "k"), "redisson_lock__channel:{k}");
+        assert_eq!(channel("", "{t}:x"), "redisson_lock__channel:{t}:x");
+        assert_eq!(channel("", "a}b"), "redisson_lock__channel:{a}b}");
+        assert_eq!(
+            channel("billing:", "k"),
+            "redisson_lock__channel:{billing:k}"
+        );
+    }
+
+    #[test]
+    fn odd_names_are_names() {
+        for name in ["a\0b", "two\nlines", "🔒", "*", "{}", "\r\n", " "] {
+            assert_eq!(LockName::new("", name).unwrap().key().as_ref(), name);
+        }
+        assert!(LockName::new("", &"x".repeat(LONGEST)).is_ok());
+    }
+
+    #[test]
+    fn empty_and_overlong_names_are_refused() {
+        for (prefix, name) in [
+            ("", String::new()),
+            ("p:", String::new()),
+            ("", "x".repeat(1025)),
+            ("p:", "x".repeat(1024)),
+        ] {
+            let error = LockName::new(prefix, &name).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        }
+    }
+}

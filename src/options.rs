@@ -1,0 +1,205 @@
+//! Lease, wait and client settings, valid by construction.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::error::Error;
+
+const SHORTEST_LEASE: Duration = Duration::from_millis(50);
+/// A century: far below where the server's millisecond arithmetic overflows.
+const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// Below this a request would be given up before a healthy server can answer.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// A lease that can be sent: whole milliseconds, long enough to be kept, short enough to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LeaseTime(Duration);
+
+impl LeaseTime {
+    pub(crate) fn new(lease: Duration) -> Result<Self, Error> {
+        if lease < SHORTEST_LEASE || lease > LONGEST_LEASE {
+            return Err(Error::invalid(format!(
+                "a lease lasts from {SHORTEST_LEASE:?} to 100 years, not {lease:?}"
+            )));
+        }
+        Ok(Self(Duration::from_millis(lease.as_millis() as u64)))
+    }
+
+    pub(crate) fn get(self) -> Duration {
+        self.0
+    }
+
+    pub(crate) fn millis(self) -> u64 {
+        self.0.as_millis() as u64
+    }
+
+    /// What the local deadline stays short of the server's: 1 % for clocks that run at different rates, and 2 ms
+    /// for the server's resolution and our timers'.
+    pub(crate) fn margin(self) -> Duration {
+        self.0 / 100 + Duration::from_millis(2)
+    }
+}
+
+/// How long a hold lasts: until a fixed time, or renewed for as long as a guard lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Term {
+    Fixed(LeaseTime),
+    Renewed(LeaseTime),
+}
+
+impl Term {
+    pub(crate) fn lease(self) -> LeaseTime {
+        match self {
+            Self::Fixed(lease) | Self::Renewed(lease) => lease,
+        }
+    }
+
+    pub(crate) fn is_renewed(self) -> bool {
+        matches!(self, Self::Renewed(_))
+    }
+}
+
+/// How long an acquisition may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// One attempt.
+    Once,
+    /// Until then.
+    At(Moment),
+    /// For ever, as long as the server answers.
+    Never,
+}
+
+impl Limit {
+    pub(crate) fn within(wait: Duration) -> Self {
+        if wait.is_zero() {
+            return Self::Once;
+        }
+        match Moment::now().plus(wait) {
+            Moment::NEVER => Self::Never,
+            moment => Self::At(moment),
+        }
+    }
+}
+
+/// The settings of a client, checked when it is built.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) watchdog_lease: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) min_validity: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) poll_cap: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            watchdog_lease: Duration::from_secs(30),
+            command_timeout: Duration::from_secs(1),
+            min_validity: None,
+            max_hold: None,
+            poll_cap: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let lease = LeaseTime::new(self.watchdog_lease)?;
+        self.min_validity(lease)?;
+        let day = Duration::from_secs(24 * 60 * 60);
+        if self.command_timeout < SHORTEST_TIMEOUT || self.command_timeout > day {
+            let given = self.command_timeout;
+            return Err(Error::invalid(format!(
+                "command_timeout lies between 20 ms and a day, not {given:?}"
+            )));
+        }
+        if self.poll_cap < Duration::from_millis(10) || self.poll_cap > day {
+            let given = self.poll_cap;
+            return Err(Error::invalid(format!(
+                "poll_cap lies between 10 ms and a day, not {given:?}"
+            )));
+        }
+        match self.max_hold {
+            Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(
+                "max_hold is at least {SHORTEST_LEASE:?}, not {given:?}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// How long one request for a hold with this lease may take: several must fit into the lease.
+    pub(crate) fn timeout(&self, lease: LeaseTime) -> Duration {
+        self.command_timeout
+            .min(SHORTEST_TIMEOUT.max(lease.get() / 6))
+    }
+
+    /// How much of this lease must be left when the lock is handed out.
+    pub(crate) fn min_validity(&self, lease: LeaseTime) -> Result<Duration, Error> {
+        let least = self.min_validity.unwrap_or(lease.get() / 2);
+        if least >= lease.get() - lease.margin() {
+            let lease = lease.get();
+            return Err(Error::invalid(format!(
+                "min_validity of {least:?} can never be met by a lease of {lease:?}"
+            )));
+        }
+        Ok(least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_outside_the_range_are_refused() {
+        for lease in [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_millis(1),
+            Duration::from_millis(49),
+            Duration::from_secs(u64::MAX),
+            Duration::MAX,
+        ] {
+            assert!(LeaseTime::new(lease).is_err(), "{lease:?}");
+        }
+        let odd = LeaseTime::new(Duration::from_micros(100_500)).unwrap();
+        assert_eq!(odd.millis(), 100, "only whole milliseconds are sent");
+    }
+
+    #[test]
+    fn waits_of_any_length_are_accepted() {
+        assert_eq!(Limit::within(Duration::ZERO), Limit::Once);
+        assert_eq!(Limit::within(Duration::MAX), Limit::Never);
+        assert!(matches!(
+            Limit::within(Duration::from_millis(1)),
+            Limit::At(_)
+        ));
+    }
+
+    #[test]
+    fn timeouts_follow_the_lease() {
+        let settings = Settings::default();
+        let timeout =
+            |millis| settings.timeout(LeaseTime::new(Duration::from_millis(millis)).unwrap());
+        assert_eq!(timeout(50), Duration::from_millis(20));
+        assert_eq!(timeout(3_000), Duration::from_millis(500));
+        assert_eq!(timeout(30_000), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let refuse = |change: fn(&mut Settings)| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            assert!(settings.check().is_err(), "{settings:?}");
+        };
+        refuse(|s| s.watchdog_lease = Duration::ZERO);
+        refuse(|s| s.command_timeout = Duration::ZERO);
+        refuse(|s| s.poll_cap = Duration::ZERO);
+        refuse(|s| s.max_hold = Some(Duration::ZERO));
+        refuse(|s| s.min_validity = Some(Duration::from_secs(30)));
+        assert!(Settings::default().check().is_ok());
+    }
+}

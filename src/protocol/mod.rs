@@ -1,0 +1,7 @@
+//! What is said to the server, what it answers, and what follows from it. No I/O and no clock: time is passed in.
+
+pub(crate) mod lock;
+pub(crate) mod renewal;
+pub(crate) mod reply;
+pub(crate) mod script;
+pub(crate) mod wait;

@@ -1,0 +1,222 @@
+//! Decides when a hold is due for renewal, when it is to be checked, and when it can no longer be trusted.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::options::LeaseTime;
+
+/// What the local promise of a lease is worth, and what is due for it.
+///
+/// The deadline is counted from before the request that set the lease was sent, so the server's key outlives it; a
+/// renewal that nobody confirmed does not move it.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    /// What each renewal sets.
+    lease: LeaseTime,
+    /// The longest that the server was ever asked for.
+    longest: LeaseTime,
+    deadline: Moment,
+    renew_at: Option<Moment>,
+    check_at: Option<Moment>,
+    /// When renewing ends, by `max_hold`.
+    renew_until: Moment,
+}
+
+/// What is due for a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Its deadline has passed.
+    Expire,
+    Renew,
+    Check,
+    /// Nothing until then.
+    Rest(Moment),
+}
+
+/// The last moment at which a lease that was asked for at `sent` can be trusted.
+pub(crate) fn deadline(sent: Moment, lease: LeaseTime) -> Moment {
+    sent.plus(lease.get() - lease.margin())
+}
+
+impl Schedule {
+    pub(crate) fn new(sent: Moment, lease: LeaseTime, max_hold: Option<Duration>) -> Self {
+        let renew_until = max_hold.map_or(Moment::NEVER, |longest| sent.plus(longest));
+        Self {
+            lease,
+            longest: lease,
+            deadline: deadline(sent, lease),
+            renew_at: None,
+            check_at: None,
+            renew_until,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        self.deadline
+    }
+
+    pub(crate) fn lease(&self) -> LeaseTime {
+        self.lease
+    }
+
+    /// The longest that the server may keep the hold if it hears nothing more.
+    pub(crate) fn longest(&self) -> LeaseTime {
+        self.longest
+    }
+
+    /// A request for this lease is about to be sent.
+    pub(crate) fn asks_for(&mut self, lease: LeaseTime) {
+        self.longest = self.longest.max(lease);
+    }
+
+    pub(crate) fn duty(&self, now: Moment) -> Duty {
+        let due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+        if now >= self.deadline {
+            Duty::Expire
+        } else if due(self.renew_at) {
+            Duty::Renew
+        } else if due(self.check_at) {
+            Duty::Check
+        } else {
+            let sooner = |a: Moment, b: Option<Moment>| b.map_or(a, |b| a.min(b));
+            Duty::Rest(sooner(sooner(self.deadline, self.renew_at), self.check_at))
+        }
+    }
+
+    /// Renews from now on, every third of this lease. `jitter` in 0..1 takes up to a fifth off, so that leases
+    /// taken together are not renewed in one burst; the grid lets those that are due at nearly the same time share
+    /// a script.
+    pub(crate) fn renew(&mut self, now: Moment, lease: LeaseTime, jitter: f64) {
+        self.lease = lease;
+        self.asks_for(lease);
+        let period = lease.get() / 3;
+        let at = now
+            .plus(period.mul_f64(1.0 - 0.2 * jitter.clamp(0.0, 1.0)))
+            .round_down(period / 50);
+        self.renew_at = (at < self.renew_until).then_some(at);
+    }
+
+    pub(crate) fn stop_renewing(&mut self) {
+        self.renew_at = None;
+    }
+
+    /// The server confirmed that the TTL was at least `lease` after `sent`.
+    pub(crate) fn confirmed(&mut self, sent: Moment, lease: LeaseTime) {
+        self.deadline = self.deadline.max(deadline(sent, lease));
+    }
+
+    /// The TTL may have become as short as `lease` after `sent`.
+    pub(crate) fn may_have_shrunk(&mut self, sent: Moment, lease: LeaseTime) {
+        self.deadline = self.deadline.min(deadline(sent, lease));
+    }
+
+    pub(crate) fn check(&mut self, at: Moment) {
+        self.check_at = Some(self.check_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// A request about this hold is on its way: nothing further is due until it is answered.
+    pub(crate) fn asked(&mut self, renewing: bool) {
+        if renewing {
+            self.renew_at = None;
+        }
+        self.check_at = None;
+    }
+
+    /// A renewal went unanswered: soon again, several times before the deadline.
+    pub(crate) fn unanswered(&mut self, now: Moment, renewing: bool) {
+        let again = now
+            .plus((self.lease.get() / 24).clamp(Duration::from_millis(5), Duration::from_secs(1)));
+        if !renewing {
+            self.check(again);
+        } else if again < self.renew_until {
+            self.renew_at = Some(again);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lease(millis: u64) -> LeaseTime {
+        LeaseTime::new(Duration::from_millis(millis)).unwrap()
+    }
+
+    fn moment(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    proptest! {
+        #[test]
+        fn the_promise_ends_before_the_servers(sent in 0u64..1_000_000, millis in 50u64..10_000_000) {
+            let ends = deadline(moment(sent), lease(millis));
+            let server = moment(sent).plus(Duration::from_millis(millis));
+            prop_assert!(ends < server);
+            prop_assert!(ends.until(server) >= Duration::from_millis(2) + Duration::from_millis(millis) / 100);
+        }
+
+        #[test]
+        fn an_unconfirmed_renewal_moves_nothing(millis in 50u64..100_000, tries in 0u64..50) {
+            let mut schedule = Schedule::new(moment(0), lease(millis), None);
+            schedule.renew(moment(0), lease(millis), 0.5);
+            let promised = schedule.deadline();
+            for t in 0..tries {
+                schedule.asked(true);
+                schedule.unanswered(moment(t), true);
+            }
+            prop_assert_eq!(schedule.deadline(), promised);
+            prop_assert_eq!(schedule.duty(promised), Duty::Expire);
+        }
+
+        #[test]
+        fn a_renewed_lease_has_time_for_further_tries(millis in 50u64..10_000_000, jitter in 0.0f64..1.0) {
+            let mut schedule = Schedule::new(moment(0), lease(millis), None);
+            schedule.renew(moment(0), lease(millis), jitter);
+            let Duty::Rest(at) = schedule.duty(moment(0)) else { panic!("due at once") };
+            prop_assert!(at <= moment(0).plus(lease(millis).get() / 3));
+            prop_assert!(at.until(schedule.deadline()) >= lease(millis).get() / 2);
+        }
+
+        #[test]
+        fn a_confirmation_never_shortens(sent in 0u64..100_000, first in 50u64..100_000, second in 50u64..100_000) {
+            let mut schedule = Schedule::new(moment(sent), lease(first), None);
+            let before = schedule.deadline();
+            schedule.confirmed(moment(sent), lease(second));
+            prop_assert!(schedule.deadline() >= before);
+            schedule.may_have_shrunk(moment(sent), lease(50));
+            prop_assert_eq!(schedule.deadline(), deadline(moment(sent), lease(50)));
+        }
+
+        #[test]
+        fn renewing_ends_with_max_hold(max_hold in 100u64..10_000) {
+            let mut schedule = Schedule::new(moment(0), lease(300), Some(Duration::from_millis(max_hold)));
+            let mut now = moment(0);
+            loop {
+                schedule.renew(now, lease(300), 0.0);
+                match schedule.duty(now) {
+                    Duty::Rest(next) if next < schedule.deadline() => {
+                        now = next;
+                        prop_assert!(now.millis() < max_hold);
+                        schedule.asked(true);
+                        schedule.confirmed(now, lease(300));
+                    }
+                    _ => break,
+                }
+            }
+            prop_assert!(schedule.deadline().millis() <= max_hold + 300);
+        }
+    }
+
+    #[test]
+    fn a_check_is_due_before_a_later_renewal() {
+        let mut schedule = Schedule::new(moment(0), lease(30_000), None);
+        schedule.renew(moment(0), lease(30_000), 0.0);
+        schedule.check(moment(5_000));
+        assert_eq!(schedule.duty(moment(0)), Duty::Rest(moment(5_000)));
+        assert_eq!(schedule.duty(moment(5_000)), Duty::Check);
+        schedule.asked(false);
+        assert_eq!(schedule.duty(moment(5_000)), Duty::Rest(moment(10_000)));
+        assert_eq!(schedule.duty(moment(10_000)), Duty::Renew);
+    }
+}

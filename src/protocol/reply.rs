@@ -1,0 +1,72 @@
+//! Server answers as data, and the error for one that no script of ours gives.
+
+use crate::error::{Error, ErrorKind};
+
+/// An answer of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Nil,
+    Integer(i64),
+    Text(String),
+    List(Vec<Reply>),
+}
+
+/// What scripts over many holds answer for each: gone, or standing.
+#[cfg(test)]
+pub(crate) const STANDS: &[&str] = &["0", "1"];
+
+impl Reply {
+    /// The tag of an answer and what comes with it.
+    pub(crate) fn tagged(&self) -> Option<(&str, &[Self])> {
+        match self {
+            Self::List(items) => match items.split_first() {
+                Some((Self::Text(tag), rest)) => Some((tag, rest)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// One answer a key: does this hold stand?
+    pub(crate) fn standing(&self, keys: usize) -> Result<Vec<bool>, Error> {
+        let Self::List(items) = self else {
+            return Err(self.unexpected());
+        };
+        if items.len() != keys {
+            return Err(self.unexpected());
+        }
+        let stands = |item: &Self| match item {
+            Self::Integer(1) => Ok(true),
+            Self::Integer(0) => Ok(false),
+            _ => Err(self.unexpected()),
+        };
+        items.iter().map(stands).collect()
+    }
+
+    pub(crate) fn unexpected(&self) -> Error {
+        let message =
+            format!("the server gave an answer that no script of this crate gives: {self:?}");
+        Error::new(ErrorKind::Protocol, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_the_wrong_shape_is_an_error_and_no_panic() {
+        let list = Reply::List(vec![Reply::Integer(1), Reply::Integer(2)]);
+        for (reply, keys) in [
+            (Reply::Nil, 0),
+            (list.clone(), 1),
+            (list, 2),
+            (Reply::List(vec![Reply::Nil]), 1),
+        ] {
+            assert_eq!(
+                reply.standing(keys).unwrap_err().kind(),
+                ErrorKind::Protocol
+            );
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The Lua scripts: source, hash and arity; and a call of one.
+
+use std::sync::{Arc, OnceLock};
+
+/// One file of `lua/`. Its header is its contract; a test holds it to the arity here.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+    arity: Arity,
+    hash: OnceLock<String>,
+}
+
+/// How many keys and arguments a script takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arity {
+    Fixed {
+        keys: usize,
+        args: usize,
+    },
+    /// Any number of keys, with so many arguments for each.
+    PerKey {
+        args: usize,
+    },
+}
+
+impl Script {
+    /// The SHA-1 that the server knows the script by.
+    pub(crate) fn hash(&self) -> &str {
+        self.hash
+            .get_or_init(|| sha1_smol::Sha1::from(self.source).digest().to_string())
+    }
+}
+
+macro_rules! scripts {
+    ($($id:ident = $name:literal $arity:expr;)*) => {
+        $(pub(crate) static $id: Script = Script {
+            name: $name,
+            source: include_str!(concat!("../../lua/", $name, ".lua")),
+            arity: $arity,
+            hash: OnceLock::new(),
+        };)*
+        #[cfg(test)]
+        pub(crate) static ALL: &[&Script] = &[$(&$id),*];
+    };
+}
+
+scripts! {
+    LOCK_ACQUIRE = "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_REENTER = "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
+    LOCK_RELEASE = "lock_release" Arity::Fixed { keys: 2, args: 6 };
+    LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_EXTEND = "lock_extend" Arity::Fixed { keys: 1, args: 5 };
+    LOCK_RENEW = "lock_renew" Arity::PerKey { args: 3 };
+    LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
+    LOCK_FORCE_RELEASE = "lock_force_release" Arity::Fixed { keys: 2, args: 2 };
+    LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
+}
+
+/// An argument of a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Arg {
+    Text(Arc<str>),
+    Word(&'static str),
+    Number(u64),
+}
+
+/// A script with its keys and arguments, ready to be sent, and to be sent again.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: Vec<Arc<str>>,
+    pub(crate) args: Vec<Arg>,
+}
+
+impl Call {
+    pub(crate) fn new(script: &'static Script, keys: Vec<Arc<str>>, args: Vec<Arg>) -> Self {
+        debug_assert!(
+            match script.arity {
+                Arity::Fixed { keys: k, args: a } => (keys.len(), args.len()) == (k, a),
+                Arity::PerKey { args: a } => args.len() == keys.len() * a,
+            },
+            "{} called with {} keys and {} arguments",
+            script.name,
+            keys.len(),
+            args.len()
+        );
+        Self { script, keys, args }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{lock, reply};
+
+    /// The lines of a script's header, without the dashes.
+    fn header(script: &Script) -> Vec<&'static str> {
+        script
+            .source
+            .lines()
+            .map_while(|line| line.strip_prefix("--"))
+            .map(str::trim)
+            .collect()
+    }
+
+    fn declared(script: &Script) -> Arity {
+        let lines = header(script);
+        let count = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+        if count("KEYS[..] ") == 1 {
+            let args = count("ARGV[");
+            assert!(
+                (1..=args).all(|n| count(&format!("ARGV[{n} of {args}] ")) == 1),
+                "{}",
+                script.name
+            );
+            return Arity::PerKey { args };
+        }
+        let (keys, args) = (count("KEYS["), count("ARGV["));
+        assert!(
+            (1..=keys).all(|n| count(&format!("KEYS[{n}] ")) == 1),
+            "{}",
+            script.name
+        );
+        assert!(
+            (1..=args).all(|n| count(&format!("ARGV[{n}] ")) == 1),
+            "{}",
+            script.name
+        );
+        Arity::Fixed { keys, args }
+    }
+
+    /// The answers that the header names.
+    fn promised(script: &Script) -> Vec<String> {
+        let mut answers: Vec<String> = header(script)
+            .iter()
+            .filter_map(|line| line.strip_prefix("Returns "))
+            .map(|line| {
+                let line = line.strip_prefix("for each key ").unwrap_or(line);
+                line.split([',', ':']).next().unwrap().to_owned()
+            })
+            .collect();
+        answers.sort();
+        answers
+    }
+
+    /// The answers that the code below the header gives.
+    fn given(script: &Script) -> Vec<String> {
+        let mut answers: Vec<String> = Vec::new();
+        for line in script.source.lines().filter(|line| !line.starts_with("--")) {
+            if let Some((_, rest)) = line.split_once("return {'") {
+                answers.push(rest.split('\'').next().unwrap().to_owned());
+            }
+            if let Some((_, rest)) = line.split_once("answers[i] = ") {
+                answers.push(rest.to_owned());
+            }
+        }
+        answers.sort();
+        answers.dedup();
+        answers
+    }
+
+    #[test]
+    fn headers_state_keys_and_arguments() {
+        for script in ALL {
+            assert_eq!(declared(script), script.arity, "{}", script.name);
+        }
+    }
+
+    #[test]
+    fn headers_and_enums_name_every_answer() {
+        let decoded: &[(&Script, &[&str])] = &[
+            (&LOCK_ACQUIRE, lock::Acquired::TAGS),
+            (&LOCK_REENTER, lock::Reentered::TAGS),
+            (&LOCK_RELEASE, lock::Released::TAGS),
+            (&LOCK_ADOPT, lock::Adopted::TAGS),
+            (&LOCK_EXTEND, lock::Extended::TAGS),
+            (&LOCK_RENEW, reply::STANDS),
+            (&LOCK_CHECK, reply::STANDS),
+            (&LOCK_FORCE_RELEASE, lock::ForceReleased::TAGS),
+            (&LOCK_INSPECT, lock::Inspected::TAGS),
+        ];
+        assert_eq!(decoded.len(), ALL.len());
+        for (script, tags) in decoded {
+            let mut tags: Vec<String> = tags.iter().map(ToString::to_string).collect();
+            tags.sort();
+            assert_eq!(promised(script), tags, "{}: header and enum", script.name);
+            assert_eq!(given(script), tags, "{}: code and enum", script.name);
+        }
+    }
+
+    #[test]
+    fn headers_say_what_is_published() {
+        for script in ALL {
+            let publishes = script.source.contains("KEYS[2], ARGV[");
+            let silent = header(script).contains(&"Publishes nothing");
+            assert_ne!(publishes, silent, "{}", script.name);
+        }
+    }
+
+    #[test]
+    fn every_file_is_registered() {
+        let mut files: Vec<String> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua"))
+            .unwrap()
+            .map(|entry| {
+                entry
+                    .unwrap()
+                    .path()
+                    .file_stem()
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect();
+        files.sort();
+        let mut names: Vec<String> = ALL.iter().map(|script| script.name.to_owned()).collect();
+        names.sort();
+        assert_eq!(files, names);
+    }
+}

@@ -1,0 +1,177 @@
+//! Decides, given the time and the last answer, whether a waiting call tries again, parks or gives up.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::options::Limit;
+use crate::protocol::lock::Ttl;
+
+/// A park is never shorter, so that a lock about to expire is not asked for in a hot loop.
+const SHORTEST_PARK: Duration = Duration::from_millis(1);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// One acquisition that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Wait {
+    limit: Limit,
+    /// How long the server may leave every request unanswered before a wait without limit gives up.
+    patience: Duration,
+    poll_cap: Duration,
+    started: Moment,
+    pause: Duration,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Ask again when something happens, or after so long at the latest.
+    Park(Duration),
+    GiveUp,
+}
+
+impl Wait {
+    pub(crate) fn new(now: Moment, limit: Limit, patience: Duration, poll_cap: Duration) -> Self {
+        Self {
+            limit,
+            patience,
+            poll_cap,
+            started: now,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    pub(crate) fn is_single_attempt(&self) -> bool {
+        self.limit == Limit::Once
+    }
+
+    pub(crate) fn waited(&self, now: Moment) -> Duration {
+        self.started.until(now)
+    }
+
+    /// Somebody else holds the lock for at most `ttl`. A message will tell when it is free; the TTL covers a
+    /// holder that dies, and the poll cap, less up to a tenth by `jitter` in 0..1, a message that is lost.
+    pub(crate) fn busy(&mut self, now: Moment, ttl: Ttl, jitter: f64) -> Step {
+        self.pause = FIRST_PAUSE;
+        let cap = self.poll_cap.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0));
+        let park = ttl
+            .left()
+            .map_or(cap, |left| left.min(cap))
+            .max(SHORTEST_PARK);
+        self.clamp(now, park)
+    }
+
+    /// The request failed in a way that may pass. `unanswered` is when the server last fell silent.
+    pub(crate) fn failed(&mut self, now: Moment, unanswered: Option<Moment>) -> Step {
+        if self.is_out_of_patience(now, unanswered) {
+            return Step::GiveUp;
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(LONGEST_PAUSE);
+        self.clamp(now, pause)
+    }
+
+    /// For a call that stands in line and asks nothing itself.
+    pub(crate) fn in_line(&self, now: Moment, unanswered: Option<Moment>) -> Step {
+        if self.is_out_of_patience(now, unanswered) {
+            return Step::GiveUp;
+        }
+        self.clamp(now, self.patience)
+    }
+
+    fn is_out_of_patience(&self, now: Moment, unanswered: Option<Moment>) -> bool {
+        let silent =
+            unanswered.is_some_and(|since| since.max(self.started).until(now) >= self.patience);
+        self.limit == Limit::Never && silent
+    }
+
+    fn clamp(&self, now: Moment, park: Duration) -> Step {
+        match self.limit {
+            Limit::Never => Step::Park(park),
+            Limit::Once => Step::GiveUp,
+            Limit::At(end) if now >= end => Step::GiveUp,
+            Limit::At(end) => Step::Park(park.min(now.until(end))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const CAP: Duration = Duration::from_secs(5);
+
+    fn moment(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    fn ttl() -> impl Strategy<Value = Ttl> {
+        prop_oneof![
+            Just(Ttl::Never),
+            (0u64..10_000_000).prop_map(|millis| Ttl::Ends(Duration::from_millis(millis)))
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_park_ends_by_limit_ttl_and_poll_cap(
+            wait in 1u64..100_000, elapsed in 0u64..200_000, ttl in ttl(), jitter in 0.0f64..1.0
+        ) {
+            let start = moment(1_000);
+            let end = start.plus(Duration::from_millis(wait));
+            let now = start.plus(Duration::from_millis(elapsed));
+            let mut decision = Wait::new(start, Limit::At(end), PATIENCE, CAP);
+            match decision.busy(now, ttl, jitter) {
+                Step::GiveUp => prop_assert!(now >= end, "gave up early"),
+                Step::Park(park) => {
+                    prop_assert!(now < end, "parked after the limit");
+                    prop_assert!(park <= now.until(end), "sleeps past the limit");
+                    prop_assert!(park <= CAP, "sleeps past the poll cap");
+                    if let Ttl::Ends(left) = ttl {
+                        prop_assert!(park <= left.max(SHORTEST_PARK), "sleeps past the holder's lease");
+                    }
+                    prop_assert!(!park.is_zero(), "a hot loop");
+                }
+            }
+        }
+
+        #[test]
+        fn a_wait_without_limit_gives_up_only_on_silence(
+            ttl in ttl(), at in 0u64..1_000_000, silent_for in 0u64..100_000
+        ) {
+            let start = moment(500);
+            let now = start.plus(Duration::from_millis(at));
+            let mut decision = Wait::new(start, Limit::Never, PATIENCE, CAP);
+            prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
+            prop_assert!(matches!(decision.failed(now, None), Step::Park(_)), "a server that answers is waited for");
+
+            let since = Moment::from_millis(now.millis().saturating_sub(silent_for));
+            let endured = since.max(start).until(now);
+            let gave_up = decision.failed(now, Some(since)) == Step::GiveUp;
+            prop_assert_eq!(gave_up, endured >= PATIENCE);
+            prop_assert_eq!(decision.in_line(now, Some(since)) == Step::GiveUp, endured >= PATIENCE);
+        }
+
+        #[test]
+        fn pauses_grow_while_failures_last_and_start_over(failures in 1usize..20) {
+            let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, CAP);
+            let mut last = Duration::ZERO;
+            for _ in 0..failures {
+                let Step::Park(pause) = decision.failed(moment(1), None) else { panic!("gave up") };
+                prop_assert!(pause >= last && pause <= LONGEST_PAUSE && pause >= FIRST_PAUSE);
+                last = pause;
+            }
+            decision.busy(moment(2), Ttl::Never, 0.0);
+            prop_assert_eq!(decision.failed(moment(3), None), Step::Park(FIRST_PAUSE));
+        }
+    }
+
+    #[test]
+    fn one_attempt_never_parks() {
+        let mut decision = Wait::new(moment(0), Limit::Once, PATIENCE, CAP);
+        assert_eq!(decision.busy(moment(0), Ttl::Never, 0.0), Step::GiveUp);
+        assert_eq!(decision.failed(moment(0), None), Step::GiveUp);
+    }
+}

@@ -1,0 +1,585 @@
+//! The only file that knows fred: connects, runs a script call, yields messages.
+//!
+//! Each server that we talk to has one client for commands and one for messages, so that neither waits for the
+//! other. fred sends every command once: it would replay a script after a reconnect, and only we know which calls
+//! may be repeated. (All of ours may: see `lua/`. So [`Backend::run`] repeats them itself, within its budget.)
+//!
+//! Commands go through `with_options(..).custom_raw(..)`: fred's `evalsha` ignores the options, and with them the
+//! time-out.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fred::clients::Client;
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, Resp3Frame};
+pub(crate) use fred::types::config::Config;
+use fred::types::config::{
+    ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, ServerConfig, TcpConfig,
+};
+use fred::types::{ClusterHash, CustomCommand, Message, RespVersion, Value};
+use tokio::sync::{Notify, broadcast};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, info, warn};
+
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::protocol::reply::Reply;
+use crate::protocol::script::{Arg, Call};
+
+/// Messages that may be waiting before some are dropped, which wakes everybody.
+const MESSAGE_BACKLOG: usize = 4096;
+/// Between two sends of one call whose connection was cut.
+const RESEND_PAUSE: Duration = Duration::from_millis(5);
+/// How long a goodbye to the server may take.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// The connections to one server.
+pub(crate) struct Backend {
+    commands: Client,
+    listener: Client,
+    health: Health,
+    tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
+}
+
+/// The answer to a call.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    /// Before the request that was answered was sent.
+    pub(crate) sent: Moment,
+    /// An earlier send of this call went unanswered: it may have run too.
+    pub(crate) repeated: bool,
+}
+
+/// How the server has been answering.
+#[derive(Debug, Default)]
+struct Health {
+    silence: Mutex<Option<Silence>>,
+    /// Asks for a new connection, when the present one has gone silent or leads to a replica.
+    sick: Notify,
+}
+
+/// A time in which every request went unanswered.
+#[derive(Debug)]
+struct Silence {
+    since: Moment,
+    /// How the last one failed.
+    error: Error,
+}
+
+/// One attempt that brought no answer.
+enum Miss {
+    /// The server does not know the script by its hash; it did not run.
+    UnknownScript,
+    /// The connection broke; whether the command ran is unknown.
+    Cut(fred::error::Error),
+    TimedOut(fred::error::Error),
+    Refused(Error),
+}
+
+impl Backend {
+    /// Connects to the server that `config` names.
+    pub(crate) async fn connect(
+        mut config: Config,
+        command_timeout: Duration,
+        closing: &CancellationToken,
+    ) -> Result<Self, Error> {
+        if config.server.is_clustered() {
+            return Err(Error::invalid(
+                "a Redis cluster is not supported yet; give the address of a single server or of sentinels",
+            ));
+        }
+        config.fail_fast = true;
+        let handshake = command_timeout.clamp(Duration::from_millis(500), Duration::from_secs(10));
+        let client = || {
+            let connection = ConnectionConfig {
+                connection_timeout: handshake * 2,
+                internal_command_timeout: handshake,
+                max_command_attempts: 1,
+                tcp: TcpConfig {
+                    nodelay: Some(true),
+                    ..TcpConfig::default()
+                },
+                ..ConnectionConfig::default()
+            };
+            let performance = PerformanceConfig {
+                default_command_timeout: command_timeout,
+                broadcast_channel_capacity: MESSAGE_BACKLOG,
+                ..PerformanceConfig::default()
+            };
+            let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
+            policy.set_jitter(50);
+            Client::new(
+                config.clone(),
+                Some(performance),
+                Some(connection),
+                Some(policy),
+            )
+        };
+        let (commands, listener) = (client(), client());
+        let connections = [
+            keep_connected(&commands, closing).await?,
+            keep_connected(&listener, closing).await?,
+        ];
+        Ok(Self {
+            commands,
+            listener,
+            health: Health::default(),
+            tasks: Mutex::new(connections.into()),
+        })
+    }
+
+    /// Runs a script and waits for its answer, at most for `budget`. A call that was cut off is sent again within
+    /// that time.
+    ///
+    /// If the future is dropped, the call may still run.
+    pub(crate) async fn run(&self, call: &Call, budget: Duration) -> Result<Answer, Error> {
+        let started = Moment::now();
+        let end = started.plus(budget);
+        let (mut whole, mut repeated) = (false, false);
+        loop {
+            let sent = Moment::now();
+            let left = sent.until(end);
+            let miss = match self.send(call, whole, left).await {
+                Ok(reply) => {
+                    *self.health.lock() = None;
+                    return Ok(Answer {
+                        reply,
+                        sent,
+                        repeated,
+                    });
+                }
+                Err(miss) => miss,
+            };
+            match miss {
+                Miss::UnknownScript => whole = true,
+                Miss::Refused(error) => {
+                    *self.health.lock() = None;
+                    return Err(error);
+                }
+                Miss::Cut(_) if Moment::now().plus(RESEND_PAUSE) < end => {
+                    repeated = true;
+                    sleep(RESEND_PAUSE).await;
+                }
+                Miss::Cut(error) | Miss::TimedOut(error) => {
+                    return Err(self.missed(started, budget, error));
+                }
+            }
+        }
+    }
+
+    async fn send(&self, call: &Call, whole: bool, left: Duration) -> Result<Reply, Miss> {
+        let (command, script) = if whole {
+            ("EVAL", call.script.source)
+        } else {
+            ("EVALSHA", call.script.hash())
+        };
+        let mut words: Vec<Value> = Vec::with_capacity(2 + call.keys.len() + call.args.len());
+        words.push(if whole {
+            Value::from_static_str(script)
+        } else {
+            script.into()
+        });
+        words.push((call.keys.len() as i64).into());
+        words.extend(call.keys.iter().map(|key| Value::from(&**key)));
+        words.extend(call.args.iter().map(|arg| match arg {
+            Arg::Text(text) => Value::from(&**text),
+            Arg::Word(word) => Value::from_static_str(word),
+            Arg::Number(number) => Value::from(number.to_string()),
+        }));
+        let frame = send_once(&self.commands, command, words, left)
+            .await
+            .map_err(|error| {
+                if *error.kind() == fred::error::ErrorKind::Timeout {
+                    Miss::TimedOut(error)
+                } else {
+                    Miss::Cut(error)
+                }
+            })?;
+        match frame {
+            Resp3Frame::SimpleError { data, .. } => Err(self.refused(call, &data)),
+            Resp3Frame::BlobError { data, .. } => {
+                Err(self.refused(call, &String::from_utf8_lossy(&data)))
+            }
+            frame => Ok(reply(&frame)),
+        }
+    }
+
+    fn refused(&self, call: &Call, text: &str) -> Miss {
+        let code = code(text);
+        if code == "NOSCRIPT" {
+            return Miss::UnknownScript;
+        }
+        if code == "WRONGTYPE" {
+            return Miss::Refused(Error::wrong_kind(call.keys.first().map_or("", |key| key)));
+        }
+        let error = Error::new(ErrorKind::Backend, format!("the server refused: {text}"));
+        Miss::Refused(match code {
+            // This was the primary once: ask where it is now.
+            "READONLY" => {
+                self.health.sick.notify_one();
+                error.passing()
+            }
+            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => error.passing(),
+            _ => error,
+        })
+    }
+
+    fn missed(&self, started: Moment, budget: Duration, source: fred::error::Error) -> Error {
+        let since = self
+            .health
+            .lock()
+            .as_ref()
+            .map_or(started, |silence| silence.since);
+        let error = if self.commands.is_connected() {
+            if since.until(Moment::now()) >= self.commands.perf_config().default_command_timeout {
+                self.health.sick.notify_one();
+            }
+            let message = format!(
+                "the server did not answer within {budget:?}; whether the request ran is unknown"
+            );
+            Error::new(ErrorKind::Timeout, message)
+        } else {
+            Error::new(
+                ErrorKind::Backend,
+                format!("the server could not be reached within {budget:?}"),
+            )
+        };
+        let error = error.unanswered().caused_by(source);
+        *self.health.lock() = Some(Silence {
+            since,
+            error: error.clone(),
+        });
+        error
+    }
+
+    /// Since when every request went unanswered, and how the last one failed; none if the last was answered.
+    pub(crate) fn silence(&self) -> Option<(Moment, Error)> {
+        self.health
+            .lock()
+            .as_ref()
+            .map(|silence| (silence.since, silence.error.clone()))
+    }
+
+    /// Opens a new connection whenever the present one turns out to be silent: to fred, a peer that is gone
+    /// without a word looks alive for as long as requests are written to it.
+    pub(crate) async fn mend(&self) {
+        let patience = self.commands.connection_config().connection_timeout * 2;
+        loop {
+            self.health.sick.notified().await;
+            info!("reconnecting: the server is silent, or is no primary any more");
+            // It may hang for as long as the server does; a later sign of sickness asks again.
+            match timeout(patience, self.commands.force_reconnection()).await {
+                Ok(Ok(())) => debug!("reconnected"),
+                Ok(Err(error)) => debug!(%error, "could not reconnect"),
+                Err(_) => debug!("still reconnecting"),
+            }
+        }
+    }
+
+    /// Subscribes to a channel. Done when a later [`ping`](Self::ping) is answered, and not when this returns.
+    pub(crate) async fn subscribe(&self, channel: &str, budget: Duration) -> Result<(), Error> {
+        let subscribed = self
+            .listener
+            .with_options(&once(budget))
+            .subscribe(channel)
+            .await;
+        subscribed.map_err(|error| self.unheard(budget, error))
+    }
+
+    pub(crate) async fn unsubscribe(&self, channel: &str, budget: Duration) -> Result<(), Error> {
+        let unsubscribed = self
+            .listener
+            .with_options(&once(budget))
+            .unsubscribe(channel)
+            .await;
+        unsubscribed.map_err(|error| self.unheard(budget, error))
+    }
+
+    /// Proves that the connection for messages is alive, and that what was sent on it before has been done.
+    pub(crate) async fn ping(&self, budget: Duration) -> Result<(), Error> {
+        match send_once(&self.listener, "PING", Vec::new(), budget).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.unheard(budget, error)),
+        }
+    }
+
+    fn unheard(&self, budget: Duration, source: fred::error::Error) -> Error {
+        let message = format!("the connection for messages gave no answer within {budget:?}");
+        Error::new(ErrorKind::Backend, message)
+            .passing()
+            .caused_by(source)
+    }
+
+    /// Opens a new connection for messages, if that can be done within the budget.
+    pub(crate) async fn relisten(&self, budget: Duration) {
+        if timeout(budget, self.listener.force_reconnection())
+            .await
+            .is_err()
+        {
+            debug!("still reconnecting for messages");
+        }
+    }
+
+    /// The messages of all subscribed channels from now on.
+    pub(crate) fn messages(&self) -> Messages {
+        Messages {
+            messages: self.listener.message_rx(),
+            reconnects: self.listener.reconnect_rx(),
+        }
+    }
+
+    /// Every reconnect of the connection for commands from now on.
+    pub(crate) fn reconnects(&self) -> Reconnects {
+        Reconnects(self.commands.reconnect_rx())
+    }
+
+    /// Says goodbye and closes both connections.
+    pub(crate) async fn quit(&self) {
+        let goodbyes = async { tokio::join!(self.commands.quit(), self.listener.quit()) };
+        if timeout(GOODBYE, goodbyes).await.is_err() {
+            debug!("closed the connections without a goodbye: the server does not answer");
+        }
+        self.tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backend")
+            .field("servers", &self.commands.active_connections())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Health {
+    fn lock(&self) -> MutexGuard<'_, Option<Silence>> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the connection for messages brings.
+#[derive(Debug)]
+pub(crate) enum News {
+    Message(String),
+    /// Messages were dropped, or may have been.
+    Missed,
+    Reconnected,
+}
+
+/// The stream of messages.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    messages: broadcast::Receiver<Message>,
+    reconnects: broadcast::Receiver<fred::types::config::Server>,
+}
+
+impl Messages {
+    /// The next news, or none when the client was closed.
+    pub(crate) async fn next(&mut self) -> Option<News> {
+        tokio::select! {
+            message = self.messages.recv() => match message {
+                Ok(message) => Some(News::Message(message.channel.to_string())),
+                Err(broadcast::error::RecvError::Lagged(_)) => Some(News::Missed),
+                Err(broadcast::error::RecvError::Closed) => None,
+            },
+            reconnect = self.reconnects.recv() => match reconnect {
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => Some(News::Reconnected),
+                Err(broadcast::error::RecvError::Closed) => None,
+            },
+        }
+    }
+}
+
+/// The stream of reconnects.
+#[derive(Debug)]
+pub(crate) struct Reconnects(broadcast::Receiver<fred::types::config::Server>);
+
+impl Reconnects {
+    /// Waits for the next reconnect; none when the client was closed.
+    pub(crate) async fn next(&mut self) -> Option<()> {
+        match self.0.recv().await {
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => Some(()),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+/// The configuration that a URL stands for.
+pub(crate) fn parse_url(url: &str) -> Result<Config, Error> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let base = scheme
+        .strip_suffix("-sentinel")
+        .or_else(|| scheme.strip_suffix("-cluster"))
+        .unwrap_or(scheme);
+    // The URL may hold a password: it is never repeated.
+    match base {
+        "redis" | "valkey" => {}
+        "rediss" | "valkeys" if cfg!(feature = "tls") => {}
+        "rediss" | "valkeys" => {
+            return Err(Error::invalid(
+                "a rediss:// URL needs the feature `tls` of redlatch",
+            ));
+        }
+        _ => {
+            return Err(Error::invalid(
+                "a server's URL begins with redis://, rediss://, redis-sentinel:// or the like",
+            ));
+        }
+    }
+    let mut config = Config::from_url(url).map_err(|error| {
+        Error::invalid("the server's URL cannot be understood; it looks like redis://user:password@host:6379/0")
+            .caused_by(error)
+    })?;
+    config.version = RespVersion::RESP3;
+    Ok(config)
+}
+
+/// Where a client connects if it is not told.
+pub(crate) fn default_config() -> Config {
+    Config {
+        server: ServerConfig::default(),
+        version: RespVersion::RESP3,
+        ..Config::default()
+    }
+}
+
+/// Connects a client, and keeps it so until the task is dropped.
+///
+/// fred reconnects by itself, but its task ends for good on some errors, of the configuration for example, which a
+/// server that is being set up may well give for a while.
+async fn keep_connected(
+    client: &Client,
+    closing: &CancellationToken,
+) -> Result<AbortOnDropHandle<()>, Error> {
+    let mut connection = AbortOnDropHandle::new(client.connect());
+    let connected = tokio::select! {
+        connected = client.wait_for_connect() => connected,
+        ended = &mut connection => match ended {
+            Ok(Err(error)) => Err(error),
+            _ => Err(fred::error::Error::new_canceled()),
+        },
+    };
+    connected.map_err(|error| {
+        let text = format!("cannot connect: {}", error.details());
+        Error::new(ErrorKind::Backend, text).caused_by(error)
+    })?;
+    let (client, closing) = (client.clone(), closing.clone());
+    let supervise = async move {
+        loop {
+            let ended = connection.await;
+            if closing.is_cancelled() {
+                return;
+            }
+            warn!(?ended, "the connection task ended; starting it again");
+            sleep(Duration::from_millis(200 + fastrand::u64(..200))).await;
+            connection = AbortOnDropHandle::new(client.connect());
+        }
+    };
+    Ok(AbortOnDropHandle::new(tokio::spawn(supervise)))
+}
+
+async fn send_once(
+    client: &Client,
+    command: &'static str,
+    words: Vec<Value>,
+    budget: Duration,
+) -> Result<Resp3Frame, fred::error::Error> {
+    let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
+    client
+        .with_options(&once(budget))
+        .custom_raw(command, words)
+        .await
+}
+
+/// fred takes a time-out of zero for none.
+fn once(budget: Duration) -> Options {
+    let budget = budget.max(Duration::from_millis(1));
+    Options {
+        max_attempts: Some(1),
+        timeout: Some(budget),
+        ..Options::default()
+    }
+}
+
+/// The word that a server's error begins with. Before Redis 7 an error inside a script is wrapped in another.
+fn code(text: &str) -> &str {
+    let inner = if text.starts_with("ERR Error running script") {
+        let last = text.rsplit("@user_script:").next().unwrap_or(text);
+        last.trim_start_matches(|c: char| c.is_ascii_digit() || ": -".contains(c))
+    } else {
+        text
+    };
+    inner.split(' ').next().unwrap_or(inner)
+}
+
+fn reply(frame: &Resp3Frame) -> Reply {
+    match frame {
+        Resp3Frame::Number { data, .. } => Reply::Integer(*data),
+        Resp3Frame::SimpleString { data, .. } | Resp3Frame::BlobString { data, .. } => {
+            Reply::Text(String::from_utf8_lossy(data).into_owned())
+        }
+        Resp3Frame::Array { data, .. } => Reply::List(data.iter().map(reply).collect()),
+        _ => Reply::Nil,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_an_error_is_found_in_every_version_of_the_server() {
+        for (text, expected) in [
+            (
+                "OOM command not allowed when used memory > 'maxmemory'. script: abc, on @user_script:7.",
+                "OOM",
+            ),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                "WRONGTYPE",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:21: @user_script: 21: -OOM command not allowed",
+                "OOM",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:21: WRONGTYPE Operation against a key",
+                "WRONGTYPE",
+            ),
+            ("ERR unknown command", "ERR"),
+            ("", ""),
+        ] {
+            assert_eq!(code(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn urls_that_cannot_work_are_refused_without_repeating_them() {
+        for url in [
+            "",
+            "localhost",
+            "http://u:secret@h",
+            "redis://u:secret@h:notaport",
+            "redis://:secret@",
+        ] {
+            let error = parse_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("secret"), "{shown}");
+        }
+        for url in [
+            "redis://h",
+            "redis://u:p@h:1/3",
+            "valkey://h",
+            "redis-sentinel://h?sentinelServiceName=m",
+        ] {
+            assert!(parse_url(url).is_ok(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A hold of this process: the local promise, and what the server should know of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Moment;
+use crate::options::{LeaseTime, Term};
+use crate::owner::Owner;
+use crate::protocol::lock::HoldKey;
+use crate::protocol::renewal::Schedule;
+
+/// One hold, shared by its guards, the watchdog and the reaper.
+///
+/// # Invariants
+///
+/// 1. `levels` is the share that the server should record for this hold. It counts a level from before the request
+///    for it is sent until before the request that gives it back is sent; whoever lowers it owes the server a
+///    release, a [`Debt`](super::reaper::Debt).
+/// 2. A hold that has ended never becomes live again, and has no levels.
+/// 3. Requests that change the share are sent one at a time, under `turn`; the hold number makes renewals and
+///    checks harmless whenever they arrive.
+/// 4. `state` is locked for moments only and never across an await; the watchdog's registry may be locked inside.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) id: u64,
+    pub(crate) key: HoldKey,
+    pub(crate) owner: Owner,
+    /// How long one request for this hold may take.
+    pub(crate) timeout: Duration,
+    /// Held by whoever has a request for this hold on its way.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    lost: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    phase: Phase,
+    levels: u32,
+    guards: u32,
+    /// How many of the guards have no fixed lease.
+    renewed: u32,
+    pub(crate) schedule: Schedule,
+    /// Where this hold stands in the watchdog's registry.
+    pub(crate) watched: Option<Moment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Asked for, not granted.
+    Pending,
+    Held,
+    Ended,
+}
+
+/// Why a hold was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// The server says that it is not ours any more.
+    Gone,
+    /// No renewal was confirmed until the deadline.
+    Expired,
+    /// The lock was granted to somebody else here.
+    Displaced,
+    Forced,
+    Closed,
+}
+
+impl Loss {
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Gone => "the server no longer has this hold",
+            Self::Expired => "its lease passed without a confirmed renewal",
+            Self::Displaced => "the lock was granted to another owner",
+            Self::Forced => "the lock was released by force",
+            Self::Closed => "the client was closed",
+        }
+    }
+}
+
+impl Hold {
+    pub(crate) fn new(
+        key: HoldKey,
+        owner: Owner,
+        lease: LeaseTime,
+        timeout: Duration,
+    ) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            key,
+            owner,
+            timeout,
+            turn: tokio::sync::Mutex::new(()),
+            lost: CancellationToken::new(),
+            state: Mutex::new(State {
+                phase: Phase::Pending,
+                levels: 0,
+                guards: 0,
+                renewed: 0,
+                schedule: Schedule::new(Moment::now(), lease, None),
+                watched: None,
+            }),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fires when the hold can no longer be trusted.
+    pub(crate) fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// The server granted the first level, by a request sent at `sent`.
+    pub(crate) fn granted(&self, sent: Moment, term: Term, max_hold: Option<Duration>) {
+        let mut state = self.lock();
+        state.phase = Phase::Held;
+        state.levels = 1;
+        state.schedule = Schedule::new(sent, term.lease(), max_hold);
+        state.add_guard(term);
+    }
+
+    /// Counts one level more, which the caller is about to ask for; the share to ask for, or none if the hold has
+    /// ended.
+    pub(crate) fn claim_level(&self) -> Option<u32> {
+        let mut state = self.lock();
+        if !state.is_live(Moment::now()) {
+            return None;
+        }
+        state.levels += 1;
+        Some(state.levels)
+    }
+
+    /// Adds a guard to a level counted before. The server confirmed a lease of at least `term` after `sent`.
+    pub(crate) fn guard_level(&self, sent: Moment, term: Term) -> bool {
+        let mut state = self.lock();
+        if !state.is_live(Moment::now()) {
+            return false;
+        }
+        state.schedule.confirmed(sent, term.lease());
+        state.add_guard(term);
+        true
+    }
+
+    /// The levels of this hold, if one of them has no guard.
+    pub(crate) fn spare_level(&self) -> Option<u32> {
+        let state = self.lock();
+        (state.is_live(Moment::now()) && state.guards < state.levels).then_some(state.levels)
+    }
+
+    /// Gives one level back; with `guard`, the term of the guard that goes with it. What is left, or none if the
+    /// hold had ended before. With no level left the hold has ended.
+    pub(crate) fn give_back(&self, guard: Option<Term>) -> Option<u32> {
+        let mut state = self.lock();
+        if state.phase != Phase::Held {
+            return None;
+        }
+        if let Some(term) = guard {
+            state.remove_guard(term);
+        }
+        state.levels = state.levels.saturating_sub(1);
+        if state.levels == 0 {
+            state.phase = Phase::Ended;
+            // Guards that are left, if a handle gave their level back, learn of it.
+            self.lost.cancel();
+        }
+        Some(state.levels)
+    }
+
+    /// Takes a guard off and leaves its level as it is. Whether other guards are left.
+    pub(crate) fn detach(&self, term: Term) -> bool {
+        let mut state = self.lock();
+        state.remove_guard(term);
+        state.guards > 0
+    }
+
+    /// Ends the hold for good. False if it had ended before.
+    pub(crate) fn end(&self) -> bool {
+        let mut state = self.lock();
+        let ended = state.phase == Phase::Held;
+        if ended {
+            state.phase = Phase::Ended;
+            state.levels = 0;
+            self.lost.cancel();
+        }
+        ended
+    }
+
+    /// The share that the server should record.
+    pub(crate) fn levels(&self) -> u32 {
+        self.lock().levels
+    }
+
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.lock().guards > 0
+    }
+
+    /// Whether this is the only guard of the hold, so that its lease is nobody else's.
+    pub(crate) fn has_one_guard(&self) -> bool {
+        let state = self.lock();
+        state.levels == 1 && state.guards == 1
+    }
+
+    /// Granted, not ended, and its lease can be trusted.
+    pub(crate) fn is_live(&self) -> bool {
+        self.lock().is_live(Moment::now())
+    }
+
+    /// What is left of the local promise.
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = Moment::now();
+        let state = self.lock();
+        if state.is_live(now) {
+            now.until(state.schedule.deadline())
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// What the watchdog renews with.
+    pub(crate) fn renewed_lease(&self) -> LeaseTime {
+        self.lock().schedule.lease()
+    }
+
+    /// The longest that the server may keep this hold if it hears nothing more.
+    pub(crate) fn longest_lease(&self) -> LeaseTime {
+        self.lock().schedule.longest()
+    }
+}
+
+impl State {
+    pub(crate) fn has_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    fn is_live(&self, now: Moment) -> bool {
+        self.phase == Phase::Held && now < self.schedule.deadline()
+    }
+
+    fn add_guard(&mut self, term: Term) {
+        self.guards += 1;
+        if term.is_renewed() {
+            self.renewed += 1;
+            self.schedule
+                .renew(Moment::now(), term.lease(), fastrand::f64());
+        }
+    }
+
+    fn remove_guard(&mut self, term: Term) {
+        self.guards = self.guards.saturating_sub(1);
+        if term.is_renewed() {
+            self.renewed = self.renewed.saturating_sub(1);
+            if self.renewed == 0 {
+                self.schedule.stop_renewing();
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Everything that one connected client shares, and the tasks behind it.
+
+pub(crate) mod backend;
+pub(crate) mod hold;
+pub(crate) mod hub;
+pub(crate) mod queue;
+pub(crate) mod reaper;
+pub(crate) mod watchdog;
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio_util::context::TokioContext;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::options::Settings;
+use crate::protocol::script::Call;
+
+use backend::{Answer, Backend};
+use hold::{Hold, Loss};
+use hub::Hub;
+use queue::Queues;
+use reaper::{Collector, Debt, Reaper};
+use watchdog::Watchdog;
+
+/// One connected client.
+pub(crate) struct Session {
+    pub(crate) client_id: Arc<str>,
+    pub(crate) settings: Settings,
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) watchdog: Arc<Watchdog>,
+    pub(crate) reaper: Reaper,
+    /// Where the tasks run, and calls from outside tokio have their timers.
+    runtime: Handle,
+    /// Fires when the client is closed or its runtime ends: from then on nothing is begun.
+    closing: CancellationToken,
+    /// Fires when everything that can be given back was.
+    closed: CancellationToken,
+}
+
+impl Session {
+    /// Connects, and starts the tasks on the current runtime.
+    pub(crate) async fn open(config: backend::Config, settings: Settings) -> Result<Anchor, Error> {
+        let runtime = Handle::try_current().map_err(|error| {
+            Error::invalid(
+                "a client connects within a tokio runtime, which must live as long as the client",
+            )
+            .caused_by(error)
+        })?;
+        let closing = CancellationToken::new();
+        let backend = Arc::new(Backend::connect(config, settings.command_timeout, &closing).await?);
+        let queues = Arc::new(Queues::default());
+        let (reaper, collector) = reaper::new(queues.clone());
+        let session = Arc::new(Self {
+            client_id: Uuid::new_v4().to_string().into(),
+            hub: Hub::new(backend.clone(), settings.command_timeout),
+            watchdog: Watchdog::new(backend.clone(), queues.clone(), reaper.clone()),
+            settings,
+            backend,
+            queues,
+            reaper,
+            runtime,
+            closing,
+            closed: CancellationToken::new(),
+        });
+        debug!(client = %session.client_id, backend = ?session.backend, "connected");
+        tokio::spawn(serve(session.clone(), collector));
+        Ok(Anchor(session))
+    }
+
+    pub(crate) fn ensure_open(&self) -> Result<(), Error> {
+        if self.closing.is_cancelled() {
+            Err(Error::closed())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Runs a script, unless the client is closed before it is answered.
+    pub(crate) async fn run(&self, call: &Call, budget: Duration) -> Result<Answer, Error> {
+        self.unless_closed(self.backend.run(call, budget)).await?
+    }
+
+    /// Gives a future the timers of our runtime if it is polled outside of any.
+    pub(crate) async fn within<F: Future>(&self, future: F) -> F::Output {
+        if Handle::try_current().is_ok() {
+            future.await
+        } else {
+            TokioContext::new(future, self.runtime.clone()).await
+        }
+    }
+
+    /// Waits for a future, unless the client is closed before.
+    pub(crate) async fn unless_closed<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        tokio::select! {
+            biased;
+            () = self.closing.cancelled() => Err(Error::closed()),
+            output = future => Ok(output),
+        }
+    }
+
+    /// Counts a hold as ended, before its release is sent.
+    pub(crate) fn retire(&self, hold: &Arc<Hold>) {
+        self.watchdog.unwatch(hold);
+        self.queues.forget(hold);
+    }
+
+    pub(crate) fn debt(&self, hold: &Arc<Hold>) -> Debt {
+        Debt::new(hold.clone(), &self.reaper)
+    }
+
+    /// Closes, which goes on if this future is dropped.
+    pub(crate) async fn close(&self) {
+        self.closing.cancel();
+        self.closed.cancelled().await;
+    }
+
+    fn lose_all(&self) {
+        for hold in self.queues.holds() {
+            drop(self.watchdog.lose(&hold, Loss::Closed));
+        }
+    }
+}
+
+/// What an operator may want to see: who this is, and how much of everything is in use.
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("client_id", &self.client_id)
+            .field("locks", &self.queues.len())
+            .field("holds", &self.watchdog.len())
+            .field("channels", &self.hub.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keeps a session open: when the last one goes, the session closes.
+pub(crate) struct Anchor(Arc<Session>);
+
+impl Deref for Anchor {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Anchor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        self.0.closing.cancel();
+    }
+}
+
+/// Runs the tasks of a session until it closes, then gives back what can be given back.
+async fn serve(session: Arc<Session>, mut collector: Collector) {
+    // If the runtime ends, this future is dropped: whoever waits elsewhere learns of it here.
+    let ended = Ended(session.clone());
+    let backend = session.backend.clone();
+    let tasks = async {
+        tokio::join!(
+            session.watchdog.clone().run(backend.reconnects()),
+            session.hub.clone().run(),
+            backend.mend(),
+            collector.run(&backend),
+        )
+    };
+    tokio::select! {
+        () = session.closing.cancelled() => {}
+        _ = tasks => warn!("the connection has ended"),
+    }
+    session.closing.cancel();
+    session.lose_all();
+    let started = Moment::now();
+    // A release has its own time-out; this is one, and time for a connection that broke to come back.
+    collector
+        .finish(
+            &backend,
+            session.settings.command_timeout + Duration::from_secs(1),
+        )
+        .await;
+    backend.quit().await;
+    debug!(client = %session.client_id, took = ?started.until(Moment::now()), "closed");
+    drop(ended);
+}
+
+/// Declares a session closed when dropped.
+struct Ended(Arc<Session>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.closing.cancel();
+        self.0.lose_all();
+        self.0.closed.cancel();
+    }
+}

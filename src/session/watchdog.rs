@@ -1,0 +1,245 @@
+//! Renews every lease that asked for it, and tells of those that were lost, from one task.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::{debug, warn};
+
+use super::backend::{Backend, Reconnects};
+use super::hold::{Hold, Loss};
+use super::queue::Queues;
+use super::reaper::{Debt, Reaper};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::protocol::lock;
+use crate::protocol::renewal::Duty;
+
+/// Timers stop while the machine is suspended; the clock does not, and is looked at this often.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// Holds in one script.
+const BATCH: usize = 100;
+
+/// The registry of holds with something due.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    registry: Mutex<Registry>,
+    /// Something is due before the task meant to wake.
+    woken: Notify,
+    backend: Arc<Backend>,
+    queues: Arc<Queues>,
+    reaper: Reaper,
+}
+
+#[derive(Debug)]
+struct Registry {
+    due: BTreeMap<(Moment, u64), Arc<Hold>>,
+    /// When the task wakes by itself.
+    wakes: Moment,
+}
+
+/// What is asked of the server about many holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Round {
+    Renew,
+    Check,
+}
+
+impl Watchdog {
+    pub(crate) fn new(backend: Arc<Backend>, queues: Arc<Queues>, reaper: Reaper) -> Arc<Self> {
+        let registry = Registry {
+            due: BTreeMap::new(),
+            wakes: Moment::NEVER,
+        };
+        Arc::new(Self {
+            registry: Mutex::new(registry),
+            woken: Notify::new(),
+            backend,
+            queues,
+            reaper,
+        })
+    }
+
+    /// Watches a hold, or looks anew at when it is due.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+        let now = Moment::now();
+        let mut state = hold.lock();
+        let mut registry = self.lock();
+        if let Some(at) = state.watched.take() {
+            registry.due.remove(&(at, hold.id));
+        }
+        if state.has_ended() {
+            return;
+        }
+        let at = match state.schedule.duty(now) {
+            Duty::Rest(at) => at,
+            Duty::Expire | Duty::Renew | Duty::Check => now,
+        };
+        state.watched = Some(at);
+        registry.due.insert((at, hold.id), hold.clone());
+        if at < registry.wakes {
+            self.woken.notify_one();
+        }
+    }
+
+    /// Stops watching a hold: always before its release is sent, so that no renewal follows it.
+    pub(crate) fn unwatch(&self, hold: &Arc<Hold>) {
+        let mut state = hold.lock();
+        if let Some(at) = state.watched.take() {
+            self.lock().due.remove(&(at, hold.id));
+        }
+    }
+
+    /// Ends a hold whose lease can no longer be trusted. The release that is owed for it, if any; dropped, it is
+    /// paid in the background. Nothing if the hold has ended before.
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Debt> {
+        let guarded = hold.is_guarded();
+        if !hold.end() {
+            return None;
+        }
+        self.unwatch(hold);
+        self.queues.forget(hold);
+        // A hold without guards was detached: it lives until its lease, and this was it.
+        if !guarded {
+            return None;
+        }
+        warn!(lock = %hold.key.name.key(), owner = %hold.owner, reason = loss.reason(), "lost");
+        (loss != Loss::Gone).then(|| Debt::new(hold.clone(), &self.reaper))
+    }
+
+    /// How many holds are watched.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().due.len()
+    }
+
+    /// Serves the registry until the future is dropped. An error never ends the schedule.
+    pub(crate) async fn run(self: Arc<Self>, mut reconnects: Reconnects) {
+        let mut requests = JoinSet::new();
+        loop {
+            let pause = self.serve(&mut requests);
+            tokio::select! {
+                () = sleep(pause.unwrap_or(LONGEST_SLEEP)), if pause.is_some() => {}
+                () = self.woken.notified() => {}
+                Some(ended) = requests.join_next() => if let Err(error) = ended {
+                    warn!(%error, "a renewal ended early");
+                },
+                reconnected = reconnects.next() => match reconnected {
+                    Some(()) => self.check_all(),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// Does what is due; the time until something is due again.
+    fn serve(self: &Arc<Self>, requests: &mut JoinSet<()>) -> Option<Duration> {
+        let now = Moment::now();
+        let mut rounds: BTreeMap<(Round, Duration), Vec<Arc<Hold>>> = BTreeMap::new();
+        for hold in self.take_due(now) {
+            let duty = {
+                let mut state = hold.lock();
+                let duty = state.schedule.duty(now);
+                if matches!(duty, Duty::Renew | Duty::Check) {
+                    state.schedule.asked(duty == Duty::Renew);
+                }
+                duty
+            };
+            let round = match duty {
+                Duty::Expire => {
+                    drop(self.lose(&hold, Loss::Expired));
+                    continue;
+                }
+                Duty::Renew => Some(Round::Renew),
+                Duty::Check => Some(Round::Check),
+                Duty::Rest(_) => None,
+            };
+            // It stays in the registry for its deadline, whatever becomes of the request.
+            self.watch(&hold);
+            if let Some(round) = round {
+                rounds.entry((round, hold.timeout)).or_default().push(hold);
+            }
+        }
+        for ((round, budget), holds) in rounds {
+            for batch in holds.chunks(BATCH) {
+                requests.spawn(self.clone().ask(round, batch.to_vec(), budget));
+            }
+        }
+
+        let mut registry = self.lock();
+        let next = registry.due.keys().next().map(|(at, _)| *at);
+        registry.wakes = next.map_or(Moment::NEVER, |at| at.min(now.plus(LONGEST_SLEEP)));
+        next.map(|_| Moment::now().until(registry.wakes))
+    }
+
+    fn take_due(&self, now: Moment) -> Vec<Arc<Hold>> {
+        let mut registry = self.lock();
+        let later = registry.due.split_off(&(now, u64::MAX));
+        std::mem::replace(&mut registry.due, later)
+            .into_values()
+            .collect()
+    }
+
+    async fn ask(self: Arc<Self>, round: Round, holds: Vec<Arc<Hold>>, budget: Duration) {
+        let sent = Moment::now();
+        let leases: Vec<_> = holds.iter().map(|hold| hold.renewed_lease()).collect();
+        let call = match round {
+            Round::Renew => lock::renew(
+                holds
+                    .iter()
+                    .map(|hold| &hold.key)
+                    .zip(leases.iter().copied()),
+            ),
+            Round::Check => lock::check(holds.iter().map(|hold| &hold.key)),
+        };
+        let answered = match self.backend.run(&call, budget).await {
+            Ok(answer) => answer
+                .reply
+                .standing(holds.len())
+                .map(|standing| (answer.sent, standing)),
+            Err(error) => Err(error),
+        };
+        match answered {
+            Ok((sent, standing)) => {
+                for ((hold, lease), stands) in holds.iter().zip(leases).zip(standing) {
+                    if !stands {
+                        drop(self.lose(hold, Loss::Gone));
+                        continue;
+                    }
+                    if round == Round::Renew {
+                        let schedule = &mut hold.lock().schedule;
+                        schedule.confirmed(sent, lease);
+                        schedule.renew(sent, lease, fastrand::f64());
+                    }
+                    self.watch(hold);
+                }
+                debug!(holds = holds.len(), ?round, took = ?sent.until(Moment::now()), "confirmed");
+            }
+            Err(error) => self.unanswered(round, &holds, &error, sent),
+        }
+    }
+
+    fn unanswered(&self, round: Round, holds: &[Arc<Hold>], error: &Error, sent: Moment) {
+        let now = Moment::now();
+        warn!(holds = holds.len(), ?round, after = ?sent.until(now), %error, "renewal failed");
+        for hold in holds {
+            hold.lock().schedule.unanswered(now, round == Round::Renew);
+            self.watch(hold);
+        }
+    }
+
+    /// Has every hold checked now: the server behind a new connection may be another one, or have forgotten.
+    fn check_all(&self) {
+        let now = Moment::now();
+        for hold in self.queues.holds() {
+            hold.lock().schedule.check(now);
+            self.watch(&hold);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,59 @@
+use std::fs;
+use std::path::Path;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
+};
+
+/// A certificate authority of one server, and the certificate it issued.
+#[derive(Debug)]
+pub(crate) struct Certificate {
+    ca_pem: String,
+    pem: String,
+    key_pem: String,
+}
+
+impl Certificate {
+    pub(crate) fn for_loopback() -> Result<Self, rcgen::Error> {
+        let mut authority = CertificateParams::new([])?;
+        authority
+            .distinguished_name
+            .push(DnType::CommonName, "redlatch testkit CA");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+
+        let names = ["127.0.0.1", "localhost"].map(str::to_owned);
+        let mut server = CertificateParams::new(names)?;
+        server
+            .distinguished_name
+            .push(DnType::CommonName, "localhost");
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate()?;
+        Ok(Self {
+            ca_pem: authority.pem(),
+            pem: server.signed_by(&key, &authority)?.pem(),
+            key_pem: key.serialize_pem(),
+        })
+    }
+
+    /// Writes the files and returns the server arguments that name them.
+    pub(crate) fn install(&self, dir: &Path) -> std::io::Result<Vec<String>> {
+        let files = [
+            ("--tls-ca-cert-file", "ca.pem", &self.ca_pem),
+            ("--tls-cert-file", "server.pem", &self.pem),
+            ("--tls-key-file", "server.key", &self.key_pem),
+        ];
+        let mut args = vec!["--tls-auth-clients".to_owned(), "no".to_owned()];
+        for (option, name, content) in files {
+            fs::write(dir.join(name), content)?;
+            args.extend([option.to_owned(), name.to_owned()]);
+        }
+        Ok(args)
+    }
+
+    pub(crate) fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+}

@@ -1,0 +1,34 @@
+//! What the tests and examples of `redlatch` run against: private [`Server`]
+//! and [`Sentinel`] processes, a [`Proxy`] that breaks the network on command,
+//! and a plain [`Connection`] that shares no code with the crate under test.
+//!
+//! Everything ends with its value: processes are killed, sockets are closed,
+//! directories are removed. A process also ends when the test process dies.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs, missing_debug_implementations, unreachable_pub)]
+
+mod binary;
+mod certificate;
+mod connection;
+mod line;
+mod link;
+mod parcel;
+mod playground;
+mod port;
+mod process;
+mod proxy;
+mod reply;
+mod sentinel;
+mod server;
+mod subscriber;
+mod trap;
+
+pub use connection::Connection;
+pub use parcel::Parcel;
+pub use playground::{Playground, doc};
+pub use proxy::Proxy;
+pub use reply::Reply;
+pub use sentinel::Sentinel;
+pub use server::{Server, ServerBuilder};
+pub use subscriber::Subscriber;

@@ -1,0 +1,34 @@
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::TcpListener;
+use std::ops::Range;
+
+/// Below the ephemeral ports: while a server is down no outgoing connection
+/// can take its port, nor can a client that reconnects reach itself.
+const RANGE: Range<u16> = 15_000..32_000;
+
+const ATTEMPTS: usize = 10;
+
+/// Starts something on a free port, again on another one when the port was
+/// taken between the look and the start.
+pub(crate) fn on_free_port<T>(
+    mut start: impl FnMut(u16) -> Result<T, String>,
+) -> Result<T, String> {
+    let mut outcome = start(free());
+    for _ in 1..ATTEMPTS {
+        match &outcome {
+            Err(text) if text.contains("Address already in use") => outcome = start(free()),
+            _ => break,
+        }
+    }
+    outcome
+}
+
+fn free() -> u16 {
+    loop {
+        let random = RandomState::new().build_hasher().finish();
+        let port = RANGE.start + (random % RANGE.len() as u64) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::connection::Connection;
+use crate::port::on_free_port;
+use crate::process::Process;
+use crate::reply::Reply;
+use crate::server::Server;
+
+/// One sentinel process that watches a primary with a quorum of one.
+#[derive(Debug)]
+pub struct Sentinel {
+    // Declared before the directory: the process ends before its files go.
+    _process: Process,
+    _dir: TempDir,
+    port: u16,
+    service: String,
+}
+
+impl Sentinel {
+    /// Starts a sentinel that knows `primary` by the name `service`.
+    ///
+    /// # Panics
+    /// With what to install when there is no server program, and with the
+    /// sentinel's log when it does not come up.
+    pub fn start(primary: &Server, service: &str) -> Self {
+        let sentinel = on_free_port(|port| Self::launch(primary, service, port));
+        sentinel.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The port the sentinel listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The URL by which clients find the primary.
+    pub fn url(&self) -> String {
+        let Self { port, service, .. } = self;
+        format!("redis-sentinel://127.0.0.1:{port}?sentinelServiceName={service}")
+    }
+
+    /// The port of the server that the sentinel takes for the primary.
+    pub fn primary(&self) -> u16 {
+        let mut connection = Connection::open(self.port);
+        primary_of(&mut connection, &self.service).expect("the sentinel knows its service")
+    }
+
+    fn launch(primary: &Server, service: &str, port: u16) -> Result<Self, String> {
+        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let mut config = format!(
+            "bind 127.0.0.1\n\
+             port {port}\n\
+             sentinel monitor {service} 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds {service} 500\n\
+             sentinel failover-timeout {service} 2000\n",
+            primary.port()
+        );
+        if let Some(password) = primary.password() {
+            config.push_str(&format!("sentinel auth-pass {service} {password}\n"));
+        }
+        fs::write(dir.path().join("sentinel.conf"), config).map_err(|error| error.to_string())?;
+        let mut process = Process::spawn(dir.path(), ["sentinel.conf", "--sentinel"])?;
+        process.wait_until(|process| process.log().contains("+monitor master"))?;
+        process.wait_until(|_| {
+            let mut connection = Connection::open(port);
+            connection.command(&["PING"]) == Reply::Status("PONG".to_owned())
+                && primary_of(&mut connection, service).is_some()
+        })?;
+        Ok(Self {
+            _process: process,
+            _dir: dir,
+            port,
+            service: service.to_owned(),
+        })
+    }
+}
+
+fn primary_of(connection: &mut Connection, service: &str) -> Option<u16> {
+    let reply = connection.command(&["SENTINEL", "get-master-addr-by-name", service]);
+    match reply {
+        Reply::Array(address) => address.get(1)?.text().parse().ok(),
+        _ => None,
+    }
+}

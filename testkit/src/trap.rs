@@ -1,0 +1,52 @@
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::parcel::Caught;
+
+/// What happens to the first request that contains the needle.
+#[derive(Debug)]
+pub(crate) struct Trap {
+    pub(crate) needle: Vec<u8>,
+    pub(crate) fate: Fate,
+}
+
+#[derive(Debug)]
+pub(crate) enum Fate {
+    CutReply,
+    Hold(oneshot::Sender<Caught>),
+}
+
+/// The traps of a proxy that still wait, each for one request.
+#[derive(Debug, Default)]
+pub(crate) struct Traps {
+    waiting: Mutex<Vec<Trap>>,
+}
+
+impl Traps {
+    pub(crate) fn set(&self, trap: Trap) {
+        self.waiting().push(trap);
+    }
+
+    /// Whether a trap waits that cuts a reply.
+    pub(crate) fn cuts_a_reply(&self) -> bool {
+        let cuts = |trap: &Trap| matches!(trap.fate, Fate::CutReply);
+        self.waiting().iter().any(cuts)
+    }
+
+    /// Takes out the first trap that this request sets off.
+    pub(crate) fn spring(&self, request: &[u8]) -> Option<Fate> {
+        let mut waiting = self.waiting();
+        waiting.retain(|trap| !matches!(&trap.fate, Fate::Hold(parcel) if parcel.is_closed()));
+        let sprung = waiting.iter().position(|trap| {
+            request
+                .windows(trap.needle.len())
+                .any(|bytes| bytes == trap.needle)
+        })?;
+        Some(waiting.remove(sprung).fate)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Trap>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
