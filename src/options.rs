@@ -137,7 +137,7 @@ impl Settings {
 
     /// How much of this lease must be left when the lock is handed out.
     pub(crate) fn min_validity(&self, lease: LeaseTime) -> Result<Duration, Error> {
-        let least = self.min_validity.unwrap_or(lease.get() / 2);
+        let least = self.min_validity.unwrap_or_else(|| lease.get() / 2);
         if least >= lease.get() - lease.margin() {
             let lease = lease.get();
             return Err(Error::invalid(format!(

@@ -251,7 +251,7 @@ impl Order {
         } else {
             Claim::new(self, hold)
         };
-        let Some(share) = spare.or(claim.as_ref().map(|claim| claim.share)) else {
+        let Some(share) = spare.or_else(|| claim.as_ref().map(|claim| claim.share)) else {
             return Ok(None);
         };
         hold.lock().schedule.asks_for(lease);
@@ -260,8 +260,8 @@ impl Order {
             .run(&hold.key.adopt(share, Some(lease)), hold.timeout)
             .await?;
         match (Adopted::decode(&answer.reply)?, claim) {
-            (Adopted::Adopted, Some(claim)) => claim.keep(answer.sent),
-            (Adopted::Adopted, None) => self.guard(hold, answer.sent),
+            (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
+            (Adopted::Moved, None) => self.guard(hold, answer.sent),
             (Adopted::Own, claim) => {
                 drop(claim);
                 self.guard(hold, answer.sent)
@@ -450,7 +450,7 @@ impl<'a> Attempt<'a> {
         let call = self.hold.key.adopt(1, lease);
         let answer = self.run(&call).await?;
         match Adopted::decode(&answer.reply)? {
-            Adopted::Adopted => Ok(Some(answer.sent)),
+            Adopted::Moved => Ok(Some(answer.sent)),
             Adopted::Own | Adopted::Absent => {
                 self.nothing_held();
                 Ok(None)

@@ -111,7 +111,7 @@ impl Lease {
                 .run(&self.hold.key.extend(lease, exactly), self.hold.timeout)
                 .await?;
             match Extended::decode(&answer.reply)? {
-                Extended::Extended => {
+                Extended::Set => {
                     self.hold.lock().schedule.confirmed(answer.sent, lease);
                     anchor.watchdog.watch(&self.hold);
                     Ok(())

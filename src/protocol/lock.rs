@@ -209,7 +209,7 @@ pub(crate) enum Reentered {
 /// The answer to [`HoldKey::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
-    Released,
+    Freed,
     Kept,
     Absent,
 }
@@ -217,7 +217,7 @@ pub(crate) enum Released {
 /// The answer to [`HoldKey::adopt`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Adopted {
-    Adopted,
+    Moved,
     Own,
     Absent,
     WrongKind,
@@ -226,7 +226,7 @@ pub(crate) enum Adopted {
 /// The answer to [`HoldKey::extend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
-    Extended,
+    Set,
     Absent,
 }
 
@@ -289,7 +289,7 @@ impl Released {
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("released", [])) => Ok(Self::Released),
+            Some(("released", [])) => Ok(Self::Freed),
             Some(("kept", [Reply::Integer(_)])) => Ok(Self::Kept),
             Some(("absent", [])) => Ok(Self::Absent),
             _ => Err(reply.unexpected()),
@@ -303,7 +303,7 @@ impl Adopted {
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("adopted", [Reply::Integer(_)])) => Ok(Self::Adopted),
+            Some(("adopted", [Reply::Integer(_)])) => Ok(Self::Moved),
             Some(("own", [])) => Ok(Self::Own),
             Some(("absent", [])) => Ok(Self::Absent),
             Some(("wrong_kind", [])) => Ok(Self::WrongKind),
@@ -318,7 +318,7 @@ impl Extended {
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("extended", [])) => Ok(Self::Extended),
+            Some(("extended", [])) => Ok(Self::Set),
             Some(("absent", [])) => Ok(Self::Absent),
             _ => Err(reply.unexpected()),
         }

@@ -8,7 +8,7 @@ pub(crate) enum Reply {
     Nil,
     Integer(i64),
     Text(String),
-    List(Vec<Reply>),
+    List(Vec<Self>),
 }
 
 /// What scripts over many holds answer for each: gone, or standing.

@@ -245,7 +245,7 @@ impl Subscription {
     /// Waits for news that is not known yet.
     pub(crate) async fn news(&mut self) {
         if self.state.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

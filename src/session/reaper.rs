@@ -98,7 +98,7 @@ async fn settle(backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
         .run(&hold.key.release(hold.levels()), hold.timeout)
         .await?;
     match Released::decode(&answer.reply)? {
-        Released::Released | Released::Kept => Ok(Settled::Done),
+        Released::Freed | Released::Kept => Ok(Settled::Done),
         Released::Absent => Ok(Settled::Absent {
             repeated: answer.repeated,
         }),
@@ -168,9 +168,8 @@ async fn collect(debt: Overdue, backend: Arc<Backend>) {
     let mut settling = Some(settling);
     let mut pause = FIRST_PAUSE;
     loop {
-        let error = match settle(&backend, &hold).await {
-            Ok(_) => return,
-            Err(error) => error,
+        let Err(error) = settle(&backend, &hold).await else {
+            return;
         };
         drop(settling.take());
         if Moment::now() >= end {
