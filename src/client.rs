@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::lock::reentrant::ReentrantLock;
 use crate::name::{LockName, check};
 use crate::options::Settings;
-use crate::session::backend::{self, Config};
+use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
 
 /// A connected client: the handle that an application keeps, and makes its locks from.
@@ -61,7 +61,7 @@ impl Client {
     /// A client with other settings.
     pub fn builder() -> ClientBuilder {
         ClientBuilder {
-            config: Ok(backend::default_config()),
+            config: Ok(address::default()),
             prefix: None,
             settings: Settings::default(),
         }
@@ -161,7 +161,7 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     /// The server, as a URL; see [`Client::connect`]. `redis://127.0.0.1:6379` if nothing is said.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
-        self.config = backend::parse_url(url.as_ref());
+        self.config = address::parse(url.as_ref());
         self
     }
 

@@ -1,4 +1,4 @@
-//! The only file that knows fred: connects, runs a script call, yields messages.
+//! The only module that knows fred: connects, runs a script call, yields messages.
 //!
 //! Each server that we talk to has one client for commands and one for messages, so that neither waits for the
 //! other. fred sends every command once: it would replay a script after a reconnect, and only we know which calls
@@ -7,6 +7,8 @@
 //! Commands go through `with_options(..).custom_raw(..)`: fred's `evalsha` ignores the options, and with them the
 //! time-out.
 
+pub(crate) mod address;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +16,9 @@ use fred::clients::Client;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, Resp3Frame};
 pub(crate) use fred::types::config::Config;
 use fred::types::config::{
-    ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, ServerConfig, TcpConfig,
+    ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig,
 };
-use fred::types::{ClusterHash, CustomCommand, Message, RespVersion, Value};
+use fred::types::{ClusterHash, CustomCommand, Message, Value};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -410,45 +412,6 @@ impl Reconnects {
     }
 }
 
-/// The configuration that a URL stands for.
-pub(crate) fn parse_url(url: &str) -> Result<Config, Error> {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    let base = scheme
-        .strip_suffix("-sentinel")
-        .or_else(|| scheme.strip_suffix("-cluster"))
-        .unwrap_or(scheme);
-    // The URL may hold a password: it is never repeated.
-    match base {
-        "redis" | "valkey" => {}
-        "rediss" | "valkeys" if cfg!(feature = "tls") => {}
-        "rediss" | "valkeys" => {
-            return Err(Error::invalid(
-                "a rediss:// URL needs the feature `tls` of redlatch",
-            ));
-        }
-        _ => {
-            return Err(Error::invalid(
-                "a server's URL begins with redis://, rediss://, redis-sentinel:// or the like",
-            ));
-        }
-    }
-    let mut config = Config::from_url(url).map_err(|error| {
-        Error::invalid("the server's URL cannot be understood; it looks like redis://user:password@host:6379/0")
-            .caused_by(error)
-    })?;
-    config.version = RespVersion::RESP3;
-    Ok(config)
-}
-
-/// Where a client connects if it is not told.
-pub(crate) fn default_config() -> Config {
-    Config {
-        server: ServerConfig::default(),
-        version: RespVersion::RESP3,
-        ..Config::default()
-    }
-}
-
 /// Connects a client, and keeps it so until the task is dropped.
 ///
 /// fred reconnects by itself, but its task ends for good on some errors, of the configuration for example, which a
@@ -556,30 +519,6 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(code(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn urls_that_cannot_work_are_refused_without_repeating_them() {
-        for url in [
-            "",
-            "localhost",
-            "http://u:secret@h",
-            "redis://u:secret@h:notaport",
-            "redis://:secret@",
-        ] {
-            let error = parse_url(url).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
-            let shown = format!("{error} {error:?}");
-            assert!(!shown.contains("secret"), "{shown}");
-        }
-        for url in [
-            "redis://h",
-            "redis://u:p@h:1/3",
-            "valkey://h",
-            "redis-sentinel://h?sentinelServiceName=m",
-        ] {
-            assert!(parse_url(url).is_ok(), "{url}");
         }
     }
 }
