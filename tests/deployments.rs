@@ -1,0 +1,253 @@
+//! Every way to reach a server, each with a real one: password, user, database, TLS, sentinels and their failover.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redlatch::fred::rustls::pki_types::CertificateDer;
+use redlatch::fred::rustls::pki_types::pem::PemObject;
+use redlatch::fred::rustls::{self, ClientConfig, RootCertStore};
+use redlatch::fred::types::config::{Config, ServerConfig};
+use redlatch::{Client, ErrorKind, Owner};
+use redlatch_testkit::{Sentinel, Server};
+use support::{builder, eventually};
+
+/// Takes a lock, finds it excluded for another owner, has the other woken by the unlock.
+async fn take_turns(client: &Client) {
+    let lock = client.lock("turns");
+    let other = lock.clone().owned_by(&Owner::unique());
+    let guard = lock.lock().await.unwrap();
+    assert!(other.try_lock().await.unwrap().is_none());
+    let waiter = tokio::spawn(async move { other.lock().await.unwrap().unlock().await });
+    eventually("the waiter listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    waiter.await.unwrap().unwrap();
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_password_in_the_url_is_used_and_its_absence_refused() {
+    let server = Server::builder().password("s3cret/#").start();
+    let url = format!("redis://:s3cret%2F%23@127.0.0.1:{}", server.port());
+    take_turns(&Client::connect(url).await.unwrap()).await;
+
+    for credentials in ["", ":wrong@"] {
+        let url = format!("redis://{credentials}127.0.0.1:{}", server.port());
+        let error = Client::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(!format!("{error} {error:?}").contains("wrong@"));
+    }
+}
+
+#[tokio::test]
+async fn a_user_with_the_rights_of_a_lock_suffices() {
+    let server = Server::start();
+    server.connection().command(&[
+        "ACL",
+        "SETUSER",
+        "locker",
+        "on",
+        ">pass",
+        "~*",
+        "&*",
+        "-@all",
+        "+@connection",
+        "+@scripting",
+        "+@hash",
+        "+@keyspace",
+        "+@pubsub",
+        "+info",
+        "+role",
+    ]);
+    let url = format!("redis://locker:pass@127.0.0.1:{}", server.port());
+    take_turns(&Client::connect(url).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn databases_are_apart_though_channels_are_not() {
+    let server = Server::start();
+    let in_three = Client::connect(format!("{}/3", server.url()))
+        .await
+        .unwrap();
+    let in_zero = Client::connect(server.url()).await.unwrap();
+    let guard = in_three.lock("k").lock().await.unwrap();
+    let other = in_zero
+        .lock("k")
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("another database, another lock");
+    assert_eq!(server.connection().keys(), ["k"]);
+    other.unlock().await.unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    take_turns(&in_three).await;
+}
+
+#[tokio::test]
+async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
+    let server = match Server::builder().tls().try_start() {
+        Ok(server) => server,
+        Err(log) if log.to_lowercase().contains("tls") => {
+            println!("skipped: this redis-server was built without TLS");
+            return;
+        }
+        Err(log) => panic!("{log}"),
+    };
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(server.ca_pem().as_bytes()).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let config = Config {
+        server: ServerConfig::new_centralized("127.0.0.1", server.port()),
+        tls: Some(tls.into()),
+        ..Config::default()
+    };
+    take_turns(&Client::builder().config(config).build().await.unwrap()).await;
+
+    // No system trusts the authority of this test; without any authority the URL itself is refused.
+    let error = Client::connect(server.url()).await.unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Backend | ErrorKind::InvalidInput),
+        "{error}"
+    );
+}
+
+/// A fred configuration says RESP2 if nothing else is said.
+#[tokio::test]
+async fn both_versions_of_the_protocol_work() {
+    use redlatch::fred::types::RespVersion;
+    let server = Server::start();
+    for version in [RespVersion::RESP2, RespVersion::RESP3] {
+        let config = Config {
+            server: ServerConfig::new_centralized("127.0.0.1", server.port()),
+            version,
+            ..Config::default()
+        };
+        take_turns(&Client::builder().config(config).build().await.unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_is_refused_with_a_clear_error() {
+    let server = ServerConfig::new_clustered(vec![("127.0.0.1", 7000)]);
+    let config = Config {
+        server,
+        ..Config::default()
+    };
+    let error = Client::builder().config(config).build().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("cluster"), "{error}");
+}
+
+#[tokio::test]
+async fn sentinels_lead_to_the_primary() {
+    let primary = Server::start();
+    let sentinel = Sentinel::start(&primary, "main");
+    take_turns(&Client::connect(sentinel.url()).await.unwrap()).await;
+}
+
+/// Starts a primary, a replica and a sentinel that knows both.
+async fn replicated() -> (Server, Server, Sentinel) {
+    let primary = Server::start();
+    let replica = Server::builder()
+        .replica_of(primary.port())
+        .arg("replica-read-only", "no")
+        .start();
+    let sentinel = Sentinel::start(&primary, "main");
+    eventually("the sentinel knows the replica", async || {
+        let mut connection = redlatch_testkit::Connection::open(sentinel.port());
+        connection
+            .command(&["SENTINEL", "replicas", "main"])
+            .array()
+            .len()
+            == 1
+    })
+    .await;
+    (primary, replica, sentinel)
+}
+
+#[tokio::test]
+async fn after_a_failover_a_replicated_hold_goes_on_and_a_waiter_gets_in() {
+    let (mut primary, replica, sentinel) = replicated().await;
+    let client = builder(sentinel.url()).build().await.unwrap();
+    let lock = client.lock("k").lease(Duration::from_secs(60));
+    let guard = lock.lock().await.unwrap();
+    let mut copy = replica.connection();
+    eventually("the hold is replicated", async || copy.exists("k")).await;
+
+    let other = client.lock("k").owned_by(&Owner::unique());
+    let waiter = tokio::spawn(async move { other.try_lock_for(Duration::from_secs(30)).await });
+    eventually("the waiter listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    primary.kill();
+    eventually("the replica is the primary", async || {
+        sentinel.primary() == replica.port()
+    })
+    .await;
+
+    eventually("the hold is confirmed", async || {
+        guard.verify().await.is_ok()
+    })
+    .await;
+    assert!(!guard.is_lost());
+    guard.unlock().await.unwrap();
+    let granted = waiter
+        .await
+        .unwrap()
+        .unwrap()
+        .expect("granted within its limit");
+    granted.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn after_a_failover_that_lost_the_hold_its_holder_learns_of_it_at_once() {
+    let (mut primary, replica, sentinel) = replicated().await;
+    let client = builder(sentinel.url()).build().await.unwrap();
+    let guard = client
+        .lock("k")
+        .lease(Duration::from_secs(60))
+        .lock()
+        .await
+        .unwrap();
+    let mut copy = replica.connection();
+    eventually("the hold is replicated", async || copy.exists("k")).await;
+    // As if the replica had lagged behind: asynchronous replication promises nothing else.
+    copy.command(&["DEL", "k"]);
+
+    primary.kill();
+    eventually("the replica is the primary", async || {
+        sentinel.primary() == replica.port()
+    })
+    .await;
+    let promoted = Instant::now();
+    tokio::time::timeout(Duration::from_secs(10), guard.lost())
+        .await
+        .expect("lost() fires");
+    assert!(
+        promoted.elapsed() < Duration::from_secs(2),
+        "lost() fired {:?} after it",
+        promoted.elapsed()
+    );
+    assert_eq!(
+        guard.unlock().await.unwrap_err().kind(),
+        ErrorKind::LeaseLost
+    );
+}
