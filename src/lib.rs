@@ -54,3 +54,7 @@ pub use owner::Owner;
 
 #[doc(no_inline)]
 pub use fred;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
