@@ -213,8 +213,8 @@ impl Hub {
         });
         for channel in left {
             if let Err(error) = self.backend.unsubscribe(&channel, self.timeout).await {
-                // The next connection does not have it.
-                debug!(%channel, %error, "could not unsubscribe");
+                // A new connection has none of the channels that were left.
+                return self.unheard(&error).await;
             }
         }
     }

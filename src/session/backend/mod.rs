@@ -274,7 +274,12 @@ impl Backend {
             info!("reconnecting: the server is silent, or is no primary any more");
             // It may hang for as long as the server does; a later sign of sickness asks again.
             match timeout(patience, self.commands.force_reconnection()).await {
-                Ok(Ok(())) => debug!("reconnected"),
+                Ok(Ok(())) => {
+                    // Signs that came meanwhile were of the old connection.
+                    std::pin::pin!(self.health.sick.notified())
+                        .as_mut()
+                        .enable();
+                }
                 Ok(Err(error)) => debug!(%error, "could not reconnect"),
                 Err(_) => debug!("still reconnecting"),
             }
