@@ -1,0 +1,243 @@
+//! Checks that the modules under `src/` name only what lies below them, and that foreign crates have their doors.
+#![allow(
+    clippy::expect_used,
+    reason = "a source that cannot be read ends the test"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The layers from the bottom up. A module may name every module of a lower layer, and of its own those that stand
+/// beside it here; `*` stands for all. `lock::*` are the modules under `lock` that have no entry of their own.
+const LAYERS: [&[(&str, &str)]; 6] = [
+    &[
+        ("clock", ""),
+        ("error", ""),
+        ("name", "error"),
+        ("owner", "error"),
+        ("options", "clock error"),
+    ],
+    &[
+        ("protocol", ""),
+        ("protocol::reply", ""),
+        ("protocol::script", ""),
+        ("protocol::*", "protocol::reply protocol::script"),
+        ("protocol::wait", "protocol::lock"),
+        ("protocol::renewal", ""),
+    ],
+    &[
+        ("session::backend::address", ""),
+        ("session::backend", ""),
+        ("session::hold", ""),
+        ("session::hub", "session::backend"),
+        ("session::queue", "session::hold"),
+        (
+            "session::reaper",
+            "session::backend session::hold session::queue",
+        ),
+        (
+            "session::watchdog",
+            "session::backend session::hold session::queue session::reaper",
+        ),
+        ("session", "*"),
+    ],
+    &[("hold", "*"), ("hold::*", "*")],
+    &[("lock", ""), ("lock::*", "")],
+    &[("client", ""), ("lib", "*")],
+];
+
+/// What may stand only in the sources named beside it, each the beginning of a path.
+const DOORS: &[(&str, &[&str])] = &[
+    ("fred", &["session/backend/", "lib.rs"]),
+    // fred's own calls ignore the time-out that they are given.
+    (".eval(", &[]),
+    (".evalsha(", &[]),
+    ("rustix", &["clock.rs"]),
+    // Leases are counted on a clock that goes on while the machine is suspended.
+    ("Instant", &[]),
+    ("SystemTime", &[]),
+    (
+        "Moment::now",
+        &[
+            "clock.rs",
+            "options.rs",
+            "session/",
+            "hold/",
+            "lock/",
+            "client.rs",
+        ],
+    ),
+    (
+        "tokio",
+        &["owner.rs", "session/", "hold/", "lock/", "client.rs"],
+    ),
+    ("dashmap", &["session/queue.rs"]),
+    (
+        "tracing",
+        &["session/", "hold/", "lock/", "client.rs", "lib.rs"],
+    ),
+];
+
+#[test]
+fn modules_name_only_what_lies_below_them() {
+    let sources = sources();
+    let modules: Vec<&str> = sources
+        .keys()
+        .map(|path| module(path).leak() as &str)
+        .collect();
+    let mut named = 0;
+    let mut upward = Vec::new();
+    for (path, code) in &sources {
+        let from = module(path);
+        for target in targets(&from, code, &modules) {
+            named += 1;
+            if !may_name(&from, &target) {
+                upward.push(format!("{from} names {target}"));
+            }
+        }
+    }
+    assert_eq!(upward, Vec::<String>::new());
+    assert!(
+        named > 50,
+        "only {named} paths were found: the search is broken"
+    );
+}
+
+#[test]
+fn foreign_crates_and_the_clock_stay_behind_their_doors() {
+    let mut breaches = Vec::new();
+    for (path, code) in &sources() {
+        for (word, doors) in DOORS {
+            if !doors.iter().any(|door| path.starts_with(door)) && names(code, word) {
+                breaches.push(format!("src/{path} names {word}"));
+            }
+        }
+    }
+    assert_eq!(breaches, Vec::<String>::new());
+
+    let lib = &sources()["lib.rs"];
+    let lines: Vec<&str> = lib.lines().filter(|line| names(line, "fred")).collect();
+    assert_eq!(lines, ["pub use fred;"]);
+}
+
+#[test]
+fn search_finds_paths_but_not_in_comments_and_test_modules() {
+    let modules = ["hold::guard", "session", "session::hold", "session::hub"];
+    let code = code(
+        "use super::hold::{Hold, Loss}; // super::queue\n\
+         /// See crate::hold::guard.\n\
+         fn f() -> crate::session::Anchor {}\n\
+         #[cfg(test)]\nmod tests {\n use crate::hold::guard::LockGuard;\n}\n",
+    );
+    assert_eq!(
+        targets("session::hub", &code, &modules),
+        ["session", "session::hold"]
+    );
+    assert!(names("use fred::clients;", "fred"));
+    assert!(!names("let alfred = freddy;", "fred"));
+    assert!(names("client.evalsha(x)", ".evalsha("));
+
+    assert!(may_name("session::queue", "session::hold"));
+    assert!(!may_name("session::hold", "session::queue"));
+    assert!(!may_name("protocol::lock", "session"));
+    assert!(!may_name("lock::fair", "lock::reentrant"));
+    assert!(may_name("lock::fair", "hold::acquire"));
+}
+
+/// Whether the table lets one module name another.
+fn may_name(from: &str, to: &str) -> bool {
+    let (from_layer, beside) = place(from);
+    let (to_layer, _) = place(to);
+    to_layer < from_layer
+        || to_layer == from_layer
+            && (from == to || beside == "*" || beside.split(' ').any(|module| module == to))
+}
+
+/// The layer of a module, and what it may name there.
+fn place(module: &str) -> (usize, &'static str) {
+    let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
+    let wanted = [module.to_owned(), format!("{parent}::*")];
+    let found = wanted.iter().find_map(|wanted| {
+        let layers = LAYERS.iter().enumerate();
+        let mut entries = layers.flat_map(|(n, layer)| layer.iter().map(move |entry| (n, entry)));
+        entries.find_map(|(n, (name, beside))| (name == wanted).then_some((n, *beside)))
+    });
+    found.unwrap_or_else(|| panic!("the module {module} has no place in LAYERS"))
+}
+
+/// The modules that the code of a module names by `crate::` and `super::` paths.
+fn targets(from: &str, code: &str, modules: &[&str]) -> Vec<String> {
+    let parent = from.rsplit_once("::").map_or("", |(parent, _)| parent);
+    let mut found = Vec::new();
+    for (start, base) in [("crate::", ""), ("super::", parent)] {
+        for (at, _) in code.match_indices(start) {
+            let rest = &code[at + start.len()..];
+            let path: String = rest
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || "_:".contains(*c))
+                .collect();
+            assert!(!path.is_empty(), "{from}: give each `use {start}` one path");
+            let path = if base.is_empty() {
+                path
+            } else {
+                format!("{base}::{path}")
+            };
+            let matches = modules.iter().filter(|module| {
+                let rest = path.strip_prefix(**module);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+            });
+            // What is no module is an item of the crate's root.
+            let target = matches.max_by_key(|module| module.len()).unwrap_or(&"lib");
+            found.push((*target).to_owned());
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Whether a word stands in the code, not as a part of another.
+fn names(code: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + word.len()..]);
+        !(word.starts_with(part) && before.ends_with(part))
+            && !(word.ends_with(part) && after.starts_with(part))
+    })
+}
+
+/// The module that a source is.
+fn module(path: &str) -> String {
+    let stem = path.strip_suffix(".rs").expect("a Rust source");
+    stem.strip_suffix("/mod").unwrap_or(stem).replace('/', "::")
+}
+
+/// Every source by its path under `src/`, without comments and tests.
+fn sources() -> BTreeMap<String, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut sources = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of sources") {
+            let path: PathBuf = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).expect("a source");
+                let below = path.strip_prefix(&root).expect("a path under src");
+                let below = below.to_str().expect("a name in UTF-8").replace('\\', "/");
+                sources.insert(below, code(&text));
+            }
+        }
+    }
+    sources
+}
+
+/// The code of a source without its comments and without the test module at its end.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
+    let lines = text
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(line));
+    lines.collect::<Vec<_>>().join("\n")
+}

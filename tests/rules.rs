@@ -1,0 +1,185 @@
+//! One sharp test for each rule that a patch in `tests/mutants` breaks.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test ends at its first failure"
+)]
+#![allow(unreachable_pub, reason = "shared with other test files")]
+
+#[path = "support/stats.rs"]
+mod stats;
+mod support;
+
+use std::time::Duration;
+
+use redlatch::{Client, ErrorKind, Owner};
+use redlatch_testkit::{Proxy, Server};
+use stats::scripts_run;
+use support::{eventually, eventually_idle, sha};
+use tokio::time::{sleep, timeout};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A server, and a client that reaches it through a proxy.
+///
+/// The server knows the scripts to take and to release a lock: each is one round trip.
+async fn proxied() -> (Server, Proxy, Client) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let client = Client::connect(proxy.url()).await.unwrap();
+    let guard = client.lock("known").lock().await.unwrap();
+    guard.unlock().await.unwrap();
+    (server, proxy, client)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_release_leaves_the_next_hold_of_the_same_owner_alone() {
+    let (server, proxy, client) = proxied().await;
+    let lock = client.lock("door").owned_by(&Owner::named("guest"));
+
+    let first = lock.lock().await.unwrap();
+    let mut late = proxy.hold_request(sha("lock_release"));
+    let (unlocked, ()) = tokio::join!(first.unlock(), late.caught());
+    unlocked.unwrap();
+
+    let second = lock.lock().await.unwrap();
+    late.deliver().await;
+    assert!(server.connection().exists("door"));
+    second.verify().await.unwrap();
+    second.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_sent_about_a_hold_after_its_release() {
+    let server = Server::start();
+    let lease = Duration::from_millis(600);
+    let client = Client::builder()
+        .url(server.url())
+        .watchdog_lease(lease)
+        .build()
+        .await
+        .unwrap();
+    let mut connection = server.connection();
+
+    let guard = client.lock("job").lock().await.unwrap();
+    let granted = scripts_run(&mut connection);
+    eventually("a renewal", async || scripts_run(&mut connection) > granted).await;
+    guard.unlock().await.unwrap();
+    let released = scripts_run(&mut connection);
+    // Every renewal that could be due is due within a third of the lease.
+    sleep(lease).await;
+    assert_eq!(scripts_run(&mut connection), released);
+    eventually_idle(&client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promise_counts_from_before_the_request_however_late_the_reply() {
+    let (server, proxy, client) = proxied().await;
+    let mut connection = server.connection();
+    proxy.delay(Duration::from_millis(400));
+
+    let fixed = client.lock("fixed").lease(MINUTE).lock().await.unwrap();
+    // The server first: what passes between the two readings makes the promise shorter only.
+    let server_keeps = connection.pttl("fixed");
+    let promised = fixed.remaining();
+    // 400 ms for the way to the server, and the margin of 602 ms.
+    assert!(
+        promised + Duration::from_millis(1_000) <= millis(server_keeps),
+        "{promised:?} of {server_keeps} ms"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promise_ends_a_margin_before_the_servers_key() {
+    let server = Server::start();
+    let client = support::client(&server).await;
+    let mut connection = server.connection();
+    let lease = Duration::from_secs(1_000);
+
+    let guard = client.lock("a").lease(lease).lock().await.unwrap();
+    let server_keeps = connection.pttl("a");
+    let promised = guard.remaining();
+    assert!(
+        promised + lease / 100 <= millis(server_keeps),
+        "{promised:?} of {server_keeps} ms"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_asks_again_once_it_is_subscribed() {
+    let (server, proxy, client) = proxied().await;
+    let holder = support::client(&server).await;
+    let held = holder.lock("gate").lock().await.unwrap();
+    let mut connection = server.connection();
+    let asked = scripts_run(&mut connection);
+
+    // The unlock falls between the waiter's first try and its SUBSCRIBE, so its message reaches nobody.
+    proxy.delay(Duration::from_millis(200));
+    let lock = client.lock("gate");
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("the first try", async || {
+        scripts_run(&mut connection) > asked
+    })
+    .await;
+    held.unlock().await.unwrap();
+    assert_eq!(connection.channels(), Vec::<String>::new());
+
+    // The next reason to ask would be the poll cap, after 4.5 seconds.
+    let granted = timeout(Duration::from_secs(3), waiter).await;
+    let guard = granted.expect("asks again").unwrap().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_acquisition_is_undone_long_before_its_lease() {
+    let (server, proxy, client) = proxied().await;
+    let mut connection = server.connection();
+    proxy.hold_replies();
+    let lock = client.lock("seat").lease(MINUTE);
+    let attempt = tokio::spawn(async move { lock.try_lock().await });
+    eventually("the grant", async || connection.exists("seat")).await;
+    attempt.abort();
+    assert!(attempt.await.unwrap_err().is_cancelled());
+
+    proxy.release_replies();
+    eventually("the undo", async || !connection.exists("seat")).await;
+    eventually_idle(&client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_fires_at_the_deadline_and_when_the_key_is_gone() {
+    let server = Server::start();
+    let client = Client::builder()
+        .url(server.url())
+        .watchdog_lease(Duration::from_secs(1))
+        .build()
+        .await
+        .unwrap();
+
+    let expiring = client.lock("expiring").lease(Duration::from_millis(100));
+    let expiring = expiring.lock().await.unwrap();
+    let renewed = client.lock("renewed").lock().await.unwrap();
+    server.connection().command(&["DEL", "renewed"]);
+    for guard in [expiring, renewed] {
+        let lost = timeout(Duration::from_secs(5), guard.lost()).await;
+        lost.expect("lost() fires");
+        assert!(guard.is_lost());
+        let error = guard.unlock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LeaseLost);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_is_checked_after_a_reconnect_long_before_its_renewal() {
+    let (server, proxy, client) = proxied().await;
+    let guard = client.lock("a").lock().await.unwrap();
+    server.connection().command(&["DEL", "a"]);
+    proxy.cut();
+    // Its renewal is due after eight seconds at the earliest.
+    let lost = timeout(Duration::from_secs(5), guard.lost()).await;
+    lost.expect("the new connection shows the loss");
+}
+
+fn millis(pttl: i64) -> Duration {
+    Duration::from_millis(pttl.try_into().expect("a key with a lease"))
+}
