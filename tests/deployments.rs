@@ -184,7 +184,7 @@ async fn replicated() -> (Server, Server, Sentinel) {
 
 #[tokio::test]
 async fn after_a_failover_a_replicated_hold_goes_on_and_a_waiter_gets_in() {
-    let (mut primary, replica, sentinel) = replicated().await;
+    let (primary, replica, sentinel) = replicated().await;
     let client = builder(sentinel.url()).build().await.unwrap();
     let lock = client.lock("k").lease(Duration::from_secs(60));
     let guard = lock.lock().await.unwrap();
@@ -219,7 +219,7 @@ async fn after_a_failover_a_replicated_hold_goes_on_and_a_waiter_gets_in() {
 
 #[tokio::test]
 async fn after_a_failover_that_lost_the_hold_its_holder_learns_of_it_at_once() {
-    let (mut primary, replica, sentinel) = replicated().await;
+    let (primary, replica, sentinel) = replicated().await;
     let client = builder(sentinel.url()).build().await.unwrap();
     let guard = client
         .lock("k")

@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use super::acquire::{give_back, pay};
 use super::lease::Lease;
+use super::level::{give_back, pay};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::session::hold::Loss;

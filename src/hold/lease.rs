@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::acquire::Order;
+use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;

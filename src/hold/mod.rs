@@ -1,5 +1,8 @@
 //! What it takes to get, keep and give back a hold.
 
 pub(crate) mod acquire;
+pub(crate) mod attempt;
 pub(crate) mod guard;
 pub(crate) mod lease;
+pub(crate) mod level;
+pub(crate) mod order;

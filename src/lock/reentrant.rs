@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::hold::acquire::Order;
 use crate::hold::guard::LockGuard;
+use crate::hold::order::Order;
 use crate::name::LockName;
 use crate::options::{LeaseTime, Limit, Term};
 use crate::owner::Owner;

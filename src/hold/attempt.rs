@@ -1,0 +1,164 @@
+//! One acquisition that has no hold yet: asks the server, and has undone what may have come of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::debug;
+
+use super::guard::LockGuard;
+use super::lease::Lease;
+use super::level::pay;
+use super::order::Order;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::options::LeaseTime;
+use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Ttl};
+use crate::protocol::script::Call;
+use crate::session::backend::Answer;
+use crate::session::hold::{Hold, Loss};
+use crate::session::queue::Queue;
+use crate::session::reaper::Debt;
+
+/// Whether an attempt may take the lock while it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    Free,
+    JoinOnly,
+}
+
+/// The answer to an attempt.
+pub(crate) enum Attempted {
+    Granted(LockGuard),
+    Busy(Ttl),
+}
+
+/// One acquisition that has no hold yet, with the same hold number in all its tries.
+pub(crate) struct Attempt<'a> {
+    order: &'a Order,
+    queue: &'a Queue,
+    hold: Arc<Hold>,
+    /// There from before the first send until an answer shows that the server has nothing of this hold.
+    debt: Option<Debt>,
+    /// A try went unanswered, and may be carried out later than one that was answered.
+    in_doubt: bool,
+}
+
+impl<'a> Attempt<'a> {
+    pub(crate) fn new(order: &'a Order, queue: &'a Queue) -> Self {
+        let key = HoldKey::new(order.name.clone(), &order.anchor.client_id, &order.owner);
+        let lease = order.term.lease();
+        let timeout = order.anchor.settings.timeout(lease);
+        let hold = Hold::new(key, order.owner.clone(), lease, timeout);
+        Self {
+            order,
+            queue,
+            hold,
+            debt: None,
+            in_doubt: false,
+        }
+    }
+
+    pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
+        let call = self
+            .hold
+            .key
+            .acquire(1, self.order.term.lease(), take == Take::JoinOnly);
+        let answer = self.run(&call).await?;
+        match Acquired::decode(&answer.reply)? {
+            Acquired::Granted { count } => {
+                debug!(count, "granted");
+                self.commit(answer.sent).map(Attempted::Granted)
+            }
+            Acquired::Busy(ttl) => {
+                self.nothing_held();
+                Ok(Attempted::Busy(ttl))
+            }
+            Acquired::Free => {
+                self.nothing_held();
+                Ok(Attempted::Busy(Ttl::Ends(Duration::ZERO)))
+            }
+            Acquired::Exhausted => {
+                self.nothing_held();
+                Err(lock::exhausted(&self.order.name))
+            }
+            Acquired::WrongKind => {
+                self.nothing_held();
+                Err(Error::wrong_kind(self.order.name.key()))
+            }
+        }
+    }
+
+    pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
+        match self.take_over(Some(self.order.term.lease())).await? {
+            Some(sent) => self.commit(sent).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
+        match (self.take_over(None).await?, self.debt.take()) {
+            (Some(_), Some(debt)) => pay(&self.order.anchor, debt, &self.order.name).await,
+            _ => Err(self.order.not_held()),
+        }
+    }
+
+    /// Moves one level of the owner here. When the request was sent, or none if there was nothing to move.
+    async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<Moment>, Error> {
+        let call = self.hold.key.adopt(1, lease);
+        let answer = self.run(&call).await?;
+        match Adopted::decode(&answer.reply)? {
+            Adopted::Moved => Ok(Some(answer.sent)),
+            Adopted::Own | Adopted::Absent => {
+                self.nothing_held();
+                Ok(None)
+            }
+            Adopted::WrongKind => {
+                self.nothing_held();
+                Err(Error::wrong_kind(self.order.name.key()))
+            }
+        }
+    }
+
+    async fn run(&mut self, call: &Call) -> Result<Answer, Error> {
+        let anchor = &self.order.anchor;
+        self.debt.get_or_insert_with(|| anchor.debt(&self.hold));
+        let answered = anchor.run(call, self.hold.timeout).await;
+        if let Err(error) = &answered {
+            if error.is_unanswered() {
+                self.in_doubt = true;
+            } else {
+                self.nothing_held();
+            }
+        }
+        answered
+    }
+
+    /// The server has answered that this hold is not there.
+    fn nothing_held(&mut self) {
+        if !self.in_doubt
+            && let Some(debt) = self.debt.take()
+        {
+            debt.forgive();
+        }
+    }
+
+    /// The server has granted the hold, by a request sent at `sent`.
+    fn commit(&mut self, sent: Moment) -> Result<LockGuard, Error> {
+        let Order { anchor, term, .. } = self.order;
+        self.hold.granted(sent, *term, anchor.settings.max_hold);
+        for displaced in self.queue.install(&self.hold) {
+            drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
+        }
+        anchor.watchdog.watch(&self.hold);
+        let guard = LockGuard::new(Lease::new(self.order.clone(), self.hold.clone()));
+        if let Some(debt) = self.debt.take() {
+            debt.forgive();
+        }
+        // From here on dropping the guard gives the hold back.
+        anchor.ensure_open()?;
+        if guard.remaining() < self.order.min_validity {
+            return Err(self.order.too_late());
+        }
+        Ok(guard)
+    }
+}

@@ -1,0 +1,180 @@
+//! The levels of an owner's hold: taken once more, taken over, given back.
+
+use std::sync::Arc;
+
+use tracing::debug;
+
+use super::attempt::Attempt;
+use super::guard::LockGuard;
+use super::lease::Lease;
+use super::order::Order;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::name::LockName;
+use crate::options::Term;
+use crate::protocol::lock::{self, Adopted, Reentered};
+use crate::session::Anchor;
+use crate::session::hold::{Hold, Loss};
+use crate::session::reaper::{Debt, Settled};
+
+impl Order {
+    /// Takes the lock once more for a hold that stands. None if it does not stand any more.
+    pub(crate) async fn reenter(&self, hold: &Arc<Hold>) -> Result<Option<LockGuard>, Error> {
+        let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
+        let Some(claim) = Claim::new(self, hold) else {
+            return Ok(None);
+        };
+        let answer = self
+            .anchor
+            .run(
+                &hold.key.reenter(claim.share, self.term.lease()),
+                hold.timeout,
+            )
+            .await?;
+        match Reentered::decode(&answer.reply)? {
+            Reentered::Granted { count } => {
+                debug!(count, "re-entered");
+                claim.keep(answer.sent)
+            }
+            Reentered::Absent => {
+                drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+                Ok(None)
+            }
+            Reentered::Exhausted => Err(lock::exhausted(&self.name)),
+        }
+    }
+
+    /// Takes over one level that the owner holds. None if it holds nothing.
+    pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
+        self.anchor.ensure_open()?;
+        let queue = self.anchor.queues.enter(self.name.key());
+        if let Some(hold) = queue.live(&self.owner) {
+            return self.adopt_here(&hold).await;
+        }
+        if !self.owner.is_named() {
+            return Ok(None);
+        }
+        Attempt::new(self, &queue).adopt().await
+    }
+
+    /// Takes over a level of a hold of this process that nobody guards; else moves one in from another process;
+    /// else guards what is guarded already.
+    async fn adopt_here(&self, hold: &Arc<Hold>) -> Result<Option<LockGuard>, Error> {
+        let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
+        let lease = self.term.lease();
+        let spare = hold.spare_level();
+        let claim = if spare.is_some() {
+            None
+        } else {
+            Claim::new(self, hold)
+        };
+        let Some(share) = spare.or_else(|| claim.as_ref().map(|claim| claim.share)) else {
+            return Ok(None);
+        };
+        hold.lock().schedule.asks_for(lease);
+        let answer = self
+            .anchor
+            .run(&hold.key.adopt(share, Some(lease)), hold.timeout)
+            .await?;
+        match (Adopted::decode(&answer.reply)?, claim) {
+            (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
+            (Adopted::Moved, None) => self.guard(hold, answer.sent),
+            (Adopted::Own, claim) => {
+                drop(claim);
+                self.guard(hold, answer.sent)
+            }
+            (Adopted::Absent, _) => {
+                drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+                Ok(None)
+            }
+            (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
+        }
+    }
+
+    /// Gives back one level of this owner, wherever it is recorded.
+    pub(crate) async fn unlock(&self) -> Result<(), Error> {
+        self.anchor.ensure_open()?;
+        let queue = self.anchor.queues.enter(self.name.key());
+        if let Some(hold) = queue.live(&self.owner) {
+            return match give_back(&self.anchor, &hold, None) {
+                Some(debt) => pay(&self.anchor, debt, &self.name).await,
+                None => Err(self.not_held()),
+            };
+        }
+        if !self.owner.is_named() {
+            return Err(self.not_held());
+        }
+        Attempt::new(self, &queue).take_over_and_release().await
+    }
+
+    /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
+    fn guard(&self, hold: &Arc<Hold>, sent: Moment) -> Result<Option<LockGuard>, Error> {
+        if !hold.guard_level(sent, self.term) {
+            return Ok(None);
+        }
+        self.anchor.watchdog.watch(hold);
+        let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
+        if guard.remaining() < self.min_validity {
+            return Err(self.too_late());
+        }
+        Ok(Some(guard))
+    }
+}
+
+/// A level of a hold that is being asked for. Dropped before it is granted, it is given back.
+struct Claim<'a> {
+    order: &'a Order,
+    hold: &'a Arc<Hold>,
+    share: u32,
+    kept: bool,
+}
+
+impl<'a> Claim<'a> {
+    /// None if the hold has ended.
+    fn new(order: &'a Order, hold: &'a Arc<Hold>) -> Option<Self> {
+        let share = hold.claim_level()?;
+        hold.lock().schedule.asks_for(order.term.lease());
+        Some(Self {
+            order,
+            hold,
+            share,
+            kept: false,
+        })
+    }
+
+    fn keep(mut self, sent: Moment) -> Result<Option<LockGuard>, Error> {
+        self.kept = true;
+        self.order.guard(self.hold, sent)
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            drop(give_back(&self.order.anchor, self.hold, None));
+        }
+    }
+}
+
+/// Gives back one level of a hold, with the guard that goes with it. What is owed then; none if the hold has ended.
+pub(crate) fn give_back(anchor: &Anchor, hold: &Arc<Hold>, guard: Option<Term>) -> Option<Debt> {
+    let left = hold.give_back(guard)?;
+    if left == 0 {
+        anchor.retire(hold);
+    }
+    Some(anchor.debt(hold))
+}
+
+/// Pays what is owed for a level given back, and says whether the hold still stood.
+pub(crate) async fn pay(anchor: &Anchor, debt: Debt, name: &LockName) -> Result<(), Error> {
+    match debt.pay(&anchor.backend).await? {
+        // An earlier send went unanswered: it was this release that removed the hold.
+        Settled::Done | Settled::Absent { repeated: true } => Ok(()),
+        Settled::Absent { repeated: false } => {
+            let name = name.key();
+            Err(Error::lost(format!(
+                "{name:?} was not held any more when it was unlocked"
+            )))
+        }
+    }
+}
