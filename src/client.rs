@@ -214,6 +214,17 @@ impl ClientBuilder {
         self
     }
 
+    /// How often in a row a lock may be handed on within this process while other processes wait for it; 32 if nothing
+    /// is said. After that it is freed, and this process holds back for a moment.
+    ///
+    /// Handing on within a process takes one round trip, freeing the lock for another takes about three. A higher
+    /// number gives more throughput and longer waits elsewhere, 0 the opposite. While nobody else waits it has no
+    /// effect.
+    pub fn streak(mut self, hand_overs: u32) -> Self {
+        self.settings.streak = hand_overs;
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors

@@ -90,6 +90,7 @@ pub(crate) struct Settings {
     pub(crate) min_validity: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) poll_cap: Duration,
+    pub(crate) streak: u32,
 }
 
 impl Default for Settings {
@@ -100,6 +101,7 @@ impl Default for Settings {
             min_validity: None,
             max_hold: None,
             poll_cap: Duration::from_secs(5),
+            streak: 32,
         }
     }
 }

@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::lock::Ttl;
 use crate::protocol::wait::{Step, Wait};
+use crate::session::Queue;
 use crate::session::hub::Subscription;
-use crate::session::queue::Queue;
 
 /// While messages may not arrive, the waiter at the front asks this often.
 const DEAF_POLL: Duration = Duration::from_secs(1);
@@ -48,6 +48,7 @@ impl Order {
         let settings = &self.anchor.settings;
         let mut wait = Wait::new(Moment::now(), limit, self.patience(), settings.poll_cap);
         let queue = self.anchor.queues.enter(self.name.key());
+        let mut in_line = None;
         loop {
             while let Some(hold) = queue.live(&self.owner) {
                 match self.reenter(&hold).await {
@@ -60,6 +61,8 @@ impl Order {
             let turn = if wait.is_single_attempt() {
                 None
             } else {
+                // From now on, a hold that is given back here may be left for us.
+                in_line.get_or_insert_with(|| queue.stand());
                 Some(self.stand_in_line(&queue, &wait).await?)
             };
             let outcome = match turn {
@@ -95,7 +98,7 @@ impl Order {
             match Attempt::new(self, queue).send(Take::JoinOnly).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Turn::Granted(guard)),
                 Err(error) if !error.is_passing() => return Err(error),
-                Ok(Attempted::Busy(_)) | Err(_) => {}
+                Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => {}
             }
         }
         let line = queue.front.acquire();
@@ -141,17 +144,22 @@ impl Order {
             if let Some(subscription) = &mut subscription {
                 subscription.catch_up();
             }
-            let ttl = if trust_holds_here && queue.is_held_here() {
-                Ttl::Never
-            } else {
-                self.anchor.unless_closed(queue.settled()).await?;
-                match attempt.send(Take::Free).await {
-                    Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
-                    Ok(Attempted::Busy(ttl)) => ttl,
-                    Err(error) => {
-                        self.pause(wait, error).await?;
-                        continue;
-                    }
+            // A hold that was just given back, to move the lock from; else, unless it is held here, a free lock.
+            let attempted = match queue.take_baton() {
+                Some((baton, streak)) => attempt.take_from(baton, streak).await,
+                None if trust_holds_here && queue.is_held_here() => Ok(Attempted::Busy(Ttl::Never)),
+                None => {
+                    self.give_way(queue, wait).await?;
+                    attempt.send(Take::Free).await
+                }
+            };
+            let ttl = match attempted {
+                Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
+                Ok(Attempted::Busy(ttl)) => ttl,
+                Ok(Attempted::Yielded) => continue,
+                Err(error) => {
+                    self.pause(wait, error).await?;
+                    continue;
                 }
             };
             let Step::Park(at_most) = wait.busy(Moment::now(), ttl, fastrand::f64()) else {
@@ -159,9 +167,13 @@ impl Order {
             };
             let Some(subscription) = &mut subscription else {
                 let mut new = self.anchor.hub.subscribe(self.name.channel());
-                self.anchor
-                    .unless_closed(new.heard(at_most.min(DEAF_POLL)))
-                    .await?;
+                let heard = async {
+                    tokio::select! {
+                        () = new.heard(at_most.min(DEAF_POLL)) => {}
+                        () = freed => {}
+                    }
+                };
+                self.anchor.unless_closed(heard).await?;
                 subscription = Some(new);
                 continue;
             };
@@ -181,6 +193,21 @@ impl Order {
             self.anchor.unless_closed(woken).await?;
             trust_holds_here = false;
         }
+    }
+
+    /// Before asking for a free lock: lets releases of this process be done, and others that wait go first.
+    async fn give_way(&self, queue: &Queue, wait: &Wait) -> Result<(), Error> {
+        self.anchor.unless_closed(queue.settled()).await?;
+        if wait.is_single_attempt() {
+            return Ok(());
+        }
+        let now = Moment::now();
+        if let Some(until) = queue.take_yield()
+            && let Step::Park(pause) = wait.clamp(now, now.until(until))
+        {
+            self.anchor.unless_closed(sleep(pause)).await?;
+        }
+        Ok(())
     }
 
     /// Pauses after an error that may pass, or gives up with it.

@@ -7,17 +7,17 @@ use tracing::debug;
 
 use super::guard::LockGuard;
 use super::lease::Lease;
-use super::level::pay;
+use super::level::{GivenBack, released};
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
-use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Ttl};
+use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Moved, Ttl};
 use crate::protocol::script::Call;
+use crate::session::Queue;
 use crate::session::backend::Answer;
 use crate::session::hold::{Hold, Loss};
-use crate::session::queue::Queue;
-use crate::session::reaper::Debt;
+use crate::session::reaper::{Baton, Debt, Settled};
 
 /// Whether an attempt may take the lock while it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(crate) enum Take {
 pub(crate) enum Attempted {
     Granted(LockGuard),
     Busy(Ttl),
+    /// The lock was left to others.
+    Yielded,
 }
 
 /// One acquisition that has no hold yet, with the same hold number in all its tries.
@@ -67,6 +69,7 @@ impl<'a> Attempt<'a> {
         match Acquired::decode(&answer.reply)? {
             Acquired::Granted { count } => {
                 debug!(count, "granted");
+                self.queue.count_streak(false);
                 self.commit(answer.sent).map(Attempted::Granted)
             }
             Acquired::Busy(ttl) => {
@@ -88,6 +91,71 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Moves the lock here from a hold of this process that was given back; `streak` is how often in a row that was
+    /// done.
+    pub(crate) async fn take_from(
+        &mut self,
+        mut baton: Baton,
+        streak: u32,
+    ) -> Result<Attempted, Error> {
+        let Order {
+            anchor, name, term, ..
+        } = self.order;
+        let old = baton.begin();
+        let _turn = old.turn.lock().await;
+        let bounded = streak >= anchor.settings.streak;
+        let call = self.hold.key.take_from(
+            &old.key,
+            term.lease(),
+            bounded.then(|| anchor.hub.listeners(name.channel())),
+        );
+        let (answer, moved) = match self.run(&call).await.and_then(|answer| {
+            let moved = Moved::decode(&answer.reply)?;
+            Ok((answer, moved))
+        }) {
+            Ok(answered) => answered,
+            Err(error) => {
+                baton.failed(error.clone());
+                return Err(error);
+            }
+        };
+        self.queue.count_streak(moved == Moved::Here);
+        let gone = Settled::Absent {
+            repeated: answer.repeated,
+        };
+        match moved {
+            Moved::Here => {
+                baton.settled(Settled::Done);
+                self.commit(answer.sent).map(Attempted::Granted)
+            }
+            Moved::Taken => {
+                baton.settled(gone);
+                self.commit(answer.sent).map(Attempted::Granted)
+            }
+            Moved::Busy(ttl) => {
+                baton.settled(gone);
+                self.nothing_held();
+                Ok(Attempted::Busy(ttl))
+            }
+            Moved::Kept(ttl) => {
+                baton.settled(Settled::Done);
+                self.nothing_held();
+                Ok(Attempted::Busy(ttl))
+            }
+            Moved::Yielded => {
+                anchor.reaper.give_way(&old, answer.sent);
+                baton.settled(Settled::Done);
+                self.nothing_held();
+                Ok(Attempted::Yielded)
+            }
+            Moved::WrongKind => {
+                baton.settled(gone);
+                self.nothing_held();
+                Err(Error::wrong_kind(name.key()))
+            }
+        }
+    }
+
     pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
         match self.take_over(Some(self.order.term.lease())).await? {
             Some(sent) => self.commit(sent).map(Some),
@@ -97,7 +165,9 @@ impl<'a> Attempt<'a> {
 
     pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
         match (self.take_over(None).await?, self.debt.take()) {
-            (Some(_), Some(debt)) => pay(&self.order.anchor, debt, &self.order.name).await,
+            (Some(_), Some(debt)) => {
+                released(&self.order.anchor, GivenBack::Owed(debt), &self.order.name).await
+            }
             _ => Err(self.order.not_held()),
         }
     }

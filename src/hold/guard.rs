@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::lease::Lease;
-use super::level::{give_back, pay};
+use super::level::{give_back, released};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::session::hold::Loss;
@@ -56,7 +56,7 @@ impl LockGuard {
                 return Err(self.lease.lost_error());
             }
             match give_back(&order.anchor, hold, Some(order.term)) {
-                Some(debt) => pay(&order.anchor, debt, &order.name).await,
+                Some(given_back) => released(&order.anchor, given_back, &order.name).await,
                 None => Err(self.lease.lost_error()),
             }
         };

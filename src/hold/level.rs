@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tracing::debug;
 
 use super::attempt::Attempt;
@@ -15,7 +16,7 @@ use crate::options::Term;
 use crate::protocol::lock::{self, Adopted, Reentered};
 use crate::session::Anchor;
 use crate::session::hold::{Hold, Loss};
-use crate::session::reaper::{Debt, Settled};
+use crate::session::reaper::{Baton, Debt, Outcome, Settled};
 
 impl Order {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
@@ -97,7 +98,7 @@ impl Order {
         let queue = self.anchor.queues.enter(self.name.key());
         if let Some(hold) = queue.live(&self.owner) {
             return match give_back(&self.anchor, &hold, None) {
-                Some(debt) => pay(&self.anchor, debt, &self.name).await,
+                Some(given_back) => released(&self.anchor, given_back, &self.name).await,
                 None => Err(self.not_held()),
             };
         }
@@ -156,18 +157,61 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Gives back one level of a hold, with the guard that goes with it. What is owed then; none if the hold has ended.
-pub(crate) fn give_back(anchor: &Anchor, hold: &Arc<Hold>, guard: Option<Term>) -> Option<Debt> {
-    let left = hold.give_back(guard)?;
-    if left == 0 {
-        anchor.retire(hold);
-    }
-    Some(anchor.debt(hold))
+/// A level that was given back.
+#[derive(Debug)]
+#[must_use = "dropping it has the level released in the background"]
+pub(crate) enum GivenBack {
+    Owed(Debt),
+    /// Left for a waiter of this process, who tells the outcome.
+    HandedOn(oneshot::Receiver<Outcome>),
 }
 
-/// Pays what is owed for a level given back, and says whether the hold still stood.
-pub(crate) async fn pay(anchor: &Anchor, debt: Debt, name: &LockName) -> Result<(), Error> {
-    match debt.pay(&anchor.backend).await? {
+/// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
+pub(crate) fn give_back(
+    anchor: &Anchor,
+    hold: &Arc<Hold>,
+    guard: Option<Term>,
+) -> Option<GivenBack> {
+    let left = hold.give_back(guard)?;
+    let debt = anchor.debt(hold);
+    if left > 0 {
+        return Some(GivenBack::Owed(debt));
+    }
+    anchor.watchdog.unwatch(hold);
+    let queue = anchor.queues.enter(hold.key.name.key());
+    let given_back = match queue.offer(debt, |debt| Baton::new(hold.clone(), debt)) {
+        Ok(outcome) => GivenBack::HandedOn(outcome),
+        Err(debt) => GivenBack::Owed(debt),
+    };
+    queue.forget(hold);
+    Some(given_back)
+}
+
+/// Waits for the release of a level that was given back, and says whether the hold still stood.
+pub(crate) async fn released(
+    anchor: &Anchor,
+    given_back: GivenBack,
+    name: &LockName,
+) -> Result<(), Error> {
+    let settled = match given_back {
+        GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
+        GivenBack::HandedOn(outcome) => match outcome.await {
+            Ok(Outcome::Settled(settled)) => settled,
+            Ok(Outcome::Failed(error)) => return Err(error),
+            Ok(Outcome::Returned {
+                debt,
+                perhaps_moved,
+            }) => match debt.pay(&anchor.backend).await? {
+                Settled::Absent { repeated } => Settled::Absent {
+                    repeated: repeated || perhaps_moved,
+                },
+                Settled::Done => Settled::Done,
+            },
+            // A baton always tells.
+            Err(_) => return Err(Error::closed()),
+        },
+    };
+    match settled {
         // An earlier send went unanswered: it was this release that removed the hold.
         Settled::Done | Settled::Absent { repeated: true } => Ok(()),
         Settled::Absent { repeated: false } => {

@@ -13,7 +13,7 @@ use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
 /// What Redisson publishes on an unlock.
-const UNLOCKED: u64 = 0;
+const UNLOCKED: i64 = 0;
 const PUBLISH: &str = "PUBLISH";
 
 /// Tells one hold from every other, of the same owner too: random, so that a command of an old hold that arrives
@@ -72,6 +72,31 @@ impl HoldKey {
         call
     }
 
+    /// Moves the lock here from a hold of this process that is given back. With `yield_beyond`, frees it instead if
+    /// its channel has more subscribers than that.
+    pub(crate) fn take_from(
+        &self,
+        old: &Self,
+        lease: LeaseTime,
+        yield_beyond: Option<u32>,
+    ) -> Call {
+        let text = |part: &Arc<str>| Arg::Text(part.clone());
+        let args = vec![
+            text(&self.field),
+            text(&self.companion),
+            text(&self.number.0),
+            lease.into(),
+            text(&old.field),
+            text(&old.companion),
+            text(&old.number.0),
+            Arg::Number(yield_beyond.map_or(-1, i64::from)),
+            Arg::Number(UNLOCKED),
+            Arg::Word(PUBLISH),
+        ];
+        let keys = vec![self.name.key().clone(), self.name.channel().clone()];
+        Call::new(&script::LOCK_MOVE, keys, args)
+    }
+
     /// Takes one level over from another client; without a lease the TTL stays as it is.
     pub(crate) fn adopt(&self, share: u32, lease: Option<LeaseTime>) -> Call {
         let lease = lease.map_or(Arg::Number(0), Arg::from);
@@ -110,7 +135,8 @@ impl From<u32> for Arg {
 
 impl From<LeaseTime> for Arg {
     fn from(lease: LeaseTime) -> Self {
-        Self::Number(lease.millis())
+        // A century of milliseconds.
+        Self::Number(lease.millis() as i64)
     }
 }
 
@@ -206,10 +232,25 @@ pub(crate) enum Reentered {
     Exhausted,
 }
 
+/// The answer to [`HoldKey::take_from`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    Here,
+    /// The old hold was gone, and the lock was taken afresh.
+    Taken,
+    Busy(Ttl),
+    Kept(Ttl),
+    Yielded,
+    WrongKind,
+}
+
 /// The answer to [`HoldKey::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
-    Freed,
+    /// The lock is free, and so many subscribers were told.
+    Freed {
+        told: u64,
+    },
     Kept,
     Absent,
 }
@@ -283,13 +324,32 @@ impl Reentered {
     }
 }
 
+impl Moved {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["moved", "taken", "busy", "kept", "yielded", "wrong_kind"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("moved", [])) => Ok(Self::Here),
+            Some(("taken", [])) => Ok(Self::Taken),
+            Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
+            Some(("kept", &[Reply::Integer(millis)])) => Ok(Self::Kept(Ttl::from_millis(millis))),
+            Some(("yielded", [])) => Ok(Self::Yielded),
+            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
 impl Released {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["released", "kept", "absent"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("released", [])) => Ok(Self::Freed),
+            Some(("released", &[Reply::Integer(told)])) => Ok(Self::Freed {
+                told: unsigned(told),
+            }),
             Some(("kept", [Reply::Integer(_)])) => Ok(Self::Kept),
             Some(("absent", [])) => Ok(Self::Absent),
             _ => Err(reply.unexpected()),
@@ -410,6 +470,7 @@ mod tests {
             key.acquire(1, lease, false),
             key.reenter(2, lease),
             key.release(0),
+            key.take_from(&key, lease, Some(1)),
             key.adopt(1, None),
             key.extend(lease, true),
         ] {
@@ -436,13 +497,14 @@ mod tests {
             let kinds = [
                 Acquired::decode(reply).unwrap_err().kind(),
                 Reentered::decode(reply).unwrap_err().kind(),
+                Moved::decode(reply).unwrap_err().kind(),
                 Released::decode(reply).unwrap_err().kind(),
                 Adopted::decode(reply).unwrap_err().kind(),
                 Extended::decode(reply).unwrap_err().kind(),
                 ForceReleased::decode(reply).unwrap_err().kind(),
                 Inspected::decode(reply).unwrap_err().kind(),
             ];
-            assert_eq!(kinds, [ErrorKind::Protocol; 7], "{reply:?}");
+            assert_eq!(kinds, [ErrorKind::Protocol; 8], "{reply:?}");
         }
     }
 }

@@ -48,6 +48,7 @@ macro_rules! scripts {
 scripts! {
     LOCK_ACQUIRE = "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
     LOCK_REENTER = "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
+    LOCK_MOVE = "lock_move" Arity::Fixed { keys: 2, args: 10 };
     LOCK_RELEASE = "lock_release" Arity::Fixed { keys: 2, args: 6 };
     LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 6 };
     LOCK_EXTEND = "lock_extend" Arity::Fixed { keys: 1, args: 5 };
@@ -62,7 +63,7 @@ scripts! {
 pub(crate) enum Arg {
     Text(Arc<str>),
     Word(&'static str),
-    Number(u64),
+    Number(i64),
 }
 
 /// A script with its keys and arguments, ready to be sent, and to be sent again.
@@ -172,6 +173,7 @@ mod tests {
         let decoded: &[(&Script, &[&str])] = &[
             (&LOCK_ACQUIRE, lock::Acquired::TAGS),
             (&LOCK_REENTER, lock::Reentered::TAGS),
+            (&LOCK_MOVE, lock::Moved::TAGS),
             (&LOCK_RELEASE, lock::Released::TAGS),
             (&LOCK_ADOPT, lock::Adopted::TAGS),
             (&LOCK_EXTEND, lock::Extended::TAGS),

@@ -85,7 +85,8 @@ impl Wait {
         self.limit == Limit::Never && silent
     }
 
-    fn clamp(&self, now: Moment, park: Duration) -> Step {
+    /// A pause of this length, if there is time for any.
+    pub(crate) fn clamp(&self, now: Moment, park: Duration) -> Step {
         match self.limit {
             Limit::Never => Step::Park(park),
             Limit::Once => Step::GiveUp,

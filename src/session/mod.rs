@@ -28,8 +28,11 @@ use backend::{Answer, Backend};
 use hold::{Hold, Loss};
 use hub::Hub;
 use queue::Queues;
-use reaper::{Collector, Debt, Reaper};
+use reaper::{Baton, Collector, Debt, Reaper};
 use watchdog::Watchdog;
+
+/// The waiters and holds of one lock.
+pub(crate) type Queue = queue::Queue<Baton>;
 
 /// One connected client.
 pub(crate) struct Session {
@@ -37,7 +40,7 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) queues: Arc<Queues>,
+    pub(crate) queues: Arc<Queues<Baton>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
     /// Where the tasks run, and calls from outside tokio have their timers.
@@ -60,10 +63,11 @@ impl Session {
         let closing = CancellationToken::new();
         let backend = Arc::new(Backend::connect(config, settings.command_timeout, &closing).await?);
         let queues = Arc::new(Queues::default());
-        let (reaper, collector) = reaper::new(queues.clone());
+        let hub = Hub::new(backend.clone(), settings.command_timeout);
+        let (reaper, collector) = reaper::new(queues.clone(), hub.clone(), runtime.clone());
         let session = Arc::new(Self {
             client_id: Uuid::new_v4().to_string().into(),
-            hub: Hub::new(backend.clone(), settings.command_timeout),
+            hub,
             watchdog: Watchdog::new(backend.clone(), queues.clone(), reaper.clone()),
             settings,
             backend,
@@ -107,12 +111,6 @@ impl Session {
             () = self.closing.cancelled() => Err(Error::closed()),
             output = future => Ok(output),
         }
-    }
-
-    /// Counts a hold as ended, before its release is sent.
-    pub(crate) fn retire(&self, hold: &Arc<Hold>) {
-        self.watchdog.unwatch(hold);
-        self.queues.forget(hold);
     }
 
     pub(crate) fn debt(&self, hold: &Arc<Hold>) -> Debt {

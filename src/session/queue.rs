@@ -1,4 +1,10 @@
-//! One queue per lock name: who waits for it in this process, and who holds it.
+//! One queue per lock name: who waits for it in this process, who holds it, and what is handed from one to the next.
+//!
+//! # Invariants
+//!
+//! 1. A baton is left only while somebody stands in line, under the same mutex that counts the line; the last one to
+//!    leave the line takes a baton that is left with it. So a baton is never forgotten.
+//! 2. No baton is left while a release of this lock is on its way: it could overtake that release.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -9,17 +15,24 @@ use dashmap::DashMap;
 use tokio::sync::{Notify, Semaphore};
 
 use super::hold::Hold;
+use crate::clock::Moment;
 use crate::owner::Owner;
 
-/// The queues of all lock names in use.
-#[derive(Debug, Default)]
-pub(crate) struct Queues(Arc<DashMap<Arc<str>, Arc<Queue>>>);
+/// The queues of all lock names in use. `B` is the baton: what a releaser leaves for a waiter.
+#[derive(Debug)]
+pub(crate) struct Queues<B>(Arc<DashMap<Arc<str>, Arc<Queue<B>>>>);
+
+impl<B> Default for Queues<B> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
 
 /// The waiters and holds of one lock.
 ///
 /// Only the waiter at the front talks to the server, so that ten thousand waiters cost as little as one.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct Queue<B> {
     /// Counts the references to this queue. Changed only under the lock of the map's shard, so that a queue that
     /// nobody uses can be removed without racing somebody who enters. Relaxed suffices: that lock orders it.
     users: AtomicUsize,
@@ -30,12 +43,19 @@ pub(crate) struct Queue {
     pub(crate) freed: Notify,
     /// Tells everybody that no release is on its way any more.
     settled: Notify,
-    state: Mutex<State>,
+    state: Mutex<State<B>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<B> {
     owners: HashMap<Owner, Slot>,
+    /// How many calls stand in line, the front included.
+    in_line: usize,
+    baton: Option<B>,
+    /// How often in a row the lock was handed on within this process.
+    streak: u32,
+    /// Until then this process leaves the lock to others that wait.
+    yields_until: Option<Moment>,
     /// Releases on their way. An acquisition that overtook one would find the lock busy by ourselves.
     settling: usize,
 }
@@ -49,9 +69,9 @@ struct Slot {
     appeared: Arc<Notify>,
 }
 
-impl Queues {
+impl<B> Queues<B> {
     /// The queue of a lock, made if there is none.
-    pub(crate) fn enter(&self, name: &Arc<str>) -> QueueRef {
+    pub(crate) fn enter(&self, name: &Arc<str>) -> QueueRef<B> {
         let queue = self.0.entry(name.clone()).or_insert_with(Queue::new);
         queue.users.fetch_add(1, Ordering::Relaxed);
         QueueRef {
@@ -59,13 +79,6 @@ impl Queues {
             name: name.clone(),
             queue: queue.clone(),
         }
-    }
-
-    /// Removes a hold that has ended, and lets the front know.
-    pub(crate) fn forget(&self, hold: &Arc<Hold>) {
-        let queue = self.enter(hold.key.name.key());
-        queue.lock().remove(hold);
-        queue.freed.notify_one();
     }
 
     /// Every hold of this process.
@@ -79,14 +92,21 @@ impl Queues {
     }
 }
 
-impl Queue {
+impl<B> Queue<B> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             users: AtomicUsize::new(0),
             front: Semaphore::new(1),
             freed: Notify::new(),
             settled: Notify::new(),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                owners: HashMap::new(),
+                in_line: 0,
+                baton: None,
+                streak: 0,
+                yields_until: None,
+                settling: 0,
+            }),
         })
     }
 
@@ -133,6 +153,12 @@ impl Queue {
         displaced
     }
 
+    /// Removes a hold that has ended, and lets the front know.
+    pub(crate) fn forget(&self, hold: &Arc<Hold>) {
+        self.lock().remove(hold);
+        self.freed.notify_one();
+    }
+
     /// Waits until this owner holds the lock, by another call.
     pub(crate) async fn appeared(&self, owner: &Owner) {
         let _waiting = Waiting::new(self, owner);
@@ -164,12 +190,56 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Stands in line, until the value is dropped.
+    pub(crate) fn stand(&self) -> InLine<'_, B> {
+        self.lock().in_line += 1;
+        InLine(self)
+    }
+
+    /// Makes a baton of a debt and leaves it for whoever is next in line. The debt is given back if nobody is, or if a
+    /// release is on its way.
+    pub(crate) fn offer<D, R>(&self, debt: D, hand_on: impl FnOnce(D) -> (B, R)) -> Result<R, D> {
+        let mut state = self.lock();
+        if state.in_line == 0 || state.settling > 0 || state.baton.is_some() {
+            return Err(debt);
+        }
+        let (baton, rest) = hand_on(debt);
+        state.baton = Some(baton);
+        Ok(rest)
+    }
+
+    /// For the front of the line: the baton, if one was left, and how often the lock was handed on in a row.
+    pub(crate) fn take_baton(&self) -> Option<(B, u32)> {
+        let mut state = self.lock();
+        Some((state.baton.take()?, state.streak))
+    }
+
+    /// The lock was handed on within this process, once more, or the row of that has ended.
+    pub(crate) fn count_streak(&self, handed_on: bool) {
+        let mut state = self.lock();
+        state.streak = if handed_on {
+            state.streak.saturating_add(1)
+        } else {
+            0
+        };
+    }
+
+    /// Leaves the lock to others that wait, until then.
+    pub(crate) fn yield_until(&self, until: Moment) {
+        self.lock().yields_until = Some(until);
+    }
+
+    /// Until when the lock is left to others, if it is. Asked once: whoever asked has waited then.
+    pub(crate) fn take_yield(&self) -> Option<Moment> {
+        self.lock().yields_until.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl<B> State<B> {
     fn remove(&mut self, hold: &Arc<Hold>) {
         if let Some(slot) = self.owners.get_mut(&hold.owner) {
             slot.hold.take_if(|held| Arc::ptr_eq(held, hold));
@@ -188,15 +258,35 @@ impl State {
     }
 }
 
+/// A place in line.
+#[derive(Debug)]
+pub(crate) struct InLine<'a, B>(&'a Queue<B>);
+
+impl<B> Drop for InLine<'_, B> {
+    fn drop(&mut self) {
+        let forgotten = {
+            let mut state = self.0.lock();
+            state.in_line -= 1;
+            if state.in_line == 0 {
+                state.baton.take()
+            } else {
+                None
+            }
+        };
+        // Not under the mutex: what a baton does when it is dropped is its own affair.
+        drop(forgotten);
+    }
+}
+
 /// Counts a call that waits for its own owner's hold.
 #[derive(Debug)]
-struct Waiting<'a> {
-    queue: &'a Queue,
+struct Waiting<'a, B> {
+    queue: &'a Queue<B>,
     owner: &'a Owner,
 }
 
-impl<'a> Waiting<'a> {
-    fn new(queue: &'a Queue, owner: &'a Owner) -> Self {
+impl<'a, B> Waiting<'a, B> {
+    fn new(queue: &'a Queue<B>, owner: &'a Owner) -> Self {
         queue
             .lock()
             .owners
@@ -207,7 +297,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl<B> Drop for Waiting<'_, B> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         if let Some(slot) = state.owners.get_mut(self.owner) {
@@ -219,16 +309,16 @@ impl Drop for Waiting<'_> {
 
 /// Marks a release as on its way, until dropped.
 #[derive(Debug)]
-pub(crate) struct Settling(QueueRef);
+pub(crate) struct Settling<B>(QueueRef<B>);
 
-impl Settling {
-    pub(crate) fn new(queue: QueueRef) -> Self {
+impl<B> Settling<B> {
+    pub(crate) fn new(queue: QueueRef<B>) -> Self {
         queue.lock().settling += 1;
         Self(queue)
     }
 }
 
-impl Drop for Settling {
+impl<B> Drop for Settling<B> {
     fn drop(&mut self) {
         let settled = {
             let mut state = self.0.lock();
@@ -243,21 +333,21 @@ impl Drop for Settling {
 
 /// A queue in use. The last one to go removes it, unless somebody holds the lock.
 #[derive(Debug)]
-pub(crate) struct QueueRef {
-    queues: Arc<DashMap<Arc<str>, Arc<Queue>>>,
+pub(crate) struct QueueRef<B> {
+    queues: Arc<DashMap<Arc<str>, Arc<Queue<B>>>>,
     name: Arc<str>,
-    queue: Arc<Queue>,
+    queue: Arc<Queue<B>>,
 }
 
-impl Deref for QueueRef {
-    type Target = Queue;
+impl<B> Deref for QueueRef<B> {
+    type Target = Queue<B>;
 
-    fn deref(&self) -> &Queue {
+    fn deref(&self) -> &Queue<B> {
         &self.queue
     }
 }
 
-impl Drop for QueueRef {
+impl<B> Drop for QueueRef<B> {
     fn drop(&mut self) {
         self.queues.remove_if(&*self.name, |_, queue| {
             queue.users.fetch_sub(1, Ordering::Relaxed) == 1 && queue.lock().owners.is_empty()

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use super::backend::Backend;
 use super::hold::Hold;
+use super::hub::Hub;
 use super::queue::{Queues, Settling};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -18,18 +20,69 @@ use crate::protocol::lock::Released;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long this process leaves a lock to others that wait, in round trips: a message to them, and their request.
+const YIELD_TRIPS: u32 = 3;
+const SHORTEST_YIELD: Duration = Duration::from_millis(2);
+const LONGEST_YIELD: Duration = Duration::from_millis(100);
+
 /// The way to the reaper. Sending never blocks, and does nothing once the reaper has ended.
 #[derive(Clone, Debug)]
-pub(crate) struct Reaper {
+pub(crate) struct Reaper(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
     debts: mpsc::UnboundedSender<Overdue>,
-    queues: Arc<Queues>,
+    queues: Arc<Queues<Baton>>,
+    hub: Arc<Hub>,
+    runtime: Handle,
 }
 
 /// A debt in the reaper's hands.
 #[derive(Debug)]
 struct Overdue {
     hold: Arc<Hold>,
-    settling: Settling,
+    settling: Settling<Baton>,
+}
+
+impl Reaper {
+    /// Leaves a lock to others that were just told that it is free, for a while. `sent` is when the request for
+    /// that was sent: how long it took tells how far the server is.
+    pub(crate) fn give_way(&self, hold: &Hold, sent: Moment) {
+        let now = Moment::now();
+        let pause = (sent.until(now) * YIELD_TRIPS).clamp(SHORTEST_YIELD, LONGEST_YIELD);
+        let queue = self.0.queues.enter(hold.key.name.key());
+        queue.count_streak(false);
+        queue.yield_until(now.plus(pause));
+        // The queue is kept until then, though nobody here may use it.
+        self.0.runtime.spawn(async move {
+            sleep(pause).await;
+            drop(queue);
+        });
+    }
+
+    fn settling(&self, hold: &Hold) -> Settling<Baton> {
+        Settling::new(self.0.queues.enter(hold.key.name.key()))
+    }
+
+    /// Brings the server's record of a hold to the levels that it has here.
+    async fn settle(&self, backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
+        let _turn = hold.turn.lock().await;
+        let answer = backend
+            .run(&hold.key.release(hold.levels()), hold.timeout)
+            .await?;
+        match Released::decode(&answer.reply)? {
+            Released::Freed { told } => {
+                if told > u64::from(self.0.hub.listeners(hold.key.name.channel())) {
+                    self.give_way(hold, answer.sent);
+                }
+                Ok(Settled::Done)
+            }
+            Released::Kept => Ok(Settled::Done),
+            Released::Absent => Ok(Settled::Absent {
+                repeated: answer.repeated,
+            }),
+        }
+    }
 }
 
 /// What we may owe the server: to bring its record of a hold down to the levels that we count.
@@ -63,8 +116,8 @@ impl Debt {
             return Ok(Settled::Done);
         };
         let settled = {
-            let _settling = Settling::new(self.reaper.queues.enter(hold.key.name.key()));
-            settle(backend, &hold).await?
+            let _settling = self.reaper.settling(&hold);
+            self.reaper.settle(backend, &hold).await?
         };
         self.hold = None;
         Ok(settled)
@@ -74,9 +127,83 @@ impl Debt {
 impl Drop for Debt {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
-            let settling = Settling::new(self.reaper.queues.enter(hold.key.name.key()));
+            let settling = self.reaper.settling(&hold);
             // After the reaper has ended the key dies by its lease.
-            self.reaper.debts.send(Overdue { hold, settling }).ok();
+            self.reaper.0.debts.send(Overdue { hold, settling }).ok();
+        }
+    }
+}
+
+/// A hold that was given back, left for a waiter of this process to move the lock to its own.
+///
+/// The debt goes with it. Dropped, it goes back to the releaser if that waits for the outcome, else to the reaper.
+#[derive(Debug)]
+pub(crate) struct Baton {
+    /// Where the outcome goes, with the debt if it is still owed. Empty once told.
+    told: Option<(Debt, oneshot::Sender<Outcome>)>,
+    hold: Arc<Hold>,
+    /// A request to move the lock was sent.
+    sent: bool,
+}
+
+/// What became of a baton.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Settled(Settled),
+    /// Nobody took it, or whoever did has left: then, `perhaps_moved`, the lock may have been moved all the same.
+    Returned {
+        debt: Debt,
+        perhaps_moved: bool,
+    },
+    /// The request to move the lock failed; the debt is in the reaper's hands.
+    Failed(Error),
+}
+
+impl Baton {
+    pub(crate) fn new(hold: Arc<Hold>, debt: Debt) -> (Self, oneshot::Receiver<Outcome>) {
+        let (sender, receiver) = oneshot::channel();
+        (
+            Self {
+                told: Some((debt, sender)),
+                hold,
+                sent: false,
+            },
+            receiver,
+        )
+    }
+
+    /// The hold that was given back, for a request that is about to be sent.
+    pub(crate) fn begin(&mut self) -> Arc<Hold> {
+        self.sent = true;
+        self.hold.clone()
+    }
+
+    /// The server no longer has the old hold: it was moved or given back, or was gone before.
+    pub(crate) fn settled(mut self, settled: Settled) {
+        if let Some((debt, sender)) = self.told.take() {
+            debt.forgive();
+            sender.send(Outcome::Settled(settled)).ok();
+        }
+    }
+
+    pub(crate) fn failed(mut self, error: Error) {
+        if let Some((debt, sender)) = self.told.take() {
+            drop(debt);
+            sender.send(Outcome::Failed(error)).ok();
+        }
+    }
+}
+
+impl Drop for Baton {
+    fn drop(&mut self) {
+        if let Some((debt, sender)) = self.told.take() {
+            // If nobody listens, the debt is dropped with the message.
+            sender
+                .send(Outcome::Returned {
+                    debt,
+                    perhaps_moved: self.sent,
+                })
+                .ok();
         }
     }
 }
@@ -91,36 +218,31 @@ pub(crate) enum Settled {
     },
 }
 
-/// Brings the server's record of a hold to the levels that it has here.
-async fn settle(backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
-    let _turn = hold.turn.lock().await;
-    let answer = backend
-        .run(&hold.key.release(hold.levels()), hold.timeout)
-        .await?;
-    match Released::decode(&answer.reply)? {
-        Released::Freed | Released::Kept => Ok(Settled::Done),
-        Released::Absent => Ok(Settled::Absent {
-            repeated: answer.repeated,
-        }),
-    }
-}
-
 /// The background half of a [`Reaper`].
 #[derive(Debug)]
 pub(crate) struct Collector {
     debts: mpsc::UnboundedReceiver<Overdue>,
+    reaper: Reaper,
     running: JoinSet<()>,
 }
 
-pub(crate) fn new(queues: Arc<Queues>) -> (Reaper, Collector) {
+pub(crate) fn new(
+    queues: Arc<Queues<Baton>>,
+    hub: Arc<Hub>,
+    runtime: Handle,
+) -> (Reaper, Collector) {
     let (sender, debts) = mpsc::unbounded_channel();
+    let reaper = Reaper(Arc::new(Shared {
+        debts: sender,
+        queues,
+        hub,
+        runtime,
+    }));
     (
-        Reaper {
-            debts: sender,
-            queues,
-        },
+        reaper.clone(),
         Collector {
             debts,
+            reaper,
             running: JoinSet::new(),
         },
     )
@@ -156,19 +278,20 @@ impl Collector {
     }
 
     fn collect(&mut self, debt: Overdue, backend: &Arc<Backend>) {
-        self.running.spawn(collect(debt, backend.clone()));
+        self.running
+            .spawn(collect(debt, self.reaper.clone(), backend.clone()));
     }
 }
 
 /// Tries until it is answered, or until the server has let the hold go by itself.
-async fn collect(debt: Overdue, backend: Arc<Backend>) {
+async fn collect(debt: Overdue, reaper: Reaper, backend: Arc<Backend>) {
     let Overdue { hold, settling } = debt;
     let end = Moment::now().plus(hold.longest_lease().get());
     // Whoever waits for this release waits for one try: after that the server is the one to ask.
     let mut settling = Some(settling);
     let mut pause = FIRST_PAUSE;
     loop {
-        let Err(error) = settle(&backend, &hold).await else {
+        let Err(error) = reaper.settle(&backend, &hold).await else {
             return;
         };
         drop(settling.take());

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::backend::{Backend, Reconnects};
 use super::hold::{Hold, Loss};
 use super::queue::Queues;
-use super::reaper::{Debt, Reaper};
+use super::reaper::{Baton, Debt, Reaper};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::lock;
@@ -30,7 +30,7 @@ pub(crate) struct Watchdog {
     /// Something is due before the task meant to wake.
     woken: Notify,
     backend: Arc<Backend>,
-    queues: Arc<Queues>,
+    queues: Arc<Queues<Baton>>,
     reaper: Reaper,
 }
 
@@ -49,7 +49,11 @@ enum Round {
 }
 
 impl Watchdog {
-    pub(crate) fn new(backend: Arc<Backend>, queues: Arc<Queues>, reaper: Reaper) -> Arc<Self> {
+    pub(crate) fn new(
+        backend: Arc<Backend>,
+        queues: Arc<Queues<Baton>>,
+        reaper: Reaper,
+    ) -> Arc<Self> {
         let registry = Registry {
             due: BTreeMap::new(),
             wakes: Moment::NEVER,
@@ -101,7 +105,7 @@ impl Watchdog {
             return None;
         }
         self.unwatch(hold);
-        self.queues.forget(hold);
+        self.queues.enter(hold.key.name.key()).forget(hold);
         // A hold without guards was detached: it lives until its lease, and this was it.
         if !guarded {
             return None;
