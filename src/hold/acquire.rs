@@ -92,6 +92,10 @@ impl Order {
         }
         // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
         if self.owner.is_named() {
+            let _asking = self.anchor.unless_closed(queue.asking(&self.owner)).await?;
+            if queue.live(&self.owner).is_some() {
+                return Ok(Turn::Reenter);
+            }
             match Attempt::new(self, queue).send(Take::JoinOnly).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Turn::Granted(guard)),
                 Err(error) if !error.is_passing() => return Err(error),
@@ -145,7 +149,15 @@ impl Order {
                 Ttl::Never
             } else {
                 self.anchor.unless_closed(queue.settled()).await?;
-                match attempt.send(Take::Free).await {
+                let asked = {
+                    let asking = queue.asking(&self.owner);
+                    let _asking = self.anchor.unless_closed(asking).await?;
+                    if queue.live(&self.owner).is_some() {
+                        return Ok(Outcome::Reenter);
+                    }
+                    attempt.send(Take::Free).await
+                };
+                match asked {
                     Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
                     Ok(Attempted::Busy(ttl)) => ttl,
                     Err(error) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
 
 use super::hold::Hold;
 use crate::owner::Owner;
@@ -47,6 +47,9 @@ struct Slot {
     waiting: usize,
     /// Tells those that wait for the lock that their own owner has it now, so that they can re-enter.
     appeared: Arc<Notify>,
+    /// Held by the call that asks the server for this owner's first level: to another one, which has a hold number
+    /// of its own, the lock would look busy.
+    asking: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Queues {
@@ -151,6 +154,19 @@ impl Queue {
         }
     }
 
+    /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
+    pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a> {
+        let waiting = Waiting::new(self, owner);
+        let asking = match self.lock().owners.get(owner) {
+            Some(slot) => slot.asking.clone(),
+            None => Arc::default(),
+        };
+        Asking {
+            _turn: asking.lock_owned().await,
+            _waiting: waiting,
+        }
+    }
+
     /// Waits until no release is on its way.
     pub(crate) async fn settled(&self) {
         loop {
@@ -215,6 +231,13 @@ impl Drop for Waiting<'_> {
         }
         state.tidy(self.owner);
     }
+}
+
+/// The turn to ask the server for an owner's first level, until dropped.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    _turn: OwnedMutexGuard<()>,
+    _waiting: Waiting<'a>,
 }
 
 /// Marks a release as on its way, until dropped.
