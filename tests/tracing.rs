@@ -66,7 +66,7 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
         .with_ansi(false)
         .with_writer(log.clone())
         .init();
-    let mut server = Server::builder().password(PASSWORD).start();
+    let server = Server::builder().password(PASSWORD).start();
     let client = builder(server.url())
         .watchdog_lease(Duration::from_millis(900))
         .build()

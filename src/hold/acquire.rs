@@ -95,6 +95,10 @@ impl Order {
         }
         // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
         if self.owner.is_named() {
+            let _asking = self.anchor.unless_closed(queue.asking(&self.owner)).await?;
+            if queue.live(&self.owner).is_some() {
+                return Ok(Turn::Reenter);
+            }
             match Attempt::new(self, queue).send(Take::JoinOnly).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Turn::Granted(guard)),
                 Err(error) if !error.is_passing() => return Err(error),
@@ -144,13 +148,21 @@ impl Order {
             if let Some(subscription) = &mut subscription {
                 subscription.catch_up();
             }
-            // A hold that was just given back, to move the lock from; else, unless it is held here, a free lock.
-            let attempted = match queue.take_baton() {
-                Some((baton, streak)) => attempt.take_from(baton, streak).await,
-                None if trust_holds_here && queue.is_held_here() => Ok(Attempted::Busy(Ttl::Never)),
-                None => {
+            // Does a hold here that still stands spare the question? Not if one was given back to move the lock from.
+            let spared = trust_holds_here && queue.is_held_here() && !queue.has_baton();
+            let attempted = if spared {
+                Ok(Attempted::Busy(Ttl::Never))
+            } else {
+                if !queue.has_baton() {
                     self.give_way(queue, wait).await?;
-                    attempt.send(Take::Free).await
+                }
+                let _asking = self.anchor.unless_closed(queue.asking(&self.owner)).await?;
+                if queue.live(&self.owner).is_some() {
+                    return Ok(Outcome::Reenter);
+                }
+                match queue.take_baton() {
+                    Some((baton, streak)) => attempt.take_from(baton, streak).await,
+                    None => attempt.send(Take::Free).await,
                 }
             };
             let ttl = match attempted {

@@ -351,9 +351,11 @@ impl ReentrantLock {
         self.anchor.within(force).await
     }
 
-    async fn acquire(&self, limit: impl FnOnce() -> Limit) -> Result<Option<LockGuard>, Error> {
-        // The future of an acquisition is large and often nested: on the heap it costs its callers nothing.
-        let acquire = Box::pin(async { self.order()?.acquire(limit()).await });
+    async fn acquire(
+        &self,
+        limit: impl FnOnce() -> Limit + Send,
+    ) -> Result<Option<LockGuard>, Error> {
+        let acquire = async { self.order()?.acquire(limit()).await };
         self.anchor.within(acquire).await
     }
 

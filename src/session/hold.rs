@@ -19,7 +19,7 @@ use crate::protocol::renewal::Schedule;
 /// 1. `levels` is the share that the server should record for this hold. It counts a level from before the request
 ///    for it is sent until before the request that gives it back is sent; whoever lowers it owes the server a
 ///    release, a [`Debt`](super::reaper::Debt).
-/// 2. A hold that has ended never becomes live again, and has no levels.
+/// 2. A hold that has ended never becomes live again, and has no levels but those that were left to their owner.
 /// 3. Requests that change the share are sent one at a time, under `turn`; the hold number makes renewals and
 ///    checks harmless whenever they arrive.
 /// 4. `state` is locked for moments only and never across an await; the watchdog's registry may be locked inside.
@@ -41,6 +41,8 @@ pub(crate) struct State {
     phase: Phase,
     levels: u32,
     guards: u32,
+    /// Levels without a guard that were left to their owner: at most as many as have none.
+    detached: u32,
     /// How many of the guards have no fixed lease.
     renewed: u32,
     pub(crate) schedule: Schedule,
@@ -100,6 +102,7 @@ impl Hold {
                 phase: Phase::Pending,
                 levels: 0,
                 guards: 0,
+                detached: 0,
                 renewed: 0,
                 schedule: Schedule::new(Moment::now(), lease, None),
                 watched: None,
@@ -164,6 +167,7 @@ impl Hold {
             state.remove_guard(term);
         }
         state.levels = state.levels.saturating_sub(1);
+        state.bound_detached();
         if state.levels == 0 {
             state.phase = Phase::Ended;
             // Guards that are left, if a handle gave their level back, learn of it.
@@ -176,16 +180,18 @@ impl Hold {
     pub(crate) fn detach(&self, term: Term) -> bool {
         let mut state = self.lock();
         state.remove_guard(term);
+        state.detached += 1;
+        state.bound_detached();
         state.guards > 0
     }
 
-    /// Ends the hold for good. False if it had ended before.
+    /// Ends the hold for good, but for levels left to their owner. False if it had ended before.
     pub(crate) fn end(&self) -> bool {
         let mut state = self.lock();
         let ended = state.phase == Phase::Held;
         if ended {
             state.phase = Phase::Ended;
-            state.levels = 0;
+            state.levels = state.detached;
             self.lost.cancel();
         }
         ended
@@ -242,8 +248,13 @@ impl State {
         self.phase == Phase::Held && now < self.schedule.deadline()
     }
 
+    fn bound_detached(&mut self) {
+        self.detached = self.detached.min(self.levels.saturating_sub(self.guards));
+    }
+
     fn add_guard(&mut self, term: Term) {
         self.guards += 1;
+        self.bound_detached();
         if term.is_renewed() {
             self.renewed += 1;
             self.schedule

@@ -8,12 +8,13 @@ pub(crate) mod reaper;
 pub(crate) mod watchdog;
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -43,7 +44,7 @@ pub(crate) struct Session {
     pub(crate) queues: Arc<Queues<Baton>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
-    /// Where the tasks run, and calls from outside tokio have their timers.
+    /// Where the tasks run.
     runtime: Handle,
     /// Fires when the client is closed or its runtime ends: from then on nothing is begun.
     closing: CancellationToken,
@@ -95,12 +96,27 @@ impl Session {
         self.unless_closed(self.backend.run(call, budget)).await?
     }
 
-    /// Gives a future the timers of our runtime if it is polled outside of any.
-    pub(crate) async fn within<F: Future>(&self, future: F) -> F::Output {
-        if Handle::try_current().is_ok() {
-            future.await
-        } else {
-            TokioContext::new(future, self.runtime.clone()).await
+    /// Runs a call of the public interface: gives it timers if it is polled outside of any runtime, and keeps its
+    /// future on the heap, which is large and often nested, so that it costs its callers nothing. Once the client has
+    /// closed or its runtime has ended there is no answer to wait for.
+    pub(crate) fn within<'a, T>(
+        &'a self,
+        call: impl Future<Output = Result<T, Error>> + Send + 'a,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'a {
+        let call = Box::pin(call);
+        let call = async {
+            tokio::select! {
+                biased;
+                () = self.closed.cancelled() => Err(Error::closed()),
+                output = call => output,
+            }
+        };
+        async move {
+            if Handle::try_current().is_ok() {
+                call.await
+            } else {
+                TokioContext::new(call, timers().unwrap_or(&self.runtime).clone()).await
+            }
         }
     }
 
@@ -128,6 +144,22 @@ impl Session {
             drop(self.watchdog.lose(&hold, Loss::Closed));
         }
     }
+}
+
+/// The timers of calls from outside tokio. They are not the client's runtime's, since a timer that is polled after
+/// its runtime has ended panics. None if the system has no thread for them.
+fn timers() -> Option<&'static Handle> {
+    static TIMERS: OnceLock<Option<Handle>> = OnceLock::new();
+    let start = || {
+        let runtime = Builder::new_current_thread().enable_time().build().ok()?;
+        let handle = runtime.handle().clone();
+        thread::Builder::new()
+            .name("redlatch-timers".to_owned())
+            .spawn(move || runtime.block_on(pending::<()>()))
+            .ok()?;
+        Some(handle)
+    };
+    TIMERS.get_or_init(start).as_ref()
 }
 
 /// What an operator may want to see: who this is, and how much of everything is in use.

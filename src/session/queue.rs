@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
 
 use super::hold::Hold;
 use crate::clock::Moment;
@@ -67,6 +67,9 @@ struct Slot {
     waiting: usize,
     /// Tells those that wait for the lock that their own owner has it now, so that they can re-enter.
     appeared: Arc<Notify>,
+    /// Held by the call that asks the server for this owner's first level: to another one, which has a hold number
+    /// of its own, the lock would look busy.
+    asking: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl<B> Queues<B> {
@@ -177,6 +180,19 @@ impl<B> Queue<B> {
         }
     }
 
+    /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
+    pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
+        let waiting = Waiting::new(self, owner);
+        let asking = match self.lock().owners.get(owner) {
+            Some(slot) => slot.asking.clone(),
+            None => Arc::default(),
+        };
+        Asking {
+            _turn: asking.lock_owned().await,
+            _waiting: waiting,
+        }
+    }
+
     /// Waits until no release is on its way.
     pub(crate) async fn settled(&self) {
         loop {
@@ -206,6 +222,11 @@ impl<B> Queue<B> {
         let (baton, rest) = hand_on(debt);
         state.baton = Some(baton);
         Ok(rest)
+    }
+
+    /// Whether a baton was left.
+    pub(crate) fn has_baton(&self) -> bool {
+        self.lock().baton.is_some()
     }
 
     /// For the front of the line: the baton, if one was left, and how often the lock was handed on in a row.
@@ -305,6 +326,13 @@ impl<B> Drop for Waiting<'_, B> {
         }
         state.tidy(self.owner);
     }
+}
+
+/// The turn to ask the server for an owner's first level, until dropped.
+#[derive(Debug)]
+pub(crate) struct Asking<'a, B> {
+    _turn: OwnedMutexGuard<()>,
+    _waiting: Waiting<'a, B>,
 }
 
 /// Marks a release as on its way, until dropped.

@@ -1,5 +1,11 @@
 //! What several test files share.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
+
+pub mod probe;
 
 use std::time::{Duration, Instant};
 
@@ -7,28 +13,28 @@ use redlatch::{Client, ClientBuilder};
 use redlatch_testkit::Server;
 
 /// A client of this server that notices faults within a test's patience.
-pub(crate) fn builder(url: impl AsRef<str>) -> ClientBuilder {
+pub fn builder(url: impl AsRef<str>) -> ClientBuilder {
     Client::builder()
         .url(url)
         .command_timeout(Duration::from_millis(300))
 }
 
 /// A client of this server, with default settings.
-pub(crate) async fn client(server: &Server) -> Client {
+pub async fn client(server: &Server) -> Client {
     Client::connect(server.url())
         .await
         .expect("the server is up")
 }
 
 /// The SHA-1 that a script of `lua/` is sent by: what to look for in a request.
-pub(crate) fn sha(script: &str) -> String {
+pub fn sha(script: &str) -> String {
     let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
     let source = std::fs::read_to_string(path).expect("a script of lua/");
     sha1_smol::Sha1::from(source).digest().to_string()
 }
 
 /// Waits for something that another task, process or server is about to do; fails after ten seconds.
-pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !condition().await {
         assert!(Instant::now() < end, "not within ten seconds: {what}");
@@ -37,7 +43,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
 }
 
 /// Waits until a client has nothing in its maps: no lock in use, no hold, no channel.
-pub(crate) async fn eventually_idle(client: &Client) {
+pub async fn eventually_idle(client: &Client) {
     eventually("the client is idle", async || {
         let shown = format!("{client:?}");
         ["locks: 0,", "holds: 0,", "channels: 0,"]

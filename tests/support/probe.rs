@@ -1,0 +1,113 @@
+//! What the server shows past the library, and futures driven by hand.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use redlatch::{Client, Error, ErrorKind, Owner, ReentrantLock};
+use redlatch_testkit::{Connection, Server};
+
+use super::{eventually, eventually_idle};
+
+/// Longer than any wait in these tests: nothing that ends by it was a poll.
+pub const NEVER: Duration = Duration::from_secs(3600);
+
+pub fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The same lock for somebody else.
+pub fn stranger(lock: &ReentrantLock) -> ReentrantLock {
+    lock.clone().owned_by(&Owner::unique())
+}
+
+/// The kind of an error that a call must have given.
+#[track_caller]
+pub fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
+    result.expect_err("an error").kind()
+}
+
+/// What must come soon, and would else hang the test.
+pub async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(secs(10), future)
+        .await
+        .expect("within ten seconds")
+}
+
+/// Polls a future once, so that whatever it does before its first wait is done, and it stands in line.
+pub async fn begin<F: Future>(future: F) -> Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    poll_fn(|context| {
+        assert!(future.as_mut().poll(context).is_pending(), "it had to wait");
+        Poll::Ready(())
+    })
+    .await;
+    future
+}
+
+/// A task that acquires for its own owner, and gives the guard.
+pub fn acquiring(
+    lock: &ReentrantLock,
+) -> tokio::task::JoinHandle<Result<redlatch::LockGuard, Error>> {
+    let lock = stranger(lock);
+    tokio::spawn(async move { lock.lock().await })
+}
+
+/// The channel that a lock of this name, without a hash tag, publishes on.
+pub fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+pub fn subscribers(probe: &mut Connection, channel: &str) -> i64 {
+    probe.command(&["PUBSUB", "NUMSUB", channel]).array()[1].int()
+}
+
+/// Waits until so many connections listen for the unlocks of this lock.
+pub async fn eventually_heard(server: &Server, name: &str, connections: i64) {
+    let mut probe = server.connection();
+    let channel = channel(name);
+    eventually("waiters listen", async || {
+        subscribers(&mut probe, &channel) == connections
+    })
+    .await;
+}
+
+pub async fn eventually_free(server: &Server, name: &str) {
+    let mut probe = server.connection();
+    eventually("the key is gone", async || !probe.exists(name)).await;
+}
+
+/// How often each command ran since [`reset_calls`], those inside scripts too.
+pub fn calls(probe: &mut Connection) -> BTreeMap<String, u64> {
+    let info = probe.command(&["INFO", "commandstats"]).text();
+    let line = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse().ok()?;
+        Some((name.to_owned(), calls))
+    };
+    info.lines().filter_map(line).collect()
+}
+
+pub fn calls_of(probe: &mut Connection, command: &str) -> u64 {
+    calls(probe).get(command).copied().unwrap_or(0)
+}
+
+pub fn reset_calls(probe: &mut Connection) {
+    probe.command(&["CONFIG", "RESETSTAT"]);
+}
+
+/// Nothing is left of anybody: no key, no channel, no entry in the clients' maps.
+pub async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
+    for client in clients {
+        eventually_idle(client).await;
+    }
+    let mut probe = server.connection();
+    eventually("no channel is left", async || probe.channels().is_empty()).await;
+    eventually("no key is left", async || probe.keys().is_empty()).await;
+}
