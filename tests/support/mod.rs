@@ -1,6 +1,9 @@
 //! What several test files share.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod polls;
+pub mod scene;
+
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, ClientBuilder};
@@ -8,12 +11,16 @@ use redlatch_testkit::Server;
 
 /// A client of this server that notices faults within a test's patience.
 pub fn builder(url: impl AsRef<str>) -> ClientBuilder {
-    Client::builder().url(url).command_timeout(Duration::from_millis(300))
+    Client::builder()
+        .url(url)
+        .command_timeout(Duration::from_millis(300))
 }
 
 /// A client of this server, with default settings.
 pub async fn client(server: &Server) -> Client {
-    Client::connect(server.url()).await.expect("the server is up")
+    Client::connect(server.url())
+        .await
+        .expect("the server is up")
 }
 
 /// The SHA-1 that a script of `lua/` is sent by: what to look for in a request.
@@ -36,7 +43,9 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 pub async fn eventually_idle(client: &Client) {
     eventually("the client is idle", async || {
         let shown = format!("{client:?}");
-        ["locks: 0,", "holds: 0,", "channels: 0,"].iter().all(|part| shown.contains(part))
+        ["locks: 0,", "holds: 0,", "channels: 0,"]
+            .iter()
+            .all(|part| shown.contains(part))
     })
     .await;
 }
