@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redlatch::{Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use support::polls::Polls;
-use support::scene::{Scene, patient};
+use support::scene::{Scene, patient, take};
 use support::{builder, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -32,10 +32,6 @@ fn finish<T>(output: Option<Result<T, Error>>) {
     drop(output.map(|output| output.expect("the network is sound")));
 }
 
-async fn take(lock: &ReentrantLock) -> LockGuard {
-    lock.lock().await.expect("the lock can be had")
-}
-
 /// A hold that a dropped call stood beside is what it was.
 async fn keeps(scene: &Scene, name: &str, guard: LockGuard) {
     scene.settles_at(name, 1).await;
@@ -49,15 +45,7 @@ async fn keeps(scene: &Scene, name: &str, guard: LockGuard) {
             .expect("an answer")
             .is_none()
     );
-    // The key may be renewed between the two, so its time to live is asked for on both sides.
-    let before = scene.server.connection().pttl(name);
-    let promised = guard.remaining().as_millis();
-    let after = scene.server.connection().pttl(name);
-    let kept = before.max(after).cast_unsigned().into();
-    assert!(
-        promised <= kept,
-        "promises {promised} ms, the server keeps {kept} ms"
-    );
+    scene.keeps_promise(name, &guard);
     guard.unlock().await.expect("the outer hold stands");
     is_free(scene, name).await;
 }
@@ -197,9 +185,7 @@ async fn dropped_wait_in_line_leaves_the_line_in_order() {
             };
             finish(polls.run_until(middle.lock(), release).await);
             is_served(front, name).await;
-            for waiter in behind {
-                is_served(waiter, name).await;
-            }
+            is_served(behind.expect("spawned by now"), name).await;
             is_free(&scene, name).await;
         })
         .await;

@@ -6,9 +6,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{ClientBuilder, ErrorKind, LockGuard, ReentrantLock};
+use redlatch::{ClientBuilder, ErrorKind, ReentrantLock};
 use support::eventually;
-use support::scene::{Scene, patient};
+use support::scene::{Scene, patient, runs_out_in_time, take};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -24,10 +24,6 @@ fn leased(lease: Duration) -> impl Fn(ClientBuilder) -> ClientBuilder {
             .command_timeout(COMMAND)
             .watchdog_lease(lease)
     }
-}
-
-async fn take(lock: &ReentrantLock) -> LockGuard {
-    lock.lock().await.expect("the lock can be had")
 }
 
 /// Runs a call that fails, and says how, if that was within its limit.
@@ -52,29 +48,6 @@ fn spawn_lock(lock: &ReentrantLock) -> JoinHandle<Result<(), ErrorKind>> {
     })
 }
 
-/// When the server ends the key of a lock, at the earliest.
-fn end_of_key(scene: &Scene) -> Instant {
-    let mut connection = scene.server.connection();
-    let now = Instant::now();
-    let left = connection.pttl(NAME);
-    now + Duration::from_millis(left.try_into().expect("the key has an end"))
-        - Duration::from_millis(1)
-}
-
-/// Waits until the guard is lost; it must be by its deadline, and before the server's key ends.
-async fn is_lost_in_time(guard: &LockGuard, end: Instant) {
-    let deadline = Instant::now() + guard.remaining();
-    assert!(deadline < end, "promised {:?} too long", deadline - end);
-    timeout(guard.remaining() + SLACK, guard.lost())
-        .await
-        .expect("lost by the deadline");
-    assert!(
-        Instant::now() >= deadline - Duration::from_millis(5),
-        "lost before the deadline"
-    );
-    assert!(guard.is_lost());
-}
-
 /// A server keeps the subscriptions of a half-open connection until it learns of the end, which is up to it.
 async fn bury_half_open(scene: &Scene) {
     support::eventually_idle(&scene.client).await;
@@ -94,9 +67,9 @@ async fn holder_in_a_black_hole_is_lost_before_its_key_and_the_next_gets_in() {
     let guard = take(&scene.client.lock(NAME)).await;
     let waiter = spawn_lock(&scene.other.lock(NAME));
     scene.proxy.black_hole(true);
-    is_lost_in_time(&guard, end_of_key(&scene)).await;
+    runs_out_in_time(&guard, scene.end_of_key(NAME)).await;
     assert!(
-        Instant::now() < end_of_key(&scene),
+        Instant::now() < scene.end_of_key(NAME),
         "lost after the server gave the lock away"
     );
     let served = timeout(lease / 10 + SLACK, waiter)
@@ -184,13 +157,13 @@ async fn renewals_without_answers_are_worth_nothing() {
     let lease = Duration::from_secs(3);
     let scene = Scene::open(leased(lease)).await;
     let guard = take(&scene.client.lock(NAME)).await;
-    let end = end_of_key(&scene);
+    let end = scene.end_of_key(NAME);
     scene.proxy.hold_replies();
     eventually("a renewal runs on the server", async || {
-        end_of_key(&scene) > end + Duration::from_millis(200)
+        scene.end_of_key(NAME) > end + Duration::from_millis(200)
     })
     .await;
-    is_lost_in_time(&guard, end).await;
+    runs_out_in_time(&guard, end).await;
     scene.proxy.release_replies();
     eventually("what it held is given back", async || {
         scene.levels(NAME) == 0
@@ -233,12 +206,14 @@ async fn grant_after_the_limit_of_its_caller_is_given_back() {
     let lock = scene.client.lock(NAME);
     let wait = Duration::from_millis(100);
     scene.proxy.hold_replies();
-    let late = fails(wait + COMMAND, lock.try_lock_for(wait)).await;
+    let (late, ()) = tokio::join!(
+        fails(wait + COMMAND, lock.try_lock_for(wait)),
+        eventually("the server grants it", async || scene.levels(NAME) == 1),
+    );
     assert!(
         matches!(late, ErrorKind::Timeout | ErrorKind::Backend),
         "{late:?}"
     );
-    assert_eq!(scene.levels(NAME), 1, "the server has granted it");
     scene.proxy.release_replies();
     scene.lets_the_next_in(NAME).await;
     scene.ends_clean().await;

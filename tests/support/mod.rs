@@ -1,5 +1,9 @@
 //! What several test files share.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its own part"
+)]
 
 pub mod polls;
 pub mod scene;

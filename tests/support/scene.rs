@@ -1,14 +1,16 @@
 //! A server with a proxy in front of it, one client behind the proxy and one past it.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use redlatch::{Client, ClientBuilder};
+use redlatch::{Client, ClientBuilder, LockGuard, ReentrantLock};
 use redlatch_testkit::{Proxy, Server};
+use tokio::time::timeout;
 
 use super::{builder, eventually, eventually_idle};
 
 pub struct Scene {
-    pub server: Server,
+    pub server: Arc<Server>,
     pub proxy: Proxy,
     /// Behind the proxy.
     pub client: Client,
@@ -33,7 +35,7 @@ impl Scene {
         let scene = Self {
             client: connect(proxy.url()).await,
             other: connect(server.url()).await,
-            server,
+            server: Arc::new(server),
             proxy,
         };
         scene.load_scripts().await;
@@ -66,6 +68,26 @@ impl Scene {
         }
         assert_eq!(levels, shares, "levels and shares of {name}");
         levels
+    }
+
+    /// When the server ends the key of a lock, at the earliest.
+    pub fn end_of_key(&self, name: &str) -> Instant {
+        let mut connection = self.server.connection();
+        let now = Instant::now();
+        let left = connection
+            .pttl(name)
+            .try_into()
+            .expect("the key has an end");
+        now + Duration::from_millis(left) - Duration::from_millis(1)
+    }
+
+    /// The guard promises no more than the server keeps.
+    pub fn keeps_promise(&self, name: &str, guard: &LockGuard) {
+        // The key may be renewed between the two, so its end is asked for on both sides.
+        let before = self.end_of_key(name);
+        let promised = Instant::now() + guard.remaining();
+        let end = before.max(self.end_of_key(name));
+        assert!(promised <= end, "promises {:?} too much", promised - end);
     }
 
     /// Waits until the server counts so many levels. No request of the client that was sent before is on its way
@@ -101,6 +123,33 @@ impl Scene {
         })
         .await;
     }
+}
+
+pub async fn take(lock: &ReentrantLock) -> LockGuard {
+    lock.lock().await.expect("the lock can be had")
+}
+
+pub async fn give_back(guard: LockGuard) {
+    guard.unlock().await.expect("held until now");
+}
+
+/// Waits until a lease runs out, which must be by its deadline and before the server's key ends.
+pub async fn runs_out_in_time(guard: &LockGuard, end_of_key: Instant) {
+    let deadline = Instant::now() + guard.remaining();
+    assert!(
+        deadline < end_of_key,
+        "promises {:?} too much",
+        deadline - end_of_key
+    );
+    let limit = guard.remaining() + Duration::from_secs(1);
+    timeout(limit, guard.lost())
+        .await
+        .expect("lost by the deadline");
+    assert!(
+        Instant::now() + Duration::from_millis(5) >= deadline,
+        "lost before the deadline"
+    );
+    assert!(guard.is_lost());
 }
 
 /// The clients' leases and parks are so long that a test would notice if it waited for one.
