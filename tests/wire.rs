@@ -10,11 +10,11 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use redlatch::{Client, LockGuard, Owner};
+use redlatch::{Client, Owner};
 use redlatch_testkit::{Connection, Server};
 use support::probe::{
-    NEVER, acquiring, calls, calls_of, channel, eventually_heard, kind, millis, nothing_left,
-    reset_calls, secs, soon, stranger, subscribers,
+    NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, reset_calls,
+    secs, soon, stranger,
 };
 use support::{builder, client, eventually};
 
