@@ -1,6 +1,6 @@
 -- Frees the lock whoever holds it, and wakes a waiter.
 --
--- KEYS[1] the lock, a hash
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
 -- KEYS[2] the lock's channel
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
@@ -9,11 +9,17 @@
 -- Returns wrong_kind: the key is no lock of this shape
 -- Publishes the message on KEYS[2] when the lock becomes free
 
-if redis.call('HEXISTS', KEYS[1], 'mode') == 1 then
-  return {'wrong_kind'}
-end
-if redis.call('DEL', KEYS[1]) == 0 then
+local fields = redis.call('HGETALL', KEYS[1])
+if #fields == 0 then
   return {'free'}
 end
+for i = 1, #fields, 2 do
+  local field, value = fields[i], fields[i + 1]
+  local counted = string.sub(field, 1, 1) == '|' or string.find(value, '^%d+$')
+  if field == 'mode' or not counted then
+    return {'wrong_kind'}
+  end
+end
+redis.call('DEL', KEYS[1])
 redis.call(ARGV[2], KEYS[2], ARGV[1])
 return {'released'}

@@ -201,8 +201,9 @@ fn names(code: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(at, _)| {
         let (before, after) = (&code[..at], &code[at + word.len()..]);
-        !(word.starts_with(part) && before.ends_with(part))
-            && !(word.ends_with(part) && after.starts_with(part))
+        let goes_on = word.starts_with(part) && before.ends_with(part)
+            || word.ends_with(part) && after.starts_with(part);
+        !goes_on
     })
 }
 

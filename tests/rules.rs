@@ -180,6 +180,18 @@ async fn hold_is_checked_after_a_reconnect_long_before_its_renewal() {
     lost.expect("the new connection shows the loss");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unlock_is_not_told_lost_because_the_drop_of_an_inner_guard_released_for_it() {
+    let server = Server::start();
+    let lock = support::client(&server).await.lock("a");
+    // Which of the two releases goes first is a race, so it is run often.
+    for _ in 0..300 {
+        let outer = lock.lock().await.unwrap();
+        drop(lock.lock().await.unwrap());
+        outer.unlock().await.unwrap();
+    }
+}
+
 fn millis(pttl: i64) -> Duration {
     Duration::from_millis(pttl.try_into().expect("a key with a lease"))
 }

@@ -45,6 +45,7 @@ pub(crate) struct State {
     detached: u32,
     /// How many of the guards have no fixed lease.
     renewed: u32,
+    release: Release,
     pub(crate) schedule: Schedule,
     /// Where this hold stands in the watchdog's registry.
     pub(crate) watched: Option<Moment>,
@@ -56,6 +57,15 @@ enum Phase {
     Pending,
     Held,
     Ended,
+}
+
+/// What became of the release of the last level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    Owed,
+    /// Sent, and not answered: it may have been done.
+    InDoubt,
+    Done,
 }
 
 /// Why a hold was lost.
@@ -104,6 +114,7 @@ impl Hold {
                 guards: 0,
                 detached: 0,
                 renewed: 0,
+                release: Release::Owed,
                 schedule: Schedule::new(Moment::now(), lease, None),
                 watched: None,
             }),
@@ -200,6 +211,16 @@ impl Hold {
     /// The share that the server should record.
     pub(crate) fn levels(&self) -> u32 {
         self.lock().levels
+    }
+
+    /// What became of the release of the last level so far.
+    pub(crate) fn release(&self) -> Release {
+        self.lock().release
+    }
+
+    /// Notes what became of the release of the last level.
+    pub(crate) fn note_release(&self, release: Release) {
+        self.lock().release = release;
     }
 
     pub(crate) fn is_guarded(&self) -> bool {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use super::backend::Backend;
-use super::hold::Hold;
+use super::hold::{Hold, Release};
 use super::hub::Hub;
 use super::queue::{Queues, Settling};
 use crate::clock::Moment;
@@ -67,20 +67,42 @@ impl Reaper {
     /// Brings the server's record of a hold to the levels that it has here.
     async fn settle(&self, backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
         let _turn = hold.turn.lock().await;
-        let answer = backend
-            .run(&hold.key.release(hold.levels()), hold.timeout)
-            .await?;
+        // Guards that go at the same time owe one release, and whoever comes first pays it for all.
+        if hold.release() == Release::Done {
+            return Ok(Settled::Done);
+        }
+        let keep = hold.levels();
+        let note = |release| {
+            if keep == 0 {
+                hold.note_release(release);
+            }
+        };
+        let answered = backend.run(&hold.key.release(keep), hold.timeout).await;
+        let answer = answered.inspect_err(|error| {
+            if error.is_unanswered() {
+                note(Release::InDoubt);
+            }
+        })?;
         match Released::decode(&answer.reply)? {
             Released::Freed { told } => {
+                note(Release::Done);
                 if told > u64::from(self.0.hub.listeners(hold.key.name.channel())) {
                     self.give_way(hold, answer.sent);
                 }
                 Ok(Settled::Done)
             }
-            Released::Kept => Ok(Settled::Done),
-            Released::Absent => Ok(Settled::Absent {
-                repeated: answer.repeated,
-            }),
+            Released::Kept => {
+                note(Release::Done);
+                Ok(Settled::Done)
+            }
+            Released::Absent => {
+                if answer.repeated {
+                    note(Release::InDoubt);
+                }
+                Ok(Settled::Absent {
+                    repeated: answer.repeated || hold.release() == Release::InDoubt,
+                })
+            }
         }
     }
 }

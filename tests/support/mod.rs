@@ -5,7 +5,9 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod polls;
 pub mod probe;
+pub mod scene;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,328 @@
+//! Several processes on shared locks: what they believed, wrote and left behind, and what a kill or a pause does.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test ends at its first failure"
+)]
+#![allow(unreachable_pub, reason = "shared with other test files")]
+
+#[path = "support/history/mod.rs"]
+mod history;
+#[path = "support/stats.rs"]
+mod stats;
+
+use std::env;
+use std::time::{Duration, Instant};
+
+use history::History;
+use history::crew::{self, LOCKS, TASKS, WATCHDOG_LEASE};
+use history::event::{Op, Step, now};
+use history::exclusion::overlaps;
+use history::hold::{End, Hold, holds, robberies};
+use history::journal::Line;
+use history::leftover::Leftover;
+use history::liveness::{Gap, Promise, delays, gaps};
+use history::puppet;
+use history::update::lost_updates;
+use history::worker::{Part, Worker, play};
+use redlatch_testkit::{Connection, Server};
+use stats::scripts_run;
+
+const PROCESSES: u32 = 4;
+const VICTIM: u32 = 0;
+/// For processes of a loaded machine to be woken and to tell of it.
+const SLACK: Duration = Duration::from_millis(250);
+
+#[test]
+#[ignore = "a process of its own, started by the other tests here"]
+fn worker() {
+    play();
+}
+
+#[test]
+fn processes_share_locks_without_overlap_loss_or_leftover() {
+    let seed = match env::var("REDLATCH_SEED") {
+        Ok(seed) => seed.parse().expect("REDLATCH_SEED is a number"),
+        Err(_) => fastrand::u64(..),
+    };
+    let soak = env::var_os("REDLATCH_SOAK").is_some();
+    let lasts = Duration::from_secs(if soak { 600 } else { 20 });
+    println!("REDLATCH_SEED={seed}, {PROCESSES} processes of {TASKS} tasks for {lasts:?}");
+
+    let server = Server::start();
+    let mut connection = server.connection();
+    let connections_before = connections(&mut connection);
+    let crew = |process| {
+        let victim = process == VICTIM;
+        let part = Part::Crew {
+            seed,
+            lasts,
+            victim,
+        };
+        Worker::start(process, server.port(), part)
+    };
+    let mut workers: Vec<Worker> = (0..PROCESSES).map(crew).collect();
+
+    let mut history = History::default();
+    workers[0].stays(lasts);
+    history.kills.push(workers[0].kill());
+    let quiet = workers[1..]
+        .iter_mut()
+        .map(|worker| worker.quiet(lasts + Duration::from_secs(60)));
+    let mut leftover = Leftover {
+        workers: quiet.collect(),
+        // One each for commands, for messages and for the counters.
+        connections_expected: connections_before + 3 * (workers.len() - 1),
+        ..Leftover::default()
+    };
+    let lines = {
+        let found = &mut leftover;
+        // What was sent last is done when the server says so.
+        within(Duration::from_secs(10), || {
+            found.connections = connections(&mut connection);
+            found.channels = connection.channels();
+            found.keys = connection.keys();
+            found.keys.retain(|key| !key.starts_with("count-"));
+            found.leaks().is_empty()
+        });
+        workers.into_iter().flat_map(Worker::finish)
+    };
+    let mut errors = Vec::new();
+    for line in lines {
+        match line {
+            Line::Event(event) => history.events.push(event),
+            Line::Error(error) => errors.push(error),
+            Line::Quiet(_) => {}
+        }
+    }
+    let closed = within(Duration::from_secs(10), || {
+        connections(&mut connection) == connections_before
+    });
+
+    std::fs::write(
+        "/tmp/c_hist.log",
+        history
+            .events
+            .iter()
+            .map(|e| format!("{e}\n"))
+            .collect::<String>(),
+    )
+    .unwrap();
+    let holds = holds(&history);
+    let gaps = gaps(&history, &holds);
+    report(&history, &holds, &gaps, &errors);
+    let values: Vec<u64> = (0..LOCKS)
+        .map(|lock| counter(&mut connection, lock))
+        .collect();
+    let promise = Promise {
+        within: SLACK,
+        lease: WATCHDOG_LEASE,
+    };
+    let violations = [
+        overlaps(&holds),
+        robberies(&history),
+        lost_updates(&history, &values),
+        delays(&history, &gaps, promise),
+        leftover.leaks(),
+        held_after_death(&history, &holds),
+    ]
+    .concat();
+    assert!(
+        violations.is_empty(),
+        "{} violations: {violations:#?}",
+        violations.len()
+    );
+    assert!(closed, "connections are left when every process has ended");
+}
+
+#[test]
+fn waiter_gets_the_lock_of_a_killed_process_within_one_lease() {
+    let server = Server::start();
+    let [mut holder, mut waiter] = puppets(&server);
+    holder.say("take a - 0");
+    holder.event(Op::Acquire, Step::Ok);
+    waiter.say("take a - 0");
+    waiter.event(Op::Acquire, Step::Invoke);
+
+    // Long enough for renewals: the waiter's first idea of when the lease ends is out of date.
+    std::thread::sleep(puppet::LEASE);
+    let killed = holder.kill().at;
+    let granted = waiter.event(Op::Acquire, Step::Ok).at;
+    let took = Duration::from_nanos(granted - killed);
+    println!("granted {took:?} after the kill");
+    assert!(granted > killed);
+    assert!(took <= puppet::LEASE + SLACK, "{took:?}");
+}
+
+#[test]
+fn paused_holder_knows_at_once_that_it_lost_the_lock() {
+    let server = Server::start();
+    let [mut holder, mut other] = puppets(&server);
+    holder.say("take a - 0");
+    holder.event(Op::Acquire, Step::Ok);
+    other.say("take a - 0");
+    other.event(Op::Acquire, Step::Invoke);
+    holder.pause();
+    // What it does first when it goes on.
+    holder.say("look");
+    holder.say("give");
+    std::thread::sleep(puppet::LEASE * 2);
+    let granted = other.event(Op::Acquire, Step::Ok);
+
+    let resumed = now();
+    holder.resume();
+    let looked = holder.event(Op::Hold, Step::Fail);
+    assert!(granted.at < resumed && looked.at > resumed);
+    holder.event(Op::Release, Step::Fail);
+    // Its late release took nothing from the other.
+    other.say("look");
+    other.event(Op::Hold, Step::Ok);
+    other.say("give");
+    other.event(Op::Release, Step::Ok);
+}
+
+#[test]
+fn hold_of_a_named_owner_outlives_another_process_of_that_owner() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let [mut mortal, mut survivor] = puppets(&server);
+    for process in [&mut mortal, &mut survivor] {
+        process.say("take a both 0");
+        process.event(Op::Acquire, Step::Ok);
+    }
+    assert_eq!(connection.hgetall("a")["both"], "2");
+    mortal.kill();
+    std::thread::sleep(puppet::LEASE * 2);
+    survivor.say("look");
+    survivor.event(Op::Hold, Step::Ok);
+    assert_eq!(connection.hgetall("a")["both"], "2");
+
+    survivor.say("give");
+    let released = survivor.event(Op::Release, Step::Ok).at;
+    // The dead process's level is left, and nobody renews it.
+    let gone = within(puppet::LEASE + SLACK, || !connection.exists("a"));
+    let took = Duration::from_nanos(now() - released);
+    assert!(gone, "still there {took:?} after the release");
+}
+
+#[test]
+fn processes_hand_a_lock_over_by_messages() {
+    const HAND_OVERS: usize = 200;
+    let server = Server::start();
+    let mut connection = server.connection();
+    let mut puppets = puppets(&server);
+    puppets[0].say("take a - 600000");
+    puppets[0].event(Op::Acquire, Step::Ok);
+    let mut waits: Vec<Duration> = Vec::new();
+    for n in 0..HAND_OVERS {
+        let [holder, waiter] = &mut puppets;
+        let (holder, waiter) = if n % 2 == 0 {
+            (holder, waiter)
+        } else {
+            (waiter, holder)
+        };
+        let scripts = scripts_run(&mut connection);
+        waiter.say("take a - 600000");
+        // It asks, subscribes, asks again, and waits. The lease and the poll cap are far off.
+        let parked = within(Duration::from_secs(10), || {
+            scripts_run(&mut connection) >= scripts + 2
+        });
+        assert!(parked, "the waiter does not ask");
+        holder.say("give");
+        let released = holder.event(Op::Release, Step::Invoke).at;
+        let granted = waiter.event(Op::Acquire, Step::Ok).at;
+        waits.push(Duration::from_nanos(granted - released));
+    }
+    let total: Duration = waits.iter().sum();
+    println!("{HAND_OVERS} hand-overs: {}", percentiles(&mut waits));
+    // By polls it would be 4.5 seconds each.
+    assert!(total < Duration::from_secs(20), "{total:?}");
+    assert!(
+        waits.iter().all(|wait| *wait < Duration::from_secs(2)),
+        "{:?}",
+        waits.last()
+    );
+}
+
+fn puppets(server: &Server) -> [Worker; 2] {
+    [1, 2].map(|process| Worker::start(process, server.port(), Part::Puppet))
+}
+
+/// Locks of a killed process that nobody else got within one lease.
+fn held_after_death(history: &History, holds: &[Hold]) -> Vec<String> {
+    let mut found = Vec::new();
+    let killed: Vec<&Hold> = holds
+        .iter()
+        .filter(|hold| hold.end == End::Killed)
+        .collect();
+    if killed.is_empty() {
+        found.push("the victim held nothing when it was killed".to_owned());
+    }
+    for dead in killed {
+        let kill = history.killed(dead.owner.0).expect("it was killed");
+        let latest = kill + (WATCHDOG_LEASE + SLACK).as_nanos() as u64;
+        let next = holds
+            .iter()
+            .find(|hold| hold.lock == dead.lock && hold.from > kill);
+        if next.is_none_or(|next| next.from > latest) {
+            found.push(format!("held on after its death: {dead:?}, next {next:?}"));
+        }
+    }
+    found
+}
+
+fn report(history: &History, holds: &[Hold], gaps: &[Gap], errors: &[String]) {
+    let grants = |process| {
+        let of = |event: &&history::event::Event| process == event.process && event.is_grant();
+        history.events.iter().filter(of).count()
+    };
+    let grants: Vec<usize> = (0..PROCESSES).map(grants).collect();
+    let lost = holds.iter().filter(|hold| hold.end == End::Lost).count();
+    println!(
+        "{} grants, by process {grants:?} (the first was killed half-way), {lost} leases passed, {} calls failed: {:?}",
+        grants.iter().sum::<usize>(),
+        errors.len(),
+        &errors[..errors.len().min(3)],
+    );
+    let mut lengths: Vec<Duration> = gaps.iter().map(Gap::length).collect();
+    println!(
+        "{} grants to waiters after a release: {}",
+        lengths.len(),
+        percentiles(&mut lengths)
+    );
+}
+
+fn percentiles(times: &mut [Duration]) -> String {
+    times.sort();
+    let at = |percent: usize| {
+        times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
+    };
+    format!("p50 {:?}, p99 {:?}, max {:?}", at(50), at(99), at(100))
+}
+
+fn connections(connection: &mut Connection) -> usize {
+    connection
+        .command(&["CLIENT", "LIST"])
+        .text()
+        .lines()
+        .count()
+}
+
+fn counter(connection: &mut Connection, lock: u32) -> u64 {
+    let value = connection.command(&["GET", &crew::keys(lock).1]);
+    value.text().parse().expect("a count")
+}
+
+/// Whether the condition came true in time.
+fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

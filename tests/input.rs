@@ -1,0 +1,334 @@
+//! Input that cannot work is refused by its kind before anything is sent, and odd input that can work does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use redlatch::fred::types::config::{Config, ServerConfig};
+use redlatch::{Client, ClientBuilder, Error, ErrorKind, Owner, ReentrantLock};
+use redlatch_testkit::{Connection, Server};
+use support::client;
+use support::probe::{calls, kind, millis, nothing_left, reset_calls, secs, soon, stranger};
+
+/// What of a handle a call depends on, beside its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Needs {
+    Nothing,
+    Owner,
+    Lease,
+}
+
+/// The errors of all calls that need so much at least, by name.
+async fn errors(lock: &ReentrantLock, needs: Needs) -> Vec<(&'static str, Option<Error>)> {
+    let mut errors = vec![
+        ("lock", lock.lock().await.err()),
+        ("try_lock", lock.try_lock().await.err()),
+        ("try_lock_for", lock.try_lock_for(secs(60)).await.err()),
+        ("unlock", lock.unlock().await.err()),
+        ("adopt", lock.adopt().await.err()),
+    ];
+    if needs <= Needs::Owner {
+        errors.push(("is_held", lock.is_held().await.err()));
+        errors.push(("hold_count", lock.hold_count().await.err()));
+    }
+    if needs == Needs::Nothing {
+        errors.push(("is_locked", lock.is_locked().await.err()));
+        errors.push(("remaining_lease", lock.remaining_lease().await.err()));
+        errors.push(("holder", lock.holder().await.err()));
+        errors.push(("force_unlock", lock.force_unlock().await.err()));
+    }
+    errors
+}
+
+#[tokio::test]
+async fn bad_names_leases_and_owners_are_refused_before_anything_is_sent() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let name = |name: &str| client.lock(name);
+    let long = "x".repeat(1025);
+    let mut refused = vec![
+        (Needs::Nothing, name("")),
+        (Needs::Nothing, name(&long)),
+        (Needs::Nothing, client.scoped("").lock("k")),
+        (Needs::Nothing, client.scoped(&long).lock("k")),
+        (Needs::Nothing, client.scoped("p:").lock("")),
+        (Needs::Nothing, client.scoped("p:").lock(&long[2..])),
+        (
+            Needs::Nothing,
+            client.scoped("p:").scoped("").scoped("q:").lock("k"),
+        ),
+    ];
+    for owner in ["", "mode", "x:write", ":write", "|", "|x"] {
+        refused.push((Needs::Owner, name("k").owned_by(&Owner::named(owner))));
+    }
+    for lease in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        millis(1),
+        millis(49),
+        Duration::from_micros(49_999),
+        Duration::from_secs(u64::MAX),
+        Duration::MAX,
+    ] {
+        refused.push((Needs::Lease, name("k").lease(lease)));
+        refused.push((Needs::Lease, client.clone().watchdog_lease(lease).lock("k")));
+    }
+    reset_calls(&mut probe);
+    for (needs, lock) in &refused {
+        for (call, error) in errors(lock, *needs).await {
+            let error = error.unwrap_or_else(|| panic!("{call} of {lock:?}"));
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{call}: {error}");
+        }
+    }
+    assert_eq!(calls(&mut probe).get("evalsha"), None, "nothing was sent");
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn refusal_needs_no_server() {
+    let server = Server::start();
+    let client = client(&server).await;
+    server.kill();
+    for lock in [
+        client.lock(""),
+        client.lock("k").lease(millis(49)),
+        client.lock("k").owned_by(&Owner::named("mode")),
+    ] {
+        assert_eq!(kind(soon(lock.lock()).await), ErrorKind::InvalidInput);
+    }
+}
+
+#[tokio::test]
+async fn odd_names_are_distinct_locks() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let long = "x".repeat(1024);
+    let names = [
+        "k",
+        " ",
+        "a\0b",
+        "a\0c",
+        "two\nlines",
+        "two\r\nlines",
+        "\r\n",
+        "\n",
+        "🔒",
+        "{",
+        "}",
+        "{}",
+        "{a}{b}",
+        "a}b{",
+        "*",
+        "k*",
+        "?",
+        "[a]",
+        "\"",
+        "'",
+        "%",
+        "é",
+        "e\u{301}",
+        "\u{feff}k",
+        "0",
+        "-1",
+        "mode",
+        "|k",
+        &long,
+        &long[1..],
+    ];
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(client.lock(name).try_lock().await.unwrap().expect(name));
+    }
+    let mut probe = server.connection();
+    let mut expected = names.map(str::to_owned).to_vec();
+    expected.sort();
+    assert_eq!(probe.keys(), expected);
+    for name in names {
+        let lock = client.lock(name);
+        assert_eq!(lock.hold_count().await.unwrap(), 1, "{name:?}");
+        assert!(
+            stranger(&lock).try_lock().await.unwrap().is_none(),
+            "{name:?}"
+        );
+    }
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    // Waiting and waking work too: the channel is as odd as the name.
+    for name in names {
+        let lock = client.lock(name);
+        let channel = match name.contains('{') {
+            true => format!("redisson_lock__channel:{name}"),
+            false => format!("redisson_lock__channel:{{{name}}}"),
+        };
+        let mut messages = Connection::subscribe(server.port(), &[&channel]);
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        assert_eq!(messages.next(secs(10)), Some((channel, "0".to_owned())));
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn odd_owners_are_distinct_owners() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let long = "x".repeat(2000);
+    let names = [
+        "a", " ", "a\0b", "\r\n", "🔒", "mode ", ":write ", "x:writer", "a|", "7", "-1", "%s",
+        &long,
+    ];
+    for name in names {
+        let owner = Owner::named(name);
+        let lock = client.lock("k").owned_by(&owner);
+        let guard = lock.lock().await.unwrap();
+        let inner = lock.try_lock().await.unwrap().unwrap();
+        assert_eq!(lock.holder().await.unwrap().unwrap().owner(), name);
+        for other in names.iter().filter(|other| **other != name) {
+            let other = client.lock("k").owned_by(&Owner::named(other));
+            assert!(
+                other.try_lock().await.unwrap().is_none(),
+                "{name:?}, {other:?}"
+            );
+        }
+        inner.unlock().await.unwrap();
+        drop(guard.detach());
+        lock.adopt().await.unwrap().unwrap().unlock().await.unwrap();
+        assert!(!lock.is_locked().await.unwrap(), "{name:?}");
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn shortest_and_longest_lease_work() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let century = secs(100 * 365 * 24 * 60 * 60);
+    let lock = client.lock("k").lease(century);
+    let guard = lock.lock().await.unwrap();
+    assert!(lock.remaining_lease().await.unwrap().unwrap() > century - secs(60));
+    assert!(guard.remaining() > century / 2);
+    guard.unlock().await.unwrap();
+    assert_eq!(
+        kind(lock.lease(century + millis(1)).lock().await),
+        ErrorKind::InvalidInput
+    );
+    // On a busy machine a request may take longer than a 50 ms lease is worth; the kind says so then.
+    match client.lock("k").lease(millis(50)).lock().await {
+        Ok(guard) => assert!(guard.remaining() <= millis(48)),
+        Err(error) => assert!(
+            matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::Timeout),
+            "{error}"
+        ),
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_are_refused_before_connecting() {
+    let server = Server::start();
+    let url = server.url();
+    server.kill();
+    type Setting = fn(ClientBuilder) -> ClientBuilder;
+    let settings: [(&str, Setting); 14] = [
+        ("watchdog_lease", |b| b.watchdog_lease(Duration::ZERO)),
+        ("watchdog_lease", |b| b.watchdog_lease(millis(49))),
+        ("watchdog_lease", |b| b.watchdog_lease(Duration::MAX)),
+        ("command_timeout", |b| b.command_timeout(Duration::ZERO)),
+        ("command_timeout", |b| b.command_timeout(millis(19))),
+        ("command_timeout", |b| b.command_timeout(Duration::MAX)),
+        ("poll_cap", |b| b.poll_cap(Duration::ZERO)),
+        ("poll_cap", |b| b.poll_cap(millis(9))),
+        ("poll_cap", |b| b.poll_cap(Duration::MAX)),
+        ("max_hold", |b| b.max_hold(Duration::ZERO)),
+        ("min_validity", |b| b.min_validity(secs(30))),
+        ("min_validity", |b| b.min_validity(Duration::MAX)),
+        ("prefix", |b| b.name_prefix("")),
+        ("prefix", |b| b.name_prefix("x".repeat(1025))),
+    ];
+    for (setting, set) in settings {
+        let error = set(Client::builder().url(&url)).build().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{setting}");
+        let word = if setting == "watchdog_lease" {
+            "lease"
+        } else {
+            setting
+        };
+        assert!(error.to_string().contains(word), "{setting}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn min_validity_that_a_lease_cannot_meet_is_refused() {
+    let server = Server::start();
+    let client = support::builder(server.url())
+        .min_validity(secs(5))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.lock("k");
+    assert_eq!(
+        kind(lock.clone().lease(secs(5)).lock().await),
+        ErrorKind::InvalidInput
+    );
+    lock.lease(secs(6))
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn urls_that_cannot_work_are_refused_without_their_password() {
+    for url in [
+        "",
+        "localhost",
+        "localhost:6379",
+        "://h",
+        "http://u:secret@h",
+        "redis://u:secret@h:notaport",
+        "redis://u:secret@h:70000",
+        "redis://:secret@",
+        "redis-what://u:secret@h",
+        "redis://u:secret@h:6379/notanumber",
+    ] {
+        let error = soon(Client::connect(url)).await.expect_err(url);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}: {error}");
+        let builder = Client::builder().url(url);
+        let shown = format!("{error} {error:?} {builder:?}");
+        assert!(!shown.contains("secret"), "{shown}");
+        let mut source = std::error::Error::source(&error);
+        while let Some(error) = source {
+            assert!(
+                !format!("{error} {error:?}").contains("secret"),
+                "{error:?}"
+            );
+            source = error.source();
+        }
+    }
+}
+
+#[tokio::test]
+async fn cluster_is_refused_in_clear_words() {
+    let server = Server::start();
+    let config = Config {
+        server: ServerConfig::new_clustered([("127.0.0.1", server.port())].to_vec()),
+        ..Config::default()
+    };
+    for builder in [
+        Client::builder().config(config),
+        Client::builder().url(format!("redis-cluster://127.0.0.1:{}", server.port())),
+    ] {
+        let error = builder.build().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("cluster"), "{error}");
+    }
+}

@@ -1,0 +1,115 @@
+//! What the public types and the futures of their calls can be moved to, and how large they are.
+#![allow(dead_code, reason = "compiling is the test")]
+
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::time::Duration;
+
+use redlatch::{
+    Client, ClientBuilder, Error, ErrorKind, Holder, Lease, LockGuard, Owner, ReentrantLock,
+};
+
+fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}
+fn cloned<T: Clone>() {}
+fn compared<T: Eq>() {}
+fn hashed<T: Hash>() {}
+fn shown<T: Display>() {}
+fn copied<T: Copy>() {}
+fn an_error<T: std::error::Error>() {}
+
+/// A type that has the method `is_clone` by this trait only if it is not `Clone`, which has its own.
+trait NotClone {
+    fn is_clone(&self) -> bool {
+        false
+    }
+}
+struct Asked<T>(std::marker::PhantomData<T>);
+impl<T> NotClone for Asked<T> {}
+impl<T: Clone> Asked<T> {
+    fn is_clone(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn public_types_move_freely() {
+    everything::<Client>();
+    everything::<ClientBuilder>();
+    everything::<Error>();
+    everything::<ErrorKind>();
+    everything::<Holder>();
+    everything::<Lease>();
+    everything::<LockGuard>();
+    everything::<Owner>();
+    everything::<ReentrantLock>();
+
+    cloned::<Client>();
+    cloned::<ClientBuilder>();
+    cloned::<Error>();
+    cloned::<Holder>();
+    cloned::<Owner>();
+    cloned::<ReentrantLock>();
+
+    compared::<ErrorKind>();
+    compared::<Holder>();
+    compared::<Owner>();
+    hashed::<ErrorKind>();
+    hashed::<Owner>();
+    shown::<Owner>();
+    copied::<ErrorKind>();
+    an_error::<Error>();
+}
+
+#[test]
+fn a_guard_is_one_level_and_cannot_be_cloned() {
+    assert!(Asked::<Client>(std::marker::PhantomData).is_clone());
+    assert!(!Asked::<LockGuard>(std::marker::PhantomData).is_clone());
+    assert!(!Asked::<Lease>(std::marker::PhantomData).is_clone());
+}
+
+/// A call that may be spawned wherever its handle goes, and whose future costs its caller little.
+fn call<F: Future + Send>(future: F) -> usize {
+    drop(future);
+    size_of::<F>()
+}
+
+async fn calls_of_a_handle(lock: ReentrantLock, guard: LockGuard, client: Client) {
+    let second = Duration::from_secs(1);
+    let sizes = [
+        call(lock.lock()),
+        call(lock.try_lock()),
+        call(lock.try_lock_for(second)),
+        call(lock.unlock()),
+        call(lock.adopt()),
+        call(lock.is_locked()),
+        call(lock.is_held()),
+        call(lock.hold_count()),
+        call(lock.remaining_lease()),
+        call(lock.holder()),
+        call(lock.force_unlock()),
+        call(guard.reenter()),
+        call(guard.extend(second)),
+        call(guard.verify()),
+        call(guard.lost()),
+        call(guard.run_until_lost(async {})),
+        call(client.close()),
+        call(guard.unlock()),
+    ];
+    for (call, size) in sizes.iter().enumerate() {
+        assert!(*size <= 1024, "call {call} of the list: {size} bytes");
+    }
+}
+
+#[tokio::test]
+async fn futures_of_all_calls_can_be_spawned_and_are_small() {
+    let server = redlatch_testkit::Server::start();
+    let client = Client::connect(server.url()).await.unwrap();
+    let lock = client.lock("k");
+    let guard = lock.lock().await.unwrap();
+    call(Client::connect(server.url()));
+    call(Client::builder().build());
+    // Also within a task, with a guard held over each await.
+    tokio::spawn(calls_of_a_handle(lock, guard, client))
+        .await
+        .unwrap();
+}

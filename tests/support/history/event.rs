@@ -1,0 +1,141 @@
+//! One thing that happened, and its line.
+
+use std::fmt;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What a worker did, or what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// CLOCK_MONOTONIC in nanoseconds: the same clock in all processes of a machine.
+    pub(crate) at: u64,
+    pub(crate) process: u32,
+    pub(crate) owner: u32,
+    pub(crate) lock: u32,
+    pub(crate) op: Op,
+    pub(crate) step: Step,
+    /// Which guard of the process it is about.
+    pub(crate) guard: u32,
+    /// Until when the guard can be trusted at least; zero where nothing is said of it.
+    pub(crate) deadline: u64,
+}
+
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$note:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $name { $($(#[$note])* $variant),+ }
+
+        impl $name {
+            fn parse(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+    };
+}
+
+words! {
+    /// What was done.
+    Op {
+        /// A wait for a lock.
+        Acquire = "acquire",
+        /// One attempt, which does not wait.
+        Try = "try",
+        /// A level more for an owner that holds the lock.
+        Reenter = "reenter",
+        /// A look at the lease.
+        Hold = "hold",
+        /// A read, and a write of one more, in the section.
+        Increment = "increment",
+        Release = "release",
+        /// The section that a victim is killed in.
+        Stay = "stay",
+    }
+}
+
+words! {
+    /// How far it came.
+    Step {
+        Invoke = "invoke",
+        Ok = "ok",
+        /// It did not happen; of a lease or a release: the lease was lost.
+        Fail = "fail",
+        Unknown = "unknown",
+    }
+}
+
+impl Event {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let mut next = || words.next();
+        Some(Self {
+            at: next()?.parse().ok()?,
+            process: next()?.parse().ok()?,
+            owner: next()?.parse().ok()?,
+            lock: next()?.parse().ok()?,
+            op: Op::parse(next()?)?,
+            step: Step::parse(next()?)?,
+            guard: next()?.parse().ok()?,
+            deadline: next()?.parse().ok()?,
+        })
+    }
+
+    pub(crate) fn is(&self, op: Op, step: Step) -> bool {
+        self.op == op && self.step == step
+    }
+
+    /// The lock was taken, by an owner that did not hold it.
+    pub(crate) fn is_grant(&self) -> bool {
+        self.is(Op::Acquire, Step::Ok) || self.is(Op::Try, Step::Ok)
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            at,
+            process,
+            owner,
+            lock,
+            op,
+            step,
+            guard,
+            deadline,
+        } = self;
+        write!(
+            f,
+            "{at} {process} {owner} {lock} {op} {step} {guard} {deadline}"
+        )
+    }
+}
+
+/// The time on the clock of all events.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[test]
+fn event_survives_its_line() {
+    let event = Event {
+        at: now(),
+        process: 3,
+        owner: 15,
+        lock: 2,
+        op: Op::Reenter,
+        step: Step::Unknown,
+        guard: 77,
+        deadline: 5,
+    };
+    assert_eq!(Event::parse(&event.to_string()), Some(event));
+    assert_eq!(Event::parse("12 3 15 2 reenter"), None);
+}

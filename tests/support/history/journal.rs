@@ -1,0 +1,115 @@
+//! What a worker tells, line by line, so that a kill loses nothing.
+
+use std::io::{self, BufRead, Write};
+use std::process::exit;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use redlatch::LockGuard;
+
+use super::event::{Event, Op, Step, now};
+use super::leftover::Quiet;
+
+/// A line of a worker; everything else on its standard output is the test harness's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Event(Event),
+    Quiet(Quiet),
+    /// A verb failed in a way that a loaded machine may bring about.
+    Error(String),
+}
+
+/// The writing end, in the worker.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    process: u32,
+    guards: AtomicU32,
+}
+
+impl Line {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let (kind, rest) = line.strip_prefix('@')?.split_once(' ')?;
+        match kind {
+            "event" => Event::parse(rest).map(Self::Event),
+            "quiet" => Quiet::parse(rest).map(Self::Quiet),
+            "error" => Some(Self::Error(rest.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+impl Journal {
+    pub(crate) fn new(process: u32) -> Self {
+        // The harness leaves its own line unfinished.
+        write("\n");
+        Self {
+            process,
+            guards: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
+    pub(crate) fn next_guard(&self) -> u32 {
+        self.guards.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Notes what happens now. A deadline of zero says nothing.
+    pub(crate) fn note(&self, of: (u32, u32), op: Op, step: Step, guard: u32, deadline: u64) {
+        let (owner, lock) = of;
+        let event = Event {
+            at: now(),
+            process: self.process,
+            owner,
+            lock,
+            op,
+            step,
+            guard,
+            deadline,
+        };
+        write(&format!("@event {event}\n"));
+    }
+
+    pub(crate) fn quiet(&self, quiet: &Quiet) {
+        write(&format!("@quiet {}\n", quiet.line()));
+    }
+
+    pub(crate) fn error(&self, error: &redlatch::Error) {
+        write(&format!("@error process {}: {error}\n", self.process));
+    }
+}
+
+/// Until when a guard can be trusted at least; zero if it cannot.
+pub(crate) fn deadline(guard: &LockGuard) -> u64 {
+    // The clock first: what passes between the two readings must not make the hold look longer.
+    let now = now();
+    match guard.remaining().as_nanos() as u64 {
+        0 => 0,
+        left => now + left,
+    }
+}
+
+/// The commands of the process that started this one, `end` the last. If it ends before, so does this one.
+pub(crate) fn commands() -> mpsc::Receiver<String> {
+    let (sender, commands) = mpsc::channel();
+    thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            let last = line == "end";
+            if sender.send(line).is_err() || last {
+                return;
+            }
+        }
+        exit(3);
+    });
+    commands
+}
+
+fn write(text: &str) {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).expect("somebody reads");
+    out.flush().expect("somebody reads");
+}

@@ -1,0 +1,161 @@
+//! A server with a proxy in front of it, one client behind the proxy and one past it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ClientBuilder, LockGuard, ReentrantLock};
+use redlatch_testkit::{Proxy, Server};
+use tokio::time::timeout;
+
+use super::{builder, eventually, eventually_idle};
+
+pub struct Scene {
+    pub server: Arc<Server>,
+    pub proxy: Proxy,
+    /// Behind the proxy.
+    pub client: Client,
+    /// Past the proxy.
+    pub other: Client,
+}
+
+impl Scene {
+    /// A server without data. The settings are those of both clients.
+    pub async fn open(settings: impl Fn(ClientBuilder) -> ClientBuilder) -> Self {
+        Self::around(Server::start(), settings).await
+    }
+
+    pub async fn around(server: Server, settings: impl Fn(ClientBuilder) -> ClientBuilder) -> Self {
+        let proxy = Proxy::start(server.port()).await;
+        let connect = async |url| {
+            settings(builder(url))
+                .build()
+                .await
+                .expect("the server is up")
+        };
+        let scene = Self {
+            client: connect(proxy.url()).await,
+            other: connect(server.url()).await,
+            server: Arc::new(server),
+            proxy,
+        };
+        scene.load_scripts().await;
+        scene
+    }
+
+    /// Has the server know every script, so that a request names it by its hash.
+    pub async fn load_scripts(&self) {
+        let mut connection = self.server.connection();
+        let scripts = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua"));
+        for script in scripts.expect("the folder of the scripts") {
+            let path = script.expect("a file").path();
+            let source = std::fs::read_to_string(path).expect("a script");
+            connection.command(&["SCRIPT", "LOAD", &source]);
+        }
+    }
+
+    /// How many levels the server counts for the lock, all owners together.
+    ///
+    /// Each must be recorded as the share of some client, or nobody could give it back.
+    pub fn levels(&self, name: &str) -> u64 {
+        let (mut levels, mut shares) = (0, 0);
+        for (field, value) in self.server.connection().hgetall(name) {
+            match value.split_once(':') {
+                Some((_, share)) if field.starts_with('|') => {
+                    shares += share.parse::<u64>().expect("a share");
+                }
+                _ => levels += value.parse::<u64>().expect("a hold count"),
+            }
+        }
+        assert_eq!(levels, shares, "levels and shares of {name}");
+        levels
+    }
+
+    /// When the server ends the key of a lock, at the earliest.
+    pub fn end_of_key(&self, name: &str) -> Instant {
+        let mut connection = self.server.connection();
+        let now = Instant::now();
+        let left = connection
+            .pttl(name)
+            .try_into()
+            .expect("the key has an end");
+        now + Duration::from_millis(left) - Duration::from_millis(1)
+    }
+
+    /// The guard promises no more than the server keeps.
+    pub fn keeps_promise(&self, name: &str, guard: &LockGuard) {
+        // The key may be renewed between the two, so its end is asked for on both sides.
+        let before = self.end_of_key(name);
+        let promised = Instant::now() + guard.remaining();
+        let end = before.max(self.end_of_key(name));
+        assert!(promised <= end, "promises {:?} too much", promised - end);
+    }
+
+    /// Waits until the server counts so many levels. No request of the client that was sent before is on its way
+    /// any more then.
+    pub async fn settles_at(&self, name: &str, levels: u64) {
+        // Requests travel on one connection, and are answered in their order.
+        let fence = self.client.lock("fence").is_locked().await;
+        assert!(!fence.expect("the network is sound"));
+        eventually(&format!("{levels} levels of {name}"), async || {
+            self.levels(name) == levels
+        })
+        .await;
+    }
+
+    /// The next owner gets in, long before a lease could end.
+    pub async fn lets_the_next_in(&self, name: &str) {
+        let lock = self.other.lock(name);
+        let next = lock.try_lock_for(Duration::from_secs(10)).await;
+        let guard = next
+            .expect("the server is sound")
+            .expect("the lock is free");
+        guard.unlock().await.expect("held until now");
+    }
+
+    /// Nothing is left, neither on the server nor in the clients.
+    pub async fn ends_clean(&self) {
+        eventually_idle(&self.client).await;
+        eventually_idle(&self.other).await;
+        let mut connection = self.server.connection();
+        assert_eq!(connection.keys(), [""; 0]);
+        eventually("no channel is left", async || {
+            connection.channels().is_empty()
+        })
+        .await;
+    }
+}
+
+pub async fn take(lock: &ReentrantLock) -> LockGuard {
+    lock.lock().await.expect("the lock can be had")
+}
+
+pub async fn give_back(guard: LockGuard) {
+    guard.unlock().await.expect("held until now");
+}
+
+/// Waits until a lease runs out, which must be by its deadline and before the server's key ends.
+pub async fn runs_out_in_time(guard: &LockGuard, end_of_key: Instant) {
+    let deadline = Instant::now() + guard.remaining();
+    assert!(
+        deadline < end_of_key,
+        "promises {:?} too much",
+        deadline - end_of_key
+    );
+    let limit = guard.remaining() + Duration::from_secs(1);
+    timeout(limit, guard.lost())
+        .await
+        .expect("lost by the deadline");
+    assert!(
+        Instant::now() + Duration::from_millis(5) >= deadline,
+        "lost before the deadline"
+    );
+    assert!(guard.is_lost());
+}
+
+/// The clients' leases and parks are so long that a test would notice if it waited for one.
+pub fn patient(builder: ClientBuilder) -> ClientBuilder {
+    builder
+        .command_timeout(Duration::from_secs(5))
+        .watchdog_lease(Duration::from_secs(60))
+        .poll_cap(Duration::from_secs(60))
+}

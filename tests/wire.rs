@@ -1,0 +1,375 @@
+//! What stands on the server and travels to it: keys, fields, TTLs, messages and requests, in Redisson's form.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use redlatch::{Client, Owner};
+use redlatch_testkit::{Connection, Server};
+use support::probe::{
+    NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, reset_calls,
+    secs, soon, stranger,
+};
+use support::{builder, client, eventually};
+
+/// Waits that end by a message, or never.
+async fn unpolled(server: &Server) -> Client {
+    builder(server.url())
+        .poll_cap(NEVER / 2)
+        .build()
+        .await
+        .unwrap()
+}
+
+fn fields<const N: usize>(fields: [(&str, &str); N]) -> BTreeMap<String, String> {
+    fields
+        .map(|(field, value)| (field.to_owned(), value.to_owned()))
+        .into()
+}
+
+/// The share in a companion field's value, `h<16 hex>:<share>`, and the hold number before it.
+fn hold(hash: &BTreeMap<String, String>, companion: &str) -> (String, String) {
+    let (number, share) = hash[companion].split_once(':').unwrap();
+    assert_eq!(number.len(), 17, "{number}");
+    let (h, hex) = number.split_at(1);
+    assert_eq!(h, "h");
+    assert!(
+        hex.bytes()
+            .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')),
+        "{number}"
+    );
+    (number.to_owned(), share.to_owned())
+}
+
+#[tokio::test]
+async fn a_hold_is_a_hash_with_redissons_field_and_one_companion() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k").lease(secs(30));
+    let task = tokio::spawn(async move {
+        let me = tokio::task::id().to_string();
+        let outer = lock.lock().await.unwrap();
+        assert_eq!(outer.owner().to_string(), me);
+        let inner = lock.lock().await.unwrap();
+        (me, outer, inner)
+    });
+    let (me, outer, inner) = task.await.unwrap();
+    let mut probe = server.connection();
+    let id = client.id();
+    let (field, companion) = (format!("{id}:{me}"), format!("|{id}:{me}"));
+    assert_eq!(id.len(), 36);
+    assert!(uuid_like(id), "{id}");
+
+    assert_eq!(probe.keys(), ["k"], "no other key");
+    let hash = probe.hgetall("k");
+    let (number, share) = hold(&hash, &companion);
+    assert_eq!(share, "2");
+    assert_eq!(
+        hash,
+        fields([(&field, "2"), (&companion, &format!("{number}:2"))])
+    );
+    assert_eq!(
+        probe.command(&["OBJECT", "ENCODING", "k"]).text(),
+        "listpack"
+    );
+
+    inner.unlock().await.unwrap();
+    let hash = probe.hgetall("k");
+    assert_eq!(
+        hash,
+        fields([(&field, "1"), (&companion, &format!("{number}:1"))])
+    );
+    outer.unlock().await.unwrap();
+    assert!(probe.keys().is_empty());
+
+    let again = client.lock("k").lock().await.unwrap();
+    let companion = format!("|{id}:{}", again.owner());
+    assert_ne!(
+        hold(&probe.hgetall("k"), &companion).0,
+        number,
+        "each hold has its own"
+    );
+    again.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+/// A lower-case random UUID.
+fn uuid_like(id: &str) -> bool {
+    let parts: Vec<_> = id.split('-').map(str::len).collect();
+    parts == [8, 4, 4, 4, 12]
+        && id.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f' | '-'))
+        && id.as_bytes()[14] == b'4'
+}
+
+#[tokio::test]
+async fn numbers_of_threads_and_made_up_owners_fit_javas_long() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let task = tokio::spawn(async { tokio::task::id().to_string() })
+        .await
+        .unwrap();
+    let mut seen = vec![task.parse::<i64>().unwrap()];
+    for lock in [lock.clone(), stranger(&lock), stranger(&lock)] {
+        let guard = lock.lock().await.unwrap();
+        let field = format!("{}:{}", client.id(), guard.owner());
+        assert_eq!(server.connection().hgetall("k")[&field], "1");
+        seen.push(guard.owner().to_string().parse::<i64>().unwrap());
+        guard.unlock().await.unwrap();
+    }
+    assert!(seen.iter().all(|number| *number > 0));
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn field_of_a_named_owner_is_its_name_and_each_client_records_its_share() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let owner = Owner::named("request 7");
+    let mut guards = Vec::new();
+    for client in [&one, &two, &two] {
+        guards.push(client.lock("k").owned_by(&owner).lock().await.unwrap());
+    }
+    let companions = [&one, &two].map(|client| format!("|{}:request 7", client.id()));
+    let mut probe = server.connection();
+    let hash = probe.hgetall("k");
+    let (first, second) = (hold(&hash, &companions[0]), hold(&hash, &companions[1]));
+    assert_eq!((&*first.1, &*second.1), ("1", "2"));
+    assert_ne!(first.0, second.0);
+    assert_eq!(hash["request 7"], "3");
+    assert_eq!(hash.len(), 3);
+    guards.remove(0).unlock().await.unwrap();
+    let expected = format!("{}:2", second.0);
+    assert_eq!(
+        probe.hgetall("k"),
+        fields([("request 7", "2"), (&companions[1], &expected)])
+    );
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    nothing_left(&server, [&one, &two]).await;
+}
+
+#[tokio::test]
+async fn ttl_is_the_lease_and_an_inner_release_leaves_it_alone() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let mut near = |expected: i64| {
+        let ttl = probe.pttl("k");
+        assert!(
+            ttl <= expected && ttl > expected - 5_000,
+            "{ttl} of {expected}"
+        );
+    };
+    let outer = client.lock("k").lock().await.unwrap();
+    near(30_000);
+    let inner = client.lock("k").lease(secs(60)).lock().await.unwrap();
+    near(60_000);
+    inner.unlock().await.unwrap();
+    near(60_000);
+    outer.unlock().await.unwrap();
+    let odd = client
+        .lock("k")
+        .lease(std::time::Duration::from_micros(20_000_900));
+    let guard = odd.lock().await.unwrap();
+    near(20_000);
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn renewal_sets_the_whole_lease_again() {
+    let server = Server::start();
+    let client = builder(server.url())
+        .watchdog_lease(secs(3))
+        .build()
+        .await
+        .unwrap();
+    let guard = client.lock("k").lock().await.unwrap();
+    let mut probe = server.connection();
+    let before = probe.hgetall("k");
+    for _ in 0..2 {
+        eventually("it is renewed", async || {
+            let ttl = probe.pttl("k");
+            assert!(ttl > 1_000, "each third: {ttl}");
+            ttl < 2_500
+        })
+        .await;
+        eventually("it is renewed", async || probe.pttl("k") > 2_900).await;
+    }
+    assert_eq!(probe.hgetall("k"), before, "and changes nothing else");
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn only_the_last_release_publishes() {
+    let server = Server::start();
+    let client = client(&server).await;
+    for (name, channel) in [
+        ("k", "redisson_lock__channel:{k}"),
+        ("{t}:x", "redisson_lock__channel:{t}:x"),
+        ("x{t}", "redisson_lock__channel:x{t}"),
+        ("a}b", "redisson_lock__channel:{a}b}"),
+    ] {
+        let mut messages = Connection::subscribe(server.port(), &[channel]);
+        let unlocked = Some((channel.to_owned(), "0".to_owned()));
+        let lock = client.lock(name);
+        let outer = lock.lock().await.unwrap();
+        let inner = lock.lock().await.unwrap();
+        let third = outer.reenter().await.unwrap();
+        inner.unlock().await.unwrap();
+        drop(third);
+        eventually("one level is left", async || {
+            lock.hold_count().await.unwrap() == 1
+        })
+        .await;
+        // What was published before comes before it.
+        server.connection().command(&["PUBLISH", channel, "mark"]);
+        let first = messages.next(secs(10)).unwrap();
+        assert_eq!(first.1, "mark", "{name}: an inner release is silent");
+        outer.unlock().await.unwrap();
+        assert_eq!(messages.next(secs(10)), unlocked);
+        assert!(!lock.force_unlock().await.unwrap(), "free");
+        server.connection().command(&["HSET", name, "java:1", "5"]);
+        assert!(lock.force_unlock().await.unwrap());
+        assert_eq!(messages.next(secs(10)), unlocked, "{name}: force_unlock");
+        assert_eq!(messages.next(millis(50)), None, "{name}: once each");
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn foreign_holder_excludes_and_its_unlock_wakes_us() {
+    let server = Server::start();
+    let client = unpolled(&server).await;
+    let lock = client.lock("k");
+    let mut java = server.connection();
+    let owner = "8743c9c0-0795-4907-87fd-6c719a6b4586:28";
+    for message in ["0", "1", "anything"] {
+        java.command(&["HSET", "k", owner, "2"]);
+        java.command(&["PEXPIRE", "k", "60000"]);
+        assert!(lock.try_lock().await.unwrap().is_none());
+        let holder = lock.holder().await.unwrap().unwrap();
+        assert_eq!((holder.owner(), holder.hold_count()), (owner, 2));
+        assert!(holder.remaining_lease().unwrap() > secs(30));
+        let waiting = acquiring(&lock);
+        eventually_heard(&server, "k", 1).await;
+        assert_eq!(
+            java.hgetall("k"),
+            fields([(owner, "2")]),
+            "a waiter writes nothing"
+        );
+        java.command(&["DEL", "k"]);
+        java.command(&["PUBLISH", &channel("k"), message]);
+        soon(waiting)
+            .await
+            .unwrap()
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn foreign_holder_that_dies_lets_us_in_at_its_ttl() {
+    let server = Server::start();
+    let client = unpolled(&server).await;
+    let lock = client.lock("k");
+    let mut java = server.connection();
+    java.command(&["HSET", "k", "java:1", "1"]);
+    let set = Instant::now();
+    java.command(&["PEXPIRE", "k", "1500"]);
+    let guard = soon(lock.lock()).await.unwrap();
+    let took = set.elapsed();
+    assert!(took >= millis(1_499) && took < millis(3_000), "{took:?}");
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn foreign_holder_without_ttl_is_polled_at_the_poll_cap() {
+    let server = Server::start();
+    let client = builder(server.url())
+        .poll_cap(millis(200))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.lock("k");
+    let mut java = server.connection();
+    java.command(&["HSET", "k", "java:1", "1"]);
+    assert_eq!(lock.remaining_lease().await.unwrap(), None);
+    assert_eq!(
+        lock.holder().await.unwrap().unwrap().remaining_lease(),
+        None
+    );
+    let waiting = acquiring(&lock);
+    eventually_heard(&server, "k", 1).await;
+    reset_calls(&mut java);
+    tokio::time::sleep(secs(2)).await;
+    let polls = calls_of(&mut java, "evalsha");
+    // Less a tenth of jitter: at most each 180 ms.
+    assert!((3..=12).contains(&polls), "{polls} polls in two seconds");
+    java.command(&["DEL", "k"]);
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn foreign_message_is_only_a_hint() {
+    let server = Server::start();
+    let (holder, client) = (client(&server).await, unpolled(&server).await);
+    let guard = holder.lock("k").lock().await.unwrap();
+    let waiting = acquiring(&client.lock("k"));
+    eventually_heard(&server, "k", 1).await;
+    let mut probe = server.connection();
+    let asked = calls_of(&mut probe, "evalsha");
+    for message in ["0", "1", "", "\u{0}", "{}"] {
+        probe.command(&["PUBLISH", &channel("k"), message]);
+    }
+    eventually("it asked", async || calls_of(&mut probe, "evalsha") > asked).await;
+    assert!(!waiting.is_finished());
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    nothing_left(&server, [&holder, &client]).await;
+}
+
+#[tokio::test]
+async fn java_takes_a_level_of_ours_and_we_learn_of_it() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").lock().await.unwrap();
+    // What Redisson's forceUnlock does.
+    let mut java = server.connection();
+    java.command(&["DEL", "k"]);
+    java.command(&["PUBLISH", &channel("k"), "0"]);
+    assert_eq!(kind(guard.verify().await), redlatch::ErrorKind::LeaseLost);
+    assert!(guard.is_lost());
+    drop(guard);
+    nothing_left(&server, [&client]).await;
+}
