@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tracing::debug;
 
 use super::attempt::Attempt;
@@ -16,7 +15,7 @@ use crate::options::Term;
 use crate::protocol::lock::{self, Adopted, Reentered};
 use crate::session::Anchor;
 use crate::session::hold::{Hold, Loss};
-use crate::session::reaper::{Baton, Debt, Outcome, Settled};
+use crate::session::reaper::{Baton, Debt, Handover, Settled};
 
 impl Order {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
@@ -163,7 +162,7 @@ impl Drop for Claim<'_> {
 pub(crate) enum GivenBack {
     Owed(Debt),
     /// Left for a waiter of this process, who tells the outcome.
-    HandedOn(oneshot::Receiver<Outcome>),
+    HandedOn(Handover),
 }
 
 /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
@@ -179,12 +178,10 @@ pub(crate) fn give_back(
     }
     anchor.watchdog.unwatch(hold);
     let queue = anchor.queues.enter(hold.key.name.key());
-    let given_back = match queue.offer(debt, |debt| Baton::new(hold.clone(), debt)) {
-        Ok(outcome) => GivenBack::HandedOn(outcome),
+    Some(match Baton::leave(debt, queue, hold) {
+        Ok(handover) => GivenBack::HandedOn(handover),
         Err(debt) => GivenBack::Owed(debt),
-    };
-    queue.forget(hold);
-    Some(given_back)
+    })
 }
 
 /// Waits for the release of a level that was given back, and says whether the hold still stood.
@@ -195,21 +192,7 @@ pub(crate) async fn released(
 ) -> Result<(), Error> {
     let settled = match given_back {
         GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
-        GivenBack::HandedOn(outcome) => match outcome.await {
-            Ok(Outcome::Settled(settled)) => settled,
-            Ok(Outcome::Failed(error)) => return Err(error),
-            Ok(Outcome::Returned {
-                debt,
-                perhaps_moved,
-            }) => match debt.pay(&anchor.backend).await? {
-                Settled::Absent { repeated } => Settled::Absent {
-                    repeated: repeated || perhaps_moved,
-                },
-                Settled::Done => Settled::Done,
-            },
-            // A baton always tells.
-            Err(_) => return Err(Error::closed()),
-        },
+        GivenBack::HandedOn(handover) => handover.done(&anchor.backend, &anchor.reaper).await?,
     };
     match settled {
         // An earlier send went unanswered: it was this release that removed the hold.

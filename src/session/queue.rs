@@ -235,6 +235,13 @@ impl<B> Queue<B> {
         Some((state.baton.take()?, state.streak))
     }
 
+    /// Takes a baton back that nobody has taken so far.
+    pub(crate) fn retract(&self, is_it: impl FnOnce(&B) -> bool) {
+        let retracted = self.lock().baton.take_if(|baton| is_it(baton));
+        // Not under the mutex: what a baton does when it is dropped is its own affair.
+        drop(retracted);
+    }
+
     /// The lock was handed on within this process, once more, or the row of that has ended.
     pub(crate) fn count_streak(&self, handed_on: bool) {
         let mut state = self.lock();

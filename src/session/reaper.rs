@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::backend::Backend;
 use super::hold::{Hold, Release};
 use super::hub::Hub;
-use super::queue::{Queues, Settling};
+use super::queue::{QueueRef, Queues, Settling};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::lock::Released;
@@ -24,6 +24,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const YIELD_TRIPS: u32 = 3;
 const SHORTEST_YIELD: Duration = Duration::from_millis(2);
 const LONGEST_YIELD: Duration = Duration::from_millis(100);
+
+/// How long a baton may lie. Its waiter is awake by then, if its future is polled at all: futures that share a task with
+/// the releaser may not be, and nobody else may wait for them.
+const BATON_LIES: Duration = Duration::from_millis(20);
 
 /// The way to the reaper. Sending never blocks, and does nothing once the reaper has ended.
 #[derive(Clone, Debug)]
@@ -170,7 +174,7 @@ pub(crate) struct Baton {
 
 /// What became of a baton.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+enum Outcome {
     Settled(Settled),
     /// Nobody took it, or whoever did has left: then, `perhaps_moved`, the lock may have been moved all the same.
     Returned {
@@ -182,16 +186,35 @@ pub(crate) enum Outcome {
 }
 
 impl Baton {
-    pub(crate) fn new(hold: Arc<Hold>, debt: Debt) -> (Self, oneshot::Receiver<Outcome>) {
-        let (sender, receiver) = oneshot::channel();
-        (
-            Self {
-                told: Some((debt, sender)),
-                hold,
-                sent: false,
-            },
-            receiver,
-        )
+    /// Ends the place of a hold in its queue, and leaves a baton for the waiters there; the debt is given back if there
+    /// is nobody to take it.
+    pub(crate) fn leave(
+        debt: Debt,
+        queue: QueueRef<Self>,
+        hold: &Arc<Hold>,
+    ) -> Result<Handover, Debt> {
+        let runtime = debt.reaper.0.runtime.clone();
+        let offered = queue.offer(debt, |debt| {
+            let (sender, outcome) = oneshot::channel();
+            (
+                Self {
+                    told: Some((debt, sender)),
+                    hold: hold.clone(),
+                    sent: false,
+                },
+                outcome,
+            )
+        });
+        queue.forget(hold);
+        let outcome = offered?;
+        Ok(Handover {
+            outcome,
+            left: Some(Left {
+                queue,
+                hold: hold.clone(),
+            }),
+            runtime,
+        })
     }
 
     /// The hold that was given back, for a request that is about to be sent.
@@ -226,6 +249,74 @@ impl Drop for Baton {
                     perhaps_moved: self.sent,
                 })
                 .ok();
+        }
+    }
+}
+
+/// The releaser's end of a baton. Dropped, it sees to it that the baton does not lie for long.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    outcome: oneshot::Receiver<Outcome>,
+    /// Empty once the outcome is known.
+    left: Option<Left>,
+    runtime: Handle,
+}
+
+/// A baton that may still lie.
+#[derive(Debug)]
+struct Left {
+    queue: QueueRef<Baton>,
+    hold: Arc<Hold>,
+}
+
+impl Left {
+    fn retract(&self) {
+        self.queue
+            .retract(|baton| Arc::ptr_eq(&baton.hold, &self.hold));
+    }
+}
+
+impl Handover {
+    /// Waits until the lock was handed on, or releases it.
+    pub(crate) async fn done(
+        mut self,
+        backend: &Backend,
+        reaper: &Reaper,
+    ) -> Result<Settled, Error> {
+        let mut outcome = timeout(BATON_LIES, &mut self.outcome).await;
+        if let (Err(_), Some(left)) = (&outcome, &self.left) {
+            left.retract();
+            outcome = timeout(left.hold.timeout, &mut self.outcome).await;
+        }
+        let Some(Left { hold, .. }) = self.left.take() else {
+            return Ok(Settled::Done);
+        };
+        let (debt, perhaps_moved) = match outcome {
+            Ok(Ok(Outcome::Settled(settled))) => return Ok(settled),
+            Ok(Ok(Outcome::Failed(error))) => return Err(error),
+            Ok(Ok(Outcome::Returned {
+                debt,
+                perhaps_moved,
+            })) => (debt, perhaps_moved),
+            // Whoever took it was not polled since.
+            Ok(Err(_)) | Err(_) => (Debt::new(hold, reaper), true),
+        };
+        Ok(match debt.pay(backend).await? {
+            Settled::Absent { repeated } => Settled::Absent {
+                repeated: repeated || perhaps_moved,
+            },
+            Settled::Done => Settled::Done,
+        })
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        if let Some(left) = self.left.take() {
+            self.runtime.spawn(async move {
+                sleep(BATON_LIES).await;
+                left.retract();
+            });
         }
     }
 }
