@@ -1,50 +1,462 @@
-//! wip
+//! The hand-over between waiters of one process, and what others get of the lock meanwhile.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
-use redlatch::*;
-use redlatch_testkit::Server;
-use std::time::*;
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn speed() {
-    let server = Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
-    let lock = client.lock("k");
-    let c0 = server
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ErrorKind, LockGuard, Owner, ReentrantLock};
+use redlatch_testkit::{Reply, Server};
+use support::probe::{acquiring, begin, eventually_heard, kind, millis, secs, soon, stranger};
+use support::scene::Scene;
+use support::{builder, client, eventually, eventually_idle, sha};
+
+/// How often the server ran a command.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats = server
         .connection()
         .command(&["INFO", "commandstats"])
-        .text()
+        .text();
+    let line = stats
         .lines()
-        .find(|l| l.starts_with("cmdstat_evalsha"))
-        .map(str::to_owned);
-    let t = Instant::now();
-    let tasks: Vec<_> = (0..64)
-        .map(|_| {
-            let lock = lock.clone();
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Takes and gives back the lock, again and again, each time for an owner of its own.
+async fn turns(lock: ReentrantLock, sections: usize) {
+    let lock = stranger(&lock);
+    for _ in 0..sections {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    }
+}
+
+/// Waits until so many calls of this client stand in line and the one at the front is parked.
+async fn eventually_waiting(client: &Client, calls: usize) {
+    let waiting = format!("waiting: {calls}, channels: 1,");
+    eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
+}
+
+async fn nothing_left(server: &Server, client: &Client) {
+    eventually_idle(client).await;
+    assert_eq!(server.connection().keys(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handing_on_takes_one_request_and_no_message() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    turns(lock.clone(), 1).await; // the scripts are known from here on
+    let guard = lock.lock().await.unwrap();
+    let tasks: Vec<_> = (0..20)
+        .map(|_| tokio::spawn(turns(lock.clone(), 1)))
+        .collect();
+    eventually_waiting(&client, 20).await;
+    eventually_heard(&server, "k", 1).await;
+    let before = (calls(&server, "evalsha"), calls(&server, "publish"));
+    guard.unlock().await.unwrap();
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    // 20 moves and the last release; moves that the scheduler left undone would show as two more each.
+    let requests = calls(&server, "evalsha") - before.0;
+    assert!((21..=25).contains(&requests), "{requests} requests");
+    assert!(calls(&server, "publish") - before.1 <= 3);
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test]
+async fn reentry_of_the_holder_comes_first_and_inner_releases_hand_nothing_on() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let outer = lock.lock().await.unwrap();
+    let waiter = acquiring(&lock);
+    eventually_waiting(&client, 1).await;
+    eventually_heard(&server, "k", 1).await;
+    let inner = soon(lock.lock()).await.unwrap();
+    inner.unlock().await.unwrap();
+    assert_eq!(lock.hold_count().await.unwrap(), 1);
+    assert!(!waiter.is_finished());
+    outer.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test]
+async fn each_hold_has_its_own_lease_fixed_beside_renewed() {
+    let server = Server::start();
+    let client = builder(server.url())
+        .watchdog_lease(secs(3))
+        .build()
+        .await
+        .unwrap();
+    let renewed = client.lock("k");
+    let fixed = renewed.clone().lease(secs(60));
+    let first = renewed.lock().await.unwrap();
+    let waiter = acquiring(&fixed);
+    eventually_waiting(&client, 1).await;
+    eventually_heard(&server, "k", 1).await;
+    first.unlock().await.unwrap();
+    let second = soon(waiter).await.unwrap().unwrap();
+    let ttl = server.connection().pttl("k");
+    assert!((55_000..=60_000).contains(&ttl), "the fixed lease: {ttl}");
+
+    let waiter = acquiring(&renewed);
+    eventually_waiting(&client, 1).await;
+    eventually("it waits", async || {
+        format!("{client:?}").contains("locks: 1")
+    })
+    .await;
+    eventually_heard(&server, "k", 1).await;
+    second.unlock().await.unwrap();
+    let third = soon(waiter).await.unwrap().unwrap();
+    let ttl = server.connection().pttl("k");
+    assert!((1_500..=3_000).contains(&ttl), "the watchdog's: {ttl}");
+    tokio::time::sleep(secs(4)).await;
+    third.verify().await.unwrap();
+    third.unlock().await.unwrap();
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test]
+async fn server_out_of_memory_moves_the_lock_all_the_same() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    turns(lock.clone(), 1).await;
+    let guard = lock.lock().await.unwrap();
+    let waiter = acquiring(&lock);
+    eventually_waiting(&client, 1).await;
+    eventually_heard(&server, "k", 1).await;
+    let mut admin = server.connection();
+    // The script must be known: a server without memory takes no new one.
+    let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lock_move.lua"));
+    admin.command(&["SCRIPT", "LOAD", &source.unwrap()]);
+    admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    guard.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test]
+async fn reply_to_a_move_that_is_lost_does_no_harm() {
+    let scene = Scene::open(|builder| builder).await;
+    let lock = scene.client.lock("k");
+    for _ in 0..50 {
+        let guard = lock.lock().await.unwrap();
+        let waiter = acquiring(&lock);
+        eventually_waiting(&scene.client, 1).await;
+        eventually_heard(&scene.server, "k", 1).await;
+        scene.proxy.cut_reply_to(sha("lock_move"));
+        soon(guard.unlock()).await.unwrap();
+        let guard = soon(waiter).await.unwrap().unwrap();
+        assert!(!scene.proxy.cut_reply_armed(), "the lock was moved");
+        assert_eq!(scene.levels("k"), 1);
+        guard.unlock().await.unwrap();
+    }
+    nothing_left(&scene.server, &scene.client).await;
+}
+
+#[tokio::test]
+async fn move_that_arrives_late_leaves_the_next_holder_alone() {
+    let scene = Scene::open(|builder| builder).await;
+    let lock = scene.client.lock("k");
+    let guard = lock.lock().await.unwrap();
+    let waiter = acquiring(&lock);
+    eventually_waiting(&scene.client, 1).await;
+    eventually_heard(&scene.server, "k", 1).await;
+    let mut parcel = scene.proxy.hold_request(sha("lock_move"));
+    let unlock = tokio::spawn(guard.unlock());
+    soon(parcel.caught()).await;
+    soon(unlock).await.unwrap().unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    let next = scene.other.lock("k").lock().await.unwrap();
+    soon(parcel.deliver()).await;
+    next.verify().await.unwrap();
+    assert_eq!(scene.levels("k"), 1);
+    next.unlock().await.unwrap();
+    nothing_left(&scene.server, &scene.client).await;
+}
+
+#[tokio::test]
+async fn waiter_that_leaves_while_the_lock_moves_to_it_gives_it_to_the_next() {
+    let scene = Scene::open(|builder| builder.command_timeout(secs(2))).await;
+    let lock = scene.client.lock("k");
+    for others in [0, 1] {
+        let guard = lock.lock().await.unwrap();
+        let leaving = acquiring(&lock);
+        eventually_waiting(&scene.client, 1).await;
+        eventually_heard(&scene.server, "k", 1).await;
+        let staying: Vec<_> = (0..others).map(|_| acquiring(&lock)).collect();
+        eventually_waiting(&scene.client, 1 + others).await;
+        let before = calls(&scene.server, "evalsha");
+        scene.proxy.hold_replies();
+        let unlock = tokio::spawn(guard.unlock());
+        eventually("the lock was moved", async || {
+            calls(&scene.server, "evalsha") > before
+        })
+        .await;
+        leaving.abort();
+        scene.proxy.release_replies();
+        soon(unlock).await.unwrap().unwrap();
+        for waiter in staying {
+            soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        }
+        nothing_left(&scene.server, &scene.client).await;
+    }
+}
+
+/// A future that shares its task with the releaser may not be polled before the release is done.
+#[tokio::test]
+async fn waiter_that_nobody_polls_holds_nobody_up() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let elsewhere = support::client(&server).await;
+    let lock = client.lock("k");
+    for dropped in [false, true] {
+        let guard = lock.lock().await.unwrap();
+        let sleeping = stranger(&lock);
+        let sleeping = begin(async move { sleeping.lock().await }).await;
+        if dropped {
+            drop(guard);
+        } else {
+            soon(guard.unlock()).await.unwrap();
+        }
+        let other = soon(elsewhere.lock("k").lock()).await.unwrap();
+        other.unlock().await.unwrap();
+        soon(sleeping).await.unwrap().unlock().await.unwrap();
+    }
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test]
+async fn hold_that_was_gone_is_told_and_the_waiter_takes_the_lock_afresh() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let guard = lock.lock().await.unwrap();
+    let waiter = acquiring(&lock);
+    eventually_waiting(&client, 1).await;
+    eventually_heard(&server, "k", 1).await;
+    server.connection().command(&["DEL", "k"]);
+    assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+
+    let guard = lock.lock().await.unwrap();
+    let waiter = acquiring(&lock);
+    eventually_waiting(&client, 1).await;
+    eventually_heard(&server, "k", 1).await;
+    let mut foreign = server.connection();
+    foreign.command(&["DEL", "k"]);
+    foreign.command(&["HSET", "k", "somebody:1", "1"]);
+    foreign.command(&["PEXPIRE", "k", "60000"]);
+    assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
+    assert!(!waiter.is_finished());
+    foreign.command(&["DEL", "k"]);
+    foreign.command(&["PUBLISH", "redisson_lock__channel:{k}", "0"]);
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn force_unlock_in_the_middle_of_a_streak_is_told_before_the_next_gets_in() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let operator = support::client(&server).await;
+    let inside = Arc::new(Mutex::new(BTreeMap::new()));
+    let tasks: Vec<_> = (0..8)
+        .map(|task| {
+            let (lock, inside) = (stranger(&client.lock("k")), inside.clone());
             tokio::spawn(async move {
+                let mut lost = 0;
                 for _ in 0..100 {
-                    lock.lock().await.unwrap().unlock().await.unwrap();
+                    let guard = lock.lock().await.unwrap();
+                    {
+                        let mut inside = inside.lock().unwrap();
+                        let others_are_lost =
+                            inside.values().all(|other: &LockGuard| other.is_lost());
+                        assert!(guard.is_lost() || others_are_lost);
+                        inside.insert(task, guard);
+                    }
+                    tokio::task::yield_now().await;
+                    let guard = inside.lock().unwrap().remove(&task).unwrap();
+                    if let Err(error) = guard.unlock().await {
+                        assert_eq!(error.kind(), ErrorKind::LeaseLost);
+                        lost += 1;
+                    }
                 }
+                lost
             })
         })
         .collect();
-    for t in tasks {
-        t.await.unwrap();
+    let mut forced = 0;
+    while tasks.iter().any(|task| !task.is_finished()) {
+        forced += u32::from(operator.lock("k").force_unlock().await.unwrap());
+        tokio::time::sleep(millis(2)).await;
     }
-    let e = t.elapsed();
-    println!("64 tasks x 100: {e:?}, {:?} a section {client:?}", e / 6400);
-    println!(
-        "{c0:?} {}",
-        server
-            .connection()
-            .command(&["INFO", "commandstats"])
-            .text()
-            .lines()
-            .filter(|l| l.contains("evalsha") || l.contains("publish") || l.contains("subscribe"))
-            .collect::<Vec<_>>()
-            .join("\n")
+    let mut lost = 0;
+    for task in tasks {
+        lost += task.await.unwrap();
+    }
+    println!("freed by force {forced} times, {lost} holders lost it");
+    assert!(forced > 0 && lost <= forced);
+    nothing_left(&server, &client).await;
+}
+
+/// Runs tasks of two clients on one lock for a while; the sections of each, and the longest wait of the second.
+async fn contest(
+    server: &Server,
+    [first, second]: [(&Client, usize); 2],
+) -> (BTreeMap<&'static str, u64>, Duration) {
+    let done = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for (name, (client, count)) in [("first", first), ("second", second)] {
+        for _ in 0..count {
+            let (lock, done) = (stranger(&client.lock("k")), done.clone());
+            tasks.push(tokio::spawn(async move {
+                let (mut sections, mut longest) = (0_u64, Duration::ZERO);
+                while !done.load(Ordering::SeqCst) {
+                    let asked = Instant::now();
+                    let guard = lock.lock().await.unwrap();
+                    longest = longest.max(asked.elapsed());
+                    sections += 1;
+                    guard.unlock().await.unwrap();
+                }
+                (name, sections, longest)
+            }));
+        }
+    }
+    tokio::time::sleep(secs(2)).await;
+    done.store(true, Ordering::SeqCst);
+    let mut sections = BTreeMap::new();
+    let mut longest = Duration::ZERO;
+    for task in tasks {
+        let (name, count, waited) = soon(task).await.unwrap();
+        *sections.entry(name).or_default() += count;
+        if name == "second" {
+            longest = longest.max(waited);
+        }
+    }
+    eventually_idle(first.0).await;
+    eventually_idle(second.0).await;
+    assert_eq!(server.connection().keys(), Vec::<String>::new());
+    println!("sections: {sections:?}, the second's longest wait: {longest:?}");
+    (sections, longest)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_gets_its_turn_beside_many_tasks_here() {
+    let server = Server::start();
+    let (many, one) = (client(&server).await, client(&server).await);
+    let (sections, longest) = contest(&server, [(&many, 8), (&one, 1)]).await;
+    assert!(sections["second"] >= 20, "{sections:?}");
+    assert!(longest < secs(1), "{longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_tasks_of_two_processes_take_turns() {
+    let server = Server::start();
+    let (one, other) = (client(&server).await, client(&server).await);
+    let (sections, longest) = contest(&server, [(&one, 1), (&other, 1)]).await;
+    let least = sections.values().min().unwrap();
+    let all: u64 = sections.values().sum();
+    assert!(
+        least * 4 >= all,
+        "each gets a quarter at least: {sections:?}"
     );
-    let t = Instant::now();
-    for _ in 0..2000 {
-        lock.lock().await.unwrap().unlock().await.unwrap();
+    assert!(longest < secs(1), "{longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shorter_streaks_give_others_more() {
+    let server = Server::start();
+    let share = async |streak| {
+        let many = Client::builder()
+            .url(server.url())
+            .streak(streak)
+            .build()
+            .await
+            .unwrap();
+        let one = client(&server).await;
+        let (sections, _) = contest(&server, [(&many, 8), (&one, 1)]).await;
+        many.close().await;
+        one.close().await;
+        sections["second"] as f64 / sections.values().sum::<u64>() as f64
+    };
+    let (short, long) = (share(0).await, share(1_000).await);
+    assert!(
+        short > long,
+        "{short} of the turns beside streaks of none, {long} beside long ones"
+    );
+}
+
+/// As a thread of Redisson does that unlocks and locks again at once: it never holds back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_client_that_takes_again_at_once_leaves_us_a_share() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let foreign = {
+        let (mut connection, done) = (server.connection(), done.clone());
+        std::thread::spawn(move || {
+            let take = "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], ARGV[1], 1) \
+                        redis.call('PEXPIRE', KEYS[1], 30000) return 1 end return 0";
+            let free = "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[2], 0) return 1";
+            let mut sections = 0_u64;
+            while !done.load(Ordering::SeqCst) {
+                if connection.command(&["EVAL", take, "1", "k", "java:1"]) == Reply::Int(1) {
+                    sections += 1;
+                    connection.command(&["EVAL", free, "2", "k", "redisson_lock__channel:{k}"]);
+                }
+            }
+            sections
+        })
+    };
+    let tasks: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(turns(client.lock("k"), 50)))
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(secs(60), task)
+            .await
+            .expect("within a minute")
+            .unwrap();
     }
-    println!("uncontended {:?} a section", t.elapsed() / 2000);
+    done.store(true, Ordering::SeqCst);
+    println!(
+        "sections: ours 200, the foreign client's {}",
+        foreign.join().unwrap()
+    );
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test]
+async fn owner_named_in_two_processes_is_not_moved_away_from_itself() {
+    let server = Server::start();
+    let (here, there) = (client(&server).await, client(&server).await);
+    let owner = Owner::named("req-7");
+    let (ours, theirs) = (
+        here.lock("k").owned_by(&owner),
+        there.lock("k").owned_by(&owner),
+    );
+    let (first, second) = (ours.lock().await.unwrap(), theirs.lock().await.unwrap());
+    let waiter = acquiring(&here.lock("k"));
+    eventually_heard(&server, "k", 1).await;
+    soon(first.unlock()).await.unwrap();
+    assert!(!waiter.is_finished(), "the other process holds it still");
+    second.verify().await.unwrap();
+    second.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    nothing_left(&server, &here).await;
 }

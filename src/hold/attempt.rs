@@ -217,6 +217,10 @@ impl<'a> Attempt<'a> {
         let Order { anchor, term, .. } = self.order;
         self.hold.granted(sent, *term, anchor.settings.max_hold);
         for displaced in self.queue.install(&self.hold) {
+            if displaced.is_live() {
+                // Somebody freed the lock by force, and the answers of both may have come in the wrong order.
+                self.hold.lock().schedule.check(Moment::now());
+            }
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
         anchor.watchdog.watch(&self.hold);

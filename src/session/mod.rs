@@ -169,6 +169,7 @@ impl fmt::Debug for Session {
             .field("client_id", &self.client_id)
             .field("locks", &self.queues.len())
             .field("holds", &self.watchdog.len())
+            .field("waiting", &self.queues.in_line())
             .field("channels", &self.hub.len())
             .finish_non_exhaustive()
     }

@@ -89,6 +89,11 @@ impl<B> Queues<B> {
         self.0.iter().flat_map(|queue| queue.holds()).collect()
     }
 
+    /// How many calls stand in line for a lock.
+    pub(crate) fn in_line(&self) -> usize {
+        self.0.iter().map(|queue| queue.lock().in_line).sum()
+    }
+
     /// How many lock names are in use.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
