@@ -287,9 +287,8 @@ fn report(history: &History, holds: &[Hold], gaps: &[Gap], errors: &[String]) {
 
 fn percentiles(times: &mut [Duration]) -> String {
     times.sort();
-    let at = |percent: usize| {
-        times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
-    };
+    let last = times.len().saturating_sub(1);
+    let at = |percent: usize| times.get(last * percent / 100).copied().unwrap_or_default();
     format!("p50 {:?}, p99 {:?}, max {:?}", at(50), at(99), at(100))
 }
 
