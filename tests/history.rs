@@ -12,6 +12,7 @@ mod history;
 mod stats;
 
 use std::env;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use history::History;
@@ -99,15 +100,6 @@ fn processes_share_locks_without_overlap_loss_or_leftover() {
         connections(&mut connection) == connections_before
     });
 
-    std::fs::write(
-        "/tmp/c_hist.log",
-        history
-            .events
-            .iter()
-            .map(|e| format!("{e}\n"))
-            .collect::<String>(),
-    )
-    .unwrap();
     let holds = holds(&history);
     let gaps = gaps(&history, &holds);
     report(&history, &holds, &gaps, &errors);
@@ -127,11 +119,13 @@ fn processes_share_locks_without_overlap_loss_or_leftover() {
         held_after_death(&history, &holds),
     ]
     .concat();
-    assert!(
-        violations.is_empty(),
-        "{} violations: {violations:#?}",
-        violations.len()
-    );
+    if !violations.is_empty() {
+        let path = format!("{}/history-{seed}", env!("CARGO_TARGET_TMPDIR"));
+        let lines: Vec<String> = history.events.iter().map(ToString::to_string).collect();
+        fs::write(&path, lines.join("\n")).expect("write the history");
+        let first = &violations[..violations.len().min(20)];
+        panic!("{} violations, see {path}: {first:#?}", violations.len());
+    }
     assert!(closed, "connections are left when every process has ended");
 }
 
@@ -162,8 +156,10 @@ fn paused_holder_knows_at_once_that_it_lost_the_lock() {
     holder.event(Op::Acquire, Step::Ok);
     other.say("take a - 0");
     other.event(Op::Acquire, Step::Invoke);
+    // What it does first when it goes on is to look: no task of its runtime could have told it before.
+    holder.say("block");
+    holder.event(Op::Stay, Step::Invoke);
     holder.pause();
-    // What it does first when it goes on.
     holder.say("look");
     holder.say("give");
     std::thread::sleep(puppet::LEASE * 2);
@@ -231,17 +227,14 @@ fn processes_hand_a_lock_over_by_messages() {
         holder.say("give");
         let released = holder.event(Op::Release, Step::Invoke).at;
         let granted = waiter.event(Op::Acquire, Step::Ok).at;
-        waits.push(Duration::from_nanos(granted - released));
+        let wait = Duration::from_nanos(granted - released);
+        // By a poll it would be 4.5 seconds.
+        assert!(wait < Duration::from_secs(2), "{wait:?}");
+        waits.push(wait);
     }
     let total: Duration = waits.iter().sum();
     println!("{HAND_OVERS} hand-overs: {}", percentiles(&mut waits));
-    // By polls it would be 4.5 seconds each.
     assert!(total < Duration::from_secs(20), "{total:?}");
-    assert!(
-        waits.iter().all(|wait| *wait < Duration::from_secs(2)),
-        "{:?}",
-        waits.last()
-    );
 }
 
 fn puppets(server: &Server) -> [Worker; 2] {
@@ -294,9 +287,8 @@ fn report(history: &History, holds: &[Hold], gaps: &[Gap], errors: &[String]) {
 
 fn percentiles(times: &mut [Duration]) -> String {
     times.sort();
-    let at = |percent: usize| {
-        times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
-    };
+    let last = times.len().saturating_sub(1);
+    let at = |percent: usize| times.get(last * percent / 100).copied().unwrap_or_default();
     format!("p50 {:?}, p99 {:?}, max {:?}", at(50), at(99), at(100))
 }
 

@@ -3,10 +3,10 @@
 use std::io::{self, BufRead, Write};
 use std::process::exit;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
 use std::thread;
 
 use redlatch::LockGuard;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::event::{Event, Op, Step, now};
 use super::leftover::Quiet;
@@ -93,8 +93,8 @@ pub(crate) fn deadline(guard: &LockGuard) -> u64 {
 }
 
 /// The commands of the process that started this one, `end` the last. If it ends before, so does this one.
-pub(crate) fn commands() -> mpsc::Receiver<String> {
-    let (sender, commands) = mpsc::channel();
+pub(crate) fn commands() -> UnboundedReceiver<String> {
+    let (sender, commands) = unbounded_channel();
     thread::spawn(move || {
         for line in io::stdin().lock().lines() {
             let Ok(line) = line else { break };

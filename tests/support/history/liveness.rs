@@ -120,8 +120,11 @@ pub(crate) fn delays(history: &History, gaps: &[Gap], promise: Promise) -> Vec<S
         };
         gap.length() > promise.within + grace
     });
-    late.map(|gap| format!("free for {:?} while somebody waited: {gap:?}", gap.length()))
-        .collect()
+    let shown = |gap: &Gap| {
+        let (lock, from, length) = (gap.lock, gap.released, gap.length());
+        format!("lock {lock} was free for {length:?} from {from} on, and somebody waited")
+    };
+    late.map(shown).collect()
 }
 
 /// The locks and times at which an owner gave back its last level.

@@ -11,16 +11,24 @@ use super::journal::{Journal, commands, deadline};
 /// The lease of a puppet's hold when it is renewed.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
-/// Serves `take LOCK OWNER LEASE` (an owner's name or `-`, milliseconds or 0 for a renewed lease), `give`, `look`
-/// and `end`.
-pub(crate) fn play(runtime: &Runtime, journal: Journal, port: u16) {
+/// Serves `take LOCK OWNER LEASE` (an owner's name or `-`, milliseconds or 0 for a renewed lease), `give`, `look`,
+/// `block` and `end`.
+pub(crate) fn play(runtime: &Runtime, journal: &Journal, port: u16) {
     let builder = Client::builder()
         .url(format!("redis://127.0.0.1:{port}"))
         .watchdog_lease(LEASE);
     let client = runtime.block_on(builder.build()).expect("the server is up");
     let alone = Owner::unique();
     let mut held: Option<(LockGuard, u32)> = None;
-    for command in commands() {
+    let mut commands = commands();
+    let mut blocked = false;
+    loop {
+        let command = if blocked {
+            commands.blocking_recv()
+        } else {
+            runtime.block_on(commands.recv())
+        };
+        let command = command.expect("there is always an end");
         let note = |op, step, guard, deadline| journal.note((0, 0), op, step, guard, deadline);
         match command.split(' ').collect::<Vec<_>>()[..] {
             ["take", lock, owner, lease] => {
@@ -54,6 +62,10 @@ pub(crate) fn play(runtime: &Runtime, journal: Journal, port: u16) {
                     Step::Ok
                 };
                 note(Op::Hold, step, *id, deadline(guard));
+            }
+            ["block"] => {
+                blocked = true;
+                note(Op::Stay, Step::Invoke, 0, 0);
             }
             ["give"] => {
                 let (guard, id) = held.take().expect("it holds something");

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tokio::runtime::{Builder, Runtime};
 
 use super::event::{Event, Op, Step, now};
 use super::journal::{Journal, Line};
@@ -188,20 +189,19 @@ pub(crate) fn play() {
     };
     let journal = Journal::new(process.parse().expect("a number"));
     let port = port.parse().expect("a port");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
     match part {
-        ["puppet"] => puppet::play(&runtime, journal, port),
-        ["crew", seed, millis, victim] => runtime.block_on(crew::play(
-            journal,
-            port,
-            seed.parse().expect("a seed"),
-            Duration::from_millis(millis.parse().expect("milliseconds")),
-            *victim == "true",
-        )),
+        // Its one thread is the one that takes commands, so that it can be told to run nothing else.
+        ["puppet"] => puppet::play(&runtime(&mut Builder::new_current_thread()), &journal, port),
+        ["crew", seed, millis, victim] => {
+            let runtime = runtime(Builder::new_multi_thread().worker_threads(2));
+            let seed = seed.parse().expect("a seed");
+            let lasts = Duration::from_millis(millis.parse().expect("milliseconds"));
+            runtime.block_on(crew::play(journal, port, seed, lasts, *victim == "true"));
+        }
         part => panic!("not a part: {part:?}"),
     }
+}
+
+fn runtime(builder: &mut Builder) -> Runtime {
+    builder.enable_all().build().expect("a runtime")
 }
