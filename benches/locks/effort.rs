@@ -44,7 +44,7 @@ pub(crate) const QUICK: Effort = Effort {
     crowd: Duration::from_secs(5),
     smaller_crowds: Duration::from_secs(2),
     wakeups: 250,
-    sections: 4_000,
+    sections: 6_000,
     renewals: 2,
 };
 

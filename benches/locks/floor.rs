@@ -1,9 +1,12 @@
 //! The floor: the scripts of the product, with the same keys and arguments, through the same kind of client, and
 //! nothing around them.
 //!
-//! It keeps no record of holds, renews nothing, draws no numbers, and builds each request once. What the product takes
-//! longer than this is what the product costs.
+//! It keeps no record of holds, renews nothing, and builds each request in advance. What the product takes longer than
+//! this is what the product costs. Each section has another hold number, as the product's have: a server pays for each
+//! text that its scripts have not seen.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fred::clients::Client;
@@ -24,6 +27,10 @@ const LIMIT: Duration = Duration::from_secs(1);
 const CLIENT_ID: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
 const HOLD_NUMBER: &str = "h0123456789abcdef";
 const LEASE: &str = "30000";
+/// In a call's words, behind the script's hash and the number of keys.
+pub(crate) const KEYS_AT: usize = 2;
+/// Enough for a server to have forgotten the first when it comes again.
+const NUMBERS: usize = 4096;
 
 const ACQUIRE: &str = include_str!("../../lua/lock_acquire.lua");
 const REENTER: &str = include_str!("../../lua/lock_reenter.lua");
@@ -50,6 +57,15 @@ pub(crate) struct Call {
 pub(crate) struct Bare {
     pub(crate) acquire: Call,
     pub(crate) release: Call,
+    /// Hold numbers to go through, and which is next.
+    numbers: Arc<(Vec<Value>, AtomicUsize)>,
+}
+
+/// A hold that the floor renews.
+pub(crate) struct Lease {
+    name: String,
+    holder: Holder,
+    number: String,
 }
 
 /// Who holds a lock on the floor; as the fields of the product.
@@ -119,6 +135,7 @@ impl Floor {
             release: self
                 .call(RELEASE, &[name, channel], &release, "released")
                 .await?,
+            numbers: numbers((0..NUMBERS).map(|_| hold_number())),
         })
     }
 
@@ -133,15 +150,19 @@ impl Floor {
             release: self
                 .call(RELEASE, &[name, &channel], &release, "kept")
                 .await?,
+            // The holder's, who is there already.
+            numbers: numbers([HOLD_NUMBER.to_owned()]),
         })
     }
 
-    /// Renews one batch of holds of one owner.
-    pub(crate) async fn renewal(&self, names: &[String], owner: u64) -> Result<Call, Failure> {
-        let Holder { companion, .. } = holder(owner);
-        let args = [companion.as_str(), HOLD_NUMBER, LEASE].repeat(names.len());
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        self.call(RENEW, &names, &args, "1").await
+    /// Renews one batch of [`Lease`]s.
+    pub(crate) async fn renewal(&self, leases: &[Lease]) -> Result<Call, Failure> {
+        let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
+        let args = leases
+            .iter()
+            .flat_map(|lease| [&lease.holder.companion, lease.number.as_str(), LEASE]);
+        self.call(RENEW, &names, &args.collect::<Vec<_>>(), "1")
+            .await
     }
 
     /// Any script, with the first word of the answer that it has to give.
@@ -164,15 +185,39 @@ impl Floor {
     }
 }
 
-/// The fields of a hold that the floor renews, with their values.
-pub(crate) fn hold(owner: u64) -> [String; 4] {
-    let Holder { field, companion } = holder(owner);
-    [field, "1".into(), companion, format!("{HOLD_NUMBER}:1")]
+impl Lease {
+    pub(crate) fn new(name: String, owner: u64) -> Self {
+        Self {
+            name,
+            holder: holder(owner),
+            number: hold_number(),
+        }
+    }
+
+    /// What takes it, with a TTL in milliseconds that a renewal raises.
+    pub(crate) fn commands(&self) -> [Vec<String>; 2] {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let (name, Holder { field, companion }) = (self.name.as_str(), &self.holder);
+        let share = format!("{}:1", self.number);
+        [
+            words(&["HSET", name, field, "1", companion, &share]),
+            words(&["PEXPIRE", name, "10000"]),
+        ]
+    }
 }
 
 /// The channel on which a release is told.
 pub(crate) fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
+}
+
+fn hold_number() -> String {
+    format!("h{:016x}", fastrand::u64(..))
+}
+
+fn numbers(numbers: impl IntoIterator<Item = String>) -> Arc<(Vec<Value>, AtomicUsize)> {
+    let numbers = numbers.into_iter().map(Value::from).collect();
+    Arc::new((numbers, AtomicUsize::new(0)))
 }
 
 fn holder(owner: u64) -> Holder {
@@ -185,19 +230,17 @@ fn holder(owner: u64) -> Holder {
 impl Call {
     /// Sends the call once; an error if the answer is not the expected one.
     pub(crate) async fn send(&self) -> Result<(), Failure> {
-        self.send_with(self.words.clone()).await
+        self.send_words(self.words.clone()).await
     }
 
-    /// Sends the call with another word in the place of one of its keys.
-    pub(crate) async fn send_with_key(&self, index: usize, key: String) -> Result<(), Failure> {
+    /// Sends the call with another word in the place of this one.
+    pub(crate) async fn send_with(&self, index: usize, word: Value) -> Result<(), Failure> {
         let mut words = self.words.clone();
-        if let Some(word) = words.get_mut(2 + index) {
-            *word = key.into();
-        }
-        self.send_with(words).await
+        words[index] = word;
+        self.send_words(words).await
     }
 
-    async fn send_with(&self, words: Vec<Value>) -> Result<(), Failure> {
+    async fn send_words(&self, words: Vec<Value>) -> Result<(), Failure> {
         let options = Options {
             max_attempts: Some(1),
             timeout: Some(LIMIT),
@@ -234,9 +277,15 @@ fn says(frame: &Resp3Frame, word: &str) -> bool {
 impl Section for Bare {
     async fn pass(&self) -> Result<Duration, Failure> {
         let asked = Instant::now();
-        self.acquire.send().await?;
+        let (numbers, next) = &*self.numbers;
+        let number = &numbers[next.fetch_add(1, Ordering::Relaxed) % numbers.len()];
+        self.acquire
+            .send_with(KEYS_AT + 1 + 2, number.clone())
+            .await?;
         let waited = asked.elapsed();
-        self.release.send().await?;
+        self.release
+            .send_with(KEYS_AT + 2 + 2, number.clone())
+            .await?;
         Ok(waited)
     }
 }

@@ -6,7 +6,7 @@ use redlatch_testkit::{Connection, Server};
 use crate::Failure;
 use crate::alternation::{Alternation, median};
 use crate::effort::Effort;
-use crate::floor::{Call, Floor, channel};
+use crate::floor::{Call, Floor, KEYS_AT, channel};
 use crate::report::{Chapter, Figure, Line, Target};
 use crate::section::Section;
 use crate::stats::{self, Stats};
@@ -141,7 +141,7 @@ impl Reference {
         // Every request to unlock has a latch of its own.
         let request = u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..));
         let latch = format!("redisson_unlock_latch:{{{REFERENCE_NAME}}}:{request:032x}");
-        self.release.send_with_key(2, latch).await
+        self.release.send_with(KEYS_AT + 2, latch.into()).await
     }
 
     /// As the client does it after each answer, but out of the way of the measurement.

@@ -13,6 +13,7 @@ use crate::section::Section;
 use crate::waits::Waits;
 
 const NAME: &str = "bench:product";
+/// As long as the product's.
 const FLOOR_NAME: &str = "bench:bottom!";
 /// Calls before the first that counts.
 const WARM_UP: usize = 200;
@@ -76,7 +77,7 @@ fn line(shape: &str, key: &str, product: &Waits, floor: &Waits, target: Target) 
     }
 }
 
-/// Passes both in turns for so long; the two take turns at going first too.
+/// Passes both in turns for so long.
 async fn alternate(
     product: impl Section,
     floor: impl Section,
@@ -92,8 +93,6 @@ async fn alternate(
         while started.elapsed() < span {
             products.push(timed(&product).await?);
             floors.push(timed(&floor).await?);
-            floors.push(timed(&floor).await?);
-            products.push(timed(&product).await?);
         }
         Ok::<_, Failure>((Waits::new(products), Waits::new(floors)))
     });

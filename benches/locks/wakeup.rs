@@ -57,7 +57,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
               clock that all processes share. Floor: a release script that publishes, the message on a subscribed \
               connection, one EVALSHA. The two alternate round by round; the ratio is that of the medians.",
         lines: vec![Line {
-            shape: "unlock here to acquired there".to_owned(),
+            shape: format!(
+                "unlock here to acquired there, {} and {} rounds",
+                product.count(),
+                floor.count()
+            ),
             product: product.summary(),
             floor: floor.summary(),
             figure: Some(Figure::new("wakeup_ratio", ratio, Target::AtMost(1.3))),
