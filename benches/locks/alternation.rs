@@ -1,0 +1,47 @@
+//! Product and floor in turns, so that whatever the machine does meanwhile happens to both.
+
+use crate::Failure;
+
+/// What alternating pairs of blocks brought.
+#[derive(Debug, Default)]
+pub(crate) struct Alternation {
+    pub(crate) product: Vec<f64>,
+    pub(crate) floor: Vec<f64>,
+}
+
+impl Alternation {
+    /// Measures so many pairs; the two take turns at going first too.
+    pub(crate) async fn run(
+        pairs: usize,
+        mut product: impl AsyncFnMut() -> Result<f64, Failure>,
+        mut floor: impl AsyncFnMut() -> Result<f64, Failure>,
+    ) -> Result<Self, Failure> {
+        let mut measured = Self::default();
+        for pair in 0..pairs {
+            if pair % 2 == 0 {
+                measured.product.push(product().await?);
+                measured.floor.push(floor().await?);
+            } else {
+                measured.floor.push(floor().await?);
+                measured.product.push(product().await?);
+            }
+        }
+        Ok(measured)
+    }
+
+    /// The median over the pairs of what the two make together.
+    pub(crate) fn median(&self, of: impl Fn(f64, f64) -> f64) -> f64 {
+        let pairs = self.product.iter().zip(&self.floor);
+        median(pairs.map(|(product, floor)| of(*product, *floor)).collect())
+    }
+}
+
+/// The middle of the values, or the mean of the two in the middle; NaN of none.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match (values.len(), values.len() / 2) {
+        (0, _) => f64::NAN,
+        (count, middle) if count % 2 == 1 => values[middle],
+        (_, middle) => values[middle - 1].midpoint(values[middle]),
+    }
+}

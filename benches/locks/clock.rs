@@ -1,0 +1,20 @@
+//! The clock that all processes of one machine share.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time since the machine started: the same in every process.
+pub(crate) fn now() -> Duration {
+    read(ClockId::Monotonic)
+}
+
+/// Processor time that this process has spent, in all its threads.
+pub(crate) fn processor_time() -> Duration {
+    read(ClockId::ProcessCPUTime)
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,71 @@
+//! Many tasks that pass sections at the same time.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::Failure;
+use crate::section::Section;
+use crate::waits::Waits;
+
+/// What a crowd did.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    /// How long it was let run.
+    pub(crate) span: Duration,
+    /// Sections that were passed within that time.
+    pub(crate) sections: usize,
+    /// Tasks that passed at least one of them.
+    pub(crate) served: usize,
+    /// The wait of every call, those that were granted only after the end too: a task that starved is seen here.
+    pub(crate) waits: Waits,
+}
+
+impl Crowd {
+    /// One task for each section, all for so long; a task passes its section again as soon as it has passed.
+    pub(crate) async fn run<S: Section>(
+        sections: impl IntoIterator<Item = S>,
+        span: Duration,
+    ) -> Result<Self, Failure> {
+        let end = Instant::now() + span;
+        let mut tasks = JoinSet::new();
+        for section in sections {
+            tasks.spawn(pass_until(section, end));
+        }
+        let (mut waits, mut passed, mut served) = (Vec::new(), 0, 0);
+        while let Some(ended) = tasks.join_next().await {
+            let (own_waits, own_passed) = ended??;
+            waits.extend(own_waits);
+            passed += own_passed;
+            served += usize::from(own_passed > 0);
+        }
+        Ok(Self {
+            span,
+            sections: passed,
+            served,
+            waits: Waits::new(waits),
+        })
+    }
+
+    pub(crate) fn per_second(&self) -> f64 {
+        self.sections as f64 / self.span.as_secs_f64()
+    }
+
+    /// How long a task waits if everybody gets the same: one section of each, at the mean time of a section.
+    pub(crate) fn fair_share(&self, tasks: usize) -> Duration {
+        self.span
+            .mul_f64(tasks as f64 / self.sections.max(1) as f64)
+    }
+}
+
+async fn pass_until(
+    section: impl Section,
+    end: Instant,
+) -> Result<(Vec<Duration>, usize), Failure> {
+    let (mut waits, mut passed) = (Vec::new(), 0);
+    while Instant::now() < end {
+        waits.push(section.pass().await?);
+        passed += usize::from(Instant::now() < end);
+    }
+    Ok((waits, passed))
+}

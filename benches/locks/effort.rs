@@ -1,0 +1,62 @@
+//! How long everything is measured.
+
+use std::time::Duration;
+
+/// How much time each shape is given.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// For calls that alternate one by one with those of the floor.
+    pub(crate) calls: Duration,
+    /// One block of a pair that alternates.
+    pub(crate) block: Duration,
+    pub(crate) pairs: usize,
+    /// One run without a break in which waits are collected.
+    pub(crate) waits: Duration,
+    /// One run of many processes, the largest crowd and the others.
+    pub(crate) crowd: Duration,
+    pub(crate) smaller_crowds: Duration,
+    pub(crate) wakeups: usize,
+    /// Sections in one phase, when the server's own time is measured.
+    pub(crate) sections: usize,
+    /// Phases in which leases are renewed.
+    pub(crate) renewals: usize,
+}
+
+/// For the record: below ten minutes.
+pub(crate) const FULL: Effort = Effort {
+    calls: Duration::from_secs(20),
+    block: Duration::from_secs(1),
+    pairs: 15,
+    waits: Duration::from_secs(20),
+    crowd: Duration::from_secs(20),
+    smaller_crowds: Duration::from_secs(20),
+    wakeups: 1000,
+    sections: 20_000,
+    renewals: 4,
+};
+
+/// For scripts: below 90 seconds.
+pub(crate) const QUICK: Effort = Effort {
+    calls: Duration::from_secs(4),
+    block: Duration::from_millis(300),
+    pairs: 10,
+    waits: Duration::from_secs(4),
+    crowd: Duration::from_secs(5),
+    smaller_crowds: Duration::from_secs(2),
+    wakeups: 250,
+    sections: 6_000,
+    renewals: 2,
+};
+
+/// To see that the suite works; its figures mean nothing.
+pub(crate) const TRIAL: Effort = Effort {
+    calls: Duration::from_millis(300),
+    block: Duration::from_millis(50),
+    pairs: 3,
+    waits: Duration::from_millis(500),
+    crowd: Duration::from_secs(1),
+    smaller_crowds: Duration::from_millis(300),
+    wakeups: 10,
+    sections: 300,
+    renewals: 1,
+};

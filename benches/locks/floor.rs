@@ -1,0 +1,307 @@
+//! The floor: the scripts of the product, with the same keys and arguments, through the same kind of client, and
+//! nothing around them.
+//!
+//! It keeps no record of holds, renews nothing, and builds each request in advance. What the product takes longer than
+//! this is what the product costs. Each section has another hold number, as the product's have: a server pays for each
+//! text that its scripts have not seen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fred::clients::Client;
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, Resp3Frame};
+use fred::types::config::{
+    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig,
+};
+use fred::types::{ClusterHash, CustomCommand, Message, RespVersion, Value};
+use tokio::sync::broadcast;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::Failure;
+use crate::section::Section;
+
+/// The longest that a command may take: the product's default.
+const LIMIT: Duration = Duration::from_secs(1);
+/// As long as those of the product.
+const CLIENT_ID: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
+const HOLD_NUMBER: &str = "h0123456789abcdef";
+const LEASE: &str = "30000";
+/// In a call's words, behind the script's hash and the number of keys.
+pub(crate) const KEYS_AT: usize = 2;
+/// Enough for a server to have forgotten the first when it comes again.
+const NUMBERS: usize = 4096;
+
+const ACQUIRE: &str = include_str!("../../lua/lock_acquire.lua");
+const REENTER: &str = include_str!("../../lua/lock_reenter.lua");
+const RELEASE: &str = include_str!("../../lua/lock_release.lua");
+const RENEW: &str = include_str!("../../lua/lock_renew.lua");
+
+/// A connection with nothing around it, with the options of the product's.
+pub(crate) struct Floor {
+    client: Client,
+    _connection: AbortOnDropHandle<Result<(), fred::error::Error>>,
+}
+
+/// A script with its keys and arguments, loaded and ready to be sent.
+#[derive(Clone)]
+pub(crate) struct Call {
+    client: Client,
+    words: Vec<Value>,
+    /// The first word of the only answer that is right.
+    expected: &'static str,
+}
+
+/// Two calls that take a lock, or one more level of it, and give it back.
+#[derive(Clone)]
+pub(crate) struct Bare {
+    pub(crate) acquire: Call,
+    pub(crate) release: Call,
+    /// Hold numbers to go through, and which is next.
+    numbers: Arc<(Vec<Value>, AtomicUsize)>,
+}
+
+/// A hold that the floor renews.
+pub(crate) struct Lease {
+    name: String,
+    holder: Holder,
+    number: String,
+}
+
+/// Who holds a lock on the floor; as the fields of the product.
+struct Holder {
+    field: String,
+    companion: String,
+}
+
+impl Floor {
+    pub(crate) async fn connect(url: &str) -> Result<Self, Failure> {
+        let mut config = Config::from_url(url)?;
+        config.version = RespVersion::RESP3;
+        config.fail_fast = true;
+        let connection = ConnectionConfig {
+            connection_timeout: LIMIT * 2,
+            internal_command_timeout: LIMIT,
+            max_command_attempts: 1,
+            tcp: TcpConfig {
+                nodelay: Some(true),
+                ..TcpConfig::default()
+            },
+            ..ConnectionConfig::default()
+        };
+        let performance = PerformanceConfig {
+            default_command_timeout: LIMIT,
+            broadcast_channel_capacity: 4096,
+            ..PerformanceConfig::default()
+        };
+        let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
+        policy.set_jitter(50);
+        let client = Client::new(config, Some(performance), Some(connection), Some(policy));
+        let connection = AbortOnDropHandle::new(client.connect());
+        client.wait_for_connect().await?;
+        Ok(Self {
+            client,
+            _connection: connection,
+        })
+    }
+
+    /// The messages of a channel from now on.
+    pub(crate) async fn listen(
+        &self,
+        channel: &str,
+    ) -> Result<broadcast::Receiver<Message>, Failure> {
+        let messages = self.client.message_rx();
+        self.client.subscribe(channel).await?;
+        Ok(messages)
+    }
+
+    /// Takes a lock and gives it back, as the product does it for an owner that holds nothing.
+    pub(crate) async fn section(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
+        self.section_heard_on(&channel(name), name, owner).await
+    }
+
+    /// The same, with the release told on another channel.
+    pub(crate) async fn section_heard_on(
+        &self,
+        channel: &str,
+        name: &str,
+        owner: u64,
+    ) -> Result<Bare, Failure> {
+        let Holder { field, companion } = holder(owner);
+        let acquire = [&field, &companion, HOLD_NUMBER, "1", LEASE, "take"];
+        let release = [&field, &companion, HOLD_NUMBER, "0", "0", "PUBLISH"];
+        Ok(Bare {
+            acquire: self.call(ACQUIRE, &[name], &acquire, "granted").await?,
+            release: self
+                .call(RELEASE, &[name, channel], &release, "released")
+                .await?,
+            numbers: numbers((0..NUMBERS).map(|_| hold_number())),
+        })
+    }
+
+    /// Takes a second level of a lock and gives it back, as the product does it for the holder.
+    pub(crate) async fn second_level(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
+        let Holder { field, companion } = holder(owner);
+        let channel = channel(name);
+        let reenter = [&field, &companion, HOLD_NUMBER, "2", LEASE];
+        let release = [&field, &companion, HOLD_NUMBER, "1", "0", "PUBLISH"];
+        Ok(Bare {
+            acquire: self.call(REENTER, &[name], &reenter, "granted").await?,
+            release: self
+                .call(RELEASE, &[name, &channel], &release, "kept")
+                .await?,
+            // The holder's, who is there already.
+            numbers: numbers([HOLD_NUMBER.to_owned()]),
+        })
+    }
+
+    /// Renews one batch of [`Lease`]s.
+    pub(crate) async fn renewal(&self, leases: &[Lease]) -> Result<Call, Failure> {
+        let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
+        let args = leases
+            .iter()
+            .flat_map(|lease| [&lease.holder.companion, lease.number.as_str(), LEASE]);
+        self.call(RENEW, &names, &args.collect::<Vec<_>>(), "1")
+            .await
+    }
+
+    /// Any script, with the first word of the answer that it has to give.
+    pub(crate) async fn call(
+        &self,
+        source: &str,
+        keys: &[&str],
+        args: &[&str],
+        expected: &'static str,
+    ) -> Result<Call, Failure> {
+        let load = CustomCommand::new_static("SCRIPT", None, false);
+        let hash: String = self.client.custom(load, vec!["LOAD", source]).await?;
+        let mut words: Vec<Value> = vec![hash.into(), (keys.len() as i64).into()];
+        words.extend(keys.iter().chain(args).map(|word| Value::from(*word)));
+        Ok(Call {
+            client: self.client.clone(),
+            words,
+            expected,
+        })
+    }
+}
+
+impl Lease {
+    pub(crate) fn new(name: String, owner: u64) -> Self {
+        Self {
+            name,
+            holder: holder(owner),
+            number: hold_number(),
+        }
+    }
+
+    /// What takes it, with a TTL in milliseconds that a renewal raises.
+    pub(crate) fn commands(&self) -> [Vec<String>; 2] {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let (name, Holder { field, companion }) = (self.name.as_str(), &self.holder);
+        let share = format!("{}:1", self.number);
+        [
+            words(&["HSET", name, field, "1", companion, &share]),
+            words(&["PEXPIRE", name, "10000"]),
+        ]
+    }
+}
+
+/// The channel on which a release is told.
+pub(crate) fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+fn hold_number() -> String {
+    format!("h{:016x}", fastrand::u64(..))
+}
+
+fn numbers(numbers: impl IntoIterator<Item = String>) -> Arc<(Vec<Value>, AtomicUsize)> {
+    let numbers = numbers.into_iter().map(Value::from).collect();
+    Arc::new((numbers, AtomicUsize::new(0)))
+}
+
+fn holder(owner: u64) -> Holder {
+    Holder {
+        field: format!("{CLIENT_ID}:{owner}"),
+        companion: format!("|{CLIENT_ID}:{owner}"),
+    }
+}
+
+impl Call {
+    /// Sends the call once; an error if the answer is not the expected one.
+    pub(crate) async fn send(&self) -> Result<(), Failure> {
+        self.send_words(self.words.clone()).await
+    }
+
+    /// Sends the call with another word in the place of this one.
+    pub(crate) async fn send_with(&self, index: usize, word: Value) -> Result<(), Failure> {
+        let mut words = self.words.clone();
+        words[index] = word;
+        self.send_words(words).await
+    }
+
+    async fn send_words(&self, words: Vec<Value>) -> Result<(), Failure> {
+        let options = Options {
+            max_attempts: Some(1),
+            timeout: Some(LIMIT),
+            ..Options::default()
+        };
+        let command = CustomCommand::new_static("EVALSHA", ClusterHash::FirstKey, false);
+        let frame = self
+            .client
+            .with_options(&options)
+            .custom_raw(command, words)
+            .await?;
+        if says(&frame, self.expected) {
+            Ok(())
+        } else {
+            let expected = self.expected;
+            Err(format!("the floor was answered {frame:?}, and expects {expected:?}: do its arguments still fit the scripts in lua/?").into())
+        }
+    }
+}
+
+/// Whether the answer is this word, or begins with it.
+fn says(frame: &Resp3Frame, word: &str) -> bool {
+    match frame {
+        Resp3Frame::Array { data, .. } => data.first().is_some_and(|first| says(first, word)),
+        Resp3Frame::BlobString { data, .. } | Resp3Frame::SimpleString { data, .. } => {
+            **data == *word.as_bytes()
+        }
+        Resp3Frame::Number { data, .. } => word.parse() == Ok(*data),
+        Resp3Frame::Null => word == "nil",
+        _ => false,
+    }
+}
+
+impl Section for Bare {
+    async fn pass(&self) -> Result<Duration, Failure> {
+        let asked = Instant::now();
+        let (numbers, next) = &*self.numbers;
+        let number = &numbers[next.fetch_add(1, Ordering::Relaxed) % numbers.len()];
+        self.acquire
+            .send_with(KEYS_AT + 1 + 2, number.clone())
+            .await?;
+        let waited = asked.elapsed();
+        self.release
+            .send_with(KEYS_AT + 2 + 2, number.clone())
+            .await?;
+        Ok(waited)
+    }
+}
+
+impl Bare {
+    /// A round trip: the mean of one task's calls, one after the other, for so long.
+    pub(crate) async fn round_trip(&self, span: Duration) -> Result<Duration, Failure> {
+        let bare = self.clone();
+        let calls = tokio::spawn(async move {
+            let (started, mut calls) = (Instant::now(), 0);
+            while started.elapsed() < span {
+                bare.pass().await?;
+                calls += 2;
+            }
+            Ok::<_, Failure>(started.elapsed() / calls.max(1))
+        });
+        calls.await?
+    }
+}

@@ -1,0 +1,227 @@
+//! Processes that want one name, with one task each or with eight.
+
+use std::time::Duration;
+
+use redlatch::Client;
+use redlatch_testkit::Server;
+
+use crate::Failure;
+use crate::clock;
+use crate::crowd::Crowd;
+use crate::effort::Effort;
+use crate::floor::Floor;
+use crate::report::{Chapter, Curve, Figure, Line, Target, of_fair, rate};
+use crate::stats::{self, Stats};
+use crate::waits::Waits;
+use crate::worker::{self, Lines, Worker, number};
+
+/// What a worker is called that takes part.
+pub(crate) const ROLE: &str = "crowd";
+const NAME: &str = "bench:product";
+/// Until the common start, for the last process to hear of it.
+const HEAD_START: Duration = Duration::from_millis(100);
+const SHAPES: [(usize, usize); 4] = [(2, 1), (2, 8), (8, 1), (8, 8)];
+const LARGEST: (usize, usize) = (8, 8);
+
+pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
+    let (mut lines, mut curves) = (Vec::new(), Vec::new());
+    for shape in SHAPES {
+        let span = if shape == LARGEST {
+            effort.crowd
+        } else {
+            effort.smaller_crowds
+        };
+        let measured = Measured::new(shape, span, effort.block).await?;
+        lines.extend(measured.lines());
+        let (processes, tasks) = shape;
+        let label = measured.label();
+        curves.push(Curve::new(
+            "processes",
+            &label,
+            &measured.whole,
+            processes * tasks,
+        ));
+    }
+    Ok(Chapter {
+        title: "Contended: processes on one name",
+        how: "Processes start together and pass empty sections under one name for one span without a break; the round \
+              trip is the mean of one task's bare EVALSHAs before and after it. The share of a process counts the \
+              sections that it passed within the span, against an equal part. Commands are those that clients sent, by \
+              the server's count (commands inside scripts left out), from the start until the last one has given \
+              back, for each section passed.",
+        lines,
+        curves,
+    })
+}
+
+/// What one shape brought.
+struct Measured {
+    processes: usize,
+    tasks: usize,
+    round_trip: Duration,
+    /// Sections of each process.
+    shares: Vec<usize>,
+    /// All processes as one crowd.
+    whole: Crowd,
+    commands: u64,
+}
+
+impl Measured {
+    async fn new(
+        (processes, tasks): (usize, usize),
+        span: Duration,
+        block: Duration,
+    ) -> Result<Self, Failure> {
+        let server = Server::start();
+        let floor = Floor::connect(&server.url()).await?;
+        let bare = floor.section("bench:bottom!", 1).await?;
+        let mut workers = Vec::new();
+        for _ in 0..processes {
+            workers.push(Worker::start(&[ROLE, &server.url(), &tasks.to_string()]).await?);
+        }
+        let before = bare.round_trip(block).await?;
+
+        let mut connection = server.connection();
+        stats::reset(&mut connection);
+        let start = (clock::now() + HEAD_START).as_nanos();
+        for worker in &mut workers {
+            worker.tell(&format!("{start} {}", span.as_nanos()))?;
+        }
+        let (mut shares, mut served, mut waits) = (Vec::new(), 0, Vec::new());
+        for worker in &mut workers {
+            let crowd = told(&worker.hear(span).await?, span)?;
+            shares.push(crowd.sections);
+            served += crowd.served;
+            waits.extend_from_slice(crowd.waits.all());
+        }
+        let commands = Stats::read(&mut connection).sent_by_clients();
+        drop(workers);
+
+        let after = bare.round_trip(block).await?;
+        Ok(Self {
+            processes,
+            tasks,
+            round_trip: (before + after) / 2,
+            whole: Crowd {
+                span,
+                sections: shares.iter().sum(),
+                served,
+                waits: Waits::new(waits),
+            },
+            shares,
+            commands,
+        })
+    }
+
+    fn label(&self) -> String {
+        match self.tasks {
+            1 => format!("{} processes × 1 task", self.processes),
+            tasks => format!("{} processes × {tasks} tasks", self.processes),
+        }
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let (crowd, label) = (&self.whole, self.label());
+        let everybody = self.processes * self.tasks;
+        let fair = crowd.fair_share(everybody);
+        let figure = |name: &str, value, target| {
+            let key = format!("processes{}x{}_{name}", self.processes, self.tasks);
+            Some(Figure::new(&key, value, target))
+        };
+        let (least, most) = (
+            self.share(self.shares.iter().min()),
+            self.share(self.shares.iter().max()),
+        );
+        let target = if (self.processes, self.tasks) == LARGEST {
+            Target::AtLeast(0.5)
+        } else {
+            Target::None
+        };
+        let passed = crowd.waits.count();
+        vec![
+            Line {
+                shape: format!("{label}: sections"),
+                product: rate(crowd.per_second()),
+                floor: format!("{} round trips", rate(1.0 / self.round_trip.as_secs_f64())),
+                figure: figure(
+                    "sections_per_rtt",
+                    crowd.per_second() * self.round_trip.as_secs_f64(),
+                    Target::None,
+                ),
+            },
+            Line {
+                shape: format!("{label}: least share"),
+                product: format!("{:.1} % to {:.1} %", least * 100.0, most * 100.0),
+                floor: format!("{:.1} %, an equal part", 100.0 / self.processes as f64),
+                figure: figure("least_of_fair", least * self.processes as f64, target),
+            },
+            Line {
+                shape: format!("{label}: waits"),
+                product: crowd.waits.summary(),
+                floor: format!("{fair:.1?}, a fair share"),
+                figure: figure(
+                    "p99_of_fair",
+                    of_fair(crowd.waits.quantile(0.99), fair),
+                    Target::None,
+                ),
+            },
+            Line {
+                shape: format!("{label}: tasks served"),
+                product: crowd.served.to_string(),
+                floor: everybody.to_string(),
+                figure: None,
+            },
+            Line {
+                shape: format!("{label}: commands a section"),
+                product: format!("{} for {passed}", self.commands),
+                floor: String::new(),
+                figure: figure(
+                    "commands_per_section",
+                    self.commands as f64 / passed.max(1) as f64,
+                    Target::None,
+                ),
+            },
+        ]
+    }
+
+    /// What part of all sections this many are.
+    fn share(&self, sections: Option<&usize>) -> f64 {
+        sections.copied().unwrap_or_default() as f64 / self.whole.sections.max(1) as f64
+    }
+}
+
+/// What a worker says it did: sections, tasks served, then every wait in nanoseconds.
+fn told(line: &str, span: Duration) -> Result<Crowd, Failure> {
+    let mut words = line.split(' ');
+    let (sections, served) = (number(words.next())?, number(words.next())?);
+    let waits = words.map(|wait| Ok(Duration::from_nanos(wait.parse()?)));
+    Ok(Crowd {
+        span,
+        sections: sections as usize,
+        served: served as usize,
+        waits: Waits::new(waits.collect::<Result<_, Failure>>()?),
+    })
+}
+
+/// The worker: at each order, passes sections from a moment on, for a span.
+pub(crate) async fn work(url: &str, tasks: usize) -> Result<(), Failure> {
+    let mut orders = Lines::orders();
+    let client = Client::connect(url).await?;
+    worker::answer("ready")?;
+    while let Some(order) = orders.next().await {
+        let mut words = order.split(' ').map(str::parse);
+        let (Some(start), Some(span)) = (words.next(), words.next()) else {
+            return Err(format!("no order: {order:?}").into());
+        };
+        let (start, span) = (Duration::from_nanos(start?), Duration::from_nanos(span?));
+        tokio::time::sleep(start.saturating_sub(clock::now())).await;
+        let span = (start + span).saturating_sub(clock::now());
+        let crowd = Crowd::run(vec![client.lock(NAME); tasks], span).await?;
+        let mut line = format!("{} {}", crowd.sections, crowd.served);
+        for wait in crowd.waits.all() {
+            line.push_str(&format!(" {}", wait.as_nanos()));
+        }
+        worker::answer(&line)?;
+    }
+    Ok(())
+}

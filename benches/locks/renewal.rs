@@ -1,0 +1,198 @@
+//! 10,000 leases that are renewed.
+
+use std::time::Duration;
+
+use redlatch::{Client, LockGuard};
+use redlatch_testkit::{Connection, Server};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::Failure;
+use crate::alternation::Alternation;
+use crate::clock;
+use crate::effort::Effort;
+use crate::floor::{Floor, Lease};
+use crate::report::{Chapter, Figure, Line, Target};
+use crate::stats::{self, Stats};
+
+const LEASES: usize = 10_000;
+const BATCH: usize = 100;
+/// Renewed at a third of it.
+const LEASE: Duration = Duration::from_secs(3);
+const WATCHED: Duration = Duration::from_secs(2);
+const TAKERS: usize = 64;
+/// Paced to take as long as the product is watched: a server that rests between scripts runs each of them slower.
+const FLOOR_ROUNDS: usize = 2;
+const FLOOR_PAUSE: Duration = Duration::from_millis(10);
+
+/// What renewing one lease cost, and how many shared a script.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    server: f64,
+    client: f64,
+    batch: f64,
+}
+
+pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
+    let server = Server::start();
+    let bare = Floor::connect(&server.url()).await?;
+    let (mut products, mut floors, mut lost) = (Vec::new(), Vec::new(), 0);
+    let measured = Alternation::run(
+        effort.renewals,
+        async || {
+            let (cost, lost_now) = renewed_by_watchdog(&server).await?;
+            products.push(cost);
+            lost += lost_now;
+            Ok(cost.server)
+        },
+        async || {
+            let cost = renewed_bare(&server, &bare).await?;
+            floors.push(cost);
+            Ok(cost.server)
+        },
+    )
+    .await?;
+    let round = |costs: &[Cost], part: fn(&Cost) -> f64| {
+        let parts: f64 = costs.iter().map(part).sum();
+        Duration::from_secs_f64(parts / costs.len().max(1) as f64 * LEASES as f64)
+    };
+    let line = |shape: &str, part: fn(&Cost) -> f64, figure| Line {
+        shape: format!("renewal of 10,000 leases: {shape}"),
+        product: format!("{:.1?}", round(&products, part)),
+        floor: format!("{:.1?}", round(&floors, part)),
+        figure,
+    };
+    let ratio = measured.median(|product, floor| product / floor);
+    let batch = products.iter().map(|cost| cost.batch).sum::<f64>() / products.len().max(1) as f64;
+    Ok(Chapter {
+        title: "Renewal",
+        how: "One client holds 10,000 locks with a lease of 3 s, each renewed about once a second; the time that the \
+              server counts for the scripts and the processor time of the client, for one round of all leases. Floor: \
+              the same script over batches of 100 names, spread over the same time. Phases alternate, the ratio is the \
+              median over the pairs. The watchdog spreads a round over a fifth of the period on purpose, so there is \
+              no wall time to compare.",
+        lines: vec![
+            line(
+                "the server's time",
+                |cost| cost.server,
+                Some(Figure::new(
+                    "renewal_server_time_ratio",
+                    ratio,
+                    Target::None,
+                )),
+            ),
+            line("the client's processor time", |cost| cost.client, None),
+            Line {
+                shape: "renewal of 10,000 leases: leases a script".to_owned(),
+                product: format!("{batch:.0}"),
+                floor: BATCH.to_string(),
+                figure: None,
+            },
+            Line {
+                shape: "renewal of 10,000 leases: leases lost".to_owned(),
+                product: lost.to_string(),
+                floor: String::new(),
+                figure: None,
+            },
+        ],
+        curves: Vec::new(),
+    })
+}
+
+/// Holds all locks for a while; also tells how many were lost.
+async fn renewed_by_watchdog(server: &Server) -> Result<(Cost, usize), Failure> {
+    let client = Client::builder()
+        .url(server.url())
+        .watchdog_lease(LEASE)
+        .build()
+        .await?;
+    let guards = take(&client).await?;
+    let meter = Meter::start(server.connection());
+    sleep(WATCHED).await;
+    let cost = meter.stop()?;
+    let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+    client.close().await;
+    drop(guards);
+    server.connection().command(&["FLUSHALL"]);
+    Ok((cost, lost))
+}
+
+async fn take(client: &Client) -> Result<Vec<LockGuard>, Failure> {
+    let mut takers = JoinSet::new();
+    for taker in 0..TAKERS {
+        let client = client.clone();
+        takers.spawn(async move {
+            let mut guards = Vec::new();
+            for number in (taker..LEASES).step_by(TAKERS) {
+                guards.push(client.lock(name(number)).lock().await?);
+            }
+            Ok::<_, redlatch::Error>(guards)
+        });
+    }
+    let mut guards = Vec::with_capacity(LEASES);
+    while let Some(taken) = takers.join_next().await {
+        guards.extend(taken??);
+    }
+    Ok(guards)
+}
+
+async fn renewed_bare(server: &Server, bare: &Floor) -> Result<Cost, Failure> {
+    let leases: Vec<Lease> = (0..LEASES)
+        .map(|number| Lease::new(name(number), (number % TAKERS) as u64))
+        .collect();
+    let mut connection = server.connection();
+    for command in leases.iter().flat_map(Lease::commands) {
+        connection.command(&command);
+    }
+    let mut batches = Vec::new();
+    for batch in leases.chunks(BATCH) {
+        batches.push(bare.renewal(batch).await?);
+    }
+    let meter = Meter::start(connection);
+    for _ in 0..FLOOR_ROUNDS {
+        for batch in &batches {
+            batch.send().await?;
+            sleep(FLOOR_PAUSE).await;
+        }
+    }
+    let cost = meter.stop()?;
+    server.connection().command(&["FLUSHALL"]);
+    Ok(cost)
+}
+
+/// As long for the product as for the floor.
+fn name(number: usize) -> String {
+    format!("bench:lease:{number:05}")
+}
+
+/// Counts what renewals cost from its start on.
+struct Meter {
+    connection: Connection,
+    processor_time: Duration,
+}
+
+impl Meter {
+    fn start(mut connection: Connection) -> Self {
+        stats::reset(&mut connection);
+        Self {
+            connection,
+            processor_time: clock::processor_time(),
+        }
+    }
+
+    fn stop(mut self) -> Result<Cost, Failure> {
+        let processor_time = clock::processor_time() - self.processor_time;
+        let stats = Stats::read(&mut self.connection);
+        let scripts = stats.of("evalsha");
+        // The script reads one field of each lease that it renews.
+        let renewed = stats.of("hget").calls as f64;
+        if renewed == 0.0 {
+            return Err("no lease was renewed".into());
+        }
+        Ok(Cost {
+            server: scripts.micros as f64 / 1e6 / renewed,
+            client: processor_time.as_secs_f64() / renewed,
+            batch: renewed / scripts.calls as f64,
+        })
+    }
+}

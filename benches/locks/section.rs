@@ -1,0 +1,23 @@
+//! One section: the lock is taken, nothing is done under it, and it is given back.
+
+use std::time::{Duration, Instant};
+
+use redlatch::ReentrantLock;
+
+use crate::Failure;
+
+/// Something that can be passed again and again, by the product or by its floor.
+pub(crate) trait Section: Send + Sync + 'static {
+    /// Passes once, and tells how long it took to get in.
+    fn pass(&self) -> impl Future<Output = Result<Duration, Failure>> + Send;
+}
+
+impl Section for ReentrantLock {
+    async fn pass(&self) -> Result<Duration, Failure> {
+        let asked = Instant::now();
+        let guard = self.lock().await?;
+        let waited = asked.elapsed();
+        guard.unlock().await?;
+        Ok(waited)
+    }
+}

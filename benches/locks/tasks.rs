@@ -1,0 +1,134 @@
+//! 64 tasks of one process that want one name.
+
+use redlatch::Client;
+use redlatch_testkit::Server;
+
+use crate::Failure;
+use crate::alternation::Alternation;
+use crate::crowd::Crowd;
+use crate::detour;
+use crate::effort::Effort;
+use crate::floor::Floor;
+use crate::report::{Chapter, Curve, Figure, Line, Target, of_fair, rate};
+
+const TASKS: usize = 64;
+
+/// How the server is reached.
+struct Road {
+    title: &'static str,
+    how: &'static str,
+    label: &'static str,
+    key: &'static str,
+    sections_per_round_trip: f64,
+    detour: bool,
+}
+
+pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
+    let road = Road {
+        title: "Contended: 64 tasks of one process on one name",
+        how: "64 tasks pass empty sections under one name. Sections per round trip: in blocks that alternate with blocks \
+              of one task's bare EVALSHAs, whose mean is the round trip; median over the pairs. Waits and tasks served: \
+              in one run without a break; a fair share is the time of 64 sections of that run.",
+        label: "64 tasks, one name",
+        key: "tasks64",
+        sections_per_round_trip: 0.7,
+        detour: false,
+    };
+    road.measure(effort).await
+}
+
+pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure> {
+    let road = Road {
+        title: "Contended: 64 tasks of one process on one name, at 1 ms",
+        how: "The same through a proxy that adds 1 ms to each round trip, those of the floor too.",
+        label: "64 tasks, one name, 1 ms",
+        key: "tasks64_1ms",
+        sections_per_round_trip: 0.9,
+        detour: true,
+    };
+    road.measure(effort).await
+}
+
+impl Road {
+    async fn measure(self, effort: &Effort) -> Result<Chapter, Failure> {
+        let server = Server::start();
+        let url = if self.detour {
+            detour::open(server.port())?
+        } else {
+            server.url()
+        };
+        let client = Client::connect(&url).await?;
+        let floor = Floor::connect(&url).await?;
+        let bare = floor.section("bench:bottom!", 1).await?;
+        let locks = vec![client.lock("bench:product"); TASKS];
+
+        let measured = Alternation::run(
+            effort.pairs,
+            async || Ok(Crowd::run(locks.clone(), effort.block).await?.per_second()),
+            async || Ok(bare.round_trip(effort.block).await?.as_secs_f64()),
+        )
+        .await?;
+        let crowd = Crowd::run(locks, effort.waits).await?;
+        client.close().await;
+
+        let mut lines = vec![Line {
+            shape: format!("{}: sections", self.label),
+            product: rate(measured.median(|sections, _| sections)),
+            floor: format!(
+                "{} round trips",
+                rate(1.0 / measured.median(|_, trip| trip))
+            ),
+            figure: Some(Figure::new(
+                &format!("{}_sections_per_rtt", self.key),
+                measured.median(|sections, trip| sections * trip),
+                Target::AtLeast(self.sections_per_round_trip),
+            )),
+        }];
+        lines.extend(self.waits(&crowd));
+        Ok(Chapter {
+            title: self.title,
+            how: self.how,
+            lines,
+            curves: vec![Curve::new("tasks", self.label, &crowd, TASKS)],
+        })
+    }
+
+    fn waits(&self, crowd: &Crowd) -> Vec<Line> {
+        let fair = crowd.fair_share(TASKS);
+        let quantile = |name: &str, key: &str, share, most| {
+            let wait = crowd.waits.quantile(share);
+            Line {
+                shape: format!("{}: wait {name}", self.label),
+                product: format!("{wait:.1?}"),
+                floor: format!("{fair:.1?}, a fair share"),
+                figure: Some(Figure::new(
+                    &format!("{}_{key}_of_fair", self.key),
+                    of_fair(wait, fair),
+                    Target::AtMost(most),
+                )),
+            }
+        };
+        let served = Line {
+            shape: format!("{}: tasks served", self.label),
+            product: crowd.served.to_string(),
+            floor: TASKS.to_string(),
+            figure: Some(Figure::new(
+                &format!("{}_served", self.key),
+                crowd.served as f64,
+                Target::AtLeast(TASKS as f64),
+            )),
+        };
+        let half = Line {
+            shape: format!("{}: wait p50", self.label),
+            product: format!("{:.1?}", crowd.waits.median()),
+            floor: format!("{fair:.1?}, a fair share"),
+            figure: None,
+        };
+        vec![
+            served,
+            half,
+            quantile("p99", "p99", 0.99, 2.0),
+            quantile("p99.9", "p999", 0.999, 4.0),
+        ]
+    }
+}

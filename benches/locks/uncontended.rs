@@ -1,0 +1,106 @@
+//! One task that nobody is in the way of: taking and giving back, and taking again what it holds.
+
+use std::time::{Duration, Instant};
+
+use redlatch::Client;
+use redlatch_testkit::Server;
+
+use crate::Failure;
+use crate::effort::Effort;
+use crate::floor::Floor;
+use crate::report::{Chapter, Figure, Line, Target};
+use crate::section::Section;
+use crate::waits::Waits;
+
+const NAME: &str = "bench:product";
+/// As long as the product's.
+const FLOOR_NAME: &str = "bench:bottom!";
+/// Calls before the first that counts.
+const WARM_UP: usize = 200;
+
+pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await?;
+    let floor = Floor::connect(&server.url()).await?;
+    let bare = floor.section(FLOOR_NAME, 1).await?;
+    let (product, floor) = alternate(client.lock(NAME), bare, effort.calls).await?;
+    client.close().await;
+    Ok(Chapter {
+        title: "Uncontended: one task",
+        how: "One task takes and gives back a lock that nobody else wants, in turns with the floor, call pair by call \
+              pair; the ratio is that of the medians.",
+        lines: vec![line(
+            "lock and unlock",
+            "uncontended_ratio",
+            &product,
+            &floor,
+            Target::AtMost(1.05),
+        )],
+        curves: Vec::new(),
+    })
+}
+
+pub(crate) async fn reentry(effort: &Effort) -> Result<Chapter, Failure> {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await?;
+    let floor = Floor::connect(&server.url()).await?;
+    floor.section(FLOOR_NAME, 1).await?.acquire.send().await?;
+    let bare = floor.second_level(FLOOR_NAME, 1).await?;
+    // By this owner, since the task that measures is another than this one.
+    let lock = client.lock(NAME).owned_by(&redlatch::Owner::unique());
+    let outer = lock.lock().await?;
+    let (product, floor) = alternate(lock, bare, effort.calls / 2).await?;
+    outer.unlock().await?;
+    client.close().await;
+    Ok(Chapter {
+        title: "Re-entry",
+        how: "The holder takes the lock a second time and gives that level back, in turns with the floor, call pair by \
+              call pair; the ratio is that of the medians.",
+        lines: vec![line(
+            "second level",
+            "reentry_ratio",
+            &product,
+            &floor,
+            Target::None,
+        )],
+        curves: Vec::new(),
+    })
+}
+
+fn line(shape: &str, key: &str, product: &Waits, floor: &Waits, target: Target) -> Line {
+    let ratio = product.median().as_secs_f64() / floor.median().as_secs_f64();
+    Line {
+        shape: shape.to_owned(),
+        product: product.summary(),
+        floor: floor.summary(),
+        figure: Some(Figure::new(key, ratio, target)),
+    }
+}
+
+/// Passes both in turns for so long.
+async fn alternate(
+    product: impl Section,
+    floor: impl Section,
+    span: Duration,
+) -> Result<(Waits, Waits), Failure> {
+    let calls = tokio::spawn(async move {
+        for _ in 0..WARM_UP {
+            product.pass().await?;
+            floor.pass().await?;
+        }
+        let (mut products, mut floors) = (Vec::new(), Vec::new());
+        let started = Instant::now();
+        while started.elapsed() < span {
+            products.push(timed(&product).await?);
+            floors.push(timed(&floor).await?);
+        }
+        Ok::<_, Failure>((Waits::new(products), Waits::new(floors)))
+    });
+    calls.await?
+}
+
+async fn timed(section: &impl Section) -> Result<Duration, Failure> {
+    let started = Instant::now();
+    section.pass().await?;
+    Ok(started.elapsed())
+}

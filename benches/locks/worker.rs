@@ -1,0 +1,108 @@
+//! A process of its own: this program again, told what to do line by line.
+//!
+//! What it is told comes in on its standard input, what it answers goes out on its standard output. It ends when that
+//! input ends, so with the process that started it, and it is killed when its handle is dropped.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+use std::{env, thread};
+
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::time::timeout;
+
+use crate::Failure;
+
+/// The first argument of a worker.
+pub(crate) const ROLE: &str = "worker";
+/// How long it may take a worker to come up, or to answer, beside what it was told to do.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A worker, seen from the process that started it.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    process: Child,
+    orders: ChildStdin,
+    answers: Lines,
+}
+
+/// The lines of a stream, as they come.
+#[derive(Debug)]
+pub(crate) struct Lines(UnboundedReceiver<String>);
+
+impl Worker {
+    /// Starts one and waits until it is ready.
+    pub(crate) async fn start(args: &[&str]) -> Result<Self, Failure> {
+        let mut process = Command::new(env::current_exe()?)
+            .arg(ROLE)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(orders), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err("a worker without pipes".into());
+        };
+        let mut worker = Self {
+            process,
+            orders,
+            answers: Lines::of(answers),
+        };
+        worker.hear(Duration::ZERO).await?;
+        Ok(worker)
+    }
+
+    pub(crate) fn tell(&mut self, order: &str) -> Result<(), Failure> {
+        writeln!(self.orders, "{order}")?;
+        Ok(self.orders.flush()?)
+    }
+
+    /// The next line that the worker says, which it may take so long over, and a while more.
+    pub(crate) async fn hear(&mut self, busy: Duration) -> Result<String, Failure> {
+        let line = timeout(busy + PATIENCE, self.answers.next()).await?;
+        line.ok_or_else(|| "a worker ended early, see above".into())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+impl Lines {
+    /// What this process is told, if it is a worker.
+    pub(crate) fn orders() -> Self {
+        Self::of(std::io::stdin())
+    }
+
+    fn of(stream: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = mpsc::unbounded_channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(lines)
+    }
+
+    /// None at the end of the stream.
+    pub(crate) async fn next(&mut self) -> Option<String> {
+        self.0.recv().await
+    }
+}
+
+/// Says a line to the process that started this one.
+pub(crate) fn answer(line: &str) -> Result<(), Failure> {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{line}")?;
+    Ok(output.flush()?)
+}
+
+/// A number out of a line.
+pub(crate) fn number(word: Option<&str>) -> Result<u64, Failure> {
+    Ok(word.ok_or("a line ends early")?.parse()?)
+}
