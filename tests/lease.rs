@@ -16,7 +16,7 @@ use redlatch_testkit::{Proxy, Server};
 use support::probe::{
     calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
-use support::{builder, client, eventually};
+use support::{builder, client};
 
 /// A client whose holds end soon if they are not renewed.
 async fn short_leased(server: &Server) -> Client {
