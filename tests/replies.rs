@@ -295,10 +295,13 @@ async fn late_take_over_does_not_touch_the_next_hold_of_its_client() {
         .expect("the owner holds one level");
     give_back(adopted).await;
     assert!(elsewhere.verify().await.is_err());
-    let new = take(&here).await;
+    // Shorter than what the late request asks for.
+    let new = take(&here.lease(LEASE / 2)).await;
+    let end = scene.end_of_key(NAME) + LEASE / 4;
     let before = scene.server.connection().hgetall(NAME);
     parcel.deliver().await;
     assert_eq!(scene.server.connection().hgetall(NAME), before);
+    assert!(scene.end_of_key(NAME) < end, "the late request extended it");
     new.verify().await.expect("the new hold stands");
     give_back(new).await;
     scene.ends_clean().await;
