@@ -117,6 +117,23 @@ async fn calls_into_a_black_hole_end_by_their_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn release_that_found_no_way_is_repeated_until_it_arrives() {
+    let scene = Scene::open(leased(Duration::from_secs(60))).await;
+    let unlocked = take(&scene.client.lock("unlocked")).await;
+    let dropped = take(&scene.client.lock("dropped")).await;
+    scene.proxy.black_hole(true);
+    drop(dropped);
+    assert_eq!(fails(COMMAND, unlocked.unlock()).await, ErrorKind::Timeout);
+    // Both have been tried in vain by now.
+    sleep(2 * COMMAND).await;
+    scene.proxy.black_hole(false);
+    for name in ["unlocked", "dropped"] {
+        scene.lets_the_next_in(name).await;
+    }
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn half_open_connections_are_replaced() {
     let scene = Scene::open(leased(Duration::from_secs(60))).await;
     let held = take(&scene.client.lock("held")).await;
