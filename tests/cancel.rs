@@ -240,7 +240,8 @@ async fn dropped_unlock_gives_back_one_level() {
 
 /// What a call on a level of a named owner in another process may leave: that level as it was, or nothing.
 async fn all_or_nothing(scene: &Scene, name: &str, elsewhere: LockGuard) {
-    eventually("the client has done", async || {
+    scene.requests_have_run().await;
+    eventually("nothing is owed", async || {
         format!("{:?}", scene.client).contains("locks: 0,")
     })
     .await;

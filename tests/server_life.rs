@@ -382,7 +382,7 @@ async fn release_before_the_subscription_is_not_missed() {
     scene.ends_clean().await;
 }
 
-/// Waits until the server answers nothing but this error.
+/// Waits until the server, which is about to come up or is up, answers nothing but this error.
 async fn answers_with(server: &Server, code: &str) {
     eventually(code, async || {
         TcpStream::connect(("127.0.0.1", server.port())).is_ok()
@@ -404,6 +404,7 @@ async fn server_that_loads_its_data_is_waited_for_and_counts_nothing_as_free() {
         connection.command(&["SET", &format!("ballast:{n}"), &"x".repeat(100)]);
     }
     assert_eq!(connection.command(&["SAVE"]).text(), "OK");
+    scene.server.kill();
     let server = scene.server.clone();
     let restart = spawn_blocking(move || server.restart());
     answers_with(&scene.server, "LOADING").await;
