@@ -425,15 +425,19 @@ async fn keep_connected(
     client: &Client,
     closing: &CancellationToken,
 ) -> Result<AbortOnDropHandle<()>, Error> {
-    let mut connection = AbortOnDropHandle::new(client.connect());
+    let mut connection = None;
     let connected = tokio::select! {
+        // First: fred looks at its state and then listens for a change, so a connection that is made between the
+        // two would be waited for without end. Before `connect` none can be made.
+        biased;
         connected = client.wait_for_connect() => connected,
-        ended = &mut connection => match ended {
+        ended = async { connection.insert(AbortOnDropHandle::new(client.connect())).await } => match ended {
             Ok(Err(error)) => Err(error),
             _ => Err(fred::error::Error::new_canceled()),
         },
     };
-    connected.map_err(|error| {
+    let connection = connected.and(connection.ok_or_else(fred::error::Error::new_canceled));
+    let mut connection = connection.map_err(|error| {
         let text = format!("cannot connect: {}", error.details());
         Error::new(ErrorKind::Backend, text).caused_by(error)
     })?;
