@@ -308,7 +308,6 @@ async fn late_take_over_does_not_touch_the_next_hold_of_its_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "open: a take-over names no hold that it takes from, so a late one takes any"]
 async fn late_take_over_does_not_touch_the_next_hold_of_another_client() {
     let scene = Scene::open(patient).await;
     let owner = Owner::named("migrant");

@@ -104,17 +104,24 @@ impl<'a> Attempt<'a> {
 
     /// Moves one level of the owner here. When the request was sent, or none if there was nothing to move.
     async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<Moment>, Error> {
-        let call = self.hold.key.adopt(1, lease);
-        let answer = self.run(&call).await?;
-        match Adopted::decode(&answer.reply)? {
-            Adopted::Moved => Ok(Some(answer.sent)),
-            Adopted::Own | Adopted::Absent => {
-                self.nothing_held();
-                Ok(None)
-            }
-            Adopted::WrongKind => {
-                self.nothing_held();
-                Err(Error::wrong_kind(self.order.name.key()))
+        loop {
+            let Some(donor) = self.order.donor(&self.hold).await? else {
+                return Ok(None);
+            };
+            let call = self.hold.key.adopt(1, lease, Some(&donor));
+            let answer = self.run(&call).await?;
+            match Adopted::decode(&answer.reply)? {
+                Adopted::Moved => return Ok(Some(answer.sent)),
+                // Somebody was faster; what is there now?
+                Adopted::Changed => self.nothing_held(),
+                Adopted::Absent => {
+                    self.nothing_held();
+                    return Ok(None);
+                }
+                Adopted::WrongKind => {
+                    self.nothing_held();
+                    return Err(Error::wrong_kind(self.order.name.key()));
+                }
             }
         }
     }

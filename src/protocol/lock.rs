@@ -72,13 +72,56 @@ impl HoldKey {
         call
     }
 
-    /// Takes one level over from another client; without a lease the TTL stays as it is.
-    pub(crate) fn adopt(&self, share: u32, lease: Option<LeaseTime>) -> Call {
+    /// Takes one level over from a donor; without a lease the TTL stays as it is. Without a donor it only finds out
+    /// whether the share is reached already.
+    pub(crate) fn adopt(
+        &self,
+        share: u32,
+        lease: Option<LeaseTime>,
+        donor: Option<&Donor>,
+    ) -> Call {
         let lease = lease.map_or(Arg::Number(0), Arg::from);
+        let (field, record) = match donor {
+            Some(donor) => (donor.field.clone(), donor.record.clone()),
+            None => (self.field.clone(), "".into()),
+        };
         self.call(
             &script::LOCK_ADOPT,
-            [share.into(), lease, Arg::Text(self.own_part.clone())],
+            [share.into(), lease, Arg::Text(field), Arg::Text(record)],
         )
+    }
+
+    /// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another
+    /// client.
+    pub(crate) fn donor(&self, fields: &[(String, String)]) -> Result<Option<Donor>, Error> {
+        let Some((_, total)) = fields.iter().find(|(field, _)| **field == *self.field) else {
+            return Ok(None);
+        };
+        let Ok(count) = total.parse::<u64>() else {
+            return Err(Error::wrong_kind(self.name.key()));
+        };
+        let ending = format!(":{}", self.own_part);
+        let share = |record: &str| record.split_once(':')?.1.parse::<u64>().ok();
+        let shares = fields
+            .iter()
+            .filter(|(field, _)| field.starts_with('|') && field.get(37..) == Some(&*ending))
+            .filter_map(|(field, record)| Some((field, record, share(record)?)));
+        let recorded: u64 = shares.clone().map(|(_, _, share)| share).sum();
+        let (field, record) = if count > recorded {
+            (&*self.field, &**total)
+        } else {
+            match shares
+                .into_iter()
+                .find(|(field, _, _)| **field != *self.companion)
+            {
+                Some((field, record, _)) => (&**field, &**record),
+                None => return Ok(None),
+            }
+        };
+        Ok(Some(Donor {
+            field: field.into(),
+            record: record.into(),
+        }))
     }
 
     pub(crate) fn extend(&self, lease: LeaseTime, exactly: bool) -> Call {
@@ -100,6 +143,13 @@ impl HoldKey {
             args,
         }
     }
+}
+
+/// Where a level can be taken over from, as it was read: a field, and what it held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Donor {
+    field: Arc<str>,
+    record: Arc<str>,
 }
 
 impl From<u32> for Arg {
@@ -218,7 +268,7 @@ pub(crate) enum Released {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Adopted {
     Moved,
-    Own,
+    Changed,
     Absent,
     WrongKind,
 }
@@ -299,12 +349,12 @@ impl Released {
 
 impl Adopted {
     #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["adopted", "own", "absent", "wrong_kind"];
+    pub(crate) const TAGS: &[&str] = &["adopted", "changed", "absent", "wrong_kind"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
             Some(("adopted", [Reply::Integer(_)])) => Ok(Self::Moved),
-            Some(("own", [])) => Ok(Self::Own),
+            Some(("changed", [])) => Ok(Self::Changed),
             Some(("absent", [])) => Ok(Self::Absent),
             Some(("wrong_kind", [])) => Ok(Self::WrongKind),
             _ => Err(reply.unexpected()),
@@ -403,6 +453,42 @@ mod tests {
     }
 
     #[test]
+    fn levels_are_taken_over_from_nobody_first_then_from_another_client_never_from_ourselves() {
+        let client = Uuid::nil().to_string();
+        let key = HoldKey::new(
+            LockName::new("", "k").unwrap(),
+            &client,
+            &Owner::named("req-7"),
+        );
+        let other = format!("|{}:req-7", Uuid::max());
+        let donor = |fields: &[(&str, &str)]| {
+            let fields: Vec<_> = fields
+                .iter()
+                .map(|(field, value)| (field.to_string(), value.to_string()))
+                .collect();
+            key.donor(&fields)
+                .map(|donor| donor.map(|donor| donor.field.to_string()))
+        };
+        let from = |field: &str| Some(field.to_string());
+        assert_eq!(donor(&[]).unwrap(), None);
+        assert_eq!(donor(&[("other", "1")]).unwrap(), None);
+        assert_eq!(donor(&[("req-7", "1")]).unwrap(), from("req-7"));
+        assert_eq!(
+            donor(&[("req-7", "1"), (&other, "h1:1")]).unwrap(),
+            from(&other)
+        );
+        assert_eq!(
+            donor(&[("req-7", "2"), (&other, "h1:1")]).unwrap(),
+            from("req-7")
+        );
+        assert_eq!(
+            donor(&[("req-7", "1"), (&key.companion, "h1:1")]).unwrap(),
+            None
+        );
+        assert!(donor(&[("req-7", "abc"), (&other, "h1:1")]).is_err());
+    }
+
+    #[test]
     fn calls_have_the_arity_of_their_scripts() {
         let key = HoldKey::new(LockName::new("", "k").unwrap(), "c", &Owner::unique());
         let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
@@ -410,7 +496,7 @@ mod tests {
             key.acquire(1, lease, false),
             key.reenter(2, lease),
             key.release(0),
-            key.adopt(1, None),
+            key.adopt(1, None, None),
             key.extend(lease, true),
         ] {
             drop(Call::new(call.script, call.keys, call.args));

@@ -49,7 +49,7 @@ scripts! {
     LOCK_ACQUIRE = "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
     LOCK_REENTER = "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RELEASE = "lock_release" Arity::Fixed { keys: 2, args: 6 };
-    LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
     LOCK_EXTEND = "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };

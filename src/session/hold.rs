@@ -161,10 +161,10 @@ impl Hold {
         true
     }
 
-    /// The levels of this hold, if one of them has no guard.
-    pub(crate) fn spare_level(&self) -> Option<u32> {
+    /// Whether a level of this hold has no guard.
+    pub(crate) fn has_spare_level(&self) -> bool {
         let state = self.lock();
-        (state.is_live(Moment::now()) && state.guards < state.levels).then_some(state.levels)
+        state.guards < state.levels
     }
 
     /// Gives one level back; with `guard`, the term of the guard that goes with it. What is left, or none if the

@@ -436,7 +436,8 @@ async fn keep_connected(
             _ => Err(fred::error::Error::new_canceled()),
         },
     };
-    let connection = connected.and(connection.ok_or_else(fred::error::Error::new_canceled));
+    let connection =
+        connected.and_then(|()| connection.ok_or_else(fred::error::Error::new_canceled));
     let mut connection = connection.map_err(|error| {
         let text = format!("cannot connect: {}", error.details());
         Error::new(ErrorKind::Backend, text).caused_by(error)
