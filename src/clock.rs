@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// On Linux this is `CLOCK_BOOTTIME`: the clocks of `std` and tokio stop during a suspend there, and a lease
 /// judged by them would look valid long after the server has given the lock away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
 impl Moment {

@@ -209,6 +209,24 @@ async fn dropped_unlock_gives_back_one_level() {
         keeps(&scene, name, outer).await;
     })
     .await;
+    // The release has not been sent yet while another request for the hold is on its way.
+    Polls::sweep(&scene.proxy, "behind an extension", async |name, polls| {
+        let outer = take(&scene.client.lock(name)).await;
+        let inner = outer.reenter().await.expect("the hold stands");
+        let mut extend = Box::pin(outer.extend(LEASE));
+        tokio::select! {
+            biased;
+            _ = &mut extend => {}
+            () = std::future::ready(()) => {}
+        }
+        finish(
+            polls
+                .run_until(inner.unlock(), async { drop(extend) })
+                .await,
+        );
+        keeps(&scene, name, outer).await;
+    })
+    .await;
     Polls::sweep(&scene.proxy, "handle", async |name, polls| {
         let lock = scene.client.lock(name);
         let guard = take(&lock).await;
@@ -222,7 +240,8 @@ async fn dropped_unlock_gives_back_one_level() {
 
 /// What a call on a level of a named owner in another process may leave: that level as it was, or nothing.
 async fn all_or_nothing(scene: &Scene, name: &str, elsewhere: LockGuard) {
-    eventually("the client has done", async || {
+    scene.requests_have_run().await;
+    eventually("nothing is owed", async || {
         format!("{:?}", scene.client).contains("locks: 0,")
     })
     .await;

@@ -141,6 +141,21 @@ async fn fixed_lease_is_not_renewed_and_its_loss_comes_before_its_end() {
 }
 
 #[tokio::test]
+async fn blocked_runtime_sees_the_loss_at_its_first_look() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lease = millis(500);
+    let guard = client.lock("k").lease(lease).lock().await.unwrap();
+    // No timer and no task of this runtime runs meanwhile.
+    std::thread::sleep(lease);
+    assert!(guard.is_lost());
+    assert_eq!(guard.remaining(), millis(0));
+    let never = guard.run_until_lost(async { panic!("the lease is over") });
+    assert_eq!(kind::<()>(never.await), ErrorKind::LeaseLost);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
 async fn next_owner_gets_in_when_a_fixed_lease_ends() {
     let server = Server::start();
     let (client, other) = (client(&server).await, client(&server).await);

@@ -10,7 +10,7 @@ use redlatch::{ClientBuilder, ErrorKind, ReentrantLock};
 use support::eventually;
 use support::scene::{Scene, patient, runs_out_in_time, take};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 const NAME: &str = "invoice";
 /// Of one request.
@@ -114,6 +114,23 @@ async fn calls_into_a_black_hole_end_by_their_limits() {
     )
     .await;
     closing.expect("close ends by its limit");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn release_that_found_no_way_is_repeated_until_it_arrives() {
+    let scene = Scene::open(leased(Duration::from_secs(60))).await;
+    let unlocked = take(&scene.client.lock("unlocked")).await;
+    let dropped = take(&scene.client.lock("dropped")).await;
+    scene.proxy.black_hole(true);
+    drop(dropped);
+    assert_eq!(fails(COMMAND, unlocked.unlock()).await, ErrorKind::Timeout);
+    // Both have been tried in vain by now.
+    sleep(2 * COMMAND).await;
+    scene.proxy.black_hole(false);
+    for name in ["unlocked", "dropped"] {
+        scene.lets_the_next_in(name).await;
+    }
+    scene.ends_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,23 +258,28 @@ async fn lock_gives_up_after_one_watchdog_lease_without_any_answer() {
     let patience = Duration::from_millis(1_500);
     let settings = |builder| leased(patience)(builder).poll_cap(Duration::from_millis(200));
     let scene = Scene::open(settings).await;
-    let holder = take(&scene.other.lock(NAME)).await;
-    let front = spawn_lock(&scene.client.lock(NAME));
+    let holders = [NAME, "other"].map(|name| scene.other.lock(name));
+    let holders = [take(&holders[0]).await, take(&holders[1]).await];
+    // At the front stands one with more patience than those behind it.
+    let endless = scene.client.clone().watchdog_lease(Duration::from_secs(60));
+    let first = spawn_lock(&endless.lock(NAME));
+    let front = spawn_lock(&scene.client.lock("other"));
     let mut connection = scene.server.connection();
-    eventually("the front listens", async || {
-        connection.channels().len() == 1
+    eventually("both at a front listen", async || {
+        connection.channels().len() == 2
     })
     .await;
     let behind = [(); 3].map(|()| spawn_lock(&scene.client.lock(NAME)));
-    let alone = spawn_lock(&scene.client.lock("held").lease(Duration::from_secs(60)));
-    alone.await.expect("sound").expect("free");
 
     scene.proxy.black_hole(true);
     let started = Instant::now();
-    let alone = spawn_lock(&scene.client.lock("free").lease(Duration::from_secs(60)));
-    for waiter in behind.into_iter().chain([front, alone]) {
-        let limit = patience + 2 * SLACK + 2 * COMMAND;
-        let failed = timeout(limit, waiter).await.expect("no answer, no wait");
+    // With a lease of its own the patience is still that of the client.
+    let fresh = spawn_lock(&scene.client.lock("free").lease(Duration::from_secs(60)));
+    let limit = started + patience + 2 * SLACK + 2 * COMMAND;
+    for waiter in behind.into_iter().chain([front, fresh]) {
+        let failed = timeout_at(limit.into(), waiter)
+            .await
+            .expect("no answer, no wait");
         let kind = failed.expect("sound").expect_err("no answer can have come");
         assert!(
             matches!(kind, ErrorKind::Timeout | ErrorKind::Backend),
@@ -269,13 +291,15 @@ async fn lock_gives_up_after_one_watchdog_lease_without_any_answer() {
             started.elapsed()
         );
     }
+    assert!(!first.is_finished());
     scene.proxy.black_hole(false);
-    holder.unlock().await.expect("held until now");
-    take(&scene.client.lock(NAME))
+    for holder in holders {
+        holder.unlock().await.expect("held until now");
+    }
+    let served = timeout(Duration::from_secs(10), first)
         .await
-        .unlock()
-        .await
-        .expect("held until now");
+        .expect("in when all is well");
+    assert_eq!(served.expect("the waiter is sound"), Ok(()));
     bury_half_open(&scene).await;
     scene.ends_clean().await;
 }

@@ -161,15 +161,11 @@ async fn waiting_call_reenters_when_its_owner_gets_in_elsewhere() {
     let lock = client.lock("k");
     let held = stranger(&lock).lock().await.unwrap();
     let shared = lock.clone().owned_by(&Owner::unique());
-    let start = async |lock: &ReentrantLock| {
+    let start = |lock: &ReentrantLock| {
         let lock = lock.clone();
-        begin(async move { lock.lock().await }).await
+        begin(async move { lock.lock().await })
     };
-    let (first, between, second) = (
-        start(&shared).await,
-        start(&stranger(&lock)).await,
-        start(&shared).await,
-    );
+    let (first, between, second) = (start(&shared), start(&stranger(&lock)), start(&shared));
     let between = tokio::spawn(between);
     held.unlock().await.unwrap();
     let (first, second) = soon(async { tokio::join!(first, second) }).await;

@@ -396,7 +396,7 @@ async fn waiters_of_one_process_are_served_in_the_order_they_came() {
                 guard.unlock().await.unwrap();
             }
         });
-        waiting.push(section.await);
+        waiting.push(section);
     }
     // Started in another order than they came.
     let running: Vec<_> = waiting.into_iter().rev().map(tokio::spawn).collect();
@@ -419,12 +419,12 @@ async fn cancelled_waiters_do_not_block_those_behind() {
     let client = client(&server).await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
-    let start = async || {
+    let start = || {
         let lock = stranger(&lock);
-        begin(async move { lock.lock().await }).await
+        begin(async move { lock.lock().await })
     };
-    let (front, second, third) = (start().await, start().await, start().await);
-    let (fourth, last) = (start().await, start().await);
+    let (front, second, third) = (start(), start(), start());
+    let (fourth, last) = (start(), start());
     let fourth = tokio::spawn(fourth);
     drop(second);
     drop(front);
@@ -447,11 +447,11 @@ async fn cancelled_front_hands_on_a_wake_up_that_reached_it() {
         .unwrap();
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
-    let start = async || {
+    let start = || {
         let lock = stranger(&lock);
-        begin(async move { lock.lock().await }).await
+        begin(async move { lock.lock().await })
     };
-    let (front, behind) = (start().await, start().await);
+    let (front, behind) = (start(), start());
     guard.unlock().await.unwrap();
     // The front was told, and is dropped before it looks.
     drop(front);

@@ -12,7 +12,9 @@ use std::time::Instant;
 
 use redlatch::{Client, Error, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Reply, Server};
-use support::probe::{eventually_free, kind, millis, nothing_left, secs, soon, stranger};
+use support::probe::{
+    calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
+};
 use support::{builder, client, eventually};
 
 fn configure(probe: &mut Connection, key: &str, value: &str) {
@@ -155,6 +157,16 @@ async fn level_of_a_named_owner_is_unlocked_elsewhere_without_memory() {
             assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
         }
     }
+
+    // A level that no client of ours recorded.
+    probe.command(&["HSET", "k", "java:1", "2"]);
+    probe.command(&["PEXPIRE", "k", "60000"]);
+    configure(&mut probe, "maxmemory", "1");
+    let java = one.lock("k").owned_by(&Owner::named("java:1"));
+    for left in [1, 0] {
+        java.unlock().await.unwrap();
+        assert_eq!(java.hold_count().await.unwrap(), left);
+    }
     nothing_left(&server, [&one, &two]).await;
 }
 
@@ -217,7 +229,13 @@ async fn replica_refuses_in_clear_words_and_is_given_time_to_become_primary() {
     }
     assert!(started.elapsed() < secs(4), "{:?}", started.elapsed());
     assert!(!primary.connection().exists("k"));
+    let mut probe = replica.connection();
+    reset_calls(&mut probe);
     let waiting = support::probe::acquiring(&lock);
+    eventually("it was refused", async || {
+        calls_of(&mut probe, "evalsha") > 0
+    })
+    .await;
     replica.connection().command(&["REPLICAOF", "NO", "ONE"]);
     soon(waiting)
         .await

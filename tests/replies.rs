@@ -295,11 +295,33 @@ async fn late_take_over_does_not_touch_the_next_hold_of_its_client() {
         .expect("the owner holds one level");
     give_back(adopted).await;
     assert!(elsewhere.verify().await.is_err());
-    let new = take(&here).await;
+    // Shorter than what the late request asks for.
+    let new = take(&here.lease(LEASE / 2)).await;
+    let end = scene.end_of_key(NAME) + LEASE / 4;
     let before = scene.server.connection().hgetall(NAME);
     parcel.deliver().await;
     assert_eq!(scene.server.connection().hgetall(NAME), before);
+    assert!(scene.end_of_key(NAME) < end, "the late request extended it");
     new.verify().await.expect("the new hold stands");
+    give_back(new).await;
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_take_over_does_not_touch_the_next_hold_of_another_client() {
+    let scene = Scene::open(patient).await;
+    let owner = Owner::named("migrant");
+    let here = scene.client.lock(NAME).owned_by(&owner);
+    let there = scene.other.lock(NAME).owned_by(&owner);
+    let old = take(&there).await;
+    let parcel = scene.proxy.hold_request(sha("lock_adopt"));
+    let adopted = here.adopt().await.expect("an answer");
+    give_back(adopted.expect("the owner holds one level")).await;
+    assert!(old.verify().await.is_err());
+    let new = take(&there).await;
+    let before = scene.server.connection().hgetall(NAME);
+    parcel.deliver().await;
+    assert_eq!(scene.server.connection().hgetall(NAME), before);
     give_back(new).await;
     scene.ends_clean().await;
 }

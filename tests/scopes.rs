@@ -186,7 +186,7 @@ async fn clients_of_one_process_wait_for_each_other() {
     assert_ne!(one.id(), two.id());
     let held = one.lock("k").lock().await.unwrap();
     let lock = two.lock("k");
-    let waiting = begin(async move { lock.lock().await }).await;
+    let waiting = begin(async move { lock.lock().await });
     let waiting = tokio::spawn(waiting);
     eventually_heard(&server, "k", 1).await;
     held.unlock().await.unwrap();

@@ -10,7 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use redlatch::{Client, Owner};
+use redlatch::{Client, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Server};
 use support::probe::{
     NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, reset_calls,
@@ -368,8 +368,59 @@ async fn java_takes_a_level_of_ours_and_we_learn_of_it() {
     let mut java = server.connection();
     java.command(&["DEL", "k"]);
     java.command(&["PUBLISH", &channel("k"), "0"]);
-    assert_eq!(kind(guard.verify().await), redlatch::ErrorKind::LeaseLost);
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
     assert!(guard.is_lost());
     drop(guard);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn call_under_another_hold_number_changes_nothing() {
+    let server = Server::start();
+    let client = builder(server.url())
+        .watchdog_lease(secs(3))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.lock("k");
+    let mut probe = server.connection();
+    for call in [
+        "unlock", "drop", "handle", "verify", "extend", "reenter", "lock", "renewal",
+    ] {
+        let guard = lock.lock().await.unwrap();
+        let companion = format!("|{}:{}", client.id(), guard.owner());
+        // As if this were a late packet, and its owner had lost the lock and taken it again.
+        probe.command(&["HSET", "k", &companion, "h0123456789abcdef:1"]);
+        probe.command(&["PERSIST", "k"]);
+        let before = probe.hgetall("k");
+        let lost = match call {
+            "unlock" => guard.unlock().await.err(),
+            "drop" => {
+                drop(guard);
+                None
+            }
+            "handle" => lock.unlock().await.err(),
+            "verify" => guard.verify().await.err(),
+            "extend" => guard.extend(secs(60)).await.err(),
+            "reenter" => guard.reenter().await.err(),
+            // The owner's other hold is somebody else to this call.
+            "lock" => {
+                assert!(lock.try_lock().await.unwrap().is_none());
+                assert!(guard.is_lost());
+                None
+            }
+            _ => {
+                soon(guard.lost()).await;
+                guard.unlock().await.err()
+            }
+        };
+        if !matches!(call, "drop" | "lock") {
+            assert_eq!(lost.expect(call).kind(), ErrorKind::LeaseLost, "{call}");
+        }
+        support::eventually_idle(&client).await;
+        assert_eq!(probe.hgetall("k"), before, "{call}");
+        assert_eq!(probe.pttl("k"), -1, "{call}");
+        probe.command(&["DEL", "k"]);
+    }
     nothing_left(&server, [&client]).await;
 }

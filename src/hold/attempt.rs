@@ -16,7 +16,7 @@ use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Moved, Ttl};
 use crate::protocol::script::Call;
 use crate::session::Queue;
 use crate::session::backend::Answer;
-use crate::session::hold::{Hold, Loss};
+use crate::session::hold::{self, Hold, Loss};
 use crate::session::reaper::{Baton, Debt, Settled};
 
 /// Whether an attempt may take the lock while it is free.
@@ -47,7 +47,13 @@ pub(crate) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     pub(crate) fn new(order: &'a Order, queue: &'a Queue) -> Self {
-        let key = HoldKey::new(order.name.clone(), &order.anchor.client_id, &order.owner);
+        let client = &order.anchor.client_id;
+        let key = HoldKey::new(
+            order.name.clone(),
+            client,
+            &order.owner,
+            hold::fresh_number(),
+        );
         let lease = order.term.lease();
         let timeout = order.anchor.settings.timeout(lease);
         let hold = Hold::new(key, order.owner.clone(), lease, timeout);
@@ -61,8 +67,8 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
-        let call = self
-            .hold
+        let hold = self.hold.clone();
+        let call = hold
             .key
             .acquire(1, self.order.term.lease(), take == Take::JoinOnly);
         let answer = self.run(&call).await?;
@@ -104,7 +110,8 @@ impl<'a> Attempt<'a> {
         let old = baton.begin();
         let _turn = old.turn.lock().await;
         let bounded = streak >= anchor.settings.streak;
-        let call = self.hold.key.take_from(
+        let hold = self.hold.clone();
+        let call = hold.key.take_from(
             &old.key,
             term.lease(),
             bounded.then(|| anchor.hub.listeners(name.channel())),
@@ -174,22 +181,30 @@ impl<'a> Attempt<'a> {
 
     /// Moves one level of the owner here. When the request was sent, or none if there was nothing to move.
     async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<Moment>, Error> {
-        let call = self.hold.key.adopt(1, lease);
-        let answer = self.run(&call).await?;
-        match Adopted::decode(&answer.reply)? {
-            Adopted::Moved => Ok(Some(answer.sent)),
-            Adopted::Own | Adopted::Absent => {
-                self.nothing_held();
-                Ok(None)
-            }
-            Adopted::WrongKind => {
-                self.nothing_held();
-                Err(Error::wrong_kind(self.order.name.key()))
+        loop {
+            let Some(donor) = self.order.donor(&self.hold).await? else {
+                return Ok(None);
+            };
+            let hold = self.hold.clone();
+            let call = hold.key.adopt(1, lease, Some(&donor));
+            let answer = self.run(&call).await?;
+            match Adopted::decode(&answer.reply)? {
+                Adopted::Moved => return Ok(Some(answer.sent)),
+                // Somebody was faster; what is there now?
+                Adopted::Changed => self.nothing_held(),
+                Adopted::Absent => {
+                    self.nothing_held();
+                    return Ok(None);
+                }
+                Adopted::WrongKind => {
+                    self.nothing_held();
+                    return Err(Error::wrong_kind(self.order.name.key()));
+                }
             }
         }
     }
 
-    async fn run(&mut self, call: &Call) -> Result<Answer, Error> {
+    async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         let anchor = &self.order.anchor;
         self.debt.get_or_insert_with(|| anchor.debt(&self.hold));
         let answered = anchor.run(call, self.hold.timeout).await;

@@ -53,7 +53,7 @@ impl Lease {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn lost(&self) {
-        self.hold.lost().cancelled().await;
+        self.hold.ended().await;
     }
 
     /// Whether the lease can no longer be trusted. Compares clocks, so it is right at once after a pause of the

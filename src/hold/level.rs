@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Term;
-use crate::protocol::lock::{self, Adopted, Reentered};
+use crate::protocol::lock::{self, Adopted, Donor, Inspected, Reentered};
 use crate::session::Anchor;
 use crate::session::hold::{Hold, Loss};
 use crate::session::reaper::{Baton, Debt, Handover, Settled};
@@ -62,32 +62,44 @@ impl Order {
     async fn adopt_here(&self, hold: &Arc<Hold>) -> Result<Option<LockGuard>, Error> {
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let lease = self.term.lease();
-        let spare = hold.spare_level();
-        let claim = if spare.is_some() {
-            None
-        } else {
-            Claim::new(self, hold)
-        };
-        let Some(share) = spare.or_else(|| claim.as_ref().map(|claim| claim.share)) else {
-            return Ok(None);
-        };
         hold.lock().schedule.asks_for(lease);
+        loop {
+            let donor = match hold.has_spare_level() {
+                true => None,
+                false => self.donor(hold).await?,
+            };
+            let claim = match &donor {
+                Some(_) => Claim::new(self, hold),
+                None => None,
+            };
+            let share = claim
+                .as_ref()
+                .map_or_else(|| hold.levels(), |claim| claim.share);
+            let call = hold.key.adopt(share, Some(lease), donor.as_ref());
+            let answer = self.anchor.run(&call, hold.timeout).await?;
+            return match (Adopted::decode(&answer.reply)?, claim) {
+                (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
+                (Adopted::Moved, None) => self.guard(hold, answer.sent),
+                (Adopted::Changed, Some(_)) => continue,
+                (Adopted::Absent | Adopted::Changed, _) => {
+                    drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+                    Ok(None)
+                }
+                (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
+            };
+        }
+    }
+
+    /// Where a level of the owner of this hold could be taken over from.
+    pub(crate) async fn donor(&self, hold: &Hold) -> Result<Option<Donor>, Error> {
         let answer = self
             .anchor
-            .run(&hold.key.adopt(share, Some(lease)), hold.timeout)
+            .run(&lock::inspect(&self.name), hold.timeout)
             .await?;
-        match (Adopted::decode(&answer.reply)?, claim) {
-            (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
-            (Adopted::Moved, None) => self.guard(hold, answer.sent),
-            (Adopted::Own, claim) => {
-                drop(claim);
-                self.guard(hold, answer.sent)
-            }
-            (Adopted::Absent, _) => {
-                drop(self.anchor.watchdog.lose(hold, Loss::Gone));
-                Ok(None)
-            }
-            (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
+        match Inspected::decode(&answer.reply)? {
+            Inspected::Held { fields, .. } => hold.key.donor(&fields),
+            Inspected::Free => Ok(None),
+            Inspected::WrongKind => Err(Error::wrong_kind(self.name.key())),
         }
     }
 

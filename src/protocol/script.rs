@@ -1,6 +1,6 @@
 //! The Lua scripts: source, hash and arity; and a call of one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// One file of `lua/`. Its header is its contract; a test holds it to the arity here.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ scripts! {
     LOCK_REENTER = "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
     LOCK_MOVE = "lock_move" Arity::Fixed { keys: 2, args: 10 };
     LOCK_RELEASE = "lock_release" Arity::Fixed { keys: 2, args: 6 };
-    LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
     LOCK_EXTEND = "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
@@ -59,23 +59,22 @@ scripts! {
 }
 
 /// An argument of a script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Arg {
-    Text(Arc<str>),
-    Word(&'static str),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arg<'a> {
+    Text(&'a str),
     Number(i64),
 }
 
 /// A script with its keys and arguments, ready to be sent, and to be sent again.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct Call<'a> {
     pub(crate) script: &'static Script,
-    pub(crate) keys: Vec<Arc<str>>,
-    pub(crate) args: Vec<Arg>,
+    pub(crate) keys: Vec<&'a str>,
+    pub(crate) args: Vec<Arg<'a>>,
 }
 
-impl Call {
-    pub(crate) fn new(script: &'static Script, keys: Vec<Arc<str>>, args: Vec<Arg>) -> Self {
+impl<'a> Call<'a> {
+    pub(crate) fn new(script: &'static Script, keys: Vec<&'a str>, args: Vec<Arg<'a>>) -> Self {
         debug_assert!(
             match script.arity {
                 Arity::Fixed { keys: k, args: a } => (keys.len(), args.len()) == (k, a),

@@ -1,10 +1,11 @@
 //! A hold of this process: the local promise, and what the server should know of it.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Notify;
 
 use crate::clock::Moment;
 use crate::options::{LeaseTime, Term};
@@ -32,7 +33,8 @@ pub(crate) struct Hold {
     pub(crate) timeout: Duration,
     /// Held by whoever has a request for this hold on its way.
     pub(crate) turn: tokio::sync::Mutex<()>,
-    lost: CancellationToken,
+    /// Tells those that wait for it that the hold has ended.
+    ended: Notify,
     state: Mutex<State>,
 }
 
@@ -66,6 +68,15 @@ pub(crate) enum Release {
     /// Sent, and not answered: it may have been done.
     InDoubt,
     Done,
+}
+
+/// 64 bits that nobody can foresee: a keyed hash of a counter, so that no two in this process are alike but by chance,
+/// and of the clock, so that two copies of a process, as of a virtual machine, part. Cheaper than asking the system for
+/// each.
+pub(crate) fn fresh_number() -> u64 {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), Moment::now()))
 }
 
 /// Why a hold was lost.
@@ -107,7 +118,7 @@ impl Hold {
             owner,
             timeout,
             turn: tokio::sync::Mutex::new(()),
-            lost: CancellationToken::new(),
+            ended: Notify::new(),
             state: Mutex::new(State {
                 phase: Phase::Pending,
                 levels: 0,
@@ -125,9 +136,14 @@ impl Hold {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fires when the hold can no longer be trusted.
-    pub(crate) fn lost(&self) -> &CancellationToken {
-        &self.lost
+    /// Waits until the hold has ended.
+    pub(crate) async fn ended(&self) {
+        let signal = self.ended.notified();
+        tokio::pin!(signal);
+        signal.as_mut().enable();
+        if !self.lock().has_ended() {
+            signal.await;
+        }
     }
 
     /// The server granted the first level, by a request sent at `sent`.
@@ -161,10 +177,10 @@ impl Hold {
         true
     }
 
-    /// The levels of this hold, if one of them has no guard.
-    pub(crate) fn spare_level(&self) -> Option<u32> {
+    /// Whether a level of this hold has no guard.
+    pub(crate) fn has_spare_level(&self) -> bool {
         let state = self.lock();
-        (state.is_live(Moment::now()) && state.guards < state.levels).then_some(state.levels)
+        state.guards < state.levels
     }
 
     /// Gives one level back; with `guard`, the term of the guard that goes with it. What is left, or none if the
@@ -182,7 +198,7 @@ impl Hold {
         if state.levels == 0 {
             state.phase = Phase::Ended;
             // Guards that are left, if a handle gave their level back, learn of it.
-            self.lost.cancel();
+            self.ended.notify_waiters();
         }
         Some(state.levels)
     }
@@ -203,7 +219,7 @@ impl Hold {
         if ended {
             state.phase = Phase::Ended;
             state.levels = state.detached;
-            self.lost.cancel();
+            self.ended.notify_waiters();
         }
         ended
     }

@@ -91,32 +91,35 @@ impl Session {
         }
     }
 
-    /// Runs a script, unless the client is closed before it is answered.
-    pub(crate) async fn run(&self, call: &Call, budget: Duration) -> Result<Answer, Error> {
-        self.unless_closed(self.backend.run(call, budget)).await?
+    /// Runs a script. Not interrupted when the client is closed: it ends soon, within its budget.
+    pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
+        let answered = self.backend.run(call, budget).await;
+        if answered.is_err() {
+            self.ensure_open()?;
+        }
+        answered
     }
 
-    /// Runs a call of the public interface: gives it timers if it is polled outside of any runtime, and keeps its
-    /// future on the heap, which is large and often nested, so that it costs its callers nothing. Once the client has
-    /// closed or its runtime has ended there is no answer to wait for.
+    /// Runs a call of the public interface: keeps its future on the heap, which is large and often nested, so that it
+    /// costs its callers nothing, and gives it timers if it is polled outside of any runtime. There the client's own
+    /// runtime may end meanwhile, and then there is no answer to wait for.
     pub(crate) fn within<'a, T>(
         &'a self,
         call: impl Future<Output = Result<T, Error>> + Send + 'a,
     ) -> impl Future<Output = Result<T, Error>> + Send + 'a {
         let call = Box::pin(call);
-        let call = async {
-            tokio::select! {
-                biased;
-                () = self.closed.cancelled() => Err(Error::closed()),
-                output = call => output,
-            }
-        };
         async move {
             if Handle::try_current().is_ok() {
-                call.await
-            } else {
-                TokioContext::new(call, timers().unwrap_or(&self.runtime).clone()).await
+                return call.await;
             }
+            let call = async {
+                tokio::select! {
+                    biased;
+                    () = self.closed.cancelled() => Err(Error::closed()),
+                    output = call => output,
+                }
+            };
+            TokioContext::new(call, timers().unwrap_or(&self.runtime).clone()).await
         }
     }
 

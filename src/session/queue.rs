@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
-use tokio::sync::{Notify, OwnedMutexGuard, Semaphore};
+use tokio::sync::{Notify, Semaphore};
 
 use super::hold::Hold;
 use crate::clock::Moment;
@@ -64,12 +64,12 @@ struct State<B> {
 #[derive(Debug, Default)]
 struct Slot {
     hold: Option<Arc<Hold>>,
+    /// A call asks the server for this owner's first level: to another one, which has a hold number of its own, the
+    /// lock would look busy.
+    asking: bool,
     waiting: usize,
-    /// Tells those that wait for the lock that their own owner has it now, so that they can re-enter.
-    appeared: Arc<Notify>,
-    /// Held by the call that asks the server for this owner's first level: to another one, which has a hold number
-    /// of its own, the lock would look busy.
-    asking: Arc<tokio::sync::Mutex<()>>,
+    /// Tells those that wait that one of the above has changed. Made when the first one waits.
+    signal: Option<Arc<Notify>>,
 }
 
 impl<B> Queues<B> {
@@ -155,9 +155,7 @@ impl<B> Queue<B> {
             .collect();
         let slot = state.owners.entry(hold.owner.clone()).or_default();
         slot.hold = Some(hold.clone());
-        if slot.waiting > 0 {
-            slot.appeared.notify_waiters();
-        }
+        slot.tell();
         displaced
     }
 
@@ -169,32 +167,35 @@ impl<B> Queue<B> {
 
     /// Waits until this owner holds the lock, by another call.
     pub(crate) async fn appeared(&self, owner: &Owner) {
-        let _waiting = Waiting::new(self, owner);
-        let appeared = match self.lock().owners.get(owner) {
-            Some(slot) => slot.appeared.clone(),
-            None => return,
-        };
-        loop {
-            let signal = appeared.notified();
-            tokio::pin!(signal);
-            signal.as_mut().enable();
-            if self.live(owner).is_some() {
-                return;
-            }
-            signal.await;
-        }
+        self.until(owner, || self.live(owner)).await;
     }
 
     /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
-        let waiting = Waiting::new(self, owner);
-        let asking = match self.lock().owners.get(owner) {
-            Some(slot) => slot.asking.clone(),
-            None => Arc::default(),
+        let ask = || {
+            let mut state = self.lock();
+            let slot = state.owners.entry(owner.clone()).or_default();
+            let asking = !slot.asking;
+            slot.asking = true;
+            asking.then_some(Asking { queue: self, owner })
         };
-        Asking {
-            _turn: asking.lock_owned().await,
-            _waiting: waiting,
+        match ask() {
+            Some(asking) => asking,
+            None => self.until(owner, ask).await,
+        }
+    }
+
+    /// Waits for what a change of this owner's slot brings about.
+    async fn until<T>(&self, owner: &Owner, ready: impl Fn() -> Option<T>) -> T {
+        let waiting = Waiting::new(self, owner);
+        loop {
+            let signal = waiting.signal.notified();
+            tokio::pin!(signal);
+            signal.as_mut().enable();
+            if let Some(value) = ready() {
+                return value;
+            }
+            signal.await;
         }
     }
 
@@ -284,7 +285,7 @@ impl<B> State<B> {
         if self
             .owners
             .get(owner)
-            .is_some_and(|slot| slot.hold.is_none() && slot.waiting == 0)
+            .is_some_and(|slot| slot.hold.is_none() && !slot.asking && slot.waiting == 0)
         {
             self.owners.remove(owner);
         }
@@ -311,22 +312,33 @@ impl<B> Drop for InLine<'_, B> {
     }
 }
 
-/// Counts a call that waits for its own owner's hold.
+impl Slot {
+    fn tell(&self) {
+        if let Some(signal) = &self.signal {
+            signal.notify_waiters();
+        }
+    }
+}
+
+/// A call that waits for a change of its owner's slot.
 #[derive(Debug)]
 struct Waiting<'a, B> {
     queue: &'a Queue<B>,
     owner: &'a Owner,
+    signal: Arc<Notify>,
 }
 
 impl<'a, B> Waiting<'a, B> {
     fn new(queue: &'a Queue<B>, owner: &'a Owner) -> Self {
-        queue
-            .lock()
-            .owners
-            .entry(owner.clone())
-            .or_default()
-            .waiting += 1;
-        Self { queue, owner }
+        let mut state = queue.lock();
+        let slot = state.owners.entry(owner.clone()).or_default();
+        slot.waiting += 1;
+        let signal = slot.signal.get_or_insert_default().clone();
+        Self {
+            queue,
+            owner,
+            signal,
+        }
     }
 }
 
@@ -343,8 +355,19 @@ impl<B> Drop for Waiting<'_, B> {
 /// The turn to ask the server for an owner's first level, until dropped.
 #[derive(Debug)]
 pub(crate) struct Asking<'a, B> {
-    _turn: OwnedMutexGuard<()>,
-    _waiting: Waiting<'a, B>,
+    queue: &'a Queue<B>,
+    owner: &'a Owner,
+}
+
+impl<B> Drop for Asking<'_, B> {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        if let Some(slot) = state.owners.get_mut(self.owner) {
+            slot.asking = false;
+            slot.tell();
+        }
+        state.tidy(self.owner);
+    }
 }
 
 /// Marks a release as on its way, until dropped.

@@ -1,9 +1,8 @@
 //! What the server shows past the library, and futures driven by hand.
 
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use redlatch::{Client, Error, ErrorKind, Owner, ReentrantLock};
@@ -41,13 +40,14 @@ pub async fn soon<F: Future>(future: F) -> F::Output {
 }
 
 /// Polls a future once, so that whatever it does before its first wait is done, and it stands in line.
-pub async fn begin<F: Future>(future: F) -> Pin<Box<F>> {
+#[track_caller]
+pub fn begin<F: Future>(future: F) -> Pin<Box<F>> {
     let mut future = Box::pin(future);
-    poll_fn(|context| {
-        assert!(future.as_mut().poll(context).is_pending(), "it had to wait");
-        Poll::Ready(())
-    })
-    .await;
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(
+        future.as_mut().poll(&mut context).is_pending(),
+        "it had to wait"
+    );
     future
 }
 

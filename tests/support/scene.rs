@@ -90,12 +90,16 @@ impl Scene {
         assert!(promised <= end, "promises {:?} too much", promised - end);
     }
 
-    /// Waits until the server counts so many levels. No request of the client that was sent before is on its way
-    /// any more then.
-    pub async fn settles_at(&self, name: &str, levels: u64) {
-        // Requests travel on one connection, and are answered in their order.
+    /// Waits until no request that the client sent before is on its way any more.
+    pub async fn requests_have_run(&self) {
+        // They travel on one connection, and are answered in their order.
         let fence = self.client.lock("fence").is_locked().await;
         assert!(!fence.expect("the network is sound"));
+    }
+
+    /// Waits until the server counts so many levels, with nothing on its way that could raise them.
+    pub async fn settles_at(&self, name: &str, levels: u64) {
+        self.requests_have_run().await;
         eventually(&format!("{levels} levels of {name}"), async || {
             self.levels(name) == levels
         })

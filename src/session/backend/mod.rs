@@ -137,7 +137,7 @@ impl Backend {
     /// that time.
     ///
     /// If the future is dropped, the call may still run.
-    pub(crate) async fn run(&self, call: &Call, budget: Duration) -> Result<Answer, Error> {
+    pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
         let started = Moment::now();
         let end = started.plus(budget);
         let (mut whole, mut repeated) = (false, false);
@@ -172,24 +172,19 @@ impl Backend {
         }
     }
 
-    async fn send(&self, call: &Call, whole: bool, left: Duration) -> Result<Reply, Miss> {
+    async fn send(&self, call: &Call<'_>, whole: bool, left: Duration) -> Result<Reply, Miss> {
         let (command, script) = if whole {
             ("EVAL", call.script.source)
         } else {
             ("EVALSHA", call.script.hash())
         };
         let mut words: Vec<Value> = Vec::with_capacity(2 + call.keys.len() + call.args.len());
-        words.push(if whole {
-            Value::from_static_str(script)
-        } else {
-            script.into()
-        });
+        words.push(Value::from_static_str(script));
         words.push((call.keys.len() as i64).into());
-        words.extend(call.keys.iter().map(|key| Value::from(&**key)));
-        words.extend(call.args.iter().map(|arg| match arg {
-            Arg::Text(text) => Value::from(&**text),
-            Arg::Word(word) => Value::from_static_str(word),
-            Arg::Number(number) => Value::from(number.to_string()),
+        words.extend(call.keys.iter().map(|key| Value::from(*key)));
+        words.extend(call.args.iter().map(|arg| match *arg {
+            Arg::Text(text) => Value::from(text),
+            Arg::Number(number) => Value::from(number),
         }));
         let frame = send_once(&self.commands, command, words, left)
             .await
@@ -209,13 +204,15 @@ impl Backend {
         }
     }
 
-    fn refused(&self, call: &Call, text: &str) -> Miss {
+    fn refused(&self, call: &Call<'_>, text: &str) -> Miss {
         let code = code(text);
         if code == "NOSCRIPT" {
             return Miss::UnknownScript;
         }
         if code == "WRONGTYPE" {
-            return Miss::Refused(Error::wrong_kind(call.keys.first().map_or("", |key| key)));
+            return Miss::Refused(Error::wrong_kind(
+                call.keys.first().copied().unwrap_or_default(),
+            ));
         }
         let error = Error::new(ErrorKind::Backend, format!("the server refused: {text}"));
         Miss::Refused(match code {
@@ -425,15 +422,20 @@ async fn keep_connected(
     client: &Client,
     closing: &CancellationToken,
 ) -> Result<AbortOnDropHandle<()>, Error> {
-    let mut connection = AbortOnDropHandle::new(client.connect());
+    let mut connection = None;
     let connected = tokio::select! {
+        // First: fred looks at its state and then listens for a change, so a connection that is made between the
+        // two would be waited for without end. Before `connect` none can be made.
+        biased;
         connected = client.wait_for_connect() => connected,
-        ended = &mut connection => match ended {
+        ended = async { connection.insert(AbortOnDropHandle::new(client.connect())).await } => match ended {
             Ok(Err(error)) => Err(error),
             _ => Err(fred::error::Error::new_canceled()),
         },
     };
-    connected.map_err(|error| {
+    let connection =
+        connected.and_then(|()| connection.ok_or_else(fred::error::Error::new_canceled));
+    let mut connection = connection.map_err(|error| {
         let text = format!("cannot connect: {}", error.details());
         Error::new(ErrorKind::Backend, text).caused_by(error)
     })?;
