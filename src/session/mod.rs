@@ -100,14 +100,12 @@ impl Session {
         answered
     }
 
-    /// Runs a call of the public interface: keeps its future on the heap, which is large and often nested, so that it
-    /// costs its callers nothing, and gives it timers if it is polled outside of any runtime. There the client's own
-    /// runtime may end meanwhile, and then there is no answer to wait for.
+    /// Runs a call of the public interface: gives it timers if it is polled outside of any runtime. There the client's
+    /// own runtime may end meanwhile, and then there is no answer to wait for.
     pub(crate) fn within<'a, T>(
         &'a self,
         call: impl Future<Output = Result<T, Error>> + Send + 'a,
     ) -> impl Future<Output = Result<T, Error>> + Send + 'a {
-        let call = Box::pin(call);
         async move {
             if Handle::try_current().is_ok() {
                 return call.await;
@@ -119,7 +117,11 @@ impl Session {
                     output = call => output,
                 }
             };
-            TokioContext::new(call, timers().unwrap_or(&self.runtime).clone()).await
+            Box::pin(TokioContext::new(
+                call,
+                timers().unwrap_or(&self.runtime).clone(),
+            ))
+            .await
         }
     }
 

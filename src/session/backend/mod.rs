@@ -461,10 +461,9 @@ async fn send_once(
     budget: Duration,
 ) -> Result<Resp3Frame, fred::error::Error> {
     let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-    client
-        .with_options(&once(budget))
-        .custom_raw(command, words)
-        .await
+    let client = client.with_options(&once(budget));
+    // fred's future has 7 KB, and every future around it would have them too, and be moved with them.
+    Box::pin(client.custom_raw(command, words)).await
 }
 
 /// fred takes a time-out of zero for none.
