@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::SemaphorePermit;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{Instrument, debug, debug_span};
 
 use super::guard::LockGuard;
@@ -12,7 +12,7 @@ use super::lease::Lease;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::options::{LeaseTime, Limit, Term};
+use crate::options::{LeaseTime, Limit, SHORTEST_TIMEOUT, Term};
 use crate::owner::Owner;
 use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Reentered, Ttl};
 use crate::protocol::script::Call;
@@ -166,13 +166,18 @@ impl Order {
             let ttl = if trust_holds_here && queue.is_held_here() {
                 Ttl::Never
             } else {
-                self.anchor.unless_closed(queue.settled()).await?;
+                // All within the time of one request, so that a silent server does not add up to several.
+                let end = Moment::now().plus(attempt.hold.timeout);
                 let asked = {
-                    let asking = queue.asking(&self.owner);
-                    let _asking = self.anchor.unless_closed(asking).await?;
+                    let turn = timeout(attempt.hold.timeout, async {
+                        queue.settled().await;
+                        queue.asking(&self.owner).await
+                    });
+                    let _asking = self.anchor.unless_closed(turn).await?;
                     if queue.live(&self.owner).is_some() {
                         return Ok(Outcome::Reenter);
                     }
+                    attempt.budget = Moment::now().until(end).max(SHORTEST_TIMEOUT);
                     attempt.send(Take::Free).await
                 };
                 match asked {
@@ -392,6 +397,8 @@ struct Attempt<'a> {
     order: &'a Order,
     queue: &'a Queue,
     hold: Arc<Hold>,
+    /// How long the next request may take.
+    budget: Duration,
     /// There from before the first send until an answer shows that the server has nothing of this hold.
     debt: Option<Debt>,
     /// A try went unanswered, and may be carried out later than one that was answered.
@@ -408,6 +415,7 @@ impl<'a> Attempt<'a> {
             order,
             queue,
             hold,
+            budget: timeout,
             debt: None,
             in_doubt: false,
         }
@@ -477,7 +485,7 @@ impl<'a> Attempt<'a> {
     async fn run(&mut self, call: &Call) -> Result<Answer, Error> {
         let anchor = &self.order.anchor;
         self.debt.get_or_insert_with(|| anchor.debt(&self.hold));
-        let answered = anchor.run(call, self.hold.timeout).await;
+        let answered = anchor.run(call, self.budget).await;
         if let Err(error) = &answered {
             if error.is_unanswered() {
                 self.in_doubt = true;
