@@ -9,7 +9,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(50);
 /// A century: far below where the server's millisecond arithmetic overflows.
 const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// Below this a request would be given up before a healthy server can answer.
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(20);
+pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A lease that can be sent: whole milliseconds, long enough to be kept, short enough to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,7 +11,7 @@ use std::error::Error as _;
 use std::time::Instant;
 
 use redlatch::{Client, Error, ErrorKind, Owner};
-use redlatch_testkit::{Connection, Reply, Server};
+use redlatch_testkit::{Connection, Proxy, Reply, Server};
 use support::probe::{
     calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
@@ -402,4 +402,42 @@ async fn texts_of_errors_name_the_lock_and_what_to_do() {
         );
     }
     nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn silent_server_costs_a_call_its_limit_and_one_command_timeout() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let limit = secs(1);
+    let client = builder(proxy.url())
+        .command_timeout(limit)
+        .build()
+        .await
+        .unwrap();
+    let lock = client.lock("k");
+    let guards = [
+        lock.lock().await.unwrap(),
+        lock.lock().await.unwrap(),
+        lock.lock().await.unwrap(),
+    ];
+    proxy.black_hole(true);
+    // Each of them is a release on its way, which nobody answers.
+    drop(guards);
+    for wait in [None, Some(millis(0)), Some(millis(300)), None] {
+        let started = Instant::now();
+        let answer = match wait {
+            None => stranger(&lock).try_lock().await,
+            Some(wait) => stranger(&lock).try_lock_for(wait).await,
+        };
+        let took = started.elapsed();
+        let kind = kind(answer);
+        assert!(
+            matches!(kind, ErrorKind::Backend | ErrorKind::Timeout),
+            "{kind:?}"
+        );
+        let most = limit + wait.unwrap_or_default() + millis(500);
+        assert!(took < most, "{wait:?} took {took:?}");
+    }
+    proxy.black_hole(false);
+    eventually_free(&server, "k").await;
 }

@@ -156,10 +156,14 @@ impl Order {
                 if !queue.has_baton() {
                     self.give_way(queue, wait).await?;
                 }
-                let _asking = self.anchor.unless_closed(queue.asking(&self.owner)).await?;
+                // All within the time of one request, so that a silent server does not add up to several.
+                let started = Moment::now();
+                let turn = attempt.within(queue.turn(&self.owner));
+                let _asking = self.anchor.unless_closed(turn).await?;
                 if queue.live(&self.owner).is_some() {
                     return Ok(Outcome::Reenter);
                 }
+                attempt.has_spent(started.until(Moment::now()));
                 match queue.take_baton() {
                     Some((baton, streak)) => attempt.take_from(baton, streak).await,
                     None => attempt.send(Take::Free).await,
@@ -207,9 +211,8 @@ impl Order {
         }
     }
 
-    /// Before asking for a free lock: lets releases of this process be done, and others that wait go first.
+    /// Before asking for a free lock: lets others that wait go first, if they were just promised to.
     async fn give_way(&self, queue: &Queue, wait: &Wait) -> Result<(), Error> {
-        self.anchor.unless_closed(queue.settled()).await?;
         if wait.is_single_attempt() {
             return Ok(());
         }

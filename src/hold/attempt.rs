@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::debug;
 
 use super::guard::LockGuard;
@@ -11,7 +12,7 @@ use super::level::{GivenBack, released};
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::options::LeaseTime;
+use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
 use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Moved, Ttl};
 use crate::protocol::script::Call;
 use crate::session::Queue;
@@ -39,6 +40,8 @@ pub(crate) struct Attempt<'a> {
     order: &'a Order,
     queue: &'a Queue,
     hold: Arc<Hold>,
+    /// How long the next request may take.
+    budget: Duration,
     /// There from before the first send until an answer shows that the server has nothing of this hold.
     debt: Option<Debt>,
     /// A try went unanswered, and may be carried out later than one that was answered.
@@ -55,15 +58,30 @@ impl<'a> Attempt<'a> {
             hold::fresh_number(),
         );
         let lease = order.term.lease();
-        let timeout = order.anchor.settings.timeout(lease);
-        let hold = Hold::new(key, order.owner.clone(), lease, timeout);
+        let budget = order.anchor.settings.timeout(lease);
+        let hold = Hold::new(key, order.owner.clone(), lease, budget);
         Self {
             order,
             queue,
             hold,
+            budget,
             debt: None,
             in_doubt: false,
         }
+    }
+
+    /// Waits for what comes before a request, no longer than for the request itself.
+    pub(crate) async fn within<F: Future>(&self, future: F) -> Option<F::Output> {
+        timeout(self.hold.timeout, future).await.ok()
+    }
+
+    /// So much of the time for the next request has passed.
+    pub(crate) fn has_spent(&mut self, spent: Duration) {
+        self.budget = self
+            .hold
+            .timeout
+            .saturating_sub(spent)
+            .max(SHORTEST_TIMEOUT);
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
@@ -207,7 +225,7 @@ impl<'a> Attempt<'a> {
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         let anchor = &self.order.anchor;
         self.debt.get_or_insert_with(|| anchor.debt(&self.hold));
-        let answered = anchor.run(call, self.hold.timeout).await;
+        let answered = anchor.run(call, self.budget).await;
         if let Err(error) = &answered {
             if error.is_unanswered() {
                 self.in_doubt = true;

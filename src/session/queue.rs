@@ -170,6 +170,14 @@ impl<B> Queue<B> {
         self.until(owner, || self.live(owner)).await;
     }
 
+    /// Waits for releases on their way, unless a baton lies here, then for the turn to ask.
+    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
+        if !self.has_baton() {
+            self.settled().await;
+        }
+        self.asking(owner).await
+    }
+
     /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
         let ask = || {
