@@ -228,7 +228,7 @@ async fn waiter_that_nobody_polls_holds_nobody_up() {
     for dropped in [false, true] {
         let guard = lock.lock().await.unwrap();
         let sleeping = stranger(&lock);
-        let sleeping = begin(async move { sleeping.lock().await }).await;
+        let sleeping = begin(async move { sleeping.lock().await });
         if dropped {
             drop(guard);
         } else {

@@ -102,27 +102,22 @@ impl Session {
 
     /// Runs a call of the public interface: gives it timers if it is polled outside of any runtime. There the client's
     /// own runtime may end meanwhile, and then there is no answer to wait for.
-    pub(crate) fn within<'a, T>(
-        &'a self,
-        call: impl Future<Output = Result<T, Error>> + Send + 'a,
-    ) -> impl Future<Output = Result<T, Error>> + Send + 'a {
-        async move {
-            if Handle::try_current().is_ok() {
-                return call.await;
-            }
-            let call = async {
-                tokio::select! {
-                    biased;
-                    () = self.closed.cancelled() => Err(Error::closed()),
-                    output = call => output,
-                }
-            };
-            Box::pin(TokioContext::new(
-                call,
-                timers().unwrap_or(&self.runtime).clone(),
-            ))
-            .await
+    pub(crate) async fn within<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        if Handle::try_current().is_ok() {
+            return call.await;
         }
+        let call = async {
+            tokio::select! {
+                biased;
+                () = self.closed.cancelled() => Err(Error::closed()),
+                output = call => output,
+            }
+        };
+        let timers = timers().unwrap_or(&self.runtime);
+        Box::pin(TokioContext::new(call, timers.clone())).await
     }
 
     /// Waits for a future, unless the client is closed before.
