@@ -34,7 +34,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::queue", "session::hold"),
         (
             "session::reaper",
-            "session::backend session::hold session::queue",
+            "session::backend session::hold session::hub session::queue",
         ),
         (
             "session::watchdog",

@@ -60,7 +60,7 @@ impl LockGuard {
                 None => Err(self.lease.lost_error()),
             }
         };
-        order.anchor.within(unlock).await
+        order.anchor.within(Box::pin(unlock)).await
     }
 
     /// Takes the lock once more, on the same terms, from whatever task: the guard is the proof.
@@ -86,7 +86,7 @@ impl LockGuard {
                 .await?
                 .ok_or_else(|| self.lease.lost_error())
         };
-        order.anchor.within(reenter).await
+        order.anchor.within(Box::pin(reenter)).await
     }
 
     /// Leaves the level to its owner: from now on this process neither renews nor releases it, and it lives until

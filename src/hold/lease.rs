@@ -119,7 +119,7 @@ impl Lease {
                 Extended::Absent => Err(self.gone()),
             }
         };
-        anchor.within(extend).await
+        anchor.within(Box::pin(extend)).await
     }
 
     /// Asks the server whether this very hold still stands.
@@ -150,7 +150,7 @@ impl Lease {
                 Err(self.gone())
             }
         };
-        anchor.within(verify).await
+        anchor.within(Box::pin(verify)).await
     }
 
     /// Runs a future for as long as the lease can be trusted.

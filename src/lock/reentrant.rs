@@ -189,7 +189,7 @@ impl ReentrantLock {
     /// process holds it may not have begun then.
     pub async fn unlock(&self) -> Result<(), Error> {
         let unlock = async { self.order()?.unlock().await };
-        self.anchor.within(unlock).await
+        self.anchor.within(Box::pin(unlock)).await
     }
 
     /// A guard for one level that this owner holds already: one that was [detached](LockGuard::detach), or of a
@@ -208,7 +208,7 @@ impl ReentrantLock {
     /// If the future is dropped, a level that was taken over is released in the background.
     pub async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         let adopt = async { self.order()?.adopt().await };
-        self.anchor.within(adopt).await
+        self.anchor.within(Box::pin(adopt)).await
     }
 
     /// Whether anybody holds the lock.
@@ -263,7 +263,7 @@ impl ReentrantLock {
                 None => Ok(0),
             }
         };
-        self.anchor.within(count).await
+        self.anchor.within(Box::pin(count)).await
     }
 
     /// How long the lock lasts if its holder, whoever that is, does not renew it. None if it is free, or held
@@ -348,7 +348,7 @@ impl ReentrantLock {
             }
             Ok(released)
         };
-        self.anchor.within(force).await
+        self.anchor.within(Box::pin(force)).await
     }
 
     async fn acquire(
@@ -356,12 +356,12 @@ impl ReentrantLock {
         limit: impl FnOnce() -> Limit + Send,
     ) -> Result<Option<LockGuard>, Error> {
         let acquire = async { self.order()?.acquire(limit()).await };
-        self.anchor.within(acquire).await
+        self.anchor.within(Box::pin(acquire)).await
     }
 
     /// What the server records of the lock. None if it is free.
     async fn inspect(&self) -> Result<Option<Record>, Error> {
-        self.anchor.within(self.ask()).await
+        self.anchor.within(Box::pin(self.ask())).await
     }
 
     async fn ask(&self) -> Result<Option<Record>, Error> {

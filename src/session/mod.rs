@@ -10,6 +10,7 @@ pub(crate) mod watchdog;
 use std::fmt;
 use std::future::{Future, pending};
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -100,11 +101,12 @@ impl Session {
         answered
     }
 
-    /// Runs a call of the public interface: gives it timers if it is polled outside of any runtime. There the client's
-    /// own runtime may end meanwhile, and then there is no answer to wait for.
+    /// Runs a call of the public interface: keeps its future on the heap, so that it costs its callers nothing, and
+    /// gives it timers if it is polled outside of any runtime. There the client's own runtime may end meanwhile, and
+    /// then there is no answer to wait for.
     pub(crate) async fn within<T>(
         &self,
-        call: impl Future<Output = Result<T, Error>> + Send,
+        call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
     ) -> Result<T, Error> {
         if Handle::try_current().is_ok() {
             return call.await;

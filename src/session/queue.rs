@@ -183,9 +183,10 @@ impl<B> Queue<B> {
         let ask = || {
             let mut state = self.lock();
             let slot = state.owners.entry(owner.clone()).or_default();
-            let asking = !slot.asking;
+            let first = !slot.asking;
             slot.asking = true;
-            asking.then_some(Asking { queue: self, owner })
+            // Lazily: dropping an `Asking` ends the turn, and locks.
+            first.then(|| Asking { queue: self, owner })
         };
         match ask() {
             Some(asking) => asking,
