@@ -16,8 +16,8 @@ use crate::session::{Anchor, Session};
 /// Cheap to clone; all clones share two connections to the server, one for commands and one for messages. There is
 /// no pool: commands of all tasks travel on one connection without waiting for each other.
 ///
-/// A client lives on the tokio runtime that it was connected on. It may be used from others; once its own has ended,
-/// every call answers [`Closed`](crate::ErrorKind::Closed). When the last clone, handle and guard of a client is
+/// A client lives on the tokio runtime that it was connected on, which must have timers and I/O enabled, as must any
+/// other tokio runtime that it is used from. Once its own has ended, every call answers [`Closed`](crate::ErrorKind::Closed). When the last clone, handle and guard of a client is
 /// gone, it closes by itself in the background; [`close`](Self::close) waits for it.
 ///
 /// # Examples

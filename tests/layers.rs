@@ -29,9 +29,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         ("session::backend::address", ""),
         ("session::backend", ""),
+        ("session::sync", ""),
         ("session::hold", ""),
         ("session::hub", "session::backend"),
-        ("session::queue", "session::hold"),
+        ("session::queue", "session::hold session::sync"),
         (
             "session::reaper",
             "session::backend session::hold session::hub session::queue",
@@ -138,7 +139,7 @@ fn search_finds_paths_but_not_in_comments_and_test_modules() {
     assert!(!names("let alfred = freddy;", "fred"));
     assert!(names("client.evalsha(x)", ".evalsha("));
 
-    assert!(may_name("session::queue", "session::hold"));
+    assert!(may_name("session::queue", "session::hold session::sync"));
     assert!(!may_name("session::hold", "session::queue"));
     assert!(!may_name("protocol::lock", "session"));
     assert!(!may_name("lock::fair", "lock::reentrant"));

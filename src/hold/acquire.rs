@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::sync::SemaphorePermit;
 use tokio::time::sleep;
 use tracing::{Instrument, debug, debug_span};
 
@@ -16,6 +15,7 @@ use crate::protocol::lock::Ttl;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::Queue;
 use crate::session::hub::Subscription;
+use crate::session::sync::SemaphorePermit;
 
 /// While messages may not arrive, the waiter at the front asks this often.
 const DEAF_POLL: Duration = Duration::from_secs(1);

@@ -5,6 +5,7 @@ pub(crate) mod hold;
 pub(crate) mod hub;
 pub(crate) mod queue;
 pub(crate) mod reaper;
+pub(crate) mod sync;
 pub(crate) mod watchdog;
 
 use std::fmt;
