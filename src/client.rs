@@ -16,9 +16,10 @@ use crate::session::{Anchor, Session};
 /// Cheap to clone; all clones share two connections to the server, one for commands and one for messages. There is
 /// no pool: commands of all tasks travel on one connection without waiting for each other.
 ///
-/// A client lives on the tokio runtime that it was connected on, which must have timers and I/O enabled, as must any
-/// other tokio runtime that it is used from. Once its own has ended, every call answers [`Closed`](crate::ErrorKind::Closed). When the last clone, handle and guard of a client is
-/// gone, it closes by itself in the background; [`close`](Self::close) waits for it.
+/// A client lives on the tokio runtime that it was connected on; once that has ended, every call answers
+/// [`Closed`](crate::ErrorKind::Closed). It may be used from other runtimes, which must have their timers enabled
+/// ([`enable_time`](tokio::runtime::Builder::enable_time)), and from outside of any. When the last clone, handle and
+/// guard of a client is gone, it closes by itself in the background; [`close`](Self::close) waits for it.
 ///
 /// # Examples
 ///
