@@ -66,8 +66,7 @@ impl Order {
                 Some(self.stand_in_line(&queue, &wait).await?)
             };
             let outcome = match turn {
-                // A single attempt stands in no line.
-                None => self.at_front(&queue, &mut wait).await?,
+                None => self.ask_once(&queue).await?,
                 Some(Turn::Front(permit)) => {
                     let outcome = self.at_front(&queue, &mut wait).await?;
                     drop(permit);
@@ -95,11 +94,12 @@ impl Order {
         }
         // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
         if self.owner.is_named() {
-            let _asking = self.anchor.unless_closed(queue.asking(&self.owner)).await?;
+            let mut attempt = Attempt::new(self, queue);
+            let _asking = attempt.turn().await?;
             if queue.live(&self.owner).is_some() {
                 return Ok(Turn::Reenter);
             }
-            match Attempt::new(self, queue).send(Take::JoinOnly).await {
+            match attempt.send(Take::JoinOnly).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Turn::Granted(guard)),
                 Err(error) if !error.is_passing() => return Err(error),
                 Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => {}
@@ -126,6 +126,19 @@ impl Order {
         }
     }
 
+    /// One attempt, which stands in no line.
+    async fn ask_once(&self, queue: &Queue) -> Result<Outcome, Error> {
+        let mut attempt = Attempt::new(self, queue);
+        let _asking = attempt.turn().await?;
+        if queue.live(&self.owner).is_some() {
+            return Ok(Outcome::Reenter);
+        }
+        match attempt.send(Take::Free).await? {
+            Attempted::Granted(guard) => Ok(Outcome::Granted(guard)),
+            Attempted::Busy(_) | Attempted::Yielded => Ok(Outcome::GaveUp),
+        }
+    }
+
     /// Asks for the lock until it is granted: subscribe, ask again, then wait for a message, the end of a hold in
     /// this process, the holder's lease or the poll cap.
     async fn at_front(&self, queue: &Queue, wait: &mut Wait) -> Result<Outcome, Error> {
@@ -133,7 +146,7 @@ impl Order {
         let mut subscription: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
         // only until the first wake-up, which may mean that the server has given it to others.
-        let mut trust_holds_here = !wait.is_single_attempt();
+        let mut trust_holds_here = true;
         loop {
             if queue.live(&self.owner).is_some() {
                 return Ok(Outcome::Reenter);
@@ -156,14 +169,10 @@ impl Order {
                 if !queue.has_baton() {
                     self.give_way(queue, wait).await?;
                 }
-                // All within the time of one request, so that a silent server does not add up to several.
-                let started = Moment::now();
-                let turn = attempt.within(queue.turn(&self.owner));
-                let _asking = self.anchor.unless_closed(turn).await?;
+                let _asking = attempt.turn().await?;
                 if queue.live(&self.owner).is_some() {
                     return Ok(Outcome::Reenter);
                 }
-                attempt.has_spent(started.until(Moment::now()));
                 match queue.take_baton() {
                     Some((baton, streak)) => attempt.take_from(baton, streak).await,
                     None => attempt.send(Take::Free).await,
@@ -213,9 +222,6 @@ impl Order {
 
     /// Before asking for a free lock: lets others that wait go first, if they were just promised to.
     async fn give_way(&self, queue: &Queue, wait: &Wait) -> Result<(), Error> {
-        if wait.is_single_attempt() {
-            return Ok(());
-        }
         let now = Moment::now();
         if let Some(until) = queue.take_yield()
             && let Step::Park(pause) = wait.clamp(now, now.until(until))

@@ -18,6 +18,7 @@ use crate::protocol::script::Call;
 use crate::session::Queue;
 use crate::session::backend::Answer;
 use crate::session::hold::{self, Hold, Loss};
+use crate::session::queue::Asking;
 use crate::session::reaper::{Baton, Debt, Settled};
 
 /// Whether an attempt may take the lock while it is free.
@@ -70,18 +71,19 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits for what comes before a request, no longer than for the request itself.
-    pub(crate) async fn within<F: Future>(&self, future: F) -> Option<F::Output> {
-        timeout(self.hold.timeout, future).await.ok()
-    }
-
-    /// So much of the time for the next request has passed.
-    pub(crate) fn has_spent(&mut self, spent: Duration) {
+    /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a silent
+    /// server does not add up to several.
+    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Baton>>, Error> {
+        let started = Moment::now();
+        let turn = timeout(self.hold.timeout, self.queue.turn(&self.order.owner));
+        let asking = self.order.anchor.unless_closed(turn).await?.ok();
+        let spent = started.until(Moment::now());
         self.budget = self
             .hold
             .timeout
             .saturating_sub(spent)
             .max(SHORTEST_TIMEOUT);
+        Ok(asking)
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
