@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long this process leaves a lock to others that wait, in round trips: a message to them, and their request.
 const YIELD_TRIPS: u32 = 3;
-const SHORTEST_YIELD: Duration = Duration::from_millis(2);
+const SHORTEST_YIELD: Duration = Duration::from_millis(1);
 const LONGEST_YIELD: Duration = Duration::from_millis(100);
 
 /// How long a baton may lie. Its waiter is awake by then, if its future is polled at all: futures that share a task with
