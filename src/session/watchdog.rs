@@ -173,9 +173,14 @@ impl Watchdog {
         }
 
         let mut registry = self.lock();
-        let next = registry.due.keys().next().map(|(at, _)| *at);
-        registry.wakes = next.map_or(Moment::NEVER, |at| at.min(now.plus(LONGEST_SLEEP)));
-        next.map(|_| Moment::now().until(registry.wakes))
+        let longest = now.plus(LONGEST_SLEEP);
+        registry.wakes = match registry.due.keys().next() {
+            Some((at, _)) => longest.min(*at),
+            // Holds come and go faster than this task is polled: it is not to be woken for each.
+            None if registry.wakes > now => longest,
+            None => Moment::NEVER,
+        };
+        (registry.wakes != Moment::NEVER).then(|| Moment::now().until(registry.wakes))
     }
 
     fn take_due(&self, now: Moment) -> Vec<Arc<Hold>> {
