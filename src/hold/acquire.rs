@@ -51,7 +51,7 @@ impl Order {
         let mut in_line = None;
         loop {
             while let Some(hold) = queue.live(&self.owner) {
-                match self.reenter(&hold).await {
+                match self.reenter(&queue, &hold).await {
                     Ok(Some(guard)) => return Ok(Some(guard)),
                     // The hold has ended; perhaps there is a newer one.
                     Ok(None) => {}

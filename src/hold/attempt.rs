@@ -74,6 +74,10 @@ impl<'a> Attempt<'a> {
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a silent
     /// server does not add up to several.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Baton>>, Error> {
+        if let Some(asking) = self.queue.turn_at_once(&self.order.owner) {
+            self.budget = self.hold.timeout;
+            return Ok(Some(asking));
+        }
         let started = Moment::now();
         let turn = timeout(self.hold.timeout, self.queue.turn(&self.order.owner));
         let asking = self.order.anchor.unless_closed(turn).await?.ok();
@@ -226,7 +230,7 @@ impl<'a> Attempt<'a> {
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         let anchor = &self.order.anchor;
-        self.debt.get_or_insert_with(|| anchor.debt(&self.hold));
+        self.debt.get_or_insert_with(|| anchor.debt(&self.hold, self.queue));
         let answered = anchor.run(call, self.budget).await;
         if let Err(error) = &answered {
             if error.is_unanswered() {
@@ -259,7 +263,7 @@ impl<'a> Attempt<'a> {
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
         anchor.watchdog.watch(&self.hold);
-        let guard = LockGuard::new(Lease::new(self.order.clone(), self.hold.clone()));
+        let guard = LockGuard::new(Lease::new(self.order.clone(), self.queue.clone(), self.hold.clone()));
         if let Some(debt) = self.debt.take() {
             debt.forgive();
         }

@@ -13,15 +13,19 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Term;
 use crate::protocol::lock::{self, Adopted, Donor, Inspected, Reentered};
-use crate::session::Anchor;
+use crate::session::{Anchor, Queue};
 use crate::session::hold::{Hold, Loss};
 use crate::session::reaper::{Baton, Debt, Handover, Settled};
 
 impl Order {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
-    pub(crate) async fn reenter(&self, hold: &Arc<Hold>) -> Result<Option<LockGuard>, Error> {
+    pub(crate) async fn reenter(
+        &self,
+        queue: &Queue,
+        hold: &Arc<Hold>,
+    ) -> Result<Option<LockGuard>, Error> {
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
-        let Some(claim) = Claim::new(self, hold) else {
+        let Some(claim) = Claim::new(self, queue, hold) else {
             return Ok(None);
         };
         let answer = self
@@ -49,7 +53,7 @@ impl Order {
         self.anchor.ensure_open()?;
         let queue = self.anchor.queues.enter(self.name.key());
         if let Some(hold) = queue.live(&self.owner) {
-            return self.adopt_here(&hold).await;
+            return self.adopt_here(&queue, &hold).await;
         }
         if !self.owner.is_named() {
             return Ok(None);
@@ -59,7 +63,7 @@ impl Order {
 
     /// Takes over a level of a hold of this process that nobody guards; else moves one in from another process;
     /// else guards what is guarded already.
-    async fn adopt_here(&self, hold: &Arc<Hold>) -> Result<Option<LockGuard>, Error> {
+    async fn adopt_here(&self, queue: &Queue, hold: &Arc<Hold>) -> Result<Option<LockGuard>, Error> {
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let lease = self.term.lease();
         hold.lock().schedule.asks_for(lease);
@@ -69,7 +73,7 @@ impl Order {
                 false => self.donor(hold).await?,
             };
             let claim = match &donor {
-                Some(_) => Claim::new(self, hold),
+                Some(_) => Claim::new(self, queue, hold),
                 None => None,
             };
             let share = claim
@@ -79,7 +83,7 @@ impl Order {
             let answer = self.anchor.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
                 (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
-                (Adopted::Moved, None) => self.guard(hold, answer.sent),
+                (Adopted::Moved, None) => self.guard(queue, hold, answer.sent),
                 (Adopted::Changed, Some(_)) => continue,
                 (Adopted::Absent | Adopted::Changed, _) => {
                     drop(self.anchor.watchdog.lose(hold, Loss::Gone));
@@ -108,7 +112,7 @@ impl Order {
         self.anchor.ensure_open()?;
         let queue = self.anchor.queues.enter(self.name.key());
         if let Some(hold) = queue.live(&self.owner) {
-            return match give_back(&self.anchor, &hold, None) {
+            return match give_back(&self.anchor, &queue, &hold, None) {
                 Some(given_back) => released(&self.anchor, given_back, &self.name).await,
                 None => Err(self.not_held()),
             };
@@ -120,12 +124,12 @@ impl Order {
     }
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
-    fn guard(&self, hold: &Arc<Hold>, sent: Moment) -> Result<Option<LockGuard>, Error> {
+    fn guard(&self, queue: &Queue, hold: &Arc<Hold>, sent: Moment) -> Result<Option<LockGuard>, Error> {
         if !hold.guard_level(sent, self.term) {
             return Ok(None);
         }
         self.anchor.watchdog.watch(hold);
-        let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
+        let guard = LockGuard::new(Lease::new(self.clone(), queue.clone(), hold.clone()));
         if guard.remaining() < self.min_validity {
             return Err(self.too_late());
         }
@@ -136,6 +140,7 @@ impl Order {
 /// A level of a hold that is being asked for. Dropped before it is granted, it is given back.
 struct Claim<'a> {
     order: &'a Order,
+    queue: &'a Queue,
     hold: &'a Arc<Hold>,
     share: u32,
     kept: bool,
@@ -143,11 +148,12 @@ struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     /// None if the hold has ended.
-    fn new(order: &'a Order, hold: &'a Arc<Hold>) -> Option<Self> {
+    fn new(order: &'a Order, queue: &'a Queue, hold: &'a Arc<Hold>) -> Option<Self> {
         let share = hold.claim_level()?;
         hold.lock().schedule.asks_for(order.term.lease());
         Some(Self {
             order,
+            queue,
             hold,
             share,
             kept: false,
@@ -156,14 +162,14 @@ impl<'a> Claim<'a> {
 
     fn keep(mut self, sent: Moment) -> Result<Option<LockGuard>, Error> {
         self.kept = true;
-        self.order.guard(self.hold, sent)
+        self.order.guard(self.queue, self.hold, sent)
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            drop(give_back(&self.order.anchor, self.hold, None));
+            drop(give_back(&self.order.anchor, self.queue, self.hold, None));
         }
     }
 }
@@ -180,17 +186,17 @@ pub(crate) enum GivenBack {
 /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
 pub(crate) fn give_back(
     anchor: &Anchor,
+    queue: &Queue,
     hold: &Arc<Hold>,
     guard: Option<Term>,
 ) -> Option<GivenBack> {
     let left = hold.give_back(guard)?;
-    let debt = anchor.debt(hold);
+    let debt = anchor.debt(hold, queue);
     if left > 0 {
         return Some(GivenBack::Owed(debt));
     }
     anchor.watchdog.unwatch(hold);
-    let queue = anchor.queues.enter(hold.key.name.key());
-    Some(match Baton::leave(debt, queue, hold) {
+    Some(match Baton::leave(debt, queue.clone(), hold) {
         Ok(handover) => GivenBack::HandedOn(handover),
         Err(debt) => GivenBack::Owed(debt),
     })

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -35,7 +36,7 @@ use reaper::{Baton, Collector, Debt, Reaper};
 use watchdog::Watchdog;
 
 /// The waiters and holds of one lock.
-pub(crate) type Queue = queue::Queue<Baton>;
+pub(crate) type Queue = queue::QueueRef<Baton>;
 
 /// One connected client.
 pub(crate) struct Session {
@@ -109,7 +110,8 @@ impl Session {
         &self,
         call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
     ) -> Result<T, Error> {
-        if Handle::try_current().is_ok() {
+        // First the cheaper question, which only a task of tokio's can say yes to.
+        if tokio::task::try_id().is_some() || Handle::try_current().is_ok() {
             return call.await;
         }
         let call = async {
@@ -132,8 +134,8 @@ impl Session {
         }
     }
 
-    pub(crate) fn debt(&self, hold: &Arc<Hold>) -> Debt {
-        Debt::new(hold.clone(), &self.reaper)
+    pub(crate) fn debt(&self, hold: &Arc<Hold>, queue: &Queue) -> Debt {
+        Debt::new(hold.clone(), queue.clone(), &self.reaper)
     }
 
     /// Closes, which goes on if this future is dropped.
@@ -206,10 +208,12 @@ async fn serve(session: Arc<Session>, mut collector: Collector) {
     // If the runtime ends, this future is dropped: whoever waits elsewhere learns of it here.
     let ended = Ended(session.clone());
     let backend = session.backend.clone();
+    // A task of its own, since it stands between a message and its waiter.
+    let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
     let tasks = async {
         tokio::join!(
             session.watchdog.clone().run(backend.reconnects()),
-            session.hub.clone().run(),
+            hub,
             backend.mend(),
             collector.run(&backend),
         )

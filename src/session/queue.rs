@@ -33,8 +33,9 @@ impl<B> Default for Queues<B> {
 /// Only the waiter at the front talks to the server, so that ten thousand waiters cost as little as one.
 #[derive(Debug)]
 pub(crate) struct Queue<B> {
-    /// Counts the references to this queue. Changed only under the lock of the map's shard, so that a queue that
-    /// nobody uses can be removed without racing somebody who enters. Relaxed suffices: that lock orders it.
+    /// Counts the references to this queue. It leaves zero, and comes back to it, only under the lock of the map's
+    /// shard, so that a queue that nobody uses can be removed without racing somebody who enters. Relaxed suffices:
+    /// that lock orders it.
     users: AtomicUsize,
     /// Its one permit is the front of the line. tokio's semaphore is fair, and hands the permit of a cancelled
     /// waiter on.
@@ -170,6 +171,13 @@ impl<B> Queue<B> {
         self.until(owner, || self.live(owner)).await;
     }
 
+    /// The turn to ask, if nothing is in the way: no release, unless a baton lies here, and no other call.
+    pub(crate) fn turn_at_once<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, B>> {
+        let mut state = self.lock();
+        let open = state.settling == 0 || state.baton.is_some();
+        (open && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
+    }
+
     /// Waits for releases on their way, unless a baton lies here, then for the turn to ask.
     pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
         if !self.has_baton() {
@@ -181,12 +189,9 @@ impl<B> Queue<B> {
     /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
         let ask = || {
-            let mut state = self.lock();
-            let slot = state.owners.entry(owner.clone()).or_default();
-            let first = !slot.asking;
-            slot.asking = true;
             // Lazily: dropping an `Asking` ends the turn, and locks.
-            first.then(|| Asking { queue: self, owner })
+            let claimed = self.lock().claim_turn(owner);
+            claimed.then(|| Asking { queue: self, owner })
         };
         match ask() {
             Some(asking) => asking,
@@ -283,6 +288,12 @@ impl<B> Queue<B> {
 }
 
 impl<B> State<B> {
+    /// False if another call has the turn to ask for this owner.
+    fn claim_turn(&mut self, owner: &Owner) -> bool {
+        let slot = self.owners.entry(owner.clone()).or_default();
+        !std::mem::replace(&mut slot.asking, true)
+    }
+
     fn remove(&mut self, hold: &Arc<Hold>) {
         if let Some(slot) = self.owners.get_mut(&hold.owner) {
             slot.hold.take_if(|held| Arc::ptr_eq(held, hold));
@@ -419,8 +430,27 @@ impl<B> Deref for QueueRef<B> {
     }
 }
 
+impl<B> Clone for QueueRef<B> {
+    fn clone(&self) -> Self {
+        self.queue.users.fetch_add(1, Ordering::Relaxed);
+        Self {
+            queues: self.queues.clone(),
+            name: self.name.clone(),
+            queue: self.queue.clone(),
+        }
+    }
+}
+
 impl<B> Drop for QueueRef<B> {
     fn drop(&mut self) {
+        let others = |users: usize| (users > 1).then(|| users - 1);
+        let users = &self.queue.users;
+        if users
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, others)
+            .is_ok()
+        {
+            return;
+        }
         self.queues.remove_if(&*self.name, |_, queue| {
             queue.users.fetch_sub(1, Ordering::Relaxed) == 1 && queue.lock().owners.is_empty()
         });

@@ -64,10 +64,6 @@ impl Reaper {
         });
     }
 
-    fn settling(&self, hold: &Hold) -> Settling<Baton> {
-        Settling::new(self.0.queues.enter(hold.key.name.key()))
-    }
-
     /// Brings the server's record of a hold to the levels that it has here.
     async fn settle(&self, backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
         let _turn = hold.turn.lock().await;
@@ -119,41 +115,41 @@ impl Reaper {
 #[must_use = "dropping a debt has it paid in the background"]
 pub(crate) struct Debt {
     /// Empty once paid or forgiven.
-    hold: Option<Arc<Hold>>,
+    owed: Option<(Arc<Hold>, QueueRef<Baton>)>,
     reaper: Reaper,
 }
 
 impl Debt {
-    pub(crate) fn new(hold: Arc<Hold>, reaper: &Reaper) -> Self {
+    pub(crate) fn new(hold: Arc<Hold>, queue: QueueRef<Baton>, reaper: &Reaper) -> Self {
         Self {
-            hold: Some(hold),
+            owed: Some((hold, queue)),
             reaper: reaper.clone(),
         }
     }
 
     /// Nothing is owed after all.
     pub(crate) fn forgive(mut self) {
-        self.hold = None;
+        self.owed = None;
     }
 
     /// Pays now. What cannot be paid stays owed, and goes to the reaper.
     pub(crate) async fn pay(mut self, backend: &Backend) -> Result<Settled, Error> {
-        let Some(hold) = self.hold.clone() else {
+        let Some((hold, queue)) = self.owed.clone() else {
             return Ok(Settled::Done);
         };
         let settled = {
-            let _settling = self.reaper.settling(&hold);
+            let _settling = Settling::new(queue);
             self.reaper.settle(backend, &hold).await?
         };
-        self.hold = None;
+        self.owed = None;
         Ok(settled)
     }
 }
 
 impl Drop for Debt {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            let settling = self.reaper.settling(&hold);
+        if let Some((hold, queue)) = self.owed.take() {
+            let settling = Settling::new(queue);
             // After the reaper has ended the key dies by its lease.
             self.reaper.0.debts.send(Overdue { hold, settling }).ok();
         }
@@ -288,7 +284,7 @@ impl Handover {
             left.retract();
             outcome = timeout(left.hold.timeout, &mut self.outcome).await;
         }
-        let Some(Left { hold, .. }) = self.left.take() else {
+        let Some(Left { hold, queue }) = self.left.take() else {
             return Ok(Settled::Done);
         };
         let (debt, perhaps_moved) = match outcome {
@@ -299,7 +295,7 @@ impl Handover {
                 perhaps_moved,
             })) => (debt, perhaps_moved),
             // Whoever took it was not polled since.
-            Ok(Err(_)) | Err(_) => (Debt::new(hold, reaper), true),
+            Ok(Err(_)) | Err(_) => (Debt::new(hold, queue, reaper), true),
         };
         Ok(match debt.pay(backend).await? {
             Settled::Absent { repeated } => Settled::Absent {

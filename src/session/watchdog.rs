@@ -105,13 +105,14 @@ impl Watchdog {
             return None;
         }
         self.unwatch(hold);
-        self.queues.enter(hold.key.name.key()).forget(hold);
+        let queue = self.queues.enter(hold.key.name.key());
+        queue.forget(hold);
         // A hold without guards was detached: it lives until its lease, and this was it.
         if !guarded {
             return None;
         }
         warn!(lock = %hold.key.name.key(), owner = %hold.owner, reason = loss.reason(), "lost");
-        (loss != Loss::Gone).then(|| Debt::new(hold.clone(), &self.reaper))
+        (loss != Loss::Gone).then(|| Debt::new(hold.clone(), queue, &self.reaper))
     }
 
     /// How many holds are watched.

@@ -12,6 +12,7 @@ pub(crate) mod address;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fred::bytes::Bytes;
 use fred::clients::Client;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, Resp3Frame};
 pub(crate) use fred::types::config::Config;
@@ -141,8 +142,8 @@ impl Backend {
         let started = Moment::now();
         let end = started.plus(budget);
         let (mut whole, mut repeated) = (false, false);
+        let mut sent = started;
         loop {
-            let sent = Moment::now();
             let left = sent.until(end);
             let miss = match self.send(call, whole, left).await {
                 Ok(reply) => {
@@ -169,6 +170,7 @@ impl Backend {
                     return Err(self.missed(started, budget, error));
                 }
             }
+            sent = Moment::now();
         }
     }
 
@@ -181,11 +183,7 @@ impl Backend {
         let mut words: Vec<Value> = Vec::with_capacity(2 + call.keys.len() + call.args.len());
         words.push(Value::from_static_str(script));
         words.push((call.keys.len() as i64).into());
-        words.extend(call.keys.iter().map(|key| Value::from(*key)));
-        words.extend(call.args.iter().map(|arg| match *arg {
-            Arg::Text(text) => Value::from(text),
-            Arg::Number(number) => Value::from(number),
-        }));
+        words.extend(arguments(call));
         let frame = send_once(&self.commands, command, words, left)
             .await
             .map_err(|error| {
@@ -464,6 +462,28 @@ async fn send_once(
     let client = client.with_options(&once(budget));
     // fred's future has 7 KB, and every future around it would have them too, and be moved with them.
     Box::pin(client.custom_raw(command, words)).await
+}
+
+/// The keys and arguments of a call. Their text is slices of one buffer, since an allocation for each would cost more
+/// than the copying.
+fn arguments<'a>(call: &'a Call<'_>) -> impl Iterator<Item = Value> + use<'a> {
+    let words = || {
+        let keys = call.keys.iter().map(|key| Arg::Text(key));
+        keys.chain(call.args.iter().copied())
+    };
+    let texts = || {
+        words().filter_map(|word| match word {
+            Arg::Text(text) => Some(text),
+            Arg::Number(_) => None,
+        })
+    };
+    let mut buffer = String::with_capacity(texts().map(str::len).sum());
+    buffer.extend(texts());
+    let mut rest = Bytes::from(buffer);
+    words().map(move |word| match word {
+        Arg::Text(text) => Value::Bytes(rest.split_to(text.len())),
+        Arg::Number(number) => Value::from(number),
+    })
 }
 
 /// fred takes a time-out of zero for none.
