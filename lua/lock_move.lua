@@ -16,7 +16,7 @@
 -- Returns taken: the old hold was gone and the lock free; the hold that waited has taken it
 -- Returns busy, TTL in milliseconds or -1 for none: the old hold was gone, and somebody else holds the lock
 -- Returns kept, TTL in milliseconds or -1 for none: given back, but the same owner holds levels elsewhere
--- Returns yielded: given back and the lock is free: others wait for it
+-- Returns yielded, subscribers told: given back and the lock is free: others wait for it
 -- Returns wrong_kind: the key is no lock of this shape
 -- Publishes the message on KEYS[2] when the lock becomes free
 
@@ -40,8 +40,7 @@ if stood then
   end
   if tonumber(ARGV[8]) >= 0 and redis.call('PUBSUB', 'NUMSUB', KEYS[2])[2] > tonumber(ARGV[8]) then
     redis.call('DEL', KEYS[1])
-    redis.call(ARGV[10], KEYS[2], ARGV[9])
-    return {'yielded'}
+    return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
   end
   redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6])
 elseif redis.call('EXISTS', KEYS[1]) == 1 then

@@ -219,11 +219,12 @@ fn processes_hand_a_lock_over_by_messages() {
         };
         let scripts = scripts_run(&mut connection);
         waiter.say("take a - 600000");
-        // It asks, subscribes, asks again, and waits. The lease and the poll cap are far off.
-        let parked = within(Duration::from_secs(10), || {
-            scripts_run(&mut connection) >= scripts + 2
+        // It has asked, and may be subscribing, or waiting already: a release must not pass it by. The lease and the
+        // poll cap are far off.
+        let asked = within(Duration::from_secs(10), || {
+            scripts_run(&mut connection) > scripts
         });
-        assert!(parked, "the waiter does not ask");
+        assert!(asked, "the waiter does not ask");
         holder.say("give");
         let released = holder.event(Op::Release, Step::Invoke).at;
         let granted = waiter.event(Op::Acquire, Step::Ok).at;

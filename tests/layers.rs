@@ -34,12 +34,16 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::hub", "session::backend"),
         ("session::queue", "session::hold session::sync"),
         (
+            "session::baton",
+            "session::hold session::queue session::sync",
+        ),
+        (
             "session::reaper",
-            "session::backend session::hold session::hub session::queue",
+            "session::backend session::baton session::hold session::hub session::queue session::sync",
         ),
         (
             "session::watchdog",
-            "session::backend session::hold session::queue session::reaper",
+            "session::backend session::baton session::hold session::queue session::reaper",
         ),
         ("session", "*"),
     ],

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted, Take};
@@ -167,7 +167,7 @@ impl Order {
                 Ok(Attempted::Busy(Ttl::Never))
             } else {
                 if !queue.has_baton() {
-                    self.give_way(queue, wait).await?;
+                    self.give_way(queue, wait, &mut subscription).await?;
                 }
                 let _asking = attempt.turn().await?;
                 if queue.live(&self.owner).is_some() {
@@ -190,22 +190,17 @@ impl Order {
             let Step::Park(at_most) = wait.busy(Moment::now(), ttl, fastrand::f64()) else {
                 return Ok(Outcome::GaveUp);
             };
-            let Some(subscription) = &mut subscription else {
-                let mut new = self.anchor.hub.subscribe(self.name.channel());
-                let heard = async {
-                    tokio::select! {
-                        () = new.heard(at_most.min(DEAF_POLL)) => {}
-                        () = freed => {}
-                    }
-                };
-                self.anchor.unless_closed(heard).await?;
-                subscription = Some(new);
+            let fresh = subscription.is_none();
+            let subscription = subscription.get_or_insert_with(|| self.subscribe());
+            let deaf = !subscription.is_heard();
+            if fresh && !deaf {
+                // What was told before is seen by asking again.
                 continue;
-            };
-            let at_most = if subscription.is_heard() {
-                at_most
-            } else {
+            }
+            let at_most = if deaf {
                 at_most.min(DEAF_POLL)
+            } else {
+                at_most
             };
             let woken = async {
                 tokio::select! {
@@ -216,19 +211,36 @@ impl Order {
                 }
             };
             self.anchor.unless_closed(woken).await?;
-            trust_holds_here = false;
+            // That messages arrive from now on says nothing of the holder.
+            trust_holds_here &= deaf && subscription.is_heard();
         }
     }
 
-    /// Before asking for a free lock: lets others that wait go first, if they were just promised to.
-    async fn give_way(&self, queue: &Queue, wait: &Wait) -> Result<(), Error> {
-        let now = Moment::now();
-        if let Some(until) = queue.take_yield()
-            && let Step::Park(pause) = wait.clamp(now, now.until(until))
-        {
-            self.anchor.unless_closed(sleep(pause)).await?;
+    /// Before asking for a free lock: lets others that wait go first, if this process had it before them.
+    async fn give_way(
+        &self,
+        queue: &Queue,
+        wait: &Wait,
+        subscription: &mut Option<Subscription>,
+    ) -> Result<(), Error> {
+        while let Some(courtesy) = queue.courtesy() {
+            let subscription = subscription.get_or_insert_with(|| self.subscribe());
+            let Step::Park(pause) = wait.clamp(Moment::now(), courtesy.pause) else {
+                return Ok(());
+            };
+            if subscription.count() >= courtesy.last_message {
+                return Ok(());
+            }
+            let news = timeout(pause, subscription.news());
+            if self.anchor.unless_closed(news).await?.is_err() {
+                return Ok(());
+            }
         }
         Ok(())
+    }
+
+    fn subscribe(&self) -> Subscription {
+        self.anchor.hub.subscribe(self.name.channel())
     }
 
     /// Pauses after an error that may pass, or gives up with it.

@@ -17,9 +17,10 @@ use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Moved, Ttl};
 use crate::protocol::script::Call;
 use crate::session::Queue;
 use crate::session::backend::Answer;
+use crate::session::baton::{Baton, Owed, Settled};
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::Asking;
-use crate::session::reaper::{Baton, Debt, Settled};
+use crate::session::reaper::Debt;
 
 /// Whether an attempt may take the lock while it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a silent
     /// server does not add up to several.
-    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Baton>>, Error> {
+    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Baton<Debt>>>, Error> {
         if let Some(asking) = self.queue.turn_at_once(&self.order.owner) {
             self.budget = self.hold.timeout;
             return Ok(Some(asking));
@@ -125,7 +126,7 @@ impl<'a> Attempt<'a> {
     /// done.
     pub(crate) async fn take_from(
         &mut self,
-        mut baton: Baton,
+        mut baton: Baton<Debt>,
         streak: u32,
     ) -> Result<Attempted, Error> {
         let Order {
@@ -134,6 +135,7 @@ impl<'a> Attempt<'a> {
         let old = baton.begin();
         let _turn = old.turn.lock().await;
         let bounded = streak >= anchor.settings.streak;
+        let heard = anchor.hub.heard_on(name.channel());
         let hold = self.hold.clone();
         let call = hold.key.take_from(
             &old.key,
@@ -173,8 +175,8 @@ impl<'a> Attempt<'a> {
                 self.nothing_held();
                 Ok(Attempted::Busy(ttl))
             }
-            Moved::Yielded => {
-                anchor.reaper.give_way(&old, answer.sent);
+            Moved::Yielded { told } => {
+                anchor.reaper.give_way(&old, told, heard, answer.sent);
                 baton.settled(Settled::Done);
                 self.nothing_held();
                 Ok(Attempted::Yielded)
@@ -230,7 +232,8 @@ impl<'a> Attempt<'a> {
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         let anchor = &self.order.anchor;
-        self.debt.get_or_insert_with(|| anchor.debt(&self.hold, self.queue));
+        self.debt
+            .get_or_insert_with(|| anchor.debt(&self.hold, self.queue));
         let answered = anchor.run(call, self.budget).await;
         if let Err(error) = &answered {
             if error.is_unanswered() {
@@ -263,7 +266,11 @@ impl<'a> Attempt<'a> {
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
         anchor.watchdog.watch(&self.hold);
-        let guard = LockGuard::new(Lease::new(self.order.clone(), self.queue.clone(), self.hold.clone()));
+        let guard = LockGuard::new(Lease::new(
+            self.order.clone(),
+            self.queue.clone(),
+            self.hold.clone(),
+        ));
         if let Some(debt) = self.debt.take() {
             debt.forgive();
         }

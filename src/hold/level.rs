@@ -13,9 +13,10 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Term;
 use crate::protocol::lock::{self, Adopted, Donor, Inspected, Reentered};
-use crate::session::{Anchor, Queue};
+use crate::session::baton::{Ended, Handover, Settled};
 use crate::session::hold::{Hold, Loss};
-use crate::session::reaper::{Baton, Debt, Handover, Settled};
+use crate::session::reaper::Debt;
+use crate::session::{Anchor, Queue};
 
 impl Order {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
@@ -63,7 +64,11 @@ impl Order {
 
     /// Takes over a level of a hold of this process that nobody guards; else moves one in from another process;
     /// else guards what is guarded already.
-    async fn adopt_here(&self, queue: &Queue, hold: &Arc<Hold>) -> Result<Option<LockGuard>, Error> {
+    async fn adopt_here(
+        &self,
+        queue: &Queue,
+        hold: &Arc<Hold>,
+    ) -> Result<Option<LockGuard>, Error> {
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let lease = self.term.lease();
         hold.lock().schedule.asks_for(lease);
@@ -124,7 +129,12 @@ impl Order {
     }
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
-    fn guard(&self, queue: &Queue, hold: &Arc<Hold>, sent: Moment) -> Result<Option<LockGuard>, Error> {
+    fn guard(
+        &self,
+        queue: &Queue,
+        hold: &Arc<Hold>,
+        sent: Moment,
+    ) -> Result<Option<LockGuard>, Error> {
         if !hold.guard_level(sent, self.term) {
             return Ok(None);
         }
@@ -180,7 +190,7 @@ impl Drop for Claim<'_> {
 pub(crate) enum GivenBack {
     Owed(Debt),
     /// Left for a waiter of this process, who tells the outcome.
-    HandedOn(Handover),
+    HandedOn(Handover<Debt>),
 }
 
 /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
@@ -196,7 +206,7 @@ pub(crate) fn give_back(
         return Some(GivenBack::Owed(debt));
     }
     anchor.watchdog.unwatch(hold);
-    Some(match Baton::leave(debt, queue.clone(), hold) {
+    Some(match debt.hand_on(queue, hold) {
         Ok(handover) => GivenBack::HandedOn(handover),
         Err(debt) => GivenBack::Owed(debt),
     })
@@ -210,7 +220,23 @@ pub(crate) async fn released(
 ) -> Result<(), Error> {
     let settled = match given_back {
         GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
-        GivenBack::HandedOn(handover) => handover.done(&anchor.backend, &anchor.reaper).await?,
+        GivenBack::HandedOn(handover) => {
+            match handover
+                .ended(|hold, queue| anchor.debt(hold, queue))
+                .await?
+            {
+                Ended::Settled(settled) => settled,
+                Ended::Owed {
+                    debt,
+                    perhaps_moved,
+                } => match debt.pay(&anchor.backend).await? {
+                    Settled::Absent { repeated } => Settled::Absent {
+                        repeated: repeated || perhaps_moved,
+                    },
+                    Settled::Done => Settled::Done,
+                },
+            }
+        }
     };
     match settled {
         // An earlier send went unanswered: it was this release that removed the hold.

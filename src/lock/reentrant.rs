@@ -11,6 +11,7 @@ use crate::options::{LeaseTime, Limit, Term};
 use crate::owner::Owner;
 use crate::protocol::lock::{self, ForceReleased, Inspected};
 use crate::session::Anchor;
+use crate::session::baton::Owed;
 use crate::session::hold::Loss;
 
 /// A lock that its owner may take again: the distributed cousin of a reentrant mutex, and on the wire Redisson's

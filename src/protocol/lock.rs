@@ -87,14 +87,14 @@ impl HoldKey {
         &'a self,
         old: &'a Self,
         lease: LeaseTime,
-        yield_beyond: Option<u32>,
+        yield_beyond: Option<u64>,
     ) -> Call<'a> {
         let rest = [
             lease.into(),
             Arg::Text(old.field()),
             Arg::Text(old.companion()),
             Arg::Text(old.number()),
-            Arg::Number(yield_beyond.map_or(-1, i64::from)),
+            Arg::Number(yield_beyond.map_or(-1, |listeners| listeners as i64)),
             Arg::Number(UNLOCKED),
             Arg::Text(PUBLISH),
         ];
@@ -292,7 +292,10 @@ pub(crate) enum Moved {
     Taken,
     Busy(Ttl),
     Kept(Ttl),
-    Yielded,
+    /// The lock is free, and so many subscribers were told.
+    Yielded {
+        told: u64,
+    },
     WrongKind,
 }
 
@@ -386,7 +389,9 @@ impl Moved {
             Some(("taken", [])) => Ok(Self::Taken),
             Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
             Some(("kept", &[Reply::Integer(millis)])) => Ok(Self::Kept(Ttl::from_millis(millis))),
-            Some(("yielded", [])) => Ok(Self::Yielded),
+            Some(("yielded", &[Reply::Integer(told)])) => Ok(Self::Yielded {
+                told: unsigned(told),
+            }),
             Some(("wrong_kind", [])) => Ok(Self::WrongKind),
             _ => Err(reply.unexpected()),
         }

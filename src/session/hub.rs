@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
 use super::backend::{Backend, News};
@@ -84,8 +84,15 @@ impl Hub {
     }
 
     /// How many of a channel's subscribers are this process.
-    pub(crate) fn listeners(&self, name: &str) -> u32 {
-        u32::from(self.lock().get(name).is_some_and(|channel| channel.asked))
+    pub(crate) fn listeners(&self, name: &str) -> u64 {
+        u64::from(self.lock().get(name).is_some_and(|channel| channel.asked))
+    }
+
+    /// How many messages have come in on a channel since it was subscribed to.
+    pub(crate) fn heard_on(&self, name: &str) -> u64 {
+        let channels = self.lock();
+        let channel = channels.get(name);
+        channel.map_or(0, |channel| channel.state.borrow().news)
     }
 
     /// How many channels are subscribed to.
@@ -230,15 +237,14 @@ impl Hub {
 }
 
 impl Subscription {
-    /// Waits until messages arrive, so long at the most.
-    pub(crate) async fn heard(&mut self, at_most: Duration) {
-        timeout(at_most, self.state.wait_for(|state| state.heard))
-            .await
-            .ok();
-    }
-
+    /// Whether messages arrive. When they begin to, that is news too.
     pub(crate) fn is_heard(&self) -> bool {
         self.state.borrow().heard
+    }
+
+    /// How many messages have come in since the channel was subscribed to.
+    pub(crate) fn count(&self) -> u64 {
+        self.state.borrow().news
     }
 
     /// Takes all news up to now as known.

@@ -1,6 +1,7 @@
 //! Everything that one connected client shares, and the tasks behind it.
 
 pub(crate) mod backend;
+pub(crate) mod baton;
 pub(crate) mod hold;
 pub(crate) mod hub;
 pub(crate) mod queue;
@@ -29,14 +30,16 @@ use crate::options::Settings;
 use crate::protocol::script::Call;
 
 use backend::{Answer, Backend};
+use baton::Baton;
 use hold::{Hold, Loss};
 use hub::Hub;
 use queue::Queues;
-use reaper::{Baton, Collector, Debt, Reaper};
+use reaper::{Collector, Debt, Reaper};
+use sync::Spawner;
 use watchdog::Watchdog;
 
 /// The waiters and holds of one lock.
-pub(crate) type Queue = queue::QueueRef<Baton>;
+pub(crate) type Queue = reaper::QueueRef;
 
 /// One connected client.
 pub(crate) struct Session {
@@ -44,7 +47,7 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) queues: Arc<Queues<Baton>>,
+    pub(crate) queues: Arc<Queues<Baton<Debt>>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
     /// Where the tasks run.
@@ -68,7 +71,7 @@ impl Session {
         let backend = Arc::new(Backend::connect(config, settings.command_timeout, &closing).await?);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone(), settings.command_timeout);
-        let (reaper, collector) = reaper::new(queues.clone(), hub.clone(), runtime.clone());
+        let (reaper, collector) = reaper::new(queues.clone(), hub.clone(), Spawner::current());
         let session = Arc::new(Self {
             client_id: Uuid::new_v4().to_string().into(),
             hub,
@@ -82,7 +85,9 @@ impl Session {
             closed: CancellationToken::new(),
         });
         debug!(client = %session.client_id, backend = ?session.backend, "connected");
-        tokio::spawn(serve(session.clone(), collector));
+        // A task of its own, since it stands between a message and its waiter.
+        let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
+        tokio::spawn(serve(session.clone(), hub, collector));
         Ok(Anchor(session))
     }
 
@@ -204,12 +209,10 @@ impl Drop for Anchor {
 }
 
 /// Runs the tasks of a session until it closes, then gives back what can be given back.
-async fn serve(session: Arc<Session>, mut collector: Collector) {
+async fn serve(session: Arc<Session>, hub: AbortOnDropHandle<()>, mut collector: Collector) {
     // If the runtime ends, this future is dropped: whoever waits elsewhere learns of it here.
     let ended = Ended(session.clone());
     let backend = session.backend.clone();
-    // A task of its own, since it stands between a message and its waiter.
-    let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
     let tasks = async {
         tokio::join!(
             session.watchdog.clone().run(backend.reconnects()),

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use dashmap::DashMap;
 
 use super::hold::Hold;
 use super::sync::{Mutex, MutexGuard, Notify, Semaphore};
-use crate::clock::Moment;
 use crate::owner::Owner;
 
 /// The queues of all lock names in use. `B` is the baton: what a releaser leaves for a waiter.
@@ -55,10 +55,20 @@ struct State<B> {
     baton: Option<B>,
     /// How often in a row the lock was handed on within this process.
     streak: u32,
-    /// Until then this process leaves the lock to others that wait.
-    yields_until: Option<Moment>,
+    /// Others that wait go first.
+    courtesy: Option<Courtesy>,
     /// Releases on their way. An acquisition that overtook one would find the lock busy by ourselves.
     settling: usize,
+}
+
+/// Whom a process that had the lock lets go first: as many as were told that it is free, each of whom tells when it
+/// gives the lock back in turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Courtesy {
+    /// The last of their messages, by the hub's count.
+    pub(crate) last_message: u64,
+    /// If it stays quiet for so long, nobody else wants the lock just now.
+    pub(crate) pause: Duration,
 }
 
 /// What one owner has here.
@@ -113,7 +123,7 @@ impl<B> Queue<B> {
                 in_line: 0,
                 baton: None,
                 streak: 0,
-                yields_until: None,
+                courtesy: None,
                 settling: 0,
             }),
         })
@@ -149,6 +159,7 @@ impl<B> Queue<B> {
     /// Notes a hold that was granted. The others that it displaces are given back.
     pub(crate) fn install(&self, hold: &Arc<Hold>) -> Vec<Arc<Hold>> {
         let mut state = self.lock();
+        state.courtesy = None;
         let displaced = state
             .owners
             .values()
@@ -272,14 +283,15 @@ impl<B> Queue<B> {
         };
     }
 
-    /// Leaves the lock to others that wait, until then.
-    pub(crate) fn yield_until(&self, until: Moment) {
-        self.lock().yields_until = Some(until);
+    /// Lets others that wait go first, until the lock is granted here again.
+    pub(crate) fn give_way(&self, courtesy: Courtesy) {
+        let mut state = self.lock();
+        state.streak = 0;
+        state.courtesy = Some(courtesy);
     }
 
-    /// Until when the lock is left to others, if it is. Asked once: whoever asked has waited then.
-    pub(crate) fn take_yield(&self) -> Option<Moment> {
-        self.lock().yields_until.take()
+    pub(crate) fn courtesy(&self) -> Option<Courtesy> {
+        self.lock().courtesy
     }
 
     fn lock(&self) -> MutexGuard<'_, State<B>> {
@@ -454,148 +466,5 @@ impl<B> Drop for QueueRef<B> {
         self.queues.remove_if(&*self.name, |_, queue| {
             queue.users.fetch_sub(1, Ordering::Relaxed) == 1 && queue.lock().owners.is_empty()
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shuttle::future::{block_on, spawn, yield_now};
-    use std::sync::atomic::AtomicBool;
-
-    const ORDERS: usize = 2_000;
-
-    /// A lock on a server, and the queue of a process that wants it. The baton is the debt itself: dropped, it frees
-    /// the lock.
-    struct Model {
-        held: AtomicBool,
-        inside: AtomicBool,
-        queue: Queue<Owed>,
-    }
-
-    struct Owed(Arc<Model>);
-
-    impl Drop for Owed {
-        fn drop(&mut self) {
-            assert!(self.0.held.swap(false, Ordering::SeqCst), "freed twice");
-            self.0.queue.freed.notify_one();
-        }
-    }
-
-    impl Model {
-        fn new() -> Arc<Self> {
-            let queue = Arc::into_inner(Queue::new()).expect("nobody else has it");
-            Arc::new(Self {
-                held: AtomicBool::new(false),
-                inside: AtomicBool::new(false),
-                queue,
-            })
-        }
-
-        /// As an acquisition does at the front: the baton, else the lock if it is free, else wait.
-        async fn acquire(self: &Arc<Self>) -> Owed {
-            let _in_line = self.queue.stand();
-            let _front = self
-                .queue
-                .front
-                .acquire()
-                .await
-                .expect("the line is never closed");
-            loop {
-                let freed = self.queue.freed.notified();
-                tokio::pin!(freed);
-                if freed.as_mut().enable() {
-                    freed.set(self.queue.freed.notified());
-                    freed.as_mut().enable();
-                }
-                if let Some((owed, _)) = self.queue.take_baton() {
-                    // The request that moves the lock: whoever takes the baton may be dropped meanwhile.
-                    yield_now().await;
-                    return owed;
-                }
-                if !self.held.swap(true, Ordering::SeqCst) {
-                    return Owed(self.clone());
-                }
-                freed.await;
-            }
-        }
-
-        async fn section(self: &Arc<Self>) {
-            let owed = self.acquire().await;
-            assert!(!self.inside.swap(true, Ordering::SeqCst), "two at once");
-            yield_now().await;
-            self.inside.store(false, Ordering::SeqCst);
-            match self.queue.offer(owed, |owed| (owed, ())) {
-                Ok(()) => self.queue.freed.notify_one(),
-                Err(owed) => drop(owed),
-            }
-        }
-    }
-
-    #[test]
-    fn every_waiter_is_served_in_any_order_of_events() {
-        shuttle::check_random(
-            || {
-                let model = Model::new();
-                let tasks: Vec<_> = (0..4)
-                    .map(|_| {
-                        let model = model.clone();
-                        spawn(async move {
-                            model.section().await;
-                            model.section().await;
-                        })
-                    })
-                    .collect();
-                block_on(async {
-                    for task in tasks {
-                        task.await.expect("no task fails");
-                    }
-                });
-                assert!(
-                    !model.held.load(Ordering::SeqCst),
-                    "nobody holds it in the end"
-                );
-                assert_eq!(model.queue.lock().in_line, 0);
-            },
-            ORDERS,
-        );
-    }
-
-    #[test]
-    fn waiters_that_leave_take_nothing_with_them() {
-        shuttle::check_random(
-            || {
-                let model = Model::new();
-                let start = || {
-                    let model = model.clone();
-                    spawn(async move {
-                        let owed = model.acquire().await;
-                        yield_now().await;
-                        match model.queue.offer(owed, |owed| (owed, ())) {
-                            Ok(()) => model.queue.freed.notify_one(),
-                            Err(owed) => drop(owed),
-                        }
-                    })
-                };
-                let (staying, leaving) = ([start(), start()], [start(), start()]);
-                for task in &leaving {
-                    task.abort();
-                }
-                block_on(async {
-                    for task in staying {
-                        task.await.expect("no task fails");
-                    }
-                    for task in leaving {
-                        task.await.ok();
-                    }
-                });
-                assert!(
-                    !model.held.load(Ordering::SeqCst),
-                    "nobody holds it in the end"
-                );
-                assert!(!model.queue.has_baton());
-            },
-            ORDERS,
-        );
     }
 }

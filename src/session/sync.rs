@@ -1,10 +1,50 @@
-//! What a queue synchronises with. In unit tests it is shuttle's, which tries out the orders in which tasks may run.
+//! What a queue and its batons synchronise with. In unit tests it is shuttle's, which tries out the orders in which tasks
+//! may run.
+
+#[cfg(not(test))]
+pub(crate) use shipped::*;
+#[cfg(test)]
+pub(crate) use tried::*;
+
+#[cfg(not(test))]
+mod shipped {
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+    pub(crate) use tokio::runtime::Handle as Spawner;
+    pub(crate) use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+    pub(crate) use tokio::time::{sleep, timeout};
+}
 
 #[cfg(test)]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard};
-#[cfg(test)]
-pub(crate) use shuttle_tokio::sync::{Notify, Semaphore, SemaphorePermit};
-#[cfg(not(test))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
-#[cfg(not(test))]
-pub(crate) use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+mod tried {
+    use std::cell::Cell;
+    use std::future::pending;
+    use std::time::Duration;
+
+    use shuttle::rand::{Rng, thread_rng};
+
+    pub(crate) use shuttle::sync::{Mutex, MutexGuard};
+    pub(crate) use shuttle_tokio::runtime::Handle as Spawner;
+    pub(crate) use shuttle_tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+
+    thread_local! {
+        /// Whether timers fire. What works only because they do would be slow.
+        pub(crate) static TIMERS: Cell<bool> = const { Cell::new(true) };
+    }
+
+    /// Time has no length here: a timer fires before anything else that can happen, or after it, or never.
+    pub(crate) async fn sleep(_: Duration) {
+        if !TIMERS.get() {
+            pending::<()>().await;
+        }
+        while thread_rng().gen_bool(0.75) {
+            shuttle::future::yield_now().await;
+        }
+    }
+
+    pub(crate) async fn timeout<F: Future>(at_most: Duration, future: F) -> Result<F::Output, ()> {
+        tokio::select! {
+            output = future => Ok(output),
+            () = sleep(at_most) => Err(()),
+        }
+    }
+}

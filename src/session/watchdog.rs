@@ -10,9 +10,10 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Backend, Reconnects};
+use super::baton::Baton;
 use super::hold::{Hold, Loss};
 use super::queue::Queues;
-use super::reaper::{Baton, Debt, Reaper};
+use super::reaper::{Debt, Reaper};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::lock;
@@ -30,7 +31,7 @@ pub(crate) struct Watchdog {
     /// Something is due before the task meant to wake.
     woken: Notify,
     backend: Arc<Backend>,
-    queues: Arc<Queues<Baton>>,
+    queues: Arc<Queues<Baton<Debt>>>,
     reaper: Reaper,
 }
 
@@ -51,7 +52,7 @@ enum Round {
 impl Watchdog {
     pub(crate) fn new(
         backend: Arc<Backend>,
-        queues: Arc<Queues<Baton>>,
+        queues: Arc<Queues<Baton<Debt>>>,
         reaper: Reaper,
     ) -> Arc<Self> {
         let registry = Registry {
