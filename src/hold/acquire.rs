@@ -47,7 +47,7 @@ impl Order {
     async fn take(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
         let settings = &self.anchor.settings;
         let mut wait = Wait::new(Moment::now(), limit, self.patience(), settings.poll_cap);
-        let queue = self.anchor.queues.enter(self.name.key());
+        let queue = self.queue();
         let mut in_line = None;
         loop {
             while let Some(hold) = queue.live(&self.owner) {

@@ -266,11 +266,7 @@ impl<'a> Attempt<'a> {
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
         anchor.watchdog.watch(&self.hold);
-        let guard = LockGuard::new(Lease::new(
-            self.order.clone(),
-            self.queue.clone(),
-            self.hold.clone(),
-        ));
+        let guard = LockGuard::new(Lease::new(self.order.clone(), self.hold.clone()));
         if let Some(debt) = self.debt.take() {
             debt.forgive();
         }

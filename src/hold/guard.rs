@@ -48,14 +48,14 @@ impl LockGuard {
     /// Once polled, the release goes on in the background if the future is dropped.
     pub async fn unlock(mut self) -> Result<(), Error> {
         self.done = true;
-        let Lease { order, queue, hold } = &self.lease;
+        let Lease { order, hold } = &self.lease;
         let unlock = async {
             order.anchor.ensure_open()?;
             if self.lease.is_lost() {
                 drop(order.anchor.watchdog.lose(hold, Loss::Expired));
                 return Err(self.lease.lost_error());
             }
-            match give_back(&order.anchor, queue, hold, Some(order.term)) {
+            match give_back(&order.anchor, &order.queue(), hold, Some(order.term)) {
                 Some(given_back) => released(&order.anchor, given_back, &order.name).await,
                 None => Err(self.lease.lost_error()),
             }
@@ -78,11 +78,11 @@ impl LockGuard {
     /// If the future is dropped, the level that it may have taken is given back in the background; the other levels
     /// stay.
     pub async fn reenter(&self) -> Result<Self, Error> {
-        let Lease { order, queue, hold } = &self.lease;
+        let Lease { order, hold } = &self.lease;
         let reenter = async {
             order.anchor.ensure_open()?;
             order
-                .reenter(queue, hold)
+                .reenter(&order.queue(), hold)
                 .await?
                 .ok_or_else(|| self.lease.lost_error())
         };
@@ -97,9 +97,9 @@ impl LockGuard {
     #[must_use = "the owner is who can adopt or unlock what was left"]
     pub fn detach(mut self) -> Owner {
         self.done = true;
-        let Lease { order, queue, hold } = &self.lease;
+        let Lease { order, hold } = &self.lease;
         if !hold.detach(order.term) {
-            queue.freed.notify_one();
+            order.queue().freed.notify_one();
         }
         order.anchor.watchdog.watch(hold);
         order.owner.clone()
@@ -117,8 +117,13 @@ impl Deref for LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.done {
-            let Lease { order, queue, hold } = &self.lease;
-            drop(give_back(&order.anchor, queue, hold, Some(order.term)));
+            let Lease { order, hold } = &self.lease;
+            drop(give_back(
+                &order.anchor,
+                &order.queue(),
+                hold,
+                Some(order.term),
+            ));
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::lock::{self, Extended};
-use crate::session::Queue;
 use crate::session::hold::{Hold, Loss};
 
 /// The lease of a lock that is held: how long it can be trusted, and the news when it cannot.
@@ -25,14 +24,12 @@ use crate::session::hold::{Hold, Loss};
 #[derive(Debug)]
 pub struct Lease {
     pub(crate) order: Order,
-    /// Kept at hand, so that giving back looks nothing up.
-    pub(crate) queue: Queue,
     pub(crate) hold: Arc<Hold>,
 }
 
 impl Lease {
-    pub(crate) fn new(order: Order, queue: Queue, hold: Arc<Hold>) -> Self {
-        Self { order, queue, hold }
+    pub(crate) fn new(order: Order, hold: Arc<Hold>) -> Self {
+        Self { order, hold }
     }
 
     /// Resolves when the lease can no longer be trusted: at once when the server says that the hold is gone, and

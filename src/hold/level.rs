@@ -52,7 +52,7 @@ impl Order {
     /// Takes over one level that the owner holds. None if it holds nothing.
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         self.anchor.ensure_open()?;
-        let queue = self.anchor.queues.enter(self.name.key());
+        let queue = self.queue();
         if let Some(hold) = queue.live(&self.owner) {
             return self.adopt_here(&queue, &hold).await;
         }
@@ -88,7 +88,7 @@ impl Order {
             let answer = self.anchor.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
                 (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
-                (Adopted::Moved, None) => self.guard(queue, hold, answer.sent),
+                (Adopted::Moved, None) => self.guard(hold, answer.sent),
                 (Adopted::Changed, Some(_)) => continue,
                 (Adopted::Absent | Adopted::Changed, _) => {
                     drop(self.anchor.watchdog.lose(hold, Loss::Gone));
@@ -115,7 +115,7 @@ impl Order {
     /// Gives back one level of this owner, wherever it is recorded.
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
         self.anchor.ensure_open()?;
-        let queue = self.anchor.queues.enter(self.name.key());
+        let queue = self.queue();
         if let Some(hold) = queue.live(&self.owner) {
             return match give_back(&self.anchor, &queue, &hold, None) {
                 Some(given_back) => released(&self.anchor, given_back, &self.name).await,
@@ -129,17 +129,12 @@ impl Order {
     }
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
-    fn guard(
-        &self,
-        queue: &Queue,
-        hold: &Arc<Hold>,
-        sent: Moment,
-    ) -> Result<Option<LockGuard>, Error> {
+    fn guard(&self, hold: &Arc<Hold>, sent: Moment) -> Result<Option<LockGuard>, Error> {
         if !hold.guard_level(sent, self.term) {
             return Ok(None);
         }
         self.anchor.watchdog.watch(hold);
-        let guard = LockGuard::new(Lease::new(self.clone(), queue.clone(), hold.clone()));
+        let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
         if guard.remaining() < self.min_validity {
             return Err(self.too_late());
         }
@@ -172,7 +167,7 @@ impl<'a> Claim<'a> {
 
     fn keep(mut self, sent: Moment) -> Result<Option<LockGuard>, Error> {
         self.kept = true;
-        self.order.guard(self.queue, self.hold, sent)
+        self.order.guard(self.hold, sent)
     }
 }
 

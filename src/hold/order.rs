@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::options::Term;
 use crate::owner::Owner;
-use crate::session::Anchor;
+use crate::session::{Anchor, Queue};
 
 /// One call's wish, with everything checked that can be checked without the server.
 #[derive(Clone, Debug)]
@@ -21,6 +21,11 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// The waiters and holds of this lock in this process.
+    pub(crate) fn queue(&self) -> Queue {
+        self.anchor.queues.enter(self.name.key())
+    }
+
     pub(crate) fn not_held(&self) -> Error {
         let (name, owner) = (self.name.key(), &self.owner);
         Error::new(
