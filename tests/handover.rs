@@ -402,6 +402,55 @@ async fn shorter_streaks_give_others_more() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_processes_have_their_turns_one_after_the_other() {
+    const CLIENTS: usize = 5;
+    const GRANTS: usize = 600;
+    let server = Server::start();
+    let grants = Arc::new(Mutex::new(Vec::new()));
+    let (mut clients, mut tasks) = (Vec::new(), Vec::new());
+    for number in 0..CLIENTS {
+        let build = Client::builder().url(server.url()).streak(4).build();
+        let client = build.await.unwrap();
+        for _ in 0..2 {
+            let (lock, grants) = (stranger(&client.lock("k")), grants.clone());
+            tasks.push(tokio::spawn(async move {
+                loop {
+                    let guard = lock.lock().await.unwrap();
+                    let count = {
+                        let mut grants = grants.lock().unwrap();
+                        grants.push(number);
+                        grants.len()
+                    };
+                    guard.unlock().await.unwrap();
+                    if count >= GRANTS {
+                        return;
+                    }
+                }
+            }));
+        }
+        clients.push(client);
+    }
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    let mut turns = grants.lock().unwrap().clone();
+    turns.truncate(GRANTS);
+    turns.dedup();
+    // A turn in order is one after all the others had theirs.
+    let in_order = turns
+        .windows(CLIENTS)
+        .filter(|turns| (0..CLIENTS).all(|number| turns.contains(&number)))
+        .count();
+    let all = turns.len() - CLIENTS + 1;
+    println!("{in_order} of {all} turns in order");
+    assert!(in_order * 10 >= all * 6, "{turns:?}");
+    for client in &clients {
+        eventually_idle(client).await;
+    }
+    assert_eq!(server.connection().keys(), Vec::<String>::new());
+}
+
 /// As a thread of Redisson does that unlocks and locks again at once: it never holds back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_client_that_takes_again_at_once_leaves_us_a_share() {

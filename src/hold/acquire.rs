@@ -166,12 +166,13 @@ impl Order {
             let attempted = if spared {
                 Ok(Attempted::Busy(Ttl::Never))
             } else {
-                if !queue.has_baton() {
-                    self.give_way(queue, wait, &mut subscription).await?;
-                }
                 let _asking = attempt.turn().await?;
                 if queue.live(&self.owner).is_some() {
                     return Ok(Outcome::Reenter);
+                }
+                // Now, since a release that was on its way is done, and tells whether others wait.
+                if !queue.has_baton() {
+                    self.give_way(queue, wait, &mut subscription).await?;
                 }
                 match queue.take_baton() {
                     Some((baton, streak)) => attempt.take_from(baton, streak).await,
