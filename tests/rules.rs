@@ -118,7 +118,7 @@ async fn waiter_asks_again_once_it_is_subscribed() {
     let asked = scripts_run(&mut connection);
 
     // The unlock falls between the waiter's first try and its SUBSCRIBE, so its message reaches nobody.
-    proxy.delay(Duration::from_millis(200));
+    proxy.delay(Duration::from_millis(100));
     let lock = client.lock("gate");
     let waiter = tokio::spawn(async move { lock.lock().await });
     eventually("the first try", async || {
@@ -128,8 +128,9 @@ async fn waiter_asks_again_once_it_is_subscribed() {
     held.unlock().await.unwrap();
     assert_eq!(connection.channels(), Vec::<String>::new());
 
-    // The next reason to ask would be the poll cap, after 4.5 seconds.
-    let granted = timeout(Duration::from_secs(3), waiter).await;
+    eventually("the subscription", async || !connection.channels().is_empty()).await;
+    // An answer, a question and an answer are on their way. The next reason to ask would come after a second.
+    let granted = timeout(Duration::from_millis(700), waiter).await;
     let guard = granted.expect("asks again").unwrap().unwrap();
     guard.unlock().await.unwrap();
 }
