@@ -216,7 +216,7 @@ impl ClientBuilder {
     }
 
     /// How often in a row a lock may be handed on within this process while other processes wait for it; 32 if nothing
-    /// is said. After that it is freed, and this process holds back for a moment.
+    /// is said. After that it is freed, and this process lets each of those that were told go first.
     ///
     /// Handing on within a process takes one round trip, freeing the lock for another takes about three. A higher
     /// number gives more throughput and longer waits elsewhere, 0 the opposite. While nobody else waits it has no
