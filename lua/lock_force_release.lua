@@ -3,7 +3,7 @@
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
 -- KEYS[2] the lock's channel
 -- ARGV[1] message to publish
--- ARGV[2] publish command, PUBLISH or SPUBLISH
+-- ARGV[2] publish command, PUBLISH or SPUBLISH; empty: tell nobody
 -- Returns released: somebody held it
 -- Returns free: nobody held it
 -- Returns wrong_kind: the key is no lock of this shape
@@ -21,5 +21,7 @@ for i = 1, #fields, 2 do
   end
 end
 redis.call('DEL', KEYS[1])
-redis.call(ARGV[2], KEYS[2], ARGV[1])
+if ARGV[2] ~= '' then
+  redis.call(ARGV[2], KEYS[2], ARGV[1])
+end
 return {'released'}

@@ -7,7 +7,7 @@
 -- ARGV[3] hold number, h and 16 hex digits
 -- ARGV[4] share to keep, in levels
 -- ARGV[5] message to publish
--- ARGV[6] publish command, PUBLISH or SPUBLISH
+-- ARGV[6] publish command, PUBLISH or SPUBLISH; empty: tell nobody
 -- Returns released, subscribers told: the lock is free
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is unchanged
 -- Returns absent: this hold is not there any more; nothing was changed
@@ -26,7 +26,7 @@ end
 local left = math.max(total - share + keep, keep)
 if left == 0 then
   redis.call('DEL', KEYS[1])
-  return {'released', redis.call(ARGV[6], KEYS[2], ARGV[5])}
+  return {'released', ARGV[6] ~= '' and redis.call(ARGV[6], KEYS[2], ARGV[5]) or 0}
 end
 -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
 redis.call('HDEL', KEYS[1], ARGV[2])

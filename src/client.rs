@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::lock::fenced::FencedLock;
+use crate::lock::handle::{Handle, Target};
 use crate::lock::reentrant::ReentrantLock;
+use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
-use crate::options::Settings;
+use crate::options::{LeaseTime, Settings};
+use crate::protocol::hold_key::{Fencing, Kind};
 use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
 
@@ -74,11 +78,28 @@ impl Client {
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for another.
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> ReentrantLock {
-        ReentrantLock::new(
-            self.anchor.clone(),
-            self.name(name.as_ref()),
-            self.watchdog_lease,
-        )
+        ReentrantLock(self.handle(name.as_ref(), |_| Kind::Reentrant))
+    }
+
+    /// The fenced lock of this name. No I/O.
+    #[must_use]
+    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        FencedLock(self.handle(name.as_ref(), |name| {
+            Kind::Fenced(Arc::new(Fencing {
+                key: name.beside("redisson_lock_token").into(),
+                ttl: self
+                    .anchor
+                    .settings
+                    .token_ttl
+                    .and_then(|ttl| LeaseTime::new(ttl).ok()),
+            }))
+        }))
+    }
+
+    /// The spin lock of this name. No I/O.
+    #[must_use]
+    pub fn spin_lock(&self, name: impl AsRef<str>) -> SpinLock {
+        SpinLock::new(self.handle(name.as_ref(), |_| Kind::Spin))
     }
 
     /// The same client with a prefix before every name: `client.scoped("orders:").lock("7")` is
@@ -126,6 +147,14 @@ impl Client {
     /// Once polled, closing goes on in the background if the future is dropped.
     pub async fn close(&self) {
         self.anchor.close().await;
+    }
+
+    fn handle(&self, name: &str, kind: impl FnOnce(&LockName) -> Kind) -> Handle {
+        let target = self.name(name).map(|name| {
+            let kind = kind(&name);
+            Target { name, kind }
+        });
+        Handle::new(self.anchor.clone(), target, self.watchdog_lease)
     }
 
     fn name(&self, name: &str) -> Result<LockName, Error> {
@@ -223,6 +252,16 @@ impl ClientBuilder {
     /// effect.
     pub fn streak(mut self, hand_overs: u32) -> Self {
         self.settings.streak = hand_overs;
+        self
+    }
+
+    /// How long the last token of a [fenced lock](crate::FencedLock) is remembered after its grant; for ever if nothing
+    /// is said. At least one watchdog lease; choose it longer than any hold lasts.
+    ///
+    /// For fleets without Java: Redisson's `INCR` leaves the time as it is, and starts at 1 again when it is up. Ours
+    /// go on with the server's clock then.
+    pub fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.token_ttl = Some(ttl);
         self
     }
 

@@ -3,6 +3,8 @@
 //! Which one do you need?
 //!
 //! - One owner at a time, which may take the lock again: [`ReentrantLock`], from [`Client::lock`].
+//! - The same, and a store that can refuse what comes too late: [`FencedLock`], from [`Client::fenced_lock`].
+//! - The same where messages do not get through: [`SpinLock`], from [`Client::spin_lock`].
 //!
 //! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
 //! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
@@ -34,6 +36,7 @@
 //! channels that are subscribed to anew; `debug` for each acquisition, with its wait, in a span `acquire` with the
 //! lock and the owner. Names of locks and owners appear in them, passwords never.
 
+mod backoff;
 mod client;
 mod clock;
 mod error;
@@ -45,11 +48,15 @@ mod owner;
 mod protocol;
 mod session;
 
+pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;
-pub use lock::reentrant::{Holder, ReentrantLock};
+pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
+pub use lock::handle::Holder;
+pub use lock::reentrant::ReentrantLock;
+pub use lock::spin::SpinLock;
 pub use owner::Owner;
 
 #[doc(no_inline)]

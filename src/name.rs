@@ -32,6 +32,11 @@ impl LockName {
         &self.key
     }
 
+    /// The key of something that stands beside the lock.
+    pub(crate) fn beside(&self, prefix: &str) -> String {
+        prefixed(prefix, &self.key)
+    }
+
     pub(crate) fn channel(&self) -> &Arc<str> {
         &self.channel
     }

@@ -91,6 +91,7 @@ pub(crate) struct Settings {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) poll_cap: Duration,
     pub(crate) streak: u32,
+    pub(crate) token_ttl: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -102,6 +103,7 @@ impl Default for Settings {
             max_hold: None,
             poll_cap: Duration::from_secs(5),
             streak: 32,
+            token_ttl: None,
         }
     }
 }
@@ -122,6 +124,15 @@ impl Settings {
             return Err(Error::invalid(format!(
                 "poll_cap lies between 10 ms and a day, not {given:?}"
             )));
+        }
+        if let Some(given) = self.token_ttl {
+            LeaseTime::new(given)?;
+            if given < self.watchdog_lease {
+                let lease = self.watchdog_lease;
+                return Err(Error::invalid(format!(
+                    "a token_ttl of {given:?} would forget tokens of holds that last {lease:?}"
+                )));
+            }
         }
         match self.max_hold {
             Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(
@@ -201,6 +212,8 @@ mod tests {
         refuse(|s| s.command_timeout = Duration::ZERO);
         refuse(|s| s.poll_cap = Duration::ZERO);
         refuse(|s| s.max_hold = Some(Duration::ZERO));
+        refuse(|s| s.token_ttl = Some(Duration::ZERO));
+        refuse(|s| s.token_ttl = Some(Duration::from_secs(29)));
         refuse(|s| s.min_validity = Some(Duration::from_secs(30)));
         assert!(Settings::default().check().is_ok());
     }

@@ -16,14 +16,22 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("error", ""),
         ("name", "error"),
         ("owner", "error"),
+        ("backoff", "error"),
         ("options", "clock error"),
     ],
     &[
         ("protocol", ""),
         ("protocol::reply", ""),
         ("protocol::script", ""),
-        ("protocol::*", "protocol::reply protocol::script"),
-        ("protocol::wait", "protocol::lock"),
+        ("protocol::answer", "protocol::reply"),
+        ("protocol::hold_key", ""),
+        ("protocol::lock", "protocol::hold_key protocol::script"),
+        (
+            "protocol::fenced",
+            "protocol::hold_key protocol::lock protocol::script",
+        ),
+        ("protocol::verbs", "*"),
+        ("protocol::wait", "protocol::answer"),
         ("protocol::renewal", ""),
     ],
     &[
@@ -48,7 +56,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session", "*"),
     ],
     &[("hold", "*"), ("hold::*", "*")],
-    &[("lock", ""), ("lock::*", "")],
+    &[
+        ("lock", ""),
+        ("lock::handle", ""),
+        ("lock::verbs", "lock::handle"),
+        ("lock::*", "lock::handle lock::verbs"),
+    ],
     &[("client", ""), ("lib", "*")],
 ];
 

@@ -5,14 +5,15 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, debug, debug_span};
 
-use super::attempt::{Attempt, Attempted, Take};
+use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
-use crate::protocol::lock::Ttl;
-use crate::protocol::wait::{Step, Wait};
+use crate::protocol::answer::Ttl;
+use crate::protocol::lock::Take;
+use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::session::Queue;
 use crate::session::hub::Subscription;
 use crate::session::sync::SemaphorePermit;
@@ -45,8 +46,8 @@ impl Order {
     }
 
     async fn take(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
-        let settings = &self.anchor.settings;
-        let mut wait = Wait::new(Moment::now(), limit, self.patience(), settings.poll_cap);
+        let wait = Wait::new(Moment::now(), limit, self.patience(), self.alarm);
+        let mut wait = wait.attempts(self.attempts);
         let queue = self.queue();
         let mut in_line = None;
         loop {
@@ -140,9 +141,10 @@ impl Order {
     }
 
     /// Asks for the lock until it is granted: subscribe, ask again, then wait for a message, the end of a hold in
-    /// this process, the holder's lease or the poll cap.
+    /// this process, the holder's lease or the poll cap. A kind that hears of no release pauses between its tries.
     async fn at_front(&self, queue: &Queue, wait: &mut Wait) -> Result<Outcome, Error> {
         let mut attempt = Attempt::new(self, queue);
+        let listens = matches!(self.alarm, Alarm::Messages { .. });
         let mut subscription: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
         // only until the first wake-up, which may mean that the server has given it to others.
@@ -171,7 +173,7 @@ impl Order {
                     return Ok(Outcome::Reenter);
                 }
                 // Now, since a release that was on its way is done, and tells whether others wait.
-                if !queue.has_baton() {
+                if listens && !queue.has_baton() {
                     self.give_way(queue, wait, &mut subscription).await?;
                 }
                 match queue.take_baton() {
@@ -179,18 +181,39 @@ impl Order {
                     None => attempt.send(Take::Free).await,
                 }
             };
-            let ttl = match attempted {
+            let now = Moment::now();
+            let step = match attempted {
                 Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
-                Ok(Attempted::Busy(ttl)) => ttl,
-                Ok(Attempted::Yielded) => continue,
+                // Nobody was asked.
+                Ok(Attempted::Busy(_)) if spared && !listens => wait.in_line(now, None),
+                Ok(Attempted::Busy(ttl)) => wait.busy(now, ttl, fastrand::f64()),
+                Ok(Attempted::Yielded) if listens => continue,
+                Ok(Attempted::Yielded) => {
+                    // Others ask after pauses too.
+                    if let Step::Park(pause) = wait.busy(now, Ttl::Never, fastrand::f64()) {
+                        self.anchor.unless_closed(sleep(pause)).await?;
+                    }
+                    continue;
+                }
                 Err(error) => {
                     self.pause(wait, error).await?;
                     continue;
                 }
             };
-            let Step::Park(at_most) = wait.busy(Moment::now(), ttl, fastrand::f64()) else {
+            let Step::Park(at_most) = step else {
                 return Ok(Outcome::GaveUp);
             };
+            if !listens {
+                let woken = async {
+                    tokio::select! {
+                        () = freed => {}
+                        () = queue.appeared(&self.owner) => {}
+                        () = sleep(at_most) => {}
+                    }
+                };
+                self.anchor.unless_closed(woken).await?;
+                continue;
+            }
             let fresh = subscription.is_none();
             let subscription = subscription.get_or_insert_with(|| self.subscribe());
             let deaf = !subscription.is_heard();

@@ -11,23 +11,19 @@ use super::lease::Lease;
 use super::level::{GivenBack, released};
 use super::order::Order;
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::lock::{self, Acquired, Adopted, HoldKey, Moved, Ttl};
+use crate::protocol::answer::{Acquired, Adopted, Moved, Ttl};
+use crate::protocol::hold_key::HoldKey;
+use crate::protocol::lock::Take;
 use crate::protocol::script::Call;
+use crate::protocol::wait::Alarm;
 use crate::session::Queue;
 use crate::session::backend::Answer;
 use crate::session::baton::{Baton, Owed, Settled};
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::Asking;
 use crate::session::reaper::Debt;
-
-/// Whether an attempt may take the lock while it is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Take {
-    Free,
-    JoinOnly,
-}
 
 /// The answer to an attempt.
 pub(crate) enum Attempted {
@@ -55,6 +51,7 @@ impl<'a> Attempt<'a> {
         let client = &order.anchor.client_id;
         let key = HoldKey::new(
             order.name.clone(),
+            order.kind.clone(),
             client,
             &order.owner,
             hold::fresh_number(),
@@ -93,15 +90,13 @@ impl<'a> Attempt<'a> {
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
         let hold = self.hold.clone();
-        let call = hold
-            .key
-            .acquire(1, self.order.term.lease(), take == Take::JoinOnly);
+        let call = hold.key.acquire(1, self.order.term.lease(), take);
         let answer = self.run(&call).await?;
         match Acquired::decode(&answer.reply)? {
-            Acquired::Granted { count } => {
+            Acquired::Granted { count, token } => {
                 debug!(count, "granted");
                 self.queue.count_streak(false);
-                self.commit(answer.sent).map(Attempted::Granted)
+                self.commit(answer.sent, token).map(Attempted::Granted)
             }
             Acquired::Busy(ttl) => {
                 self.nothing_held();
@@ -113,7 +108,11 @@ impl<'a> Attempt<'a> {
             }
             Acquired::Exhausted => {
                 self.nothing_held();
-                Err(lock::exhausted(&self.order.name))
+                Err(self.order.exhausted())
+            }
+            Acquired::Spent => {
+                self.nothing_held();
+                Err(self.order.spent())
             }
             Acquired::WrongKind => {
                 self.nothing_held();
@@ -132,9 +131,15 @@ impl<'a> Attempt<'a> {
         let Order {
             anchor, name, term, ..
         } = self.order;
+        let bounded = streak >= anchor.settings.streak;
+        if bounded && matches!(self.order.alarm, Alarm::Pauses { .. }) {
+            // Nobody can tell whether others wait. The releaser frees the lock.
+            drop(baton);
+            self.queue.count_streak(false);
+            return Ok(Attempted::Yielded);
+        }
         let old = baton.begin();
         let _turn = old.turn.lock().await;
-        let bounded = streak >= anchor.settings.streak;
         let heard = anchor.hub.heard_on(name.channel());
         let hold = self.hold.clone();
         let call = hold.key.take_from(
@@ -152,18 +157,18 @@ impl<'a> Attempt<'a> {
                 return Err(error);
             }
         };
-        self.queue.count_streak(moved == Moved::Here);
+        self.queue.count_streak(matches!(moved, Moved::Here { .. }));
         let gone = Settled::Absent {
             repeated: answer.repeated,
         };
         match moved {
-            Moved::Here => {
+            Moved::Here { token } => {
                 baton.settled(Settled::Done);
-                self.commit(answer.sent).map(Attempted::Granted)
+                self.commit(answer.sent, token).map(Attempted::Granted)
             }
-            Moved::Taken => {
+            Moved::Taken { token } => {
                 baton.settled(gone);
-                self.commit(answer.sent).map(Attempted::Granted)
+                self.commit(answer.sent, token).map(Attempted::Granted)
             }
             Moved::Busy(ttl) => {
                 baton.settled(gone);
@@ -181,6 +186,13 @@ impl<'a> Attempt<'a> {
                 self.nothing_held();
                 Ok(Attempted::Yielded)
             }
+            Moved::Spent => {
+                let error = self.order.spent();
+                self.nothing_held();
+                // The old hold stands, and its releaser releases it.
+                drop(baton);
+                Err(error)
+            }
             Moved::WrongKind => {
                 baton.settled(gone);
                 self.nothing_held();
@@ -191,7 +203,10 @@ impl<'a> Attempt<'a> {
 
     pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
         match self.take_over(Some(self.order.term.lease())).await? {
-            Some(sent) => self.commit(sent).map(Some),
+            Some(sent) => {
+                let token = self.order.token(&self.hold).await?;
+                self.commit(sent, token).map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -255,9 +270,17 @@ impl<'a> Attempt<'a> {
     }
 
     /// The server has granted the hold, by a request sent at `sent`.
-    fn commit(&mut self, sent: Moment) -> Result<LockGuard, Error> {
+    fn commit(&mut self, sent: Moment, token: Option<u64>) -> Result<LockGuard, Error> {
         let Order { anchor, term, .. } = self.order;
-        self.hold.granted(sent, *term, anchor.settings.max_hold);
+        if token.is_none() && self.hold.key.token().is_some() {
+            let name = self.order.name.key();
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!("the server granted {name:?} without a token"),
+            ));
+        }
+        self.hold
+            .granted(sent, *term, anchor.settings.max_hold, token);
         for displaced in self.queue.install(&self.hold) {
             if displaced.is_live() {
                 // Somebody freed the lock by force, and the answers of both may have come in the wrong order.

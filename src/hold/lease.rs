@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
-use crate::protocol::lock::{self, Extended};
+use crate::protocol::answer::Extended;
 use crate::session::hold::{Hold, Loss};
 
 /// The lease of a lock that is held: how long it can be trusted, and the news when it cannot.
@@ -142,7 +142,8 @@ impl Lease {
             if self.is_lost() {
                 return Err(self.lost_error());
             }
-            let call = lock::check(std::iter::once(&self.hold.key));
+            let key = &self.hold.key;
+            let call = key.kind.shape().check(std::iter::once(key));
             let answer = anchor.run(&call, self.hold.timeout).await?;
             if answer.reply.standing(1)? == [true] {
                 Ok(())

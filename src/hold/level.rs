@@ -12,7 +12,8 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Term;
-use crate::protocol::lock::{self, Adopted, Donor, Inspected, Reentered};
+use crate::protocol::answer::{Adopted, Inspected, Reentered, Token};
+use crate::protocol::lock::Donor;
 use crate::session::baton::{Ended, Handover, Settled};
 use crate::session::hold::{Hold, Loss};
 use crate::session::reaper::Debt;
@@ -25,6 +26,9 @@ impl Order {
         queue: &Queue,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
+        if hold.key.kind != self.kind {
+            return Err(self.other_kind());
+        }
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let Some(claim) = Claim::new(self, queue, hold) else {
             return Ok(None);
@@ -45,7 +49,7 @@ impl Order {
                 drop(self.anchor.watchdog.lose(hold, Loss::Gone));
                 Ok(None)
             }
-            Reentered::Exhausted => Err(lock::exhausted(&self.name)),
+            Reentered::Exhausted => Err(self.exhausted()),
         }
     }
 
@@ -69,6 +73,9 @@ impl Order {
         queue: &Queue,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
+        if hold.key.kind != self.kind {
+            return Err(self.other_kind());
+        }
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let lease = self.term.lease();
         hold.lock().schedule.asks_for(lease);
@@ -103,12 +110,24 @@ impl Order {
     pub(crate) async fn donor(&self, hold: &Hold) -> Result<Option<Donor>, Error> {
         let answer = self
             .anchor
-            .run(&lock::inspect(&self.name), hold.timeout)
+            .run(&self.kind.inspect(&self.name), hold.timeout)
             .await?;
         match Inspected::decode(&answer.reply)? {
             Inspected::Held { fields, .. } => hold.key.donor(&fields),
             Inspected::Free => Ok(None),
             Inspected::WrongKind => Err(Error::wrong_kind(self.name.key())),
+        }
+    }
+
+    /// The token of a hold that stands, of a fenced lock.
+    pub(crate) async fn token(&self, hold: &Hold) -> Result<Option<u64>, Error> {
+        let Some(call) = hold.key.token() else {
+            return Ok(None);
+        };
+        let answer = self.anchor.run(&call, hold.timeout).await?;
+        match Token::decode(&answer.reply)? {
+            Token::Stands(token) => Ok(Some(token)),
+            Token::Absent => Err(Error::wrong_kind(self.name.key())),
         }
     }
 

@@ -7,6 +7,8 @@ use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::options::Term;
 use crate::owner::Owner;
+use crate::protocol::hold_key::Kind;
+use crate::protocol::wait::Alarm;
 use crate::session::{Anchor, Queue};
 
 /// One call's wish, with everything checked that can be checked without the server.
@@ -14,8 +16,12 @@ use crate::session::{Anchor, Queue};
 pub(crate) struct Order {
     pub(crate) anchor: Arc<Anchor>,
     pub(crate) name: LockName,
+    pub(crate) kind: Kind,
     pub(crate) owner: Owner,
     pub(crate) term: Term,
+    pub(crate) alarm: Alarm,
+    /// How often the lock may be found busy.
+    pub(crate) attempts: Option<u32>,
     /// What must be left of the lease when the guard is handed out.
     pub(crate) min_validity: Duration,
 }
@@ -39,6 +45,33 @@ impl Order {
         Error::lost(format!(
             "{name:?} was granted with less than {least:?} of its lease left, and was given back"
         ))
+    }
+
+    /// The owner holds the name as a lock of another kind: to wait for that would be to wait for itself.
+    pub(crate) fn other_kind(&self) -> Error {
+        let (name, owner) = (self.name.key(), &self.owner);
+        Error::new(
+            ErrorKind::WrongKind,
+            format!("the owner {owner} holds {name:?} already, as a lock of another kind"),
+        )
+    }
+
+    pub(crate) fn exhausted(&self) -> Error {
+        let name = self.name.key();
+        Error::new(
+            ErrorKind::Refused,
+            format!(
+                "{name:?} is held 2147483647 times by this owner, the most that can be counted"
+            ),
+        )
+    }
+
+    pub(crate) fn spent(&self) -> Error {
+        let name = self.name.key();
+        Error::new(
+            ErrorKind::Refused,
+            format!("the tokens of {name:?} have come to 2^53, the highest that Lua can count"),
+        )
     }
 
     /// How long the server may be silent before a wait without limit gives up.

@@ -1,3 +1,7 @@
 //! The lock family and which one to choose.
 
+pub(crate) mod fenced;
+pub(crate) mod handle;
 pub(crate) mod reentrant;
+pub(crate) mod spin;
+mod verbs;

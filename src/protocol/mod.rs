@@ -1,7 +1,11 @@
 //! What is said to the server, what it answers, and what follows from it. No I/O and no clock: time is passed in.
 
+pub(crate) mod answer;
+pub(crate) mod fenced;
+pub(crate) mod hold_key;
 pub(crate) mod lock;
 pub(crate) mod renewal;
 pub(crate) mod reply;
 pub(crate) mod script;
+pub(crate) mod verbs;
 pub(crate) mod wait;

@@ -56,6 +56,9 @@ scripts! {
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
     LOCK_FORCE_RELEASE = "lock_force_release" Arity::Fixed { keys: 2, args: 2 };
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
+    FENCED_ACQUIRE = "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
+    FENCED_MOVE = "fenced_move" Arity::Fixed { keys: 3, args: 11 };
+    FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 1, args: 0 };
 }
 
 /// An argument of a script.
@@ -92,7 +95,7 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{lock, reply};
+    use crate::protocol::{answer, reply};
 
     /// The lines of a script's header, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
@@ -170,16 +173,19 @@ mod tests {
     #[test]
     fn headers_and_enums_name_every_answer() {
         let decoded: &[(&Script, &[&str])] = &[
-            (&LOCK_ACQUIRE, lock::Acquired::TAGS),
-            (&LOCK_REENTER, lock::Reentered::TAGS),
-            (&LOCK_MOVE, lock::Moved::TAGS),
-            (&LOCK_RELEASE, lock::Released::TAGS),
-            (&LOCK_ADOPT, lock::Adopted::TAGS),
-            (&LOCK_EXTEND, lock::Extended::TAGS),
+            (&LOCK_ACQUIRE, answer::Acquired::TAGS),
+            (&LOCK_REENTER, answer::Reentered::TAGS),
+            (&LOCK_MOVE, answer::Moved::TAGS),
+            (&LOCK_RELEASE, answer::Released::TAGS),
+            (&LOCK_ADOPT, answer::Adopted::TAGS),
+            (&LOCK_EXTEND, answer::Extended::TAGS),
             (&LOCK_RENEW, reply::STANDS),
             (&LOCK_CHECK, reply::STANDS),
-            (&LOCK_FORCE_RELEASE, lock::ForceReleased::TAGS),
-            (&LOCK_INSPECT, lock::Inspected::TAGS),
+            (&LOCK_FORCE_RELEASE, answer::ForceReleased::TAGS),
+            (&LOCK_INSPECT, answer::Inspected::TAGS),
+            (&FENCED_ACQUIRE, answer::Acquired::FENCED_TAGS),
+            (&FENCED_MOVE, answer::Moved::FENCED_TAGS),
+            (&FENCED_TOKEN, answer::Token::TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {
@@ -193,7 +199,7 @@ mod tests {
     #[test]
     fn headers_say_what_is_published() {
         for script in ALL {
-            let publishes = script.source.contains("KEYS[2], ARGV[");
+            let publishes = script.source.contains("redis.call(ARGV[");
             let silent = header(script).contains(&"Publishes nothing");
             assert_ne!(publishes, silent, "{}", script.name);
         }

@@ -2,22 +2,36 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::options::Limit;
-use crate::protocol::lock::Ttl;
+use crate::protocol::answer::Ttl;
 
 /// A park is never shorter, so that a lock about to expire is not asked for in a hot loop.
 const SHORTEST_PARK: Duration = Duration::from_millis(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// What tells a waiter that it is time to ask again, beside the end of the holder's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alarm {
+    /// A message; and the poll cap, in case one is lost.
+    Messages { poll_cap: Duration },
+    /// Nobody: it asks after pauses, each as long as the cap at most.
+    Pauses { backoff: Backoff, cap: Duration },
+}
+
 /// One acquisition that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
     limit: Limit,
+    alarm: Alarm,
+    /// How often the lock may still be found busy before the wait ends.
+    attempts: Option<u32>,
+    /// How often in a row it was.
+    busy: u32,
     /// How long the server may leave every request unanswered before a wait without limit gives up.
     patience: Duration,
-    poll_cap: Duration,
     started: Moment,
     pause: Duration,
 }
@@ -31,14 +45,22 @@ pub(crate) enum Step {
 }
 
 impl Wait {
-    pub(crate) fn new(now: Moment, limit: Limit, patience: Duration, poll_cap: Duration) -> Self {
+    pub(crate) fn new(now: Moment, limit: Limit, patience: Duration, alarm: Alarm) -> Self {
         Self {
             limit,
+            alarm,
+            attempts: None,
+            busy: 0,
             patience,
-            poll_cap,
             started: now,
             pause: FIRST_PAUSE,
         }
+    }
+
+    /// Lets the lock be found busy so often at the most.
+    pub(crate) fn attempts(mut self, attempts: Option<u32>) -> Self {
+        self.attempts = attempts;
+        self
     }
 
     pub(crate) fn is_single_attempt(&self) -> bool {
@@ -53,7 +75,17 @@ impl Wait {
     /// holder that dies, and the poll cap, less up to a tenth by `jitter` in 0..1, a message that is lost.
     pub(crate) fn busy(&mut self, now: Moment, ttl: Ttl, jitter: f64) -> Step {
         self.pause = FIRST_PAUSE;
-        let cap = self.poll_cap.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0));
+        if let Some(attempts) = &mut self.attempts {
+            *attempts = attempts.saturating_sub(1);
+            if *attempts == 0 {
+                return Step::GiveUp;
+            }
+        }
+        let cap = match self.alarm {
+            Alarm::Messages { poll_cap } => poll_cap.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0)),
+            Alarm::Pauses { backoff, cap } => backoff.pause(self.busy, jitter).min(cap),
+        };
+        self.busy = self.busy.saturating_add(1);
         let park = ttl
             .left()
             .map_or(cap, |left| left.min(cap))
@@ -103,6 +135,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const CAP: Duration = Duration::from_secs(5);
+    const ALARM: Alarm = Alarm::Messages { poll_cap: CAP };
 
     fn moment(millis: u64) -> Moment {
         Moment::from_millis(millis)
@@ -123,7 +156,7 @@ mod tests {
             let start = moment(1_000);
             let end = start.plus(Duration::from_millis(wait));
             let now = start.plus(Duration::from_millis(elapsed));
-            let mut decision = Wait::new(start, Limit::At(end), PATIENCE, CAP);
+            let mut decision = Wait::new(start, Limit::At(end), PATIENCE, ALARM);
             match decision.busy(now, ttl, jitter) {
                 Step::GiveUp => prop_assert!(now >= end, "gave up early"),
                 Step::Park(park) => {
@@ -144,7 +177,7 @@ mod tests {
         ) {
             let start = moment(500);
             let now = start.plus(Duration::from_millis(at));
-            let mut decision = Wait::new(start, Limit::Never, PATIENCE, CAP);
+            let mut decision = Wait::new(start, Limit::Never, PATIENCE, ALARM);
             prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
             prop_assert!(matches!(decision.failed(now, None), Step::Park(_)), "a server that answers is waited for");
 
@@ -157,7 +190,7 @@ mod tests {
 
         #[test]
         fn pauses_grow_while_failures_last_and_start_over(failures in 1usize..20) {
-            let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, CAP);
+            let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, ALARM);
             let mut last = Duration::ZERO;
             for _ in 0..failures {
                 let Step::Park(pause) = decision.failed(moment(1), None) else { panic!("gave up") };
@@ -171,8 +204,32 @@ mod tests {
 
     #[test]
     fn one_attempt_never_parks() {
-        let mut decision = Wait::new(moment(0), Limit::Once, PATIENCE, CAP);
+        let mut decision = Wait::new(moment(0), Limit::Once, PATIENCE, ALARM);
         assert_eq!(decision.busy(moment(0), Ttl::Never, 0.0), Step::GiveUp);
         assert_eq!(decision.failed(moment(0), None), Step::GiveUp);
+    }
+
+    #[test]
+    fn a_wait_ends_after_its_attempts() {
+        let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, ALARM).attempts(Some(3));
+        let mut busy = || decision.busy(moment(0), Ttl::Never, 0.0);
+        assert!(matches!(busy(), Step::Park(_)) && matches!(busy(), Step::Park(_)));
+        assert_eq!(busy(), Step::GiveUp);
+    }
+
+    #[test]
+    fn pauses_stay_below_their_cap_and_the_holders_lease() {
+        let (second, cap) = (Duration::from_secs(1), Duration::from_millis(300));
+        let alarm = |cap| Alarm::Pauses {
+            backoff: Backoff::fixed(second),
+            cap,
+        };
+        let pause = |cap, ttl| {
+            Wait::new(moment(0), Limit::Never, PATIENCE, alarm(cap)).busy(moment(0), ttl, 0.0)
+        };
+        assert_eq!(pause(Duration::MAX, Ttl::Never), Step::Park(second));
+        assert_eq!(pause(cap, Ttl::Never), Step::Park(cap));
+        let left = Duration::from_millis(7);
+        assert_eq!(pause(cap, Ttl::Ends(left)), Step::Park(left));
     }
 }

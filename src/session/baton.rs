@@ -212,7 +212,7 @@ mod tests {
     use crate::name::LockName;
     use crate::options::LeaseTime;
     use crate::owner::Owner;
-    use crate::protocol::lock::HoldKey;
+    use crate::protocol::hold_key::{HoldKey, Kind};
     use shuttle::future::{block_on, spawn, yield_now};
     use shuttle::rand::Rng;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -326,7 +326,7 @@ mod tests {
         /// A hold that is being asked for.
         fn hold(&self) -> Arc<Hold> {
             let owner = Owner::unique();
-            let key = HoldKey::new(self.name.clone(), "client", &owner, 0);
+            let key = HoldKey::new(self.name.clone(), Kind::Reentrant, "client", &owner, 0);
             let lease = LeaseTime::new(Duration::from_secs(30)).expect("a lease");
             Hold::new(key, owner, lease, Duration::from_secs(1))
         }
@@ -358,7 +358,7 @@ mod tests {
                     None => self.take(None, hold.id),
                 };
                 if taken {
-                    hold.granted(Moment::now(), term(), None);
+                    hold.granted(Moment::now(), term(), None, None);
                     queue.install(&hold);
                     return (hold, owing);
                 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::clock::Moment;
 use crate::options::{LeaseTime, Term};
 use crate::owner::Owner;
-use crate::protocol::lock::HoldKey;
+use crate::protocol::hold_key::HoldKey;
 use crate::protocol::renewal::Schedule;
 
 /// One hold, shared by its guards, the watchdog and the reaper.
@@ -49,6 +49,8 @@ pub(crate) struct State {
     renewed: u32,
     release: Release,
     pub(crate) schedule: Schedule,
+    /// Of a fenced lock.
+    token: Option<u64>,
     /// Where this hold stands in the watchdog's registry.
     pub(crate) watched: Option<Moment>,
 }
@@ -127,6 +129,7 @@ impl Hold {
                 renewed: 0,
                 release: Release::Owed,
                 schedule: Schedule::new(Moment::now(), lease, None),
+                token: None,
                 watched: None,
             }),
         })
@@ -147,8 +150,15 @@ impl Hold {
     }
 
     /// The server granted the first level, by a request sent at `sent`.
-    pub(crate) fn granted(&self, sent: Moment, term: Term, max_hold: Option<Duration>) {
+    pub(crate) fn granted(
+        &self,
+        sent: Moment,
+        term: Term,
+        max_hold: Option<Duration>,
+        token: Option<u64>,
+    ) {
         let mut state = self.lock();
+        state.token = token;
         state.phase = Phase::Held;
         state.levels = 1;
         state.schedule = Schedule::new(sent, term.lease(), max_hold);
@@ -263,6 +273,11 @@ impl Hold {
         } else {
             Duration::ZERO
         }
+    }
+
+    /// The token, of a fenced lock.
+    pub(crate) fn token(&self) -> Option<u64> {
+        self.lock().token
     }
 
     /// What the watchdog renews with.

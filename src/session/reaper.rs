@@ -16,7 +16,7 @@ use super::queue::{self, Courtesy, Queues, Settling};
 use super::sync::Spawner;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::protocol::lock::Released;
+use crate::protocol::answer::Released;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

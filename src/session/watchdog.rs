@@ -16,7 +16,7 @@ use super::queue::Queues;
 use super::reaper::{Debt, Reaper};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::protocol::lock;
+use crate::protocol::hold_key::Shape;
 use crate::protocol::renewal::Duty;
 
 /// Timers stop while the machine is suspended; the clock does not, and is looked at this often.
@@ -143,7 +143,7 @@ impl Watchdog {
     /// Does what is due; the time until something is due again.
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<()>) -> Option<Duration> {
         let now = Moment::now();
-        let mut rounds: BTreeMap<(Round, Duration), Vec<Arc<Hold>>> = BTreeMap::new();
+        let mut rounds: BTreeMap<(Round, Shape, Duration), Vec<Arc<Hold>>> = BTreeMap::new();
         for hold in self.take_due(now) {
             let duty = {
                 let mut state = hold.lock();
@@ -165,12 +165,16 @@ impl Watchdog {
             // It stays in the registry for its deadline, whatever becomes of the request.
             self.watch(&hold);
             if let Some(round) = round {
-                rounds.entry((round, hold.timeout)).or_default().push(hold);
+                let shape = hold.key.kind.shape();
+                rounds
+                    .entry((round, shape, hold.timeout))
+                    .or_default()
+                    .push(hold);
             }
         }
-        for ((round, budget), holds) in rounds {
+        for ((round, shape, budget), holds) in rounds {
             for batch in holds.chunks(BATCH) {
-                requests.spawn(self.clone().ask(round, batch.to_vec(), budget));
+                requests.spawn(self.clone().ask(round, shape, batch.to_vec(), budget));
             }
         }
 
@@ -193,17 +197,23 @@ impl Watchdog {
             .collect()
     }
 
-    async fn ask(self: Arc<Self>, round: Round, holds: Vec<Arc<Hold>>, budget: Duration) {
+    async fn ask(
+        self: Arc<Self>,
+        round: Round,
+        shape: Shape,
+        holds: Vec<Arc<Hold>>,
+        budget: Duration,
+    ) {
         let sent = Moment::now();
         let leases: Vec<_> = holds.iter().map(|hold| hold.renewed_lease()).collect();
         let call = match round {
-            Round::Renew => lock::renew(
+            Round::Renew => shape.renew(
                 holds
                     .iter()
                     .map(|hold| &hold.key)
                     .zip(leases.iter().copied()),
             ),
-            Round::Check => lock::check(holds.iter().map(|hold| &hold.key)),
+            Round::Check => shape.check(holds.iter().map(|hold| &hold.key)),
         };
         let answered = match self.backend.run(&call, budget).await {
             Ok(answer) => answer

@@ -1,0 +1,70 @@
+-- Takes the fenced lock for one owner, with a token higher than all before, or tells how long its holder's lease lasts.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[2] its last token
+-- ARGV[1] owner field
+-- ARGV[2] companion field of this client and owner
+-- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[4] share to reach, in levels
+-- ARGV[5] lease, in milliseconds
+-- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
+-- ARGV[7] how long the token is remembered, in milliseconds; 0: for ever
+-- Returns granted, hold count, token: the share is reached; an owner that held the lock keeps its token
+-- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included
+-- Returns free: nobody holds it (join only)
+-- Returns exhausted: the hold count would pass its maximum
+-- Returns spent: the token would pass 2^53
+-- Returns wrong_kind: the key is no lock of this shape, or the token no number; or the owner's hold has none
+-- Publishes nothing
+
+local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
+local total, companion = found[1], found[2]
+local last = redis.call('GET', KEYS[2])
+if found[3] or last and not string.find(last, '^%d+$') then
+  return {'wrong_kind'}
+end
+
+if not total then
+  if redis.call('EXISTS', KEYS[1]) == 1 then
+    return {'busy', redis.call('PTTL', KEYS[1])}
+  end
+  if ARGV[6] == 'join' then
+    return {'free'}
+  end
+  -- The clock carries the order over a server that has forgotten its tokens.
+  local now = redis.call('TIME')
+  local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
+  if token > 9007199254740992 then
+    return {'spent'}
+  end
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+  redis.call('SET', KEYS[2], string.format('%.0f', token))
+  if ARGV[7] ~= '0' then
+    redis.call('PEXPIRE', KEYS[2], ARGV[7])
+  end
+  return {'granted', tonumber(ARGV[4]), token}
+end
+
+if not last or not string.find(total, '^%d+$') then
+  return {'wrong_kind'}
+end
+local share = 0
+if companion then
+  local number, recorded = string.match(companion, '^(h%x+):(%d+)$')
+  if number ~= ARGV[3] then
+    return {'busy', redis.call('PTTL', KEYS[1])}
+  end
+  share = tonumber(recorded)
+end
+local after = tonumber(total) - share + tonumber(ARGV[4])
+-- Java counts holds in an int.
+if after > 2147483647 then
+  return {'exhausted'}
+end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+redis.call('HINCRBY', KEYS[1], ARGV[1], tonumber(ARGV[4]) - share)
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+end
+return {'granted', after, tonumber(last)}

@@ -1,0 +1,67 @@
+-- Moves the fenced lock from a hold of this process that is given back to one that waits for it, with a new token.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[2] the lock's channel
+-- KEYS[3] its last token
+-- ARGV[1] owner field of the hold that waits
+-- ARGV[2] companion field of this client and that owner
+-- ARGV[3] its hold number, h and 16 hex digits
+-- ARGV[4] its lease, in milliseconds
+-- ARGV[5] owner field of the hold that is given back
+-- ARGV[6] companion field of this client and that owner
+-- ARGV[7] its hold number
+-- ARGV[8] how many subscribers to the channel are this process; -1: do not yield to others
+-- ARGV[9] message to publish
+-- ARGV[10] publish command, PUBLISH or SPUBLISH
+-- ARGV[11] how long the token is remembered, in milliseconds; 0: for ever
+-- Returns moved, token: the hold that waited has the lock
+-- Returns taken, token: the old hold was gone and the lock free; the hold that waited has taken it
+-- Returns busy, TTL in milliseconds or -1 for none: the old hold was gone, and somebody else holds the lock
+-- Returns kept, TTL in milliseconds or -1 for none: given back, but the same owner holds levels elsewhere
+-- Returns yielded, subscribers told: given back and the lock is free: others wait for it
+-- Returns spent: the token would pass 2^53; nothing was changed
+-- Returns wrong_kind: the key is no lock of this shape, or the token no number
+-- Publishes the message on KEYS[2] when the lock becomes free
+
+local found = redis.call('HMGET', KEYS[1], ARGV[2], ARGV[5], ARGV[6], 'mode')
+local last = redis.call('GET', KEYS[3])
+if found[4] or last and not string.find(last, '^%d+$') then
+  return {'wrong_kind'}
+end
+if found[1] and string.match(found[1], '^(h%x+):') == ARGV[3] then
+  return {'moved', tonumber(last or 0)}
+end
+local now = redis.call('TIME')
+local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
+if token > 9007199254740992 then
+  return {'spent'}
+end
+
+local old, share = string.match(found[3] or '', '^(h%x+):(%d+)$')
+local stood = old == ARGV[7] and string.find(found[2] or '', '^%d+$') ~= nil
+if stood then
+  local left = tonumber(found[2]) - tonumber(share)
+  if left > 0 then
+    -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+    redis.call('HDEL', KEYS[1], ARGV[6])
+    redis.call('HSET', KEYS[1], ARGV[5], string.format('%.0f', left))
+    return {'kept', redis.call('PTTL', KEYS[1])}
+  end
+  if tonumber(ARGV[8]) >= 0 and redis.call('PUBSUB', 'NUMSUB', KEYS[2])[2] > tonumber(ARGV[8]) then
+    redis.call('DEL', KEYS[1])
+    return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
+  end
+  redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6])
+elseif redis.call('EXISTS', KEYS[1]) == 1 then
+  return {'busy', redis.call('PTTL', KEYS[1])}
+end
+redis.call('HSET', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3] .. ':1')
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('SET', KEYS[3], string.format('%.0f', token))
+if ARGV[11] ~= '0' then
+  redis.call('PEXPIRE', KEYS[3], ARGV[11])
+end
+if stood then
+  return {'moved', token}
+end
+return {'taken', token}

@@ -1,0 +1,295 @@
+//! What is behind every lock of one name: the name, the kind, the terms; and what its verbs do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::error::{Error, ErrorKind};
+use crate::hold::guard::LockGuard;
+use crate::hold::order::Order;
+use crate::name::LockName;
+use crate::options::{LeaseTime, Limit, Term};
+use crate::owner::Owner;
+use crate::protocol::answer::{ForceReleased, Inspected};
+use crate::protocol::hold_key::Kind;
+use crate::protocol::lock;
+use crate::protocol::wait::Alarm;
+use crate::session::Anchor;
+use crate::session::baton::Owed;
+use crate::session::hold::Loss;
+
+/// Which lock, and of which kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) name: LockName,
+    pub(crate) kind: Kind,
+}
+
+/// A lock of one name, of one kind, with the terms that its verbs work on.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    anchor: Arc<Anchor>,
+    /// Checked when a verb is called, so that making a handle cannot fail.
+    target: Result<Target, Error>,
+    alarm: Alarm,
+    /// How often the lock may be found busy.
+    pub(crate) attempts: Option<u32>,
+    watchdog_lease: Duration,
+    fixed_lease: Option<Duration>,
+    owner: Option<Owner>,
+}
+
+impl Handle {
+    pub(crate) fn new(
+        anchor: Arc<Anchor>,
+        target: Result<Target, Error>,
+        watchdog_lease: Duration,
+    ) -> Self {
+        let poll_cap = anchor.settings.poll_cap;
+        Self {
+            anchor,
+            target,
+            alarm: Alarm::Messages { poll_cap },
+            attempts: None,
+            watchdog_lease,
+            fixed_lease: None,
+            owner: None,
+        }
+    }
+
+    pub(crate) fn lease(mut self, lease: Duration) -> Self {
+        self.fixed_lease = Some(lease);
+        self
+    }
+
+    pub(crate) fn owned_by(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    pub(crate) async fn lock(&self) -> Result<LockGuard, Error> {
+        if self.attempts.is_some() {
+            return Err(Error::invalid(
+                "lock() waits for as long as it takes; with max_attempts use try_lock_for",
+            ));
+        }
+        match self.acquire(|| Limit::Never).await? {
+            Some(guard) => Ok(guard),
+            None => Err(Error::new(
+                ErrorKind::Timeout,
+                "a wait without limit came to its limit",
+            )),
+        }
+    }
+
+    pub(crate) async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
+        self.acquire(|| Limit::Once).await
+    }
+
+    pub(crate) async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
+        self.acquire(|| Limit::within(wait)).await
+    }
+
+    pub(crate) async fn unlock(&self) -> Result<(), Error> {
+        let unlock = async { self.order()?.unlock().await };
+        self.anchor.within(Box::pin(unlock)).await
+    }
+
+    pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
+        let adopt = async { self.order()?.adopt().await };
+        self.anchor.within(Box::pin(adopt)).await
+    }
+
+    pub(crate) async fn is_locked(&self) -> Result<bool, Error> {
+        Ok(self.inspect().await?.is_some())
+    }
+
+    pub(crate) async fn is_held(&self) -> Result<bool, Error> {
+        Ok(self.hold_count().await? > 0)
+    }
+
+    pub(crate) async fn hold_count(&self) -> Result<u64, Error> {
+        let count = async {
+            // Before the first await: the owner is who polls first.
+            let field = lock::field(&self.anchor.client_id, &self.owner()?);
+            let record = self.ask().await?;
+            match record
+                .and_then(|record| record.fields.into_iter().find(|(name, _)| *name == field))
+            {
+                Some((_, count)) => self.count(&count),
+                None => Ok(0),
+            }
+        };
+        self.anchor.within(Box::pin(count)).await
+    }
+
+    pub(crate) async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
+        Ok(self.inspect().await?.and_then(|record| record.left))
+    }
+
+    pub(crate) async fn holder(&self) -> Result<Option<Holder>, Error> {
+        let Some(record) = self.inspect().await? else {
+            return Ok(None);
+        };
+        match record
+            .fields
+            .into_iter()
+            .find(|(field, _)| !field.starts_with('|'))
+        {
+            Some((owner, count)) => Ok(Some(Holder {
+                hold_count: self.count(&count)?,
+                owner,
+                remaining_lease: record.left,
+            })),
+            None => Err(Error::wrong_kind(self.name()?.key())),
+        }
+    }
+
+    pub(crate) async fn force_unlock(&self) -> Result<bool, Error> {
+        let force = async {
+            self.anchor.ensure_open()?;
+            let name = self.name()?;
+            let queue = self.anchor.queues.enter(name.key());
+            let owed: Vec<_> = queue
+                .holds()
+                .iter()
+                .filter_map(|hold| self.anchor.watchdog.lose(hold, Loss::Forced))
+                .collect();
+            let answer = self
+                .anchor
+                .run(
+                    &self.target()?.kind.force_release(name),
+                    self.anchor.settings.command_timeout,
+                )
+                .await?;
+            let released = match ForceReleased::decode(&answer.reply)? {
+                ForceReleased::Released => true,
+                // An earlier send went unanswered: it may have been this call that freed the lock.
+                ForceReleased::Free => answer.repeated,
+                ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
+            };
+            for debt in owed {
+                debt.forgive();
+            }
+            Ok(released)
+        };
+        self.anchor.within(Box::pin(force)).await
+    }
+
+    async fn acquire(
+        &self,
+        limit: impl FnOnce() -> Limit + Send,
+    ) -> Result<Option<LockGuard>, Error> {
+        let acquire = async { self.order()?.acquire(limit()).await };
+        self.anchor.within(Box::pin(acquire)).await
+    }
+
+    /// What the server records of the lock. None if it is free.
+    async fn inspect(&self) -> Result<Option<Record>, Error> {
+        self.anchor.within(Box::pin(self.ask())).await
+    }
+
+    async fn ask(&self) -> Result<Option<Record>, Error> {
+        self.anchor.ensure_open()?;
+        let name = self.name()?;
+        let answer = self
+            .anchor
+            .run(
+                &self.target()?.kind.inspect(name),
+                self.anchor.settings.command_timeout,
+            )
+            .await?;
+        match Inspected::decode(&answer.reply)? {
+            Inspected::Held { ttl, fields } => Ok(Some(Record {
+                left: ttl.left(),
+                fields,
+            })),
+            Inspected::Free => Ok(None),
+            Inspected::WrongKind => Err(Error::wrong_kind(name.key())),
+        }
+    }
+
+    fn count(&self, text: &str) -> Result<u64, Error> {
+        text.parse()
+            .or_else(|_| Err(Error::wrong_kind(self.name()?.key())))
+    }
+
+    /// Asks after such pauses, instead of listening for messages.
+    pub(crate) fn pauses(&mut self, backoff: Backoff) {
+        self.alarm = Alarm::Pauses {
+            backoff,
+            cap: Duration::MAX,
+        };
+    }
+
+    fn order(&self) -> Result<Order, Error> {
+        if let Alarm::Pauses { backoff, .. } = self.alarm {
+            backoff.check()?;
+        }
+        if self.attempts == Some(0) {
+            return Err(Error::invalid("a call makes one attempt at least"));
+        }
+        let term = match self.fixed_lease {
+            Some(lease) => Term::Fixed(LeaseTime::new(lease)?),
+            None => Term::Renewed(LeaseTime::new(self.watchdog_lease)?),
+        };
+        Ok(Order {
+            name: self.name()?.clone(),
+            kind: self.target()?.kind.clone(),
+            alarm: self.alarm,
+            attempts: self.attempts,
+            owner: self.owner()?,
+            min_validity: self.anchor.settings.min_validity(term.lease())?,
+            term,
+            anchor: self.anchor.clone(),
+        })
+    }
+
+    fn name(&self) -> Result<&LockName, Error> {
+        Ok(&self.target()?.name)
+    }
+
+    fn target(&self) -> Result<&Target, Error> {
+        self.target.as_ref().map_err(Clone::clone)
+    }
+
+    fn owner(&self) -> Result<Owner, Error> {
+        let owner = self.owner.clone().unwrap_or_else(Owner::current);
+        owner.check()?;
+        Ok(owner)
+    }
+}
+
+/// What the server records of a lock.
+struct Record {
+    left: Option<Duration>,
+    fields: Vec<(String, String)>,
+}
+
+/// Who holds a lock, by the server's record at one moment. From [`ReentrantLock::holder`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    owner: String,
+    hold_count: u64,
+    remaining_lease: Option<Duration>,
+}
+
+impl Holder {
+    /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// How many levels the owner holds.
+    #[must_use]
+    pub fn hold_count(&self) -> u64 {
+        self.hold_count
+    }
+
+    /// How long the lock lasts if it is not renewed. None if it has no end.
+    #[must_use]
+    pub fn remaining_lease(&self) -> Option<Duration> {
+        self.remaining_lease
+    }
+}

@@ -1,0 +1,351 @@
+//! What the scripts answer, as data.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::protocol::reply::Reply;
+
+/// How long a key will live, as `PTTL` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ttl {
+    Ends(Duration),
+    Never,
+}
+
+impl Ttl {
+    fn from_millis(millis: i64) -> Self {
+        match u64::try_from(millis) {
+            Ok(millis) => Self::Ends(Duration::from_millis(millis)),
+            Err(_) if millis == -1 => Self::Never,
+            Err(_) => Self::Ends(Duration::ZERO),
+        }
+    }
+
+    pub(crate) fn left(self) -> Option<Duration> {
+        match self {
+            Self::Ends(left) => Some(left),
+            Self::Never => None,
+        }
+    }
+}
+
+/// The answer to a try to take the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    Granted {
+        count: u64,
+        /// Of a fenced lock.
+        token: Option<u64>,
+    },
+    Busy(Ttl),
+    Free,
+    Exhausted,
+    /// The tokens of a fenced lock are used up.
+    Spent,
+    WrongKind,
+}
+
+/// The answer to a try to take it once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reentered {
+    Granted { count: u64 },
+    Absent,
+    Exhausted,
+}
+
+/// The answer to a move of the lock within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    Here {
+        token: Option<u64>,
+    },
+    /// The old hold was gone, and the lock was taken afresh.
+    Taken {
+        token: Option<u64>,
+    },
+    Busy(Ttl),
+    Kept(Ttl),
+    /// The lock is free, and so many subscribers were told.
+    Yielded {
+        told: u64,
+    },
+    Spent,
+    WrongKind,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Released {
+    /// The lock is free, and so many subscribers were told.
+    Freed {
+        told: u64,
+    },
+    Kept,
+    Absent,
+}
+
+/// The answer to a try to take a level over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Adopted {
+    Moved,
+    Changed,
+    Absent,
+    WrongKind,
+}
+
+/// The answer to a new lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extended {
+    Set,
+    Absent,
+}
+
+/// The answer to a look at a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    Stands(u64),
+    Absent,
+}
+
+/// The answer to a release by force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForceReleased {
+    Released,
+    Free,
+    WrongKind,
+}
+
+/// The answer to a look at the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Inspected {
+    Held {
+        ttl: Ttl,
+        fields: Vec<(String, String)>,
+    },
+    Free,
+    WrongKind,
+}
+
+impl Acquired {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["granted", "busy", "free", "exhausted", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const FENCED_TAGS: &[&str] = &[
+        "granted",
+        "busy",
+        "free",
+        "exhausted",
+        "spent",
+        "wrong_kind",
+    ];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("granted", [Reply::Integer(count), rest @ ..])) => Ok(Self::Granted {
+                count: unsigned(*count),
+                token: token(rest).ok_or_else(|| reply.unexpected())?,
+            }),
+            Some(("spent", [])) => Ok(Self::Spent),
+            Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
+            Some(("free", [])) => Ok(Self::Free),
+            Some(("exhausted", [])) => Ok(Self::Exhausted),
+            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl Reentered {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["granted", "absent", "exhausted"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("granted", &[Reply::Integer(count)])) => Ok(Self::Granted {
+                count: unsigned(count),
+            }),
+            Some(("absent", [])) => Ok(Self::Absent),
+            Some(("exhausted", [])) => Ok(Self::Exhausted),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl Moved {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["moved", "taken", "busy", "kept", "yielded", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const FENCED_TAGS: &[&str] = &[
+        "moved",
+        "taken",
+        "busy",
+        "kept",
+        "yielded",
+        "spent",
+        "wrong_kind",
+    ];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("moved", rest)) => Ok(Self::Here {
+                token: token(rest).ok_or_else(|| reply.unexpected())?,
+            }),
+            Some(("taken", rest)) => Ok(Self::Taken {
+                token: token(rest).ok_or_else(|| reply.unexpected())?,
+            }),
+            Some(("spent", [])) => Ok(Self::Spent),
+            Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
+            Some(("kept", &[Reply::Integer(millis)])) => Ok(Self::Kept(Ttl::from_millis(millis))),
+            Some(("yielded", &[Reply::Integer(told)])) => Ok(Self::Yielded {
+                told: unsigned(told),
+            }),
+            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl Released {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["released", "kept", "absent"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("released", &[Reply::Integer(told)])) => Ok(Self::Freed {
+                told: unsigned(told),
+            }),
+            Some(("kept", [Reply::Integer(_)])) => Ok(Self::Kept),
+            Some(("absent", [])) => Ok(Self::Absent),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl Adopted {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["adopted", "changed", "absent", "wrong_kind"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("adopted", [Reply::Integer(_)])) => Ok(Self::Moved),
+            Some(("changed", [])) => Ok(Self::Changed),
+            Some(("absent", [])) => Ok(Self::Absent),
+            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl Extended {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["extended", "absent"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("extended", [])) => Ok(Self::Set),
+            Some(("absent", [])) => Ok(Self::Absent),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl Token {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["token", "absent"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("token", &[Reply::Integer(token)])) => Ok(Self::Stands(unsigned(token))),
+            Some(("absent", [])) => Ok(Self::Absent),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl ForceReleased {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["released", "free", "wrong_kind"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("released", [])) => Ok(Self::Released),
+            Some(("free", [])) => Ok(Self::Free),
+            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl Inspected {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["held", "free", "wrong_kind"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("held", [Reply::Integer(millis), Reply::List(items)])) => {
+                let pair = |pair: &[Reply]| match pair {
+                    [Reply::Text(field), Reply::Text(value)] => Ok((field.clone(), value.clone())),
+                    _ => Err(reply.unexpected()),
+                };
+                let fields = items.chunks(2).map(pair).collect::<Result<_, _>>()?;
+                Ok(Self::Held {
+                    ttl: Ttl::from_millis(*millis),
+                    fields,
+                })
+            }
+            Some(("free", [])) => Ok(Self::Free),
+            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+/// The token that ends an answer, if there is one; none if there is something else.
+fn token(rest: &[Reply]) -> Option<Option<u64>> {
+    match rest {
+        [] => Some(None),
+        [Reply::Integer(token)] => Some(Some(unsigned(*token))),
+        _ => None,
+    }
+}
+
+fn unsigned(count: i64) -> u64 {
+    u64::try_from(count).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn unknown_answers_are_errors() {
+        let odd = [
+            Reply::Nil,
+            Reply::Integer(1),
+            Reply::Text("OK".into()),
+            Reply::List(vec![]),
+            Reply::List(vec![Reply::Text("granted".into())]),
+            Reply::List(vec![Reply::Text("busy".into()), Reply::Text("soon".into())]),
+            Reply::List(vec![
+                Reply::Text("held".into()),
+                Reply::Integer(1),
+                Reply::List(vec![Reply::Nil]),
+            ]),
+        ];
+        for reply in &odd {
+            let kinds = [
+                Acquired::decode(reply).unwrap_err().kind(),
+                Reentered::decode(reply).unwrap_err().kind(),
+                Moved::decode(reply).unwrap_err().kind(),
+                Released::decode(reply).unwrap_err().kind(),
+                Adopted::decode(reply).unwrap_err().kind(),
+                Extended::decode(reply).unwrap_err().kind(),
+                Token::decode(reply).unwrap_err().kind(),
+                ForceReleased::decode(reply).unwrap_err().kind(),
+                Inspected::decode(reply).unwrap_err().kind(),
+            ];
+            assert_eq!(kinds, [ErrorKind::Protocol; 9], "{reply:?}");
+        }
+    }
+}

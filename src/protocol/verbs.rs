@@ -1,0 +1,141 @@
+//! What each kind of lock says to the server.
+
+use crate::error::Error;
+use crate::name::LockName;
+use crate::options::LeaseTime;
+use crate::protocol::fenced;
+use crate::protocol::hold_key::{HoldKey, Kind, Shape};
+use crate::protocol::lock::{self, Donor, PUBLISH, SILENT, Take};
+use crate::protocol::script::Call;
+
+impl HoldKey {
+    pub(crate) fn acquire(&self, share: u32, lease: LeaseTime, take: Take) -> Call<'_> {
+        match &self.kind {
+            Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, take),
+            Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, take),
+        }
+    }
+
+    pub(crate) fn reenter(&self, share: u32, lease: LeaseTime) -> Call<'_> {
+        lock::reenter(self, share, lease)
+    }
+
+    pub(crate) fn release(&self, share: u32) -> Call<'_> {
+        lock::release(self, share, self.kind.publish())
+    }
+
+    /// Moves the lock here from a hold of this process that is given back. With `yield_beyond`, frees it instead if
+    /// its channel has more subscribers than that.
+    pub(crate) fn take_from<'a>(
+        &'a self,
+        old: &'a Self,
+        lease: LeaseTime,
+        yield_beyond: Option<u64>,
+    ) -> Call<'a> {
+        match &self.kind {
+            Kind::Reentrant | Kind::Spin => lock::take_from(self, old, lease, yield_beyond),
+            Kind::Fenced(fencing) => fenced::take_from(self, fencing, old, lease, yield_beyond),
+        }
+    }
+
+    /// Takes one level over from a donor; without a lease the TTL stays as it is. Without a donor it only finds out
+    /// whether the share is reached already.
+    pub(crate) fn adopt<'a>(
+        &'a self,
+        share: u32,
+        lease: Option<LeaseTime>,
+        donor: Option<&'a Donor>,
+    ) -> Call<'a> {
+        lock::adopt(self, share, lease, donor)
+    }
+
+    /// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another
+    /// client.
+    pub(crate) fn donor(&self, fields: &[(String, String)]) -> Result<Option<Donor>, Error> {
+        lock::donor(self, fields)
+    }
+
+    pub(crate) fn extend(&self, lease: LeaseTime, exactly: bool) -> Call<'_> {
+        lock::extend(self, lease, exactly)
+    }
+
+    /// Reads the token of this hold, if its kind has one.
+    pub(crate) fn token(&self) -> Option<Call<'_>> {
+        match &self.kind {
+            Kind::Reentrant | Kind::Spin => None,
+            Kind::Fenced(fencing) => Some(fenced::token(fencing)),
+        }
+    }
+}
+
+impl Shape {
+    /// Renews many holds of this shape, each with its lease.
+    pub(crate) fn renew<'a>(
+        self,
+        holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>,
+    ) -> Call<'a> {
+        match self {
+            Self::Hash => lock::renew(holds),
+        }
+    }
+
+    /// Asks of many holds of this shape whether they still stand.
+    pub(crate) fn check<'a>(self, holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
+        match self {
+            Self::Hash => lock::check(holds),
+        }
+    }
+}
+
+impl Kind {
+    /// Frees a lock whoever holds it.
+    pub(crate) fn force_release<'a>(&'a self, name: &'a LockName) -> Call<'a> {
+        lock::force_release(name, self.publish())
+    }
+
+    /// What the server records of a lock.
+    pub(crate) fn inspect<'a>(&self, name: &'a LockName) -> Call<'a> {
+        lock::inspect(name)
+    }
+
+    /// The command that tells waiters of a release.
+    fn publish(&self) -> &'static str {
+        match self {
+            Self::Reentrant | Self::Fenced(_) => PUBLISH,
+            Self::Spin => SILENT,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+    use crate::protocol::hold_key::Fencing;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn calls_have_the_arity_of_their_scripts() {
+        let fencing = Fencing {
+            key: "t".into(),
+            ttl: None,
+        };
+        for kind in [Kind::Reentrant, Kind::Spin, Kind::Fenced(Arc::new(fencing))] {
+            let name = LockName::new("", "k").unwrap();
+            let key = HoldKey::new(name, kind, "c", &Owner::unique(), 1);
+            let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
+            let calls = [
+                key.acquire(1, lease, Take::Free),
+                key.reenter(2, lease),
+                key.release(0),
+                key.take_from(&key, lease, Some(1)),
+                key.adopt(1, None, None),
+                key.extend(lease, true),
+            ];
+            for call in calls.into_iter().chain(key.token()) {
+                drop(Call::new(call.script, call.keys, call.args));
+            }
+        }
+    }
+}
