@@ -1,0 +1,465 @@
+//! What all kinds of lock have in common: one table of cases, run for each kind.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "shared with other test files")]
+
+#[path = "support/family.rs"]
+mod family;
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use family::{Guard, Lock};
+use redlatch::{Client, ErrorKind, FencedLock, Owner, ReentrantLock, SpinLock};
+use redlatch_testkit::Server;
+use support::polls::Polls;
+use support::probe::{kind, millis, secs, soon};
+use support::scene::{Scene, patient};
+use support::{builder, client, eventually, eventually_idle, sha};
+
+const NAME: &str = "job";
+/// What a kind may leave beside a lock that is free: the last token of a fenced one.
+const KEPT: &str = "redisson_lock_token:";
+
+/// Runs every case for every kind.
+macro_rules! table {
+    ($($case:ident),* $(,)?) => {
+        table!(@kind reentrant, ReentrantLock, $($case),*);
+        table!(@kind fenced, FencedLock, $($case),*);
+        table!(@kind spin, SpinLock, $($case),*);
+    };
+    (@kind $kind:ident, $lock:ty, $($case:ident),*) => {
+        mod $kind {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case::<$lock>().await;
+            })*
+        }
+    };
+}
+
+table!(
+    owner_gets_in_again_and_nobody_else,
+    unlock_by_one_who_holds_nothing_changes_nothing,
+    wait_ends_at_its_limit,
+    fixed_lease_ends_and_the_next_gets_in,
+    renewed_lease_outlives_many_terms,
+    crashed_holder_frees_the_lock_within_its_lease,
+    dropped_acquisition_leaves_nothing_held,
+    dropped_unlock_gives_the_lock_back,
+    acquisition_without_its_reply_is_granted_once,
+    release_without_its_reply_is_a_success,
+    waiter_elsewhere_gets_in_after_the_unlock,
+    waiters_here_get_in_one_after_the_other,
+    level_of_a_named_owner_is_adopted_and_unlocked_elsewhere,
+    forced_unlock_ends_the_hold,
+    extended_lease_lasts_longer,
+    lost_key_is_noticed_by_renewal_and_verify,
+    hold_is_lost_when_its_client_closes,
+    tasks_of_two_clients_never_meet_inside,
+    other_shapes_are_the_wrong_kind_and_stay_untouched,
+);
+
+/// Nothing is left of the lock, on the server and in the clients.
+async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
+    for client in clients {
+        eventually_idle(client).await;
+    }
+    let mut probe = server.connection();
+    eventually("no channel is left", async || probe.channels().is_empty()).await;
+    eventually("no key is left", async || {
+        probe.keys().iter().all(|key| key.starts_with(KEPT))
+    })
+    .await;
+}
+
+async fn owner_gets_in_again_and_nobody_else<L: Lock>() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = L::of(&client, NAME).owned_by(&Owner::unique());
+    assert_eq!(lock.holder().await.unwrap(), None);
+    let guard = lock.lock().await.unwrap();
+    assert!(lock.stranger().try_lock().await.unwrap().is_none());
+    assert!(lock.is_locked().await.unwrap() && lock.is_held().await.unwrap());
+    assert!(!lock.stranger().is_held().await.unwrap());
+    assert!(lock.remaining_lease().await.unwrap().unwrap() > secs(20));
+    let again = soon(lock.try_lock()).await.unwrap();
+    assert_eq!(again.is_some(), L::REENTRANT);
+    let levels = 1 + u64::from(L::REENTRANT);
+    assert_eq!(lock.hold_count().await.unwrap(), levels);
+    let holder = lock.holder().await.unwrap().unwrap();
+    assert_eq!(holder.hold_count(), levels);
+    if let Some(again) = again {
+        again.unlock().await.unwrap();
+        let third = guard.reenter().await.unwrap();
+        drop(guard);
+        assert!(lock.stranger().try_lock().await.unwrap().is_none());
+        third.unlock().await.unwrap();
+    } else {
+        guard.unlock().await.unwrap();
+    }
+    assert!(!lock.is_locked().await.unwrap());
+    nothing_left(&server, [&client]).await;
+}
+
+async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = L::of(&client, NAME);
+    assert_eq!(kind(lock.unlock().await), ErrorKind::NotHeld);
+    let guard = lock.stranger().lock().await.unwrap();
+    for stranger in [
+        lock.stranger(),
+        lock.clone().owned_by(&Owner::named("req-8")),
+    ] {
+        assert_eq!(kind(stranger.unlock().await), ErrorKind::NotHeld);
+        assert!(stranger.adopt().await.unwrap().is_none());
+    }
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+async fn wait_ends_at_its_limit<L: Lock>() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let guard = L::of(&other, NAME).lock().await.unwrap();
+    let wait = millis(300);
+    let started = Instant::now();
+    let none = L::of(&client, NAME).stranger().try_lock_for(wait).await;
+    assert!(none.unwrap().is_none());
+    let took = started.elapsed();
+    // One command timeout is the promised slack.
+    assert!(took >= wait && took < wait + secs(1), "{took:?}");
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client, &other]).await;
+}
+
+async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let guard = L::of(&client, NAME)
+        .lease(millis(400))
+        .lock()
+        .await
+        .unwrap();
+    let next = soon(L::of(&other, NAME).lock()).await.unwrap();
+    assert!(guard.is_lost(), "lost before anybody else got in");
+    soon(guard.lost()).await;
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    next.verify().await.unwrap();
+    next.unlock().await.unwrap();
+    nothing_left(&server, [&client, &other]).await;
+}
+
+async fn renewed_lease_outlives_many_terms<L: Lock>() {
+    let server = Server::start();
+    let lease = millis(400);
+    let client = builder(server.url())
+        .watchdog_lease(lease)
+        .build()
+        .await
+        .unwrap();
+    let lock = L::of(&client, NAME);
+    let guard = lock.lock().await.unwrap();
+    let end = Instant::now() + lease * 5;
+    while Instant::now() < end {
+        assert!(!guard.is_lost());
+        assert!(lock.stranger().try_lock().await.unwrap().is_none());
+        tokio::time::sleep(millis(10)).await;
+    }
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>() {
+    let server = Server::start();
+    let lease = secs(2);
+    let url = server.url();
+    // Its runtime ends, and with it everything that could renew or release.
+    let holder = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let client = builder(url).watchdog_lease(lease).build().await.unwrap();
+            let guard = L::of(&client, NAME).lock().await.unwrap();
+            std::mem::forget((guard, client));
+        });
+        runtime.shutdown_background();
+    });
+    holder.join().unwrap();
+    let crashed = Instant::now();
+    let client = client(&server).await;
+    let guard = soon(L::of(&client, NAME).lock()).await.unwrap();
+    let took = crashed.elapsed();
+    assert!(took < lease + millis(500), "{took:?}");
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+/// The next owner gets in, long before a lease could end.
+async fn next_gets_in<L: Lock>(scene: &Scene, name: &str) {
+    let next = L::of(&scene.other, name).try_lock_for(secs(10)).await;
+    next.unwrap().expect("free").unlock().await.unwrap();
+}
+
+async fn dropped_acquisition_leaves_nothing_held<L: Lock>() {
+    let scene = Scene::open(patient).await;
+    for verb in ["lock", "try_lock", "try_lock_for"] {
+        Polls::sweep(&scene.proxy, verb, async |name, polls| {
+            let lock = L::of(&scene.client, name);
+            let guard = async {
+                match verb {
+                    "lock" => lock.lock().await.map(Some),
+                    "try_lock" => lock.try_lock().await,
+                    _ => lock.try_lock_for(secs(60)).await,
+                }
+            };
+            drop(polls.run(guard).await);
+            next_gets_in::<L>(&scene, name).await;
+        })
+        .await;
+    }
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+async fn dropped_unlock_gives_the_lock_back<L: Lock>() {
+    let scene = Scene::open(patient).await;
+    Polls::sweep(&scene.proxy, "unlock", async |name, polls| {
+        let guard = L::of(&scene.client, name).lock().await.unwrap();
+        drop(polls.run(guard.unlock()).await);
+        next_gets_in::<L>(&scene, name).await;
+    })
+    .await;
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+/// Has the reply to this script lost while `call` runs.
+async fn unanswered<T>(scene: &Scene, script: &str, call: impl Future<Output = T>) -> T {
+    scene.proxy.cut_reply_to(sha(script));
+    let output = call.await;
+    assert!(!scene.proxy.cut_reply_armed(), "no {script} was sent");
+    output
+}
+
+async fn acquisition_without_its_reply_is_granted_once<L: Lock>() {
+    let scene = Scene::open(patient).await;
+    let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
+    for _ in 0..20 {
+        let guard = unanswered(&scene, L::ACQUIRE, lock.lock()).await.unwrap();
+        assert_eq!(lock.hold_count().await.unwrap(), 1);
+        guard.verify().await.unwrap();
+        guard.unlock().await.unwrap();
+        assert!(!lock.is_locked().await.unwrap());
+    }
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+async fn release_without_its_reply_is_a_success<L: Lock>() {
+    let scene = Scene::open(patient).await;
+    let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
+    for _ in 0..20 {
+        let guard = lock.lock().await.unwrap();
+        unanswered(&scene, L::RELEASE, guard.unlock())
+            .await
+            .unwrap();
+        assert!(!lock.is_locked().await.unwrap());
+    }
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+async fn waiter_elsewhere_gets_in_after_the_unlock<L: Lock>() {
+    let scene = Scene::open(patient).await;
+    let guard = L::of(&scene.client, NAME).lock().await.unwrap();
+    let lock = L::of(&scene.other, NAME);
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("somebody waits", async || {
+        format!("{:?}", scene.other).contains("waiting: 1,")
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    // The leases and parks of this scene are a minute long.
+    let next = soon(waiter).await.unwrap().unwrap();
+    next.unlock().await.unwrap();
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+async fn waiters_here_get_in_one_after_the_other<L: Lock>() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = L::of(&client, NAME);
+    let guard = lock.lock().await.unwrap();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiters = Vec::new();
+    for number in 0..8 {
+        let (lock, sender) = (lock.stranger(), sender.clone());
+        waiters.push(tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            sender.send(number).unwrap();
+            guard.unlock().await.unwrap();
+        }));
+        let waiting = format!("waiting: {},", number + 1);
+        eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
+    }
+    guard.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap();
+    }
+    let mut served = Vec::new();
+    while let Ok(number) = order.try_recv() {
+        served.push(number);
+    }
+    assert_eq!(served, (0..8).collect::<Vec<_>>());
+    nothing_left(&server, [&client]).await;
+}
+
+async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let owner = Owner::named("req-7");
+    let here = L::of(&client, NAME).owned_by(&owner);
+    let there = L::of(&other, NAME).owned_by(&owner);
+    assert_eq!(here.lock().await.unwrap().detach(), owner);
+    let guard = there.adopt().await.unwrap().expect("a level to adopt");
+    guard.verify().await.unwrap();
+    assert_eq!(there.hold_count().await.unwrap(), 1);
+    guard.unlock().await.unwrap();
+    assert!(!here.is_locked().await.unwrap());
+
+    here.lock().await.unwrap().detach();
+    there.unlock().await.unwrap();
+    assert!(!here.is_locked().await.unwrap());
+    assert!(there.adopt().await.unwrap().is_none());
+    // What was taken away elsewhere is noticed here by the next renewal or call.
+    client.close().await;
+    nothing_left(&server, [&client, &other]).await;
+}
+
+async fn forced_unlock_ends_the_hold<L: Lock>() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let lock = L::of(&client, NAME);
+    assert!(!lock.force_unlock().await.unwrap());
+    let guard = lock.lock().await.unwrap();
+    assert!(lock.stranger().force_unlock().await.unwrap());
+    soon(guard.lost()).await;
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    let guard = lock.lock().await.unwrap();
+    assert!(L::of(&other, NAME).force_unlock().await.unwrap());
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    nothing_left(&server, [&client, &other]).await;
+}
+
+async fn extended_lease_lasts_longer<L: Lock>() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = L::of(&client, NAME).lease(secs(1));
+    let guard = lock.lock().await.unwrap();
+    guard.extend(secs(60)).await.unwrap();
+    assert!(guard.remaining() > secs(50));
+    assert!(lock.remaining_lease().await.unwrap().unwrap() > secs(50));
+    guard.extend(secs(5)).await.unwrap();
+    assert!(lock.remaining_lease().await.unwrap().unwrap() <= secs(5));
+    assert!(guard.remaining() <= secs(5));
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+async fn lost_key_is_noticed_by_renewal_and_verify<L: Lock>() {
+    let server = Server::start();
+    let client = builder(server.url())
+        .watchdog_lease(secs(1))
+        .build()
+        .await
+        .unwrap();
+    let mut probe = server.connection();
+    let lock = L::of(&client, NAME);
+    let guard = lock.lock().await.unwrap();
+    probe.command(&["DEL", NAME]);
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    drop(guard);
+    let guard = lock.lock().await.unwrap();
+    probe.command(&["DEL", NAME]);
+    let stranger = L::of(&client, NAME).stranger();
+    // Long before the lease would have told.
+    tokio::time::timeout(millis(900), guard.lost())
+        .await
+        .expect("the renewal notices");
+    stranger.lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    nothing_left(&server, [&client]).await;
+}
+
+async fn hold_is_lost_when_its_client_closes<L: Lock>() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let guard = L::of(&client, NAME).lock().await.unwrap();
+    client.close().await;
+    soon(guard.lost()).await;
+    assert_eq!(kind(guard.unlock().await), ErrorKind::Closed);
+    assert_eq!(kind(L::of(&client, NAME).lock().await), ErrorKind::Closed);
+    let next = L::of(&other, NAME).try_lock().await.unwrap();
+    next.expect("released by the close").unlock().await.unwrap();
+    nothing_left(&server, [&other]).await;
+}
+
+async fn tasks_of_two_clients_never_meet_inside<L: Lock>() {
+    const SECTIONS: u64 = 40;
+    let server = Server::start();
+    let clients = [client(&server).await, client(&server).await];
+    let inside = Arc::new(AtomicBool::new(false));
+    let total = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for client in &clients {
+        for _ in 0..6 {
+            let lock = L::of(client, NAME).stranger();
+            let (inside, total) = (inside.clone(), total.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..SECTIONS {
+                    let guard = lock.lock().await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                    // Not atomic: an update would be lost if two were inside.
+                    let before = total.load(Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    total.store(before + 1, Ordering::SeqCst);
+                    inside.store(false, Ordering::SeqCst);
+                    guard.unlock().await.unwrap();
+                }
+            }));
+        }
+    }
+    let count = tasks.len() as u64;
+    for task in tasks {
+        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
+    }
+    assert_eq!(total.load(Ordering::SeqCst), count * SECTIONS);
+    nothing_left(&server, [&clients[0], &clients[1]]).await;
+}
+
+async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    for command in [
+        &["RPUSH", NAME, "x"][..],
+        &["ZADD", NAME, "1", "x"],
+        &["HSET", NAME, "mode", "read", "c:1", "1"],
+    ] {
+        probe.command(command);
+        let before = probe.command(&["DUMP", NAME]);
+        let lock = L::of(&client, NAME).lease(Duration::from_secs(5));
+        assert_eq!(kind(lock.lock().await), ErrorKind::WrongKind);
+        assert_eq!(kind(lock.try_lock().await), ErrorKind::WrongKind);
+        assert_eq!(kind(lock.force_unlock().await), ErrorKind::WrongKind);
+        assert_eq!(probe.command(&["DUMP", NAME]), before, "{command:?}");
+        probe.command(&["DEL", NAME]);
+    }
+    nothing_left(&server, [&client]).await;
+}

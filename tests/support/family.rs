@@ -1,0 +1,150 @@
+//! Locks of every kind behind one trait, for the cases that they share.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::time::Duration;
+
+use redlatch::{
+    Client, Error, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner, ReentrantLock,
+    SpinLock,
+};
+
+/// A lock of one name, of whatever kind.
+pub trait Lock: Clone + Send + Sync + 'static {
+    type Guard: Guard;
+    /// The scripts that take it and give it back, all levels.
+    const ACQUIRE: &str;
+    const RELEASE: &str;
+    /// Whether an owner may take it again.
+    const REENTRANT: bool;
+
+    fn of(client: &Client, name: &str) -> Self;
+    fn lease(self, lease: Duration) -> Self;
+    fn owned_by(self, owner: &Owner) -> Self;
+
+    fn lock(&self) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
+    fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+    fn try_lock_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+    fn unlock(&self) -> impl Future<Output = Result<(), Error>> + Send;
+    fn adopt(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+    fn is_locked(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn is_held(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn hold_count(&self) -> impl Future<Output = Result<u64, Error>> + Send;
+    fn remaining_lease(&self) -> impl Future<Output = Result<Option<Duration>, Error>> + Send;
+    fn holder(&self) -> impl Future<Output = Result<Option<Holder>, Error>> + Send;
+    fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// The same lock for somebody else.
+    fn stranger(&self) -> Self {
+        self.clone().owned_by(&Owner::unique())
+    }
+}
+
+pub trait Guard: Deref<Target = Lease> + Send + std::fmt::Debug + 'static {
+    fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send;
+    fn reenter(&self) -> impl Future<Output = Result<Self, Error>> + Send
+    where
+        Self: Sized;
+    fn detach(self) -> Owner;
+}
+
+macro_rules! guard {
+    ($guard:ty) => {
+        impl Guard for $guard {
+            async fn unlock(self) -> Result<(), Error> {
+                self.unlock().await
+            }
+            async fn reenter(&self) -> Result<Self, Error> {
+                self.reenter().await
+            }
+            fn detach(self) -> Owner {
+                self.detach()
+            }
+        }
+    };
+}
+
+guard!(LockGuard);
+guard!(FencedGuard);
+
+macro_rules! lock {
+    ($lock:ty, $guard:ty, $make:ident, $acquire:literal, $release:literal, $reentrant:literal) => {
+        impl Lock for $lock {
+            type Guard = $guard;
+            const ACQUIRE: &str = $acquire;
+            const RELEASE: &str = $release;
+            const REENTRANT: bool = $reentrant;
+
+            fn of(client: &Client, name: &str) -> Self {
+                client.$make(name)
+            }
+            fn lease(self, lease: Duration) -> Self {
+                self.lease(lease)
+            }
+            fn owned_by(self, owner: &Owner) -> Self {
+                self.owned_by(owner)
+            }
+            async fn lock(&self) -> Result<$guard, Error> {
+                self.lock().await
+            }
+            async fn try_lock(&self) -> Result<Option<$guard>, Error> {
+                self.try_lock().await
+            }
+            async fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>, Error> {
+                self.try_lock_for(wait).await
+            }
+            async fn unlock(&self) -> Result<(), Error> {
+                self.unlock().await
+            }
+            async fn adopt(&self) -> Result<Option<$guard>, Error> {
+                self.adopt().await
+            }
+            async fn is_locked(&self) -> Result<bool, Error> {
+                self.is_locked().await
+            }
+            async fn is_held(&self) -> Result<bool, Error> {
+                self.is_held().await
+            }
+            async fn hold_count(&self) -> Result<u64, Error> {
+                self.hold_count().await
+            }
+            async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
+                self.remaining_lease().await
+            }
+            async fn holder(&self) -> Result<Option<Holder>, Error> {
+                self.holder().await
+            }
+            async fn force_unlock(&self) -> Result<bool, Error> {
+                self.force_unlock().await
+            }
+        }
+    };
+}
+
+lock!(
+    ReentrantLock,
+    LockGuard,
+    lock,
+    "lock_acquire",
+    "lock_release",
+    true
+);
+lock!(
+    FencedLock,
+    FencedGuard,
+    fenced_lock,
+    "fenced_acquire",
+    "lock_release",
+    true
+);
+lock!(
+    SpinLock,
+    LockGuard,
+    spin_lock,
+    "lock_acquire",
+    "lock_release",
+    true
+);
