@@ -31,12 +31,13 @@ if not total then
   if ARGV[6] == 'join' then
     return {'free'}
   end
+  -- Lua counts exactly up to here.
+  if tonumber(last or 0) >= 9007199254740992 then
+    return {'spent'}
+  end
   -- The clock carries the order over a server that has forgotten its tokens.
   local now = redis.call('TIME')
   local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
-  if token > 9007199254740992 then
-    return {'spent'}
-  end
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
   redis.call('SET', KEYS[2], string.format('%.0f', token))

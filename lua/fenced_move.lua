@@ -31,11 +31,12 @@ end
 if found[1] and string.match(found[1], '^(h%x+):') == ARGV[3] then
   return {'moved', tonumber(last or 0)}
 end
-local now = redis.call('TIME')
-local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
-if token > 9007199254740992 then
+-- Lua counts exactly up to here.
+if tonumber(last or 0) >= 9007199254740992 then
   return {'spent'}
 end
+local now = redis.call('TIME')
+local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
 
 local old, share = string.match(found[3] or '', '^(h%x+):(%d+)$')
 local stood = old == ARGV[7] and string.find(found[2] or '', '^%d+$') ~= nil
