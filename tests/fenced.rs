@@ -59,20 +59,22 @@ async fn every_hold_has_a_higher_token_and_all_its_levels_the_same() {
 async fn tokens_rise_when_the_lock_is_handed_on_within_a_process() {
     let server = Server::start();
     let client = client(&server).await;
+    let mut probe = server.connection();
+    // Ahead of the clock, which would rise by itself.
+    probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
     let lock = client.fenced_lock(NAME);
     let mut guard = lock.lock().await.unwrap();
-    let mut last = guard.token();
+    let mut last = guard.token().get();
     for _ in 0..20 {
         let waiter = stranger(&lock);
         let waiting = begin(async move { waiter.lock().await });
         let ((), next) =
             soon(async { tokio::join!(async { guard.unlock().await.unwrap() }, waiting) }).await;
         let next: FencedGuard = next.unwrap();
-        assert!(next.token() > last);
-        last = next.token();
+        assert_eq!(next.token().get(), last + 1);
+        last += 1;
         guard = next;
     }
-    let mut probe = server.connection();
     // Handed on, and not released and taken.
     assert_eq!(calls_of(&mut probe, "publish"), 0);
     assert_eq!(stored(&mut probe), guard.token().to_string());

@@ -57,7 +57,7 @@ async fn wait_ends_after_its_attempts_or_at_its_limit_whichever_comes_first() {
 
     reset_calls(&mut probe);
     let limited = lock.clone().max_attempts(7);
-    assert!(limited.try_lock_for(NEVER).await.unwrap().is_none());
+    assert!(soon(limited.try_lock_for(NEVER)).await.unwrap().is_none());
     assert_eq!(calls_of(&mut probe, "evalsha"), 7);
 
     let many = lock.clone().max_attempts(u32::MAX);
