@@ -64,15 +64,14 @@ async fn tokens_rise_when_the_lock_is_handed_on_within_a_process() {
     probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
     let lock = client.fenced_lock(NAME);
     let mut guard = lock.lock().await.unwrap();
-    let mut last = guard.token().get();
-    for _ in 0..20 {
+    let first = guard.token().get();
+    for handed_on in 1..=20 {
         let waiter = stranger(&lock);
         let waiting = begin(async move { waiter.lock().await });
         let ((), next) =
             soon(async { tokio::join!(async { guard.unlock().await.unwrap() }, waiting) }).await;
         let next: FencedGuard = next.unwrap();
-        assert_eq!(next.token().get(), last + 1);
-        last += 1;
+        assert_eq!(next.token().get(), first + handed_on);
         guard = next;
     }
     // Handed on, and not released and taken.

@@ -39,8 +39,8 @@ use crate::hold::guard::LockGuard;
 /// # When to use another
 ///
 /// If the protected resource can refuse what comes too late, [`FencedLock`](crate::FencedLock); where messages do not get
-/// through, [`SpinLock`](crate::SpinLock). For one process, [`tokio::sync::Mutex`]. If the protected resource is itself a database, its own constraint or
-/// row lock is simpler and stricter.
+/// through, [`SpinLock`](crate::SpinLock). For one process, [`tokio::sync::Mutex`]. If the protected resource is itself a
+/// database, its own constraint or row lock is simpler and stricter.
 ///
 /// # Examples
 ///
