@@ -29,6 +29,8 @@
 //!
 //! A Java service on Redisson and a Rust service on this crate that use one name take turns on one lock.
 //!
+//! How locks made by hand fail is told in [`pitfalls`].
+//!
 //! # What it reports
 //!
 //! Through [`tracing`](https://docs.rs/tracing), under the target `redlatch`: `warn` for a lock that was lost, with
@@ -45,6 +47,8 @@ mod lock;
 mod name;
 mod options;
 mod owner;
+#[cfg(doc)]
+pub mod pitfalls;
 mod protocol;
 mod session;
 

@@ -1,0 +1,145 @@
+//! Locks made by hand, each seen failing, beside ours.
+//!
+//! `cargo run --example pitfalls`
+
+use std::time::Duration;
+
+use redlatch::fred::clients::Client as Fred;
+use redlatch::fred::interfaces::ClientLike;
+use redlatch::fred::types::config::Config;
+use redlatch::fred::types::{CustomCommand, Value};
+use redlatch::{Client, Error, ErrorKind, LockGuard};
+use redlatch_testkit::Playground;
+use tokio::time::sleep;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const LEASE: Duration = Duration::from_millis(200);
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// Two processes that make their locks by hand, and two that use ours.
+struct Scene {
+    by_hand: Fred,
+    first: Client,
+    second: Client,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let server = Playground::open();
+    let by_hand = Fred::new(Config::from_url(server.url())?, None, None, None);
+    by_hand.init().await?;
+    let scene = Scene {
+        by_hand,
+        first: Client::connect(server.url()).await?,
+        second: Client::connect(server.url()).await?,
+    };
+    scene.setnx_then_expire().await?;
+    scene.bare_del().await?;
+    scene.get_then_del().await?;
+    scene.value_that_is_not_unique().await?;
+    scene.lease_shorter_than_the_work().await?;
+    scene.first.close().await;
+    scene.second.close().await;
+    scene.by_hand.quit().await?;
+    Ok(())
+}
+
+impl Scene {
+    async fn setnx_then_expire(&self) -> Result<(), Failure> {
+        println!("SETNX, then EXPIRE; the process dies between them");
+        self.send(&["SETNX", "a", "1"]).await?;
+        let ttl = self.send(&["PTTL", "a"]).await?;
+        assert_eq!(ttl, Value::Integer(-1));
+        println!("  by hand: the lock has no end, and nobody to release it");
+        self.send(&["DEL", "a"]).await?;
+
+        std::mem::forget(self.first.lock("a").lease(LEASE).lock().await?);
+        self.second.lock("a").lock().await?.unlock().await?;
+        println!(
+            "  ours: taken and given its lease by one script; the next got in when that ended"
+        );
+        Ok(())
+    }
+
+    async fn bare_del(&self) -> Result<(), Failure> {
+        println!("a bare DEL, after the lease has ended");
+        self.take("b", "first").await?;
+        sleep(LEASE * 2).await;
+        assert!(self.take("b", "second").await?);
+        self.send(&["DEL", "b"]).await?;
+        assert!(self.take("b", "third").await?);
+        println!("  by hand: the first deleted the second's lock, and a third got in beside it");
+        self.send(&["DEL", "b"]).await?;
+        self.late_unlock("b").await
+    }
+
+    async fn get_then_del(&self) -> Result<(), Failure> {
+        println!("GET, compare, then DEL; the lease ends in between");
+        self.take("c", "first").await?;
+        let mine = self.send(&["GET", "c"]).await? == Value::from("first");
+        sleep(LEASE * 2).await;
+        assert!(self.take("c", "second").await?);
+        if mine {
+            self.send(&["DEL", "c"]).await?;
+        }
+        assert!(self.take("c", "third").await?);
+        println!("  by hand: it compared, and deleted the second's lock all the same");
+        self.send(&["DEL", "c"]).await?;
+        self.late_unlock("c").await
+    }
+
+    async fn value_that_is_not_unique(&self) -> Result<(), Failure> {
+        println!("compare-and-delete, with a value that two processes share");
+        self.take("d", "locked").await?;
+        sleep(LEASE * 2).await;
+        assert!(self.take("d", "locked").await?);
+        let late = self.send(&["EVAL", COMPARE_AND_DELETE, "1", "d", "locked"]);
+        assert_eq!(late.await?, Value::Integer(1));
+        println!("  by hand: the value matched, and the second's lock is gone");
+        self.late_unlock("d").await
+    }
+
+    async fn lease_shorter_than_the_work(&self) -> Result<(), Failure> {
+        println!("a lease shorter than the work");
+        self.take("e", "first").await?;
+        sleep(LEASE * 2).await;
+        assert!(self.take("e", "second").await?);
+        println!("  by hand: two at work");
+        self.send(&["DEL", "e"]).await?;
+
+        let client = self.first.clone().watchdog_lease(LEASE);
+        let guard = client.lock("e").lock().await?;
+        sleep(LEASE * 4).await;
+        assert!(self.second.lock("e").try_lock().await?.is_none());
+        guard.unlock().await?;
+        println!("  ours: renewed for four leases, and nobody else got in");
+        Ok(())
+    }
+
+    /// The first unlocks too late; what the second holds must stand.
+    async fn late_unlock(&self, name: &str) -> Result<(), Failure> {
+        let late = self.first.lock(name).lease(LEASE).lock().await?;
+        let held: LockGuard = self.second.lock(name).lock().await?;
+        let told: Result<(), Error> = late.unlock().await;
+        assert!(told.is_err_and(|error| error.kind() == ErrorKind::LeaseLost));
+        held.verify().await?;
+        held.unlock().await?;
+        println!("  ours: the first is told that it lost the lock, and the second holds it still");
+        Ok(())
+    }
+
+    /// `SET NX PX`, as far as it goes.
+    async fn take(&self, name: &str, value: &str) -> Result<bool, Failure> {
+        let lease = LEASE.as_millis().to_string();
+        let answer = self.send(&["SET", name, value, "NX", "PX", &lease]).await?;
+        Ok(!answer.is_null())
+    }
+
+    async fn send(&self, command: &[&str]) -> Result<Value, Failure> {
+        let (name, args) = command.split_first().ok_or("no command")?;
+        let name = CustomCommand::new(*name, None, false);
+        Ok(self.by_hand.custom(name, args.to_vec()).await?)
+    }
+}
