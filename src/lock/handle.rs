@@ -266,7 +266,7 @@ struct Record {
     fields: Vec<(String, String)>,
 }
 
-/// Who holds a lock, by the server's record at one moment. From [`ReentrantLock::holder`].
+/// Who holds a lock, by the server's record at one moment. From [`holder`](crate::ReentrantLock::holder).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     owner: String,

@@ -33,7 +33,7 @@ use crate::hold::guard::LockGuard;
 ///
 /// The owner is the current tokio task, or outside a task the current thread, fixed when a call is first polled. So
 /// nested calls in one task re-enter. **The branches of one `join!` or `select!` are one task and re-enter too**;
-/// [`owned_by`](Self::owned_by) with [`Owner::unique`] keeps them apart. So is needed for nesting on an executor other
+/// [`owned_by`](Self::owned_by) with [`Owner::unique`](crate::Owner::unique) keeps them apart. So is needed for nesting on an executor other
 /// than tokio's.
 ///
 /// # When to use another
