@@ -48,8 +48,9 @@ pub struct Client {
 impl Client {
     /// Connects to the server at this URL, with default settings.
     ///
-    /// `redis://user:password@host:6379/0`; `rediss://` for TLS; `redis-sentinel://host:26379?sentinelServiceName=main`
-    /// for a primary that sentinels look after; `valkey` works in place of `redis`.
+    /// `redis://user:password@host:6379/0`; `rediss://` for TLS;
+    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after; `valkey`
+    /// works in place of `redis`.
     ///
     /// # Errors
     ///
@@ -135,9 +136,9 @@ impl Client {
         &self.anchor.client_id
     }
 
-    /// Closes the client, with all its clones and scopes: [`lost`](crate::Lease::lost) fires on live guards, holds are
-    /// released, calls that wait and later ones answer [`Closed`](crate::ErrorKind::Closed), and the connections
-    /// end.
+    /// Closes the client, with all its clones and scopes: [`lost`](crate::Lease::lost) fires on live guards, holds
+    /// are released, calls that wait and later ones answer [`Closed`](crate::ErrorKind::Closed), and the
+    /// connections end.
     ///
     /// Takes about one [`command_timeout`](ClientBuilder::command_timeout) and a second at the most; what a silent
     /// server was not told by then is free when its lease ends.
@@ -244,8 +245,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How often in a row a lock may be handed on within this process while other processes wait for it; 32 if nothing
-    /// is said. After that it is freed, and this process lets each of those that were told go first.
+    /// How often in a row a lock may be handed on within this process while other processes wait for it; 32 if
+    /// nothing is said. After that it is freed, and this process lets each of those that were told go first.
     ///
     /// Handing on within a process takes one round trip, freeing the lock for another takes about three. A higher
     /// number gives more throughput and longer waits elsewhere, 0 the opposite. While nobody else waits it has no
@@ -255,8 +256,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long the last token of a [fenced lock](crate::FencedLock) is remembered after its grant; for ever if nothing
-    /// is said. At least one watchdog lease; choose it longer than any hold lasts.
+    /// How long the last token of a [fenced lock](crate::FencedLock) is remembered after its grant; for ever if
+    /// nothing is said. At least one watchdog lease; choose it longer than any hold lasts.
     ///
     /// For fleets without Java: Redisson's `INCR` leaves the time as it is, and starts at 1 again when it is up. Ours
     /// go on with the server's clock then.

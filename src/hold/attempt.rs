@@ -69,8 +69,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a silent
-    /// server does not add up to several.
+    /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
+    /// silent server does not add up to several.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Baton<Debt>>>, Error> {
         if let Some(asking) = self.queue.turn_at_once(&self.order.owner) {
             self.budget = self.hold.timeout;

@@ -12,25 +12,25 @@ use crate::owner::Owner;
 
 /// A lock whose every hold has a higher token than all before: on the wire Redisson's `RFencedLock`.
 ///
-/// Made by [`Client::fenced_lock`](crate::Client::fenced_lock). It is a [`ReentrantLock`](crate::ReentrantLock) whose guards
-/// carry a [`FencingToken`]. Send the token along with each write; the store keeps the highest that it has seen and
-/// refuses a lower one. That stops what no lease can: the late write of a holder that was paused, lost the lock and does
-/// not know. The idea is described by Kleppmann,
-/// [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
+/// Made by [`Client::fenced_lock`](crate::Client::fenced_lock). It is a [`ReentrantLock`](crate::ReentrantLock)
+/// whose guards carry a [`FencingToken`]. Send the token along with each write; the store keeps the highest that it
+/// has seen and refuses a lower one. That stops what no lease can: the late write of a holder that was paused, lost
+/// the lock and does not know. The idea is described by Kleppmann, [How to do distributed
+/// locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 ///
 /// # When to use it, and when another
 ///
-/// If the store can check a token. If it cannot, a [`ReentrantLock`](crate::ReentrantLock) costs less and gives as much.
-/// If the store can refuse a stale write by itself, by a version column, say, that alone may be enough.
+/// If the store can check a token. If it cannot, a [`ReentrantLock`](crate::ReentrantLock) costs less and gives as
+/// much. If the store can refuse a stale write by itself, by a version column, say, that alone may be enough.
 ///
 /// # Guarantee and limit
 ///
-/// Exclusion as with a [`ReentrantLock`](crate::ReentrantLock), beside which it takes turns on one name. The token of a
-/// hold is higher than those of all earlier holds, Java's among them, and stays the same on re-entry. It is the last
-/// one plus 1, or the server's clock in microseconds if that is more; so it rises also over a `FLUSHALL` or a restart
-/// without data, if the server's clock does not go back meanwhile. Up to 2^53 it is exact, to Lua and JavaScript too;
-/// beyond, calls answer [`Refused`](crate::ErrorKind::Refused). The key of the last token, `redisson_lock_token:{name}`,
-/// is never deleted; [`token_ttl`](crate::ClientBuilder::token_ttl) gives it an end.
+/// Exclusion as with a [`ReentrantLock`](crate::ReentrantLock), beside which it takes turns on one name. The token
+/// of a hold is higher than those of all earlier holds, Java's among them, and stays the same on re-entry. It is
+/// the last one plus 1, or the server's clock in microseconds if that is more; so it rises also over a `FLUSHALL`
+/// or a restart without data, if the server's clock does not go back meanwhile. Up to 2^53 it is exact, to Lua and
+/// JavaScript too; beyond, calls answer [`Refused`](crate::ErrorKind::Refused). The key of the last token,
+/// `redisson_lock_token:{name}`, is never deleted; [`token_ttl`](crate::ClientBuilder::token_ttl) gives it an end.
 ///
 /// # Examples
 ///

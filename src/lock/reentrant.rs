@@ -33,14 +33,14 @@ use crate::hold::guard::LockGuard;
 ///
 /// The owner is the current tokio task, or outside a task the current thread, fixed when a call is first polled. So
 /// nested calls in one task re-enter. **The branches of one `join!` or `select!` are one task and re-enter too**;
-/// [`owned_by`](Self::owned_by) with [`Owner::unique`](crate::Owner::unique) keeps them apart. So is needed for nesting on an executor other
-/// than tokio's.
+/// [`owned_by`](Self::owned_by) with [`Owner::unique`](crate::Owner::unique) keeps them apart. So is needed for
+/// nesting on an executor other than tokio's.
 ///
 /// # When to use another
 ///
-/// If the protected resource can refuse what comes too late, [`FencedLock`](crate::FencedLock); where messages do not get
-/// through, [`SpinLock`](crate::SpinLock). For one process, [`tokio::sync::Mutex`]. If the protected resource is itself a
-/// database, its own constraint or row lock is simpler and stricter.
+/// If the protected resource can refuse what comes too late, [`FencedLock`](crate::FencedLock); where messages do
+/// not get through, [`SpinLock`](crate::SpinLock). For one process, [`tokio::sync::Mutex`]. If the protected
+/// resource is itself a database, its own constraint or row lock is simpler and stricter.
 ///
 /// # Examples
 ///

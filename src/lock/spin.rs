@@ -8,20 +8,20 @@ use crate::hold::guard::LockGuard;
 /// A lock whose waiters ask again after pauses instead of listening: on the wire Redisson's `RSpinLock`.
 ///
 /// Made by [`Client::spin_lock`](crate::Client::spin_lock). It is a [`ReentrantLock`](crate::ReentrantLock) without
-/// messages: nothing is subscribed to and nothing published. A reentrant, fair or fenced lock of the same name excludes
-/// it, and it them; but their waiters are not told of its release, and find out by the end of its lease or their
-/// [`poll_cap`](crate::ClientBuilder::poll_cap).
+/// messages: nothing is subscribed to and nothing published. A reentrant, fair or fenced lock of the same name
+/// excludes it, and it them; but their waiters are not told of its release, and find out by the end of its lease or
+/// their [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
 /// # When to use it, and when another
 ///
-/// Behind a proxy that passes no messages on, and in very large clusters, where each message goes to every node. Else the
-/// [`ReentrantLock`](crate::ReentrantLock): it is woken within a round trip or two and asks nothing meanwhile. Between
-/// processes there is no order here at all; one that is unlucky waits for several pauses.
+/// Behind a proxy that passes no messages on, and in very large clusters, where each message goes to every node.
+/// Else the [`ReentrantLock`](crate::ReentrantLock): it is woken within a round trip or two and asks nothing
+/// meanwhile. Between processes there is no order here at all; one that is unlucky waits for several pauses.
 ///
 /// # Guarantee and limit
 ///
-/// As [`ReentrantLock`](crate::ReentrantLock). Within one process waiters are served in the order in which they came, and
-/// only the first of them asks.
+/// As [`ReentrantLock`](crate::ReentrantLock). Within one process waiters are served in the order in which they
+/// came, and only the first of them asks.
 ///
 /// # Examples
 ///

@@ -5,8 +5,9 @@
 macro_rules! verbs {
     ($lock:ty, $guard:ty) => {
         impl $lock {
-            /// Holds the lock for so long, from 50 ms to 100 years, and does not renew it. Fractions of a millisecond are
-            /// dropped. Another lease is answered with [`InvalidInput`](crate::ErrorKind::InvalidInput) by every verb.
+            /// Holds the lock for so long, from 50 ms to 100 years, and does not renew it. Fractions of a
+            /// millisecond are dropped. Another lease is answered with
+            /// [`InvalidInput`](crate::ErrorKind::InvalidInput) by every verb.
             #[must_use = "this makes a new handle and leaves the old one as it is"]
             pub fn lease(mut self, lease: std::time::Duration) -> Self {
                 self.0 = self.0.lease(lease);
@@ -22,13 +23,15 @@ macro_rules! verbs {
 
             /// Takes the lock, for as long as it takes.
             ///
-            /// Waits behind the other waiters of this process, and is woken by the unlock of whoever holds the lock. An
-            /// owner that holds the lock already takes it again at once.
+            /// Waits behind the other waiters of this process, and is woken by the unlock of whoever holds the
+            /// lock. An owner that holds the lock already takes it again at once.
             ///
             /// # Errors
             ///
-            /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): name, lease or owner cannot work; nothing was sent.
-            /// - [`Backend`](crate::ErrorKind::Backend): the server refused; or it could not be reached for one watchdog lease.
+            /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): name, lease or owner cannot work; nothing was
+            ///   sent.
+            /// - [`Backend`](crate::ErrorKind::Backend): the server refused; or it could not be reached for one
+            ///   watchdog lease.
             /// - [`Timeout`](crate::ErrorKind::Timeout): it answered nothing for one watchdog lease.
             /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the grant came so late that less than
             ///   [`min_validity`](crate::ClientBuilder::min_validity) was left of its lease; it was given back.
@@ -38,9 +41,9 @@ macro_rules! verbs {
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, the place in line is given up. A request that is on its way may still take the
-            /// lock; it is released in the background then, and until that arrives, one lease at the most, others see the
-            /// lock as held.
+            /// If the future is dropped, the place in line is given up. A request that is on its way may still take
+            /// the lock; it is released in the background then, and until that arrives, one lease at the most,
+            /// others see the lock as held.
             pub async fn lock(&self) -> Result<$guard, $crate::error::Error> {
                 self.0.lock().await.map(<$guard>::from)
             }
@@ -63,14 +66,15 @@ macro_rules! verbs {
 
             /// Takes the lock, waiting at most so long. None if it was busy until then.
             ///
-            /// [`Duration::ZERO`](std::time::Duration::ZERO) is one attempt, [`Duration::MAX`](std::time::Duration::MAX) waits for ever. A request on its way at the end is
+            /// [`Duration::ZERO`](std::time::Duration::ZERO) is one attempt,
+            /// [`Duration::MAX`](std::time::Duration::MAX) waits for ever. A request on its way at the end is
             /// waited for, so the call returns by its limit plus one
             /// [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but a server that cannot be reached or does not answer is an error when the limit
-            /// is reached.
+            /// As [`lock`](Self::lock), but a server that cannot be reached or does not answer is an error when the
+            /// limit is reached.
             ///
             /// # Cancel safety
             ///
@@ -99,12 +103,12 @@ macro_rules! verbs {
                 self.0.unlock().await
             }
 
-            /// A guard for one level that this owner holds already: one that was [detached](LockGuard::detach), or of a
-            /// named owner one that another process, or a Java client, holds. None if the owner holds nothing.
+            /// A guard for one level that this owner holds already: one that was [detached](LockGuard::detach), or
+            /// of a named owner one that another process, or a Java client, holds. None if the owner holds nothing.
             ///
-            /// What another process held is this process's from now on, and a guard there is lost. If this process has a
-            /// guard for every level of the owner, the new one stands beside them: the levels are given back by whichever
-            /// guards go first, and those that are left are lost.
+            /// What another process held is this process's from now on, and a guard there is lost. If this process
+            /// has a guard for every level of the owner, the new one stands beside them: the levels are given back
+            /// by whichever guards go first, and those that are left are lost.
             ///
             /// # Errors
             ///
@@ -125,8 +129,8 @@ macro_rules! verbs {
             /// # Errors
             ///
             /// [`WrongKind`](crate::ErrorKind::WrongKind) if the name is in use by something else;
-            /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not answer
-            /// or refused.
+            /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did
+            /// not answer or refused.
             ///
             /// # Cancel safety
             ///
@@ -194,8 +198,9 @@ macro_rules! verbs {
 
             /// Frees the lock **whoever holds it**, and wakes a waiter. False if it was free.
             ///
-            /// For operators: a holder that is alive goes on with its work until it learns of the loss, at its next renewal
-            /// at the latest, and overlaps with the next one until then. Guards in this process are lost at once.
+            /// For operators: a holder that is alive goes on with its work until it learns of the loss, at its next
+            /// renewal at the latest, and overlaps with the next one until then. Guards in this process are lost at
+            /// once.
             ///
             /// # Errors
             ///
@@ -203,8 +208,8 @@ macro_rules! verbs {
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, the lock may or may not have been freed; holds of this process are released in the
-            /// background.
+            /// If the future is dropped, the lock may or may not have been freed; holds of this process are
+            /// released in the background.
             pub async fn force_unlock(&self) -> Result<bool, $crate::error::Error> {
                 self.0.force_unlock().await
             }

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! The debt is always in one place: with the baton, in the outcome that is told of it, or with the reaper. So the lock is
-//! moved or released, whoever is dropped meanwhile.
+//! The debt is always in one place: with the baton, in the outcome that is told of it, or with the reaper. So the
+//! lock is moved or released, whoever is dropped meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,14 @@ pub(crate) trait Owed: Send + 'static {
     fn forgive(self);
 }
 
-/// How long a baton may lie. Its waiter is awake by then, if its future is polled at all: futures that share a task with
-/// the releaser may not be, and nobody else may wait for them.
+/// How long a baton may lie. Its waiter is awake by then, if its future is polled at all: futures that share a task
+/// with the releaser may not be, and nobody else may wait for them.
 const BATON_LIES: Duration = Duration::from_millis(20);
 
 /// A hold that was given back, left for a waiter of this process to move the lock to its own.
 ///
-/// The debt `D` goes with it. Dropped, it goes back to the releaser if that waits for the outcome; else it is dropped.
+/// The debt `D` goes with it. Dropped, it goes back to the releaser if that waits for the outcome; else it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Baton<D> {
     /// Where the outcome goes, with the debt if it is still owed. Empty once told.
@@ -59,8 +60,8 @@ pub(crate) enum Settled {
 }
 
 impl<D: Owed> Baton<D> {
-    /// Ends the place of a hold in its queue, and leaves a baton for the waiters there; the debt is given back if there
-    /// is nobody to take it.
+    /// Ends the place of a hold in its queue, and leaves a baton for the waiters there; the debt is given back if
+    /// there is nobody to take it.
     pub(crate) fn leave(
         debt: D,
         queue: QueueRef<Self>,

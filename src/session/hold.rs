@@ -72,9 +72,9 @@ pub(crate) enum Release {
     Done,
 }
 
-/// 64 bits that nobody can foresee: a keyed hash of a counter, so that no two in this process are alike but by chance,
-/// and of the clock, so that two copies of a process, as of a virtual machine, part. Cheaper than asking the system for
-/// each.
+/// 64 bits that nobody can foresee: a keyed hash of a counter, so that no two in this process are alike but by
+/// chance, and of the clock, so that two copies of a process, as of a virtual machine, part. Cheaper than asking
+/// the system for each.
 pub(crate) fn fresh_number() -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -243,8 +243,8 @@ impl<B> Queue<B> {
         InLine(self)
     }
 
-    /// Makes a baton of a debt and leaves it for whoever is next in line. The debt is given back if nobody is, or if a
-    /// release is on its way.
+    /// Makes a baton of a debt and leaves it for whoever is next in line. The debt is given back if nobody is, or
+    /// if a release is on its way.
     pub(crate) fn offer<D, R>(&self, debt: D, hand_on: impl FnOnce(D) -> (B, R)) -> Result<R, D> {
         let mut state = self.lock();
         if state.in_line == 0 || state.settling > 0 || state.baton.is_some() {

@@ -21,8 +21,8 @@ use crate::protocol::answer::Released;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and their
-/// request.
+/// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
+/// their request.
 const QUIET_TRIPS: u32 = 3;
 const SHORTEST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(100);

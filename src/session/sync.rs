@@ -1,5 +1,5 @@
-//! What a queue and its batons synchronise with. In unit tests it is shuttle's, which tries out the orders in which tasks
-//! may run.
+//! What a queue and its batons synchronise with. In unit tests it is shuttle's, which tries out the orders in which
+//! tasks may run.
 
 #[cfg(not(test))]
 pub(crate) use shipped::*;
