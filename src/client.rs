@@ -251,6 +251,9 @@ impl ClientBuilder {
     /// Handing on within a process takes one round trip, freeing the lock for another takes about three. A higher
     /// number gives more throughput and longer waits elsewhere, 0 the opposite. While nobody else waits it has no
     /// effect.
+    ///
+    /// Another process with this crate has such streaks too. Threads of Redisson do not; they pass some five sections
+    /// before a request of ours comes in between. As a rule 8 leaves them a third of the sections, 32 a seventh.
     pub fn streak(mut self, hand_overs: u32) -> Self {
         self.settings.streak = hand_overs;
         self

@@ -1,0 +1,455 @@
+//! The same lock in the hands of Redisson, live in a JVM, and in ours. Passes, and says so, where there is no JDK or Maven.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "support/java/mod.rs"]
+mod java;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use java::{Churned, Jvm, tell};
+use redlatch::{Client, Error, ErrorKind, LockGuard, ReentrantLock};
+use redlatch_testkit::Server;
+use support::probe::{
+    NEVER, acquiring, begin, calls_of, eventually_heard, kind, millis, nothing_left, reset_calls,
+    secs, soon, stranger,
+};
+use support::{builder, eventually, eventually_idle};
+use tokio::sync::{RwLock, RwLockReadGuard};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Held to write while something is measured.
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+/// The watchdogs of both sides, where nothing is to end by a lease.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Redisson and a client of ours on one server.
+struct Both {
+    jvm: Jvm,
+    client: Client,
+    server: Server,
+    _machine: RwLockReadGuard<'static, ()>,
+}
+
+impl Both {
+    /// With watchdogs of this lease, and none of our polls. None where there is no Redisson.
+    async fn start(watchdog: Duration) -> Option<Self> {
+        let machine = MACHINE.read().await;
+        let server = Server::start();
+        let jvm = Jvm::start(&server, watchdog).await?;
+        let client = builder(server.url())
+            .command_timeout(secs(5))
+            .watchdog_lease(watchdog)
+            .poll_cap(NEVER / 2)
+            .build()
+            .await
+            .unwrap();
+        // From here on the server knows the scripts, and each attempt is one call.
+        let known = jvm.lock("known", 0);
+        assert!(known.lock().await && known.unlock().await);
+        let guard = client.lock("known").lock().await.unwrap();
+        guard.unlock().await.unwrap();
+        Some(Self {
+            jvm,
+            client,
+            server,
+            _machine: machine,
+        })
+    }
+
+    /// Begins to wait, with so many waiters, and goes on once each has asked again after it subscribed: from then on
+    /// only a message ends its wait soon.
+    async fn parked<T>(&self, waiters: u64, begin: impl FnOnce() -> T) -> T {
+        let mut probe = self.server.connection();
+        reset_calls(&mut probe);
+        let waiting = begin();
+        eventually("they wait", async || {
+            calls_of(&mut probe, "evalsha") >= 2 * waiters
+        })
+        .await;
+        waiting
+    }
+
+    /// As [`parked`](Self::parked), with a call of ours for a lock that Java holds.
+    async fn parked_here(&self, lock: &ReentrantLock) -> JoinHandle<Result<LockGuard, Error>> {
+        // A process that has just given the lock back subscribes first, to let others go before it, and asks once.
+        eventually("no courtesy is left", async || {
+            format!("{:?}", self.client).contains("locks: 0,")
+        })
+        .await;
+        self.parked(1, || acquiring(lock)).await
+    }
+
+    async fn nothing_left(&self) {
+        nothing_left(&self.server, [&self.client]).await;
+    }
+}
+
+#[test]
+fn readme_names_the_redisson_that_is_run() {
+    let file = |path: &str| {
+        let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).unwrap()
+    };
+    let pom = file("tests/interop/pom.xml");
+    let (_, redisson) = pom.split_once("<artifactId>redisson</artifactId>").unwrap();
+    let (_, version) = redisson.split_once("<version>").unwrap();
+    let (version, _) = version.split_once('<').unwrap();
+    assert!(file("README.md").contains(&format!("Redisson {version}")));
+}
+
+#[tokio::test]
+async fn each_side_excludes_the_other() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.lock("k");
+    let (java, bystander) = (both.jvm.lock("k", 1), both.jvm.lock("k", 2));
+
+    assert!(java.lock().await && java.try_lock().await);
+    assert!(ours.try_lock().await.unwrap().is_none());
+    assert!(ours.try_lock_for(millis(100)).await.unwrap().is_none());
+    let holder = ours.holder().await.unwrap().unwrap();
+    assert_eq!(holder.owner(), java.owner().await.to_string());
+    assert_eq!(holder.hold_count(), 2);
+    assert!(holder.remaining_lease().unwrap() > LONG / 2);
+    assert_eq!(kind(ours.unlock().await), ErrorKind::NotHeld);
+    java.unlock().await;
+    assert!(ours.try_lock().await.unwrap().is_none(), "a level is left");
+    java.unlock().await;
+
+    let outer = ours.lock().await.unwrap();
+    let inner = ours.try_lock().await.unwrap().unwrap();
+    assert!(java.is_locked().await && !java.is_held().await);
+    assert_eq!(java.hold_count().await, 0);
+    for java in [&java, &bystander] {
+        assert!(!java.try_lock().await);
+        assert!(!java.try_lock_for(millis(100)).await);
+        let exception = java.unlock_in_vain().await;
+        assert!(exception.contains("IllegalMonitorState"), "{exception}");
+    }
+    outer.verify().await.unwrap();
+    inner.unlock().await.unwrap();
+    assert!(!java.try_lock().await, "a level is left");
+    outer.unlock().await.unwrap();
+    assert!(java.try_lock().await);
+    java.unlock().await;
+    both.nothing_left().await;
+}
+
+/// All waits here end by a message, or not in time.
+#[tokio::test]
+async fn each_unlock_wakes_the_other() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    // Each has its own rule for the name of the channel.
+    for name in ["k", "{t}:x", "x{t}", "a}b"] {
+        let (ours, java) = (both.client.lock(name), both.jvm.lock(name, 1));
+        for round in 0..10 {
+            let guard = ours.lock().await.unwrap();
+            let waiting = both.parked(1, || tokio::spawn(java.lock())).await;
+            if round % 2 == 0 {
+                guard.unlock().await.unwrap();
+            } else {
+                drop(guard);
+            }
+            assert!(soon(waiting).await.unwrap());
+
+            let waiting = both.parked_here(&ours).await;
+            assert!(!waiting.is_finished());
+            java.unlock().await;
+            let guard = soon(waiting).await.unwrap().unwrap();
+            guard.unlock().await.unwrap();
+        }
+    }
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn waiters_of_both_sides_all_have_their_turn() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.lock("k");
+    let guard = ours.lock().await.unwrap();
+    let turn = |thread| {
+        let java = both.jvm.lock("k", thread);
+        let locked = java.lock();
+        tokio::spawn(async move { locked.await && java.unlock().await })
+    };
+    let javas_turns = both.parked(3, || [1, 2, 3].map(turn)).await;
+    let our_turns = [(); 3].map(|()| acquiring(&ours));
+    guard.unlock().await.unwrap();
+    for turn in our_turns {
+        let guard = soon(turn).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+    }
+    for turn in javas_turns {
+        assert!(soon(turn).await.unwrap());
+    }
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn each_watchdog_keeps_the_other_out() {
+    const LEASE: Duration = Duration::from_millis(1_500);
+    let Some(both) = Both::start(LEASE).await else {
+        return;
+    };
+    let (ours, java) = (both.client.lock("ours"), both.jvm.lock("java", 1));
+    let guard = ours.lock().await.unwrap();
+    java.lock().await;
+    let theirs = acquiring(&both.client.lock("java"));
+    let waiting = both.jvm.lock("ours", 2);
+    let waiting = tokio::spawn(waiting.lock());
+    let mut probe = both.server.connection();
+    let end = Instant::now() + LEASE * 3;
+    while Instant::now() < end {
+        for name in ["ours", "java"] {
+            let ttl = probe.pttl(name);
+            assert!((1..=1_500).contains(&ttl), "{name} has {ttl} ms left");
+        }
+        tokio::time::sleep(millis(10)).await;
+    }
+    assert!(!theirs.is_finished() && !waiting.is_finished());
+    guard.verify().await.unwrap();
+    assert!(java.is_held().await);
+    guard.unlock().await.unwrap();
+    java.unlock().await;
+    soon(theirs).await.unwrap().unwrap().unlock().await.unwrap();
+    soon(waiting).await.unwrap();
+    both.jvm.lock("ours", 2).unlock().await;
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn hold_of_a_java_thread_is_shared_by_whoever_knows_its_name() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let java = both.jvm.lock("k", 1);
+    let ours = both.client.lock("k").owned_by(&java.owner().await);
+
+    // Ours on top of Java's: re-entered, then Java's own levels given back and taken over.
+    java.lock().await;
+    java.lock().await;
+    let guard = ours.lock().await.unwrap();
+    assert_eq!(java.hold_count().await, 3);
+    guard.unlock().await.unwrap();
+    assert_eq!(java.hold_count().await, 2);
+    ours.unlock().await.unwrap();
+    assert_eq!(java.hold_count().await, 1);
+    let adopted = ours.adopt().await.unwrap().unwrap();
+    assert_eq!(ours.hold_count().await.unwrap(), 1);
+    adopted.verify().await.unwrap();
+    adopted.unlock().await.unwrap();
+    assert!(!java.is_locked().await);
+    assert!(ours.adopt().await.unwrap().is_none());
+    java.unlock_in_vain().await;
+
+    // Java's on top of ours, which goes first.
+    let guard = ours.lock().await.unwrap();
+    java.lock().await;
+    assert_eq!(ours.hold_count().await.unwrap(), 2);
+    guard.unlock().await.unwrap();
+    assert!(java.is_held().await);
+    let next = both.parked_here(&both.client.lock("k")).await;
+    java.unlock().await;
+    soon(next).await.unwrap().unwrap().unlock().await.unwrap();
+
+    // Java gives back a level that was ours.
+    let guard = ours.lock().await.unwrap();
+    java.unlock().await;
+    assert!(!java.is_locked().await);
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn force_unlock_takes_it_from_the_other_and_wakes_both() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.lock("k");
+    let (java, other) = (both.jvm.lock("k", 1), both.jvm.lock("k", 2));
+
+    java.lock().await;
+    let waiting = both.parked(1, || tokio::spawn(other.lock())).await;
+    assert!(ours.force_unlock().await.unwrap());
+    assert!(soon(waiting).await.unwrap());
+    java.unlock_in_vain().await;
+    let waiting = both.parked_here(&ours).await;
+    assert!(ours.force_unlock().await.unwrap());
+    let guard = soon(waiting).await.unwrap().unwrap();
+
+    // No renewal is due for long. The waiter is told, and ends the hold that it displaces.
+    let next = stranger(&ours);
+    let waiting = begin(async move { next.lock().await });
+    eventually_heard(&both.server, "k", 1).await;
+    assert!(java.force_unlock().await);
+    let next = soon(waiting).await.unwrap();
+    soon(guard.lost()).await;
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    next.unlock().await.unwrap();
+    assert!(!java.force_unlock().await, "free");
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn crash_of_a_holder_frees_the_lock_within_its_lease() {
+    const LEASE: Duration = Duration::from_secs(2);
+    /// For a waiter of a loaded machine to notice.
+    const SLACK: Duration = Duration::from_millis(900);
+    let Some(both) = Both::start(LEASE).await else {
+        return;
+    };
+    let ours = both.client.lock("k");
+
+    let guard = ours.lock().await.unwrap();
+    // As if we had died: nobody renews it, nobody tells that it is free.
+    let _owner = guard.detach();
+    let java = both.jvm.lock("k", 1);
+    let asked = Instant::now();
+    soon(java.lock()).await;
+    let took = asked.elapsed();
+    assert!(took < LEASE + SLACK, "{took:?} after the end of our care");
+
+    let waiting = both.parked_here(&ours).await;
+    both.jvm.kill();
+    let killed = Instant::now();
+    let guard = soon(waiting).await.unwrap().unwrap();
+    let took = killed.elapsed();
+    assert!(took < LEASE + SLACK, "{took:?} after the crash");
+    guard.unlock().await.unwrap();
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn lease_of_java_without_watchdog_ends_for_us() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let lease = millis(1_500);
+    let java = both.jvm.lock("k", 1);
+    let asked = Instant::now();
+    java.lock_with(lease).await;
+    let guard = soon(both.client.lock("k").lock()).await.unwrap();
+    let took = asked.elapsed();
+    assert!(took >= lease && took < lease * 2, "{took:?}");
+    java.unlock_in_vain().await;
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    both.nothing_left().await;
+}
+
+const JAVA_THREADS: u32 = 8;
+const RUST_TASKS: usize = 16;
+/// Redisson's threads never hold back. How often in a row they have the lock before a request of ours comes in between is
+/// a race, from three times to twenty; so the shares are told, and what is asserted is that nobody starves.
+const SHORT_STREAK: u32 = 8;
+
+/// Redisson's threads count up together.
+async fn churn_java(jvm: &Jvm, lasts: Duration) -> Churned {
+    let threads: Vec<_> = (1..=JAVA_THREADS)
+        .map(|thread| jvm.lock("k", thread).churn("counter", lasts))
+        .collect();
+    let mut all = Churned::default();
+    for thread in threads {
+        all.add(soon_after(lasts, thread).await);
+    }
+    all
+}
+
+/// Our tasks do.
+async fn churn_rust(lock: &ReentrantLock, server: &Server, lasts: Duration) -> Churned {
+    let tasks: Vec<_> = (0..RUST_TASKS)
+        .map(|_| {
+            let (lock, mut connection) = (stranger(lock), server.connection());
+            tokio::spawn(async move {
+                let end = Instant::now() + lasts;
+                let mut churned = Churned::default();
+                while Instant::now() < end {
+                    let asked = Instant::now();
+                    let guard = lock.lock().await.unwrap();
+                    churned.longest_wait = churned.longest_wait.max(asked.elapsed());
+                    let count: u64 = connection
+                        .command(&["GET", "counter"])
+                        .text()
+                        .parse()
+                        .unwrap();
+                    connection.command(&["SET", "counter", &(count + 1).to_string()]);
+                    guard.unlock().await.unwrap();
+                    churned.grants += 1;
+                }
+                churned
+            })
+        })
+        .collect();
+    let mut all = Churned::default();
+    for task in tasks {
+        all.add(soon_after(lasts, task).await.unwrap());
+    }
+    all
+}
+
+impl Churned {
+    fn add(&mut self, other: Self) {
+        self.grants += other.grants;
+        self.longest_wait = self.longest_wait.max(other.longest_wait);
+    }
+}
+
+/// What ends after so long, and would else hang the test.
+async fn soon_after<F: Future>(lasts: Duration, future: F) -> F::Output {
+    timeout(lasts + secs(30), future).await.expect("it ends")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn threads_and_tasks_share_a_counter_and_their_turns() {
+    const LASTS: Duration = Duration::from_secs(4);
+    let _machine = MACHINE.write().await;
+    let server = Server::start();
+    let Some(jvm) = Jvm::start(&server, secs(30)).await else {
+        return;
+    };
+    let mut probe = server.connection();
+    probe.command(&["SET", "counter", "0"]);
+    let alone = churn_java(&jvm, LASTS / 2).await;
+    let mut count = alone.grants;
+
+    let unset = Client::builder().url(server.url());
+    let short = Client::builder().url(server.url()).streak(SHORT_STREAK);
+    for (streak, builder, javas_part) in [("default", unset, 20), ("short", short, 10)] {
+        let client = builder.build().await.unwrap();
+        let lock = client.lock("k");
+        let (ours, java) = tokio::join!(churn_rust(&lock, &server, LASTS), churn_java(&jvm, LASTS));
+        let all = ours.grants + java.grants;
+        tell(&format!(
+            "{streak} streak: {RUST_TASKS} tasks {} grants, longest wait {:.0?}; {JAVA_THREADS} Java threads {} grants \
+             ({} %), longest wait {:.0?} ({:.0?} when alone)",
+            ours.grants,
+            ours.longest_wait,
+            java.grants,
+            java.grants * 100 / all,
+            java.longest_wait,
+            alone.longest_wait
+        ));
+        count += all;
+        let counted = probe.command(&["GET", "counter"]).text();
+        assert_eq!(counted, count.to_string(), "no update is lost");
+        assert!(ours.longest_wait < secs(5), "{:?}", ours.longest_wait);
+        assert!(ours.grants * 10 >= all, "a tenth is ours");
+        assert!(java.grants * javas_part >= all, "Java has its part");
+        eventually_idle(&client).await;
+        client.close().await;
+    }
+    probe.command(&["DEL", "counter"]);
+    nothing_left(&server, []).await;
+}

@@ -1,0 +1,126 @@
+package redlatch.interop;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.api.RBucket;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+
+/**
+ * Redisson, told line by line what to do.
+ *
+ * <p>In: {@code CALL THREAD VERB KIND NAME [ARGUMENT..]}, times in milliseconds. Out, as soon as the call has ended:
+ * {@code CALL ok VALUE} or {@code CALL error CLASS: MESSAGE}. Calls of one thread run in their order, those of several
+ * at the same time. Call 0 is the start; its value is the id of this Redisson.
+ */
+public final class Peer {
+    private final RedissonClient redisson;
+    /** Redisson knows its owners by the thread that calls. */
+    private final Map<String, ExecutorService> threads = new HashMap<>();
+
+    private Peer(RedissonClient redisson) {
+        this.redisson = redisson;
+    }
+
+    /** Arguments: the server's URL, and the watchdog's lease. */
+    public static void main(String[] args) throws IOException {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(Long.parseLong(args[1]));
+        config.useSingleServer().setAddress(args[0]);
+        Peer peer = new Peer(Redisson.create(config));
+        answer("0", "ok " + peer.redisson.getId());
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] words = line.split(" ");
+            peer.threads
+                    .computeIfAbsent(words[1], thread -> Executors.newSingleThreadExecutor())
+                    .execute(() -> peer.obey(words));
+        }
+        // The test has ended. Its server may have too, and an orderly shutdown would wait for that.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void obey(String[] words) {
+        try {
+            answer(words[0], "ok " + call(words));
+        } catch (Exception error) {
+            answer(words[0], "error " + error.toString().lines().findFirst().orElseThrow());
+        }
+    }
+
+    private Object call(String[] words) throws InterruptedException {
+        RLock lock = lock(words[3], words[4]);
+        switch (words[2]) {
+            case "owner":
+                return redisson.getId() + ":" + Thread.currentThread().getId();
+            case "lock":
+                lock.lock();
+                return true;
+            case "lease":
+                lock.lock(Long.parseLong(words[5]), TimeUnit.MILLISECONDS);
+                return true;
+            case "try":
+                return lock.tryLock();
+            case "tryfor":
+                return lock.tryLock(Long.parseLong(words[5]), TimeUnit.MILLISECONDS);
+            case "unlock":
+                lock.unlock();
+                return true;
+            case "force":
+                return lock.forceUnlock();
+            case "count":
+                return lock.getHoldCount();
+            case "held":
+                return lock.isHeldByCurrentThread();
+            case "locked":
+                return lock.isLocked();
+            case "churn":
+                RBucket<String> counter = redisson.getBucket(words[5], StringCodec.INSTANCE);
+                return churn(lock, counter, TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[6])));
+            default:
+                throw new IllegalArgumentException("no verb " + words[2]);
+        }
+    }
+
+    /** The locks of one name; each kind is a line here. */
+    private RLock lock(String kind, String name) {
+        switch (kind) {
+            case "reentrant":
+                return redisson.getLock(name);
+            default:
+                throw new IllegalArgumentException("no kind " + kind);
+        }
+    }
+
+    /** Counts up under the lock for so long; how often, and the longest wait in microseconds. */
+    private static String churn(RLock lock, RBucket<String> counter, long nanos) {
+        long start = System.nanoTime();
+        long grants = 0;
+        long longest = 0;
+        for (long asked = start; asked - start < nanos; asked = System.nanoTime()) {
+            lock.lock();
+            longest = Math.max(longest, System.nanoTime() - asked);
+            try {
+                counter.set(Long.toString(Long.parseLong(counter.get()) + 1));
+            } finally {
+                lock.unlock();
+            }
+            grants++;
+        }
+        return grants + " " + TimeUnit.NANOSECONDS.toMicros(longest);
+    }
+
+    private static synchronized void answer(String call, String text) {
+        System.out.println(call + " " + text);
+        System.out.flush();
+    }
+}

@@ -1,0 +1,251 @@
+//! Redisson in a JVM of its own, driven from a test.
+
+mod kit;
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use redlatch::Owner;
+use redlatch_testkit::Server;
+use tokio::sync::oneshot;
+
+/// What a call has come to: its value, or the exception.
+type Answer = Result<String, String>;
+
+/// Who waits for which answer; None once the JVM has ended.
+type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+
+/// A JVM with Redisson; killed with the last of its handles.
+#[derive(Clone, Debug)]
+pub(crate) struct Jvm(Arc<Process>);
+
+#[derive(Debug)]
+struct Process {
+    child: Mutex<Child>,
+    input: Mutex<ChildStdin>,
+    calls: Calls,
+    last_call: AtomicU64,
+}
+
+impl Jvm {
+    /// Connects Redisson to this server, its watchdog with this lease. None where it cannot be run: a line, which no test
+    /// harness captures, says why.
+    pub(crate) async fn start(server: &Server, watchdog: Duration) -> Option<Self> {
+        static CLASS_PATH: OnceLock<Option<String>> = OnceLock::new();
+        let class_path = CLASS_PATH.get_or_init(|| {
+            let found = kit::class_path();
+            if let Err(reason) = &found {
+                tell(&format!("skipped: {reason}"));
+            }
+            found.ok()
+        });
+        let mut child = Command::new("java")
+            // It lives for seconds: what counts is that it starts soon.
+            .args([
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                "-XX:-UsePerfData",
+            ])
+            .args(["-cp", class_path.as_ref()?, "redlatch.interop.Peer"])
+            .arg(server.url())
+            .arg(watchdog.as_millis().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a JDK has a java");
+        let input = child.stdin.take().expect("a pipe");
+        let output = child.stdout.take().expect("a pipe");
+        let (sender, ready) = oneshot::channel();
+        let calls: Calls = Arc::new(Mutex::new(Some([(0, sender)].into())));
+        let answers = calls.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                answered(&answers, &line);
+            }
+            answers.lock().unwrap().take();
+        });
+        let jvm = Self(Arc::new(Process {
+            child: Mutex::new(child),
+            input: Mutex::new(input),
+            calls,
+            last_call: AtomicU64::new(0),
+        }));
+        ready.await.expect("Redisson starts").expect("its id");
+        Some(jvm)
+    }
+
+    /// Redisson's `RLock` of this name, in the hands of one of the JVM's threads.
+    pub(crate) fn lock(&self, name: &str, thread: u32) -> JavaLock {
+        JavaLock {
+            jvm: self.clone(),
+            thread,
+            lock: format!("reentrant {name}"),
+        }
+    }
+
+    /// Ends the JVM as a crash does.
+    pub(crate) fn kill(&self) {
+        self.0.kill();
+    }
+
+    /// Sends a call; the future is only about its answer.
+    fn call(&self, line: &str) -> impl Future<Output = Answer> + use<> {
+        let Process {
+            input,
+            calls,
+            last_call,
+            ..
+        } = &*self.0;
+        let call = last_call.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, answer) = oneshot::channel();
+        let mut calls = calls.lock().unwrap();
+        calls.as_mut().expect("the JVM runs").insert(call, sender);
+        drop(calls);
+        writeln!(input.lock().unwrap(), "{call} {line}").expect("the JVM listens");
+        async { answer.await.expect("the JVM goes on") }
+    }
+}
+
+impl Process {
+    fn kill(&self) {
+        let mut child = self.child.lock().unwrap();
+        child.kill().ok();
+        child.wait().ok();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn answered(calls: &Calls, line: &str) {
+    let mut words = line.splitn(3, ' ');
+    let mut word = || words.next().unwrap_or_default();
+    let call = word()
+        .parse::<u64>()
+        .expect("an answer begins with its call");
+    let answer = match word() {
+        "ok" => Ok(word().to_owned()),
+        _ => Err(word().to_owned()),
+    };
+    let sender = calls
+        .lock()
+        .unwrap()
+        .as_mut()
+        .and_then(|calls| calls.remove(&call));
+    // A test may not care for the answer.
+    sender.expect("an answer to a call").send(answer).ok();
+}
+
+/// A lock of Redisson's in the hands of one Java thread. Its calls begin when they are made, not when they are awaited.
+#[derive(Clone, Debug)]
+pub(crate) struct JavaLock {
+    jvm: Jvm,
+    thread: u32,
+    /// Its kind and name.
+    lock: String,
+}
+
+/// What a thread got that locked again and again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Churned {
+    pub(crate) grants: u64,
+    pub(crate) longest_wait: Duration,
+}
+
+impl JavaLock {
+    /// The thread, as an owner that we can be too.
+    pub(crate) async fn owner(&self) -> Owner {
+        Owner::named(self.ask::<String>("owner").await)
+    }
+
+    /// Waits for the lock, which the watchdog then renews.
+    pub(crate) fn lock(&self) -> impl Future<Output = bool> + use<> {
+        self.ask("lock")
+    }
+
+    /// Waits for the lock and has it for so long.
+    pub(crate) fn lock_with(&self, lease: Duration) -> impl Future<Output = bool> + use<> {
+        self.ask(&format!("lease {}", lease.as_millis()))
+    }
+
+    pub(crate) fn try_lock(&self) -> impl Future<Output = bool> + use<> {
+        self.ask("try")
+    }
+
+    pub(crate) fn try_lock_for(&self, wait: Duration) -> impl Future<Output = bool> + use<> {
+        self.ask(&format!("tryfor {}", wait.as_millis()))
+    }
+
+    pub(crate) fn unlock(&self) -> impl Future<Output = bool> + use<> {
+        self.ask("unlock")
+    }
+
+    /// Unlocks what this thread does not hold: the exception.
+    pub(crate) async fn unlock_in_vain(&self) -> String {
+        self.send("unlock")
+            .await
+            .expect_err("not held by this thread")
+    }
+
+    pub(crate) fn force_unlock(&self) -> impl Future<Output = bool> + use<> {
+        self.ask("force")
+    }
+
+    pub(crate) fn hold_count(&self) -> impl Future<Output = u64> + use<> {
+        self.ask("count")
+    }
+
+    pub(crate) fn is_held(&self) -> impl Future<Output = bool> + use<> {
+        self.ask("held")
+    }
+
+    pub(crate) fn is_locked(&self) -> impl Future<Output = bool> + use<> {
+        self.ask("locked")
+    }
+
+    /// Counts a key up under the lock, with a GET and a SET, again and again for so long.
+    pub(crate) fn churn(
+        &self,
+        counter: &str,
+        lasts: Duration,
+    ) -> impl Future<Output = Churned> + use<> {
+        let answer = self.ask::<String>(&format!("churn {counter} {}", lasts.as_millis()));
+        async {
+            let answer = answer.await;
+            let (grants, longest) = answer.split_once(' ').expect("two numbers");
+            Churned {
+                grants: grants.parse().expect("a number"),
+                longest_wait: Duration::from_micros(longest.parse().expect("a number")),
+            }
+        }
+    }
+
+    /// A verb, with what follows it.
+    fn ask<T: FromStr>(&self, verb: &str) -> impl Future<Output = T> + use<T> {
+        let answer = self.send(verb);
+        async {
+            let value = answer.await.expect("no exception");
+            value.parse().ok().expect("a value of this type")
+        }
+    }
+
+    fn send(&self, verb: &str) -> impl Future<Output = Answer> + use<> {
+        let (verb, arguments) = verb.split_once(' ').unwrap_or((verb, ""));
+        let Self { jvm, thread, lock } = self;
+        jvm.call(&format!("{thread} {verb} {lock} {arguments}"))
+    }
+}
+
+/// Says something whether or not the test harness captures what tests print.
+pub(crate) fn tell(text: &str) {
+    writeln!(io::stderr(), "interop with Redisson: {text}").ok();
+}
