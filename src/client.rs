@@ -245,7 +245,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How often in a row a lock may be handed on within this process while other processes wait for it; 32 if
+    /// How often in a row a lock may be handed on within this process while other processes wait for it; 8 if
     /// nothing is said. After that it is freed, and this process lets each of those that were told go first.
     ///
     /// Handing on within a process takes one round trip, freeing the lock for another takes about three. A higher

@@ -102,7 +102,7 @@ impl Default for Settings {
             min_validity: None,
             max_hold: None,
             poll_cap: Duration::from_secs(5),
-            streak: 32,
+            streak: 8,
             token_ttl: None,
         }
     }

@@ -18,7 +18,7 @@ use support::probe::{
     NEVER, acquiring, begin, calls_of, eventually_heard, kind, millis, nothing_left, reset_calls,
     secs, soon, stranger,
 };
-use support::{builder, eventually, eventually_idle};
+use support::{builder, client, eventually, eventually_idle};
 use tokio::sync::{RwLock, RwLockReadGuard};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -351,9 +351,6 @@ async fn lease_of_java_without_watchdog_ends_for_us() {
 
 const JAVA_THREADS: u32 = 8;
 const RUST_TASKS: usize = 16;
-/// Redisson's threads never hold back. How often in a row they have the lock before a request of ours comes in between is
-/// a race, from three times to twenty; so the shares are told, and what is asserted is that nobody starves.
-const SHORT_STREAK: u32 = 8;
 
 /// Redisson's threads count up together.
 async fn churn_java(jvm: &Jvm, lasts: Duration) -> Churned {
@@ -424,32 +421,29 @@ async fn threads_and_tasks_share_a_counter_and_their_turns() {
     let alone = churn_java(&jvm, LASTS / 2).await;
     let mut count = alone.grants;
 
-    let unset = Client::builder().url(server.url());
-    let short = Client::builder().url(server.url()).streak(SHORT_STREAK);
-    for (streak, builder, javas_part) in [("default", unset, 20), ("short", short, 10)] {
-        let client = builder.build().await.unwrap();
-        let lock = client.lock("k");
-        let (ours, java) = tokio::join!(churn_rust(&lock, &server, LASTS), churn_java(&jvm, LASTS));
-        let all = ours.grants + java.grants;
-        tell(&format!(
-            "{streak} streak: {RUST_TASKS} tasks {} grants, longest wait {:.0?}; {JAVA_THREADS} Java threads {} grants \
-             ({} %), longest wait {:.0?} ({:.0?} when alone)",
-            ours.grants,
-            ours.longest_wait,
-            java.grants,
-            java.grants * 100 / all,
-            java.longest_wait,
-            alone.longest_wait
-        ));
-        count += all;
-        let counted = probe.command(&["GET", "counter"]).text();
-        assert_eq!(counted, count.to_string(), "no update is lost");
-        assert!(ours.longest_wait < secs(5), "{:?}", ours.longest_wait);
-        assert!(ours.grants * 10 >= all, "a tenth is ours");
-        assert!(java.grants * javas_part >= all, "Java has its part");
-        eventually_idle(&client).await;
-        client.close().await;
-    }
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let (ours, java) = tokio::join!(churn_rust(&lock, &server, LASTS), churn_java(&jvm, LASTS));
+    let all = ours.grants + java.grants;
+    tell(&format!(
+        "{RUST_TASKS} tasks {} grants, longest wait {:.0?}; {JAVA_THREADS} Java threads {} grants ({} %), longest wait \
+         {:.0?} ({:.0?} when alone)",
+        ours.grants,
+        ours.longest_wait,
+        java.grants,
+        java.grants * 100 / all,
+        java.longest_wait,
+        alone.longest_wait
+    ));
+    count += all;
+    let counted = probe.command(&["GET", "counter"]).text();
+    assert_eq!(counted, count.to_string(), "no update is lost");
+    assert!(ours.longest_wait < secs(5), "{:?}", ours.longest_wait);
+    // Each has more than a quarter as a rule. Java's threads never hold back, and how often in a row they have the lock
+    // before a request of ours comes in between is a race.
+    assert!(ours.grants * 6 >= all, "we have our part");
+    assert!(java.grants * 6 >= all, "Java has its part");
+    eventually_idle(&client).await;
     probe.command(&["DEL", "counter"]);
     nothing_left(&server, []).await;
 }

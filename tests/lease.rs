@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use redlatch::{Client, ErrorKind, LockGuard};
 use redlatch_testkit::{Proxy, Server};
 use support::probe::{
-    calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
+    begin, calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
-use support::{builder, client};
+use support::scene::Scene;
+use support::{builder, client, eventually};
 
 /// A client whose holds end soon if they are not renewed.
 async fn short_leased(server: &Server) -> Client {
@@ -267,6 +268,28 @@ async fn renewal_ends_with_the_last_guard_that_asks_for_it() {
     soon(fixed.lost()).await;
     assert_eq!(kind(fixed.unlock().await), ErrorKind::LeaseLost);
     nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewal_on_its_way_is_the_last_when_its_guard_goes() {
+    let scene = Scene::open(|builder| builder.watchdog_lease(secs(1))).await;
+    let mut probe = scene.server.connection();
+    let lock = scene.client.lock("k");
+    let guard = lock.lock().await.unwrap();
+    drop(lock.lock().await.unwrap().detach());
+    scene.proxy.hold_replies();
+    let mut left = probe.pttl("k");
+    eventually("a renewal", async || {
+        let before = std::mem::replace(&mut left, probe.pttl("k"));
+        left > before
+    })
+    .await;
+    let unlock = begin(guard.unlock());
+    scene.proxy.release_replies();
+    soon(unlock).await.unwrap();
+    // The level that was left to its owner ends with the lease that it has.
+    eventually_free(&scene.server, "k").await;
+    nothing_left(&scene.server, [&scene.client]).await;
 }
 
 #[tokio::test]

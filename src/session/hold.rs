@@ -296,6 +296,18 @@ impl State {
         self.phase == Phase::Ended
     }
 
+    /// A renewal sent at `sent` was confirmed. The guards that it was for may be gone by now.
+    pub(crate) fn renewed(&mut self, sent: Moment, lease: LeaseTime) {
+        self.schedule.confirmed(sent, lease);
+        if self.renewed > 0 {
+            self.schedule.renew(sent, lease, fastrand::f64());
+        }
+    }
+
+    pub(crate) fn unanswered(&mut self, now: Moment, renewing: bool) {
+        self.schedule.unanswered(now, renewing && self.renewed > 0);
+    }
+
     fn is_live(&self, now: Moment) -> bool {
         self.phase == Phase::Held && now < self.schedule.deadline()
     }

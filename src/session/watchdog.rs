@@ -230,9 +230,7 @@ impl Watchdog {
                         continue;
                     }
                     if round == Round::Renew {
-                        let schedule = &mut hold.lock().schedule;
-                        schedule.confirmed(sent, lease);
-                        schedule.renew(sent, lease, fastrand::f64());
+                        hold.lock().renewed(sent, lease);
                     }
                     self.watch(hold);
                 }
@@ -246,7 +244,7 @@ impl Watchdog {
         let now = Moment::now();
         warn!(holds = holds.len(), ?round, after = ?sent.until(now), %error, "renewal failed");
         for hold in holds {
-            hold.lock().schedule.unanswered(now, round == Round::Renew);
+            hold.lock().unanswered(now, round == Round::Renew);
             self.watch(hold);
         }
     }
