@@ -349,6 +349,60 @@ async fn lease_of_java_without_watchdog_ends_for_us() {
     both.nothing_left().await;
 }
 
+#[tokio::test]
+async fn tokens_rise_across_both_sides() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let (ours, java) = (both.client.fenced_lock("k"), both.jvm.fenced_lock("k", 1));
+    let mut last = 0;
+    for _ in 0..5 {
+        assert!(java.lock().await);
+        let javas = java.token().await;
+        assert!(javas > last, "{javas} after {last}");
+        assert!(ours.try_lock().await.unwrap().is_none());
+        let waiter = ours.clone();
+        let waiting = tokio::spawn(async move { waiter.lock().await });
+        assert!(java.unlock().await);
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert!(guard.token().get() > javas);
+        assert!(!java.try_lock().await);
+        assert_eq!(java.token().await, guard.token().get());
+        last = guard.token().get();
+        let javas = java.lock();
+        guard.unlock().await.unwrap();
+        assert!(soon(javas).await);
+        assert!(java.token().await > last);
+        last = java.token().await;
+        assert!(java.unlock().await);
+    }
+    // What Redisson left beside the lock, and we, is its last token.
+    let keys = both.server.connection().keys();
+    assert_eq!(keys, ["redisson_lock_token:{k}"]);
+}
+
+#[tokio::test]
+async fn spin_locks_of_both_sides_exclude_each_other() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let (ours, java) = (both.client.spin_lock("k"), both.jvm.spin_lock("k", 1));
+    for _ in 0..3 {
+        assert!(java.lock().await && java.try_lock().await);
+        assert!(ours.try_lock_for(millis(50)).await.unwrap().is_none());
+        let waiter = ours.clone();
+        let waiting = tokio::spawn(async move { waiter.lock().await });
+        assert!(java.unlock().await && java.unlock().await);
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert!(!java.try_lock().await);
+        let javas = java.lock();
+        guard.unlock().await.unwrap();
+        assert!(soon(javas).await);
+        assert!(java.unlock().await);
+    }
+    both.nothing_left().await;
+}
+
 const JAVA_THREADS: u32 = 8;
 const RUST_TASKS: usize = 16;
 

@@ -82,10 +82,22 @@ impl Jvm {
 
     /// Redisson's `RLock` of this name, in the hands of one of the JVM's threads.
     pub(crate) fn lock(&self, name: &str, thread: u32) -> JavaLock {
+        self.lock_of("reentrant", name, thread)
+    }
+
+    pub(crate) fn fenced_lock(&self, name: &str, thread: u32) -> JavaLock {
+        self.lock_of("fenced", name, thread)
+    }
+
+    pub(crate) fn spin_lock(&self, name: &str, thread: u32) -> JavaLock {
+        self.lock_of("spin", name, thread)
+    }
+
+    fn lock_of(&self, kind: &str, name: &str, thread: u32) -> JavaLock {
         JavaLock {
             jvm: self.clone(),
             thread,
-            lock: format!("reentrant {name}"),
+            lock: format!("{kind} {name}"),
         }
     }
 
@@ -210,6 +222,11 @@ impl JavaLock {
 
     pub(crate) fn is_locked(&self) -> impl Future<Output = bool> + use<> {
         self.ask("locked")
+    }
+
+    /// The last token of a fenced lock.
+    pub(crate) fn token(&self) -> impl Future<Output = u64> + use<> {
+        self.ask("token")
     }
 
     /// Counts a key up under the lock, with a GET and a SET, again and again for so long.

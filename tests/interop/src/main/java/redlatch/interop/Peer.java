@@ -10,6 +10,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RBucket;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
@@ -83,6 +84,8 @@ public final class Peer {
                 return lock.isHeldByCurrentThread();
             case "locked":
                 return lock.isLocked();
+            case "token":
+                return ((RFencedLock) lock).getToken();
             case "churn":
                 RBucket<String> counter = redisson.getBucket(words[5], StringCodec.INSTANCE);
                 return churn(lock, counter, TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[6])));
@@ -96,6 +99,10 @@ public final class Peer {
         switch (kind) {
             case "reentrant":
                 return redisson.getLock(name);
+            case "fenced":
+                return redisson.getFencedLock(name);
+            case "spin":
+                return redisson.getSpinLock(name);
             default:
                 throw new IllegalArgumentException("no kind " + kind);
         }
