@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::lock::fair::FairLock;
 use crate::lock::fenced::FencedLock;
 use crate::lock::handle::{Handle, Target};
 use crate::lock::reentrant::ReentrantLock;
 use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
 use crate::options::{LeaseTime, Settings};
-use crate::protocol::hold_key::{Fencing, Kind};
+use crate::protocol::hold_key::{Fencing, Kind, Line};
 use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
 
@@ -95,6 +96,12 @@ impl Client {
                     .and_then(|ttl| LeaseTime::new(ttl).ok()),
             }))
         }))
+    }
+
+    /// The fair lock of this name. No I/O.
+    #[must_use]
+    pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
+        FairLock::new(self.handle(name.as_ref(), |name| Kind::Fair(Arc::new(Line::new(name)))))
     }
 
     /// The spin lock of this name. No I/O.

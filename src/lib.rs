@@ -4,6 +4,7 @@
 //!
 //! - One owner at a time, which may take the lock again: [`ReentrantLock`], from [`Client::lock`].
 //! - The same, and a store that can refuse what comes too late: [`FencedLock`], from [`Client::fenced_lock`].
+//! - The same, granted in order of arrival over all processes: [`FairLock`], from [`Client::fair_lock`].
 //! - The same where messages do not get through: [`SpinLock`], from [`Client::spin_lock`].
 //!
 //! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
@@ -57,6 +58,7 @@ pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;
+pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::handle::Holder;
 pub use lock::reentrant::ReentrantLock;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use family::{Guard, Lock};
-use redlatch::{Client, ErrorKind, FencedLock, Owner, ReentrantLock, SpinLock};
+use redlatch::{Client, ErrorKind, FairLock, FencedLock, Owner, ReentrantLock, SpinLock};
 use redlatch_testkit::Server;
 use support::polls::Polls;
 use support::probe::{kind, millis, secs, soon};
@@ -31,6 +31,7 @@ macro_rules! table {
     ($($case:ident),* $(,)?) => {
         table!(@kind reentrant, ReentrantLock, $($case),*);
         table!(@kind fenced, FencedLock, $($case),*);
+        table!(@kind fair, FairLock, $($case),*);
         table!(@kind spin, SpinLock, $($case),*);
     };
     (@kind $kind:ident, $lock:ty, $($case:ident),*) => {

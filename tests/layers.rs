@@ -30,6 +30,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::fenced",
             "protocol::hold_key protocol::lock protocol::script",
         ),
+        (
+            "protocol::fair",
+            "protocol::hold_key protocol::lock protocol::script",
+        ),
         ("protocol::verbs", "*"),
         ("protocol::wait", "protocol::answer"),
         ("protocol::renewal", ""),
@@ -45,9 +49,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::baton",
             "session::hold session::queue session::sync",
         ),
+        ("session::grants", "session::hold"),
         (
             "session::reaper",
-            "session::backend session::baton session::hold session::hub session::queue session::sync",
+            "session::backend session::baton session::grants session::hold session::hub session::queue session::sync",
         ),
         (
             "session::watchdog",

@@ -6,7 +6,8 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use redlatch::{
-    Client, ClientBuilder, Error, ErrorKind, Holder, Lease, LockGuard, Owner, ReentrantLock,
+    Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Lease, LockGuard, Owner,
+    ReentrantLock,
 };
 
 fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -37,6 +38,7 @@ fn public_types_move_freely() {
     everything::<ClientBuilder>();
     everything::<Error>();
     everything::<ErrorKind>();
+    everything::<FairLock>();
     everything::<Holder>();
     everything::<Lease>();
     everything::<LockGuard>();
@@ -46,6 +48,7 @@ fn public_types_move_freely() {
     cloned::<Client>();
     cloned::<ClientBuilder>();
     cloned::<Error>();
+    cloned::<FairLock>();
     cloned::<Holder>();
     cloned::<Owner>();
     cloned::<ReentrantLock>();

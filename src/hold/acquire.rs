@@ -24,6 +24,10 @@ const DEAF_POLL: Duration = Duration::from_secs(1);
 /// How standing in line ended.
 enum Turn<'a> {
     Front(SemaphorePermit<'a>),
+    /// The line is on the server.
+    Queue {
+        priority: i32,
+    },
     Granted(LockGuard),
     /// The owner holds the lock by now, through another call.
     Reenter,
@@ -31,7 +35,7 @@ enum Turn<'a> {
 }
 
 /// How the front of the line was left.
-enum Outcome {
+pub(crate) enum Outcome {
     Granted(LockGuard),
     Reenter,
     GaveUp,
@@ -61,6 +65,8 @@ impl Order {
             }
             let turn = if wait.is_single_attempt() {
                 None
+            } else if let Alarm::Queue { priority, .. } = self.alarm {
+                Some(Turn::Queue { priority })
             } else {
                 // From now on, a hold that is given back here may be left for us.
                 in_line.get_or_insert_with(|| queue.stand());
@@ -68,6 +74,9 @@ impl Order {
             };
             let outcome = match turn {
                 None => self.ask_once(&queue).await?,
+                Some(Turn::Queue { priority }) => {
+                    self.in_queue(&queue, &mut wait, priority).await?
+                }
                 Some(Turn::Front(permit)) => {
                     let outcome = self.at_front(&queue, &mut wait).await?;
                     drop(permit);
@@ -268,7 +277,7 @@ impl Order {
     }
 
     /// Pauses after an error that may pass, or gives up with it.
-    async fn pause(&self, wait: &mut Wait, error: Error) -> Result<(), Error> {
+    pub(crate) async fn pause(&self, wait: &mut Wait, error: Error) -> Result<(), Error> {
         if !error.is_passing() {
             return Err(error);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::guard::LockGuard;
 use super::lease::Lease;
@@ -14,6 +14,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
 use crate::protocol::answer::{Acquired, Adopted, Moved, Ttl};
+use crate::protocol::fair;
 use crate::protocol::hold_key::HoldKey;
 use crate::protocol::lock::Take;
 use crate::protocol::script::Call;
@@ -21,6 +22,7 @@ use crate::protocol::wait::Alarm;
 use crate::session::Queue;
 use crate::session::backend::Answer;
 use crate::session::baton::{Baton, Owed, Settled};
+use crate::session::grants::Expected;
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::Asking;
 use crate::session::reaper::Debt;
@@ -42,8 +44,13 @@ pub(crate) struct Attempt<'a> {
     budget: Duration,
     /// There from before the first send until an answer shows that the server has nothing of this hold.
     debt: Option<Debt>,
-    /// A try went unanswered, and may be carried out later than one that was answered.
+    /// A try went unanswered, and may be carried out later than one that was answered; or the hold stands in a queue,
+    /// and may be granted at any time.
     in_doubt: bool,
+    /// The hold has had a place in a queue.
+    placed: bool,
+    /// Where a grant by a release of this process is told, of a hold that stands in a queue.
+    expected: Option<Expected>,
 }
 
 impl<'a> Attempt<'a> {
@@ -66,6 +73,8 @@ impl<'a> Attempt<'a> {
             budget,
             debt: None,
             in_doubt: false,
+            placed: false,
+            expected: None,
         }
     }
 
@@ -93,13 +102,17 @@ impl<'a> Attempt<'a> {
         let call = hold.key.acquire(1, self.order.term.lease(), take);
         let answer = self.run(&call).await?;
         match Acquired::decode(&answer.reply)? {
-            Acquired::Granted { count, token } => {
-                debug!(count, "granted");
-                self.queue.count_streak(false);
-                self.commit(answer.sent, token).map(Attempted::Granted)
-            }
+            Acquired::Granted { count, token } => self.go_on(answer.sent, count, token),
             Acquired::Busy(ttl) => {
                 self.nothing_held();
+                Ok(Attempted::Busy(ttl))
+            }
+            Acquired::Queued { ttl, anew } => {
+                if anew && self.placed {
+                    warn!("the place in the queue was lost; queued again, at the end");
+                }
+                self.placed = true;
+                self.in_doubt = true;
                 Ok(Attempted::Busy(ttl))
             }
             Acquired::Free => {
@@ -119,6 +132,45 @@ impl<'a> Attempt<'a> {
                 Err(Error::wrong_kind(self.order.name.key()))
             }
         }
+    }
+
+    /// Before it stands in a queue: from now on a release of this process may grant the hold.
+    pub(crate) fn expect_grant(&mut self) {
+        self.expected = Some(self.order.anchor.reaper.expect(&self.hold));
+    }
+
+    /// The hold was granted, nobody went on with it, and it is being released: it must not be asked for again.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let expected = self.expected.as_ref();
+        expected.is_some_and(|expected| !expected.stands())
+    }
+
+    /// Waits until a release of this process has moved the lock here.
+    pub(crate) async fn granted(&mut self) -> Result<Attempted, Error> {
+        let Some(expected) = &mut self.expected else {
+            return std::future::pending().await;
+        };
+        let sent = expected.granted().await;
+        self.go_on(sent, 1, None)
+    }
+
+    /// Where the owner is told that it is first in the queue, and the lock is free.
+    pub(crate) fn channel(&self) -> Arc<str> {
+        fair::channel(&self.hold.key)
+    }
+
+    /// The server has granted the hold, by a request sent at `sent`, unless it was given up here meanwhile.
+    fn go_on(&mut self, sent: Moment, count: u64, token: Option<u64>) -> Result<Attempted, Error> {
+        if self
+            .expected
+            .take()
+            .is_some_and(|expected| !expected.claim())
+        {
+            return Ok(Attempted::Yielded);
+        }
+        debug!(count, "granted");
+        self.queue.count_streak(false);
+        self.commit(sent, token).map(Attempted::Granted)
     }
 
     /// Moves the lock here from a hold of this process that was given back; `streak` is how often in a row that was

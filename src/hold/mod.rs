@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod attempt;
 pub(crate) mod guard;
+pub(crate) mod in_queue;
 pub(crate) mod lease;
 pub(crate) mod level;
 pub(crate) mod order;

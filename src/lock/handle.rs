@@ -214,6 +214,14 @@ impl Handle {
             .or_else(|_| Err(Error::wrong_kind(self.name()?.key())))
     }
 
+    /// Stands in a queue on the server; the higher priority waits ahead.
+    pub(crate) fn queues(&mut self, priority: i32) {
+        self.alarm = Alarm::Queue {
+            poll_cap: self.anchor.settings.poll_cap,
+            priority,
+        };
+    }
+
     /// Asks after such pauses, instead of listening for messages.
     pub(crate) fn pauses(&mut self, backoff: Backoff) {
         self.alarm = Alarm::Pauses {

@@ -1,5 +1,6 @@
 //! The lock family and which one to choose.
 
+pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod handle;
 pub(crate) mod reentrant;

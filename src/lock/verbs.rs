@@ -23,8 +23,8 @@ macro_rules! verbs {
 
             /// Takes the lock, for as long as it takes.
             ///
-            /// Waits behind the other waiters of this process, and is woken by the unlock of whoever holds the
-            /// lock. An owner that holds the lock already takes it again at once.
+            /// Waits in line, and is woken by the unlock of whoever holds the lock. An owner that holds the lock
+            /// already takes it again at once.
             ///
             /// # Errors
             ///

@@ -38,6 +38,11 @@ pub(crate) enum Acquired {
         token: Option<u64>,
     },
     Busy(Ttl),
+    /// Of a fair lock: there is a place in the queue, `anew` if there was none before. The TTL is known to the first.
+    Queued {
+        ttl: Ttl,
+        anew: bool,
+    },
     Free,
     Exhausted,
     /// The tokens of a fenced lock are used up.
@@ -74,11 +79,15 @@ pub(crate) enum Moved {
 }
 
 /// The answer to a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
     /// The lock is free, and so many subscribers were told.
     Freed {
         told: u64,
+    },
+    /// Of a fair lock: it is with the hold of this number, which waited for it in this client.
+    Moved {
+        number: Box<str>,
     },
     Kept,
     Absent,
@@ -138,6 +147,15 @@ impl Acquired {
         "spent",
         "wrong_kind",
     ];
+    #[cfg(test)]
+    pub(crate) const FAIR_TAGS: &[&str] = &[
+        "granted",
+        "queued",
+        "waiting",
+        "busy",
+        "exhausted",
+        "wrong_kind",
+    ];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
@@ -147,6 +165,10 @@ impl Acquired {
             }),
             Some(("spent", [])) => Ok(Self::Spent),
             Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
+            Some((tag @ ("queued" | "waiting"), &[Reply::Integer(millis)])) => Ok(Self::Queued {
+                ttl: Ttl::from_millis(millis),
+                anew: tag == "queued",
+            }),
             Some(("free", [])) => Ok(Self::Free),
             Some(("exhausted", [])) => Ok(Self::Exhausted),
             Some(("wrong_kind", [])) => Ok(Self::WrongKind),
@@ -208,11 +230,18 @@ impl Moved {
 impl Released {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["released", "kept", "absent"];
+    #[cfg(test)]
+    pub(crate) const FAIR_TAGS: &[&str] = &["released", "moved", "kept", "absent"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
             Some(("released", &[Reply::Integer(told)])) => Ok(Self::Freed {
                 told: unsigned(told),
+            }),
+            // Of a fair lock, where only the first in the queue is told.
+            Some(("released", [])) => Ok(Self::Freed { told: 0 }),
+            Some(("moved", [Reply::Text(number)])) => Ok(Self::Moved {
+                number: number.as_str().into(),
             }),
             Some(("kept", [Reply::Integer(_)])) => Ok(Self::Kept),
             Some(("absent", [])) => Ok(Self::Absent),
@@ -327,6 +356,8 @@ mod tests {
             Reply::List(vec![]),
             Reply::List(vec![Reply::Text("granted".into())]),
             Reply::List(vec![Reply::Text("busy".into()), Reply::Text("soon".into())]),
+            Reply::List(vec![Reply::Text("queued".into())]),
+            Reply::List(vec![Reply::Text("moved".into()), Reply::Nil]),
             Reply::List(vec![
                 Reply::Text("held".into()),
                 Reply::Integer(1),

@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     Spin,
     /// A reentrant lock with a token for each hold.
     Fenced(Arc<Fencing>),
+    /// A reentrant lock that is granted in order of arrival.
+    Fair(Arc<Line>),
 }
 
 /// Where a fenced lock keeps its tokens.
@@ -23,6 +25,14 @@ pub(crate) struct Fencing {
     pub(crate) key: Box<str>,
     /// How long the last token is remembered; without end if nothing is said.
     pub(crate) ttl: Option<LeaseTime>,
+}
+
+/// Where a fair lock keeps those that wait for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) queue: Box<str>,
+    pub(crate) scores: Box<str>,
+    pub(crate) places: Box<str>,
 }
 
 /// Which scripts renew and check a hold: holds of one shape share a request.
@@ -34,7 +44,7 @@ pub(crate) enum Shape {
 impl Kind {
     pub(crate) fn shape(&self) -> Shape {
         match self {
-            Self::Reentrant | Self::Spin | Self::Fenced(_) => Shape::Hash,
+            Self::Reentrant | Self::Spin | Self::Fenced(_) | Self::Fair(_) => Shape::Hash,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::protocol::hold_key::HoldKey;
 use crate::protocol::script::{self, Arg, Call};
 
 /// What Redisson publishes on an unlock.
-const UNLOCKED: i64 = 0;
+pub(crate) const UNLOCKED: i64 = 0;
 pub(crate) const PUBLISH: &str = "PUBLISH";
 /// Tells nobody.
 pub(crate) const SILENT: &str = "";
@@ -18,12 +18,16 @@ pub(crate) const SILENT: &str = "";
 pub(crate) enum Take {
     Free,
     JoinOnly,
+    /// Of a fair lock: stand in the queue until it is this owner's turn.
+    Stand {
+        priority: i32,
+    },
 }
 
 impl From<Take> for Arg<'_> {
     fn from(take: Take) -> Self {
         Self::Text(match take {
-            Take::Free => "take",
+            Take::Free | Take::Stand { .. } => "take",
             Take::JoinOnly => "join",
         })
     }

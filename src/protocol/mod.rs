@@ -1,6 +1,7 @@
 //! What is said to the server, what it answers, and what follows from it. No I/O and no clock: time is passed in.
 
 pub(crate) mod answer;
+pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod hold_key;
 pub(crate) mod lock;

@@ -59,6 +59,9 @@ scripts! {
     FENCED_ACQUIRE = "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
     FENCED_MOVE = "fenced_move" Arity::Fixed { keys: 3, args: 11 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 1, args: 0 };
+    FAIR_ACQUIRE = "fair_acquire" Arity::Fixed { keys: 5, args: 8 };
+    FAIR_RELEASE = "fair_release" Arity::Fixed { keys: 5, args: 6 };
+    FAIR_FORCE_RELEASE = "fair_force_release" Arity::Fixed { keys: 3, args: 2 };
 }
 
 /// An argument of a script.
@@ -186,6 +189,9 @@ mod tests {
             (&FENCED_ACQUIRE, answer::Acquired::FENCED_TAGS),
             (&FENCED_MOVE, answer::Moved::FENCED_TAGS),
             (&FENCED_TOKEN, answer::Token::TAGS),
+            (&FAIR_ACQUIRE, answer::Acquired::FAIR_TAGS),
+            (&FAIR_RELEASE, answer::Released::FAIR_TAGS),
+            (&FAIR_FORCE_RELEASE, answer::ForceReleased::TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {

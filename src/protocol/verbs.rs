@@ -3,16 +3,21 @@
 use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
-use crate::protocol::fenced;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
 use crate::protocol::lock::{self, Donor, PUBLISH, SILENT, Take};
 use crate::protocol::script::Call;
+use crate::protocol::{fair, fenced};
 
 impl HoldKey {
     pub(crate) fn acquire(&self, share: u32, lease: LeaseTime, take: Take) -> Call<'_> {
         match &self.kind {
             Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, take),
             Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, take),
+            Kind::Fair(line) => match take {
+                Take::JoinOnly => lock::acquire(self, share, lease, take),
+                Take::Free => fair::acquire(self, line, lease, None),
+                Take::Stand { priority } => fair::acquire(self, line, lease, Some(priority)),
+            },
         }
     }
 
@@ -21,7 +26,10 @@ impl HoldKey {
     }
 
     pub(crate) fn release(&self, share: u32) -> Call<'_> {
-        lock::release(self, share, self.kind.publish())
+        match &self.kind {
+            Kind::Fair(line) => fair::release(self, line, share),
+            kind => lock::release(self, share, kind.publish()),
+        }
     }
 
     /// Moves the lock here from a hold of this process that is given back. With `yield_beyond`, frees it instead if
@@ -33,7 +41,9 @@ impl HoldKey {
         yield_beyond: Option<u64>,
     ) -> Call<'a> {
         match &self.kind {
-            Kind::Reentrant | Kind::Spin => lock::take_from(self, old, lease, yield_beyond),
+            Kind::Reentrant | Kind::Spin | Kind::Fair(_) => {
+                lock::take_from(self, old, lease, yield_beyond)
+            }
             Kind::Fenced(fencing) => fenced::take_from(self, fencing, old, lease, yield_beyond),
         }
     }
@@ -62,7 +72,7 @@ impl HoldKey {
     /// Reads the token of this hold, if its kind has one.
     pub(crate) fn token(&self) -> Option<Call<'_>> {
         match &self.kind {
-            Kind::Reentrant | Kind::Spin => None,
+            Kind::Reentrant | Kind::Spin | Kind::Fair(_) => None,
             Kind::Fenced(fencing) => Some(fenced::token(fencing)),
         }
     }
@@ -90,7 +100,10 @@ impl Shape {
 impl Kind {
     /// Frees a lock whoever holds it.
     pub(crate) fn force_release<'a>(&'a self, name: &'a LockName) -> Call<'a> {
-        lock::force_release(name, self.publish())
+        match self {
+            Self::Fair(line) => fair::force_release(name, line),
+            kind => lock::force_release(name, kind.publish()),
+        }
     }
 
     /// What the server records of a lock.
@@ -101,7 +114,7 @@ impl Kind {
     /// The command that tells waiters of a release.
     fn publish(&self) -> &'static str {
         match self {
-            Self::Reentrant | Self::Fenced(_) => PUBLISH,
+            Self::Reentrant | Self::Fenced(_) | Self::Fair(_) => PUBLISH,
             Self::Spin => SILENT,
         }
     }
@@ -111,7 +124,7 @@ impl Kind {
 mod tests {
     use super::*;
     use crate::owner::Owner;
-    use crate::protocol::hold_key::Fencing;
+    use crate::protocol::hold_key::{Fencing, Line};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -121,12 +134,20 @@ mod tests {
             key: "t".into(),
             ttl: None,
         };
-        for kind in [Kind::Reentrant, Kind::Spin, Kind::Fenced(Arc::new(fencing))] {
-            let name = LockName::new("", "k").unwrap();
-            let key = HoldKey::new(name, kind, "c", &Owner::unique(), 1);
+        let name = LockName::new("", "k").unwrap();
+        for kind in [
+            Kind::Reentrant,
+            Kind::Spin,
+            Kind::Fenced(Arc::new(fencing)),
+            Kind::Fair(Arc::new(Line::new(&name))),
+        ] {
+            drop(kind.force_release(&name));
+            let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
             let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
             let calls = [
                 key.acquire(1, lease, Take::Free),
+                key.acquire(1, lease, Take::JoinOnly),
+                key.acquire(1, lease, Take::Stand { priority: -1 }),
                 key.reenter(2, lease),
                 key.release(0),
                 key.take_from(&key, lease, Some(1)),

@@ -259,6 +259,11 @@ impl Hold {
         state.levels == 1 && state.guards == 1
     }
 
+    /// Whether this process ever had it.
+    pub(crate) fn was_granted(&self) -> bool {
+        self.lock().phase != Phase::Pending
+    }
+
     /// Granted, not ended, and its lease can be trusted.
     pub(crate) fn is_live(&self) -> bool {
         self.lock().is_live(Moment::now())

@@ -95,6 +95,13 @@ impl Hub {
         channel.map_or(0, |channel| channel.state.borrow().news)
     }
 
+    /// How many messages have come in on a channel, if all that are published there arrive.
+    pub(crate) fn reception(&self, name: &str) -> Option<u64> {
+        let channels = self.lock();
+        let state = *channels.get(name)?.state.borrow();
+        state.heard.then_some(state.news)
+    }
+
     /// How many channels are subscribed to.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()

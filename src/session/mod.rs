@@ -2,6 +2,7 @@
 
 pub(crate) mod backend;
 pub(crate) mod baton;
+pub(crate) mod grants;
 pub(crate) mod hold;
 pub(crate) mod hub;
 pub(crate) mod queue;
@@ -179,7 +180,10 @@ impl fmt::Debug for Session {
             .field("client_id", &self.client_id)
             .field("locks", &self.queues.len())
             .field("holds", &self.watchdog.len())
-            .field("waiting", &self.queues.in_line())
+            .field(
+                "waiting",
+                &(self.queues.in_line() + self.reaper.in_queues()),
+            )
             .field("channels", &self.hub.len())
             .finish_non_exhaustive()
     }
@@ -227,6 +231,7 @@ async fn serve(session: Arc<Session>, hub: AbortOnDropHandle<()>, mut collector:
     }
     session.closing.cancel();
     session.lose_all();
+    session.reaper.leave_queues();
     let started = Moment::now();
     // A release has its own time-out; this is one, and time for a connection that broke to come back.
     collector

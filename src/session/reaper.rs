@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 
 use super::backend::Backend;
 use super::baton::{Baton, Handover, Owed, Settled};
+use super::grants::{Expected, Grants};
 use super::hold::{Hold, Release};
 use super::hub::Hub;
 use super::queue::{self, Courtesy, Queues, Settling};
@@ -27,8 +28,15 @@ const QUIET_TRIPS: u32 = 3;
 const SHORTEST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(100);
 
+/// How long a waiter that was granted the lock by a release may take to go on with it. Futures that share a task with
+/// the releaser may not be polled, and the others in the queue may not wait for them.
+const GRANT_LIES: Duration = Duration::from_secs(1);
+
 /// The queue of one lock, with the batons that are left there.
 pub(crate) type QueueRef = queue::QueueRef<Baton<Debt>>;
+
+/// The turn to ask the server for an owner's first level.
+pub(crate) type Asking<'a> = queue::Asking<'a, Baton<Debt>>;
 
 /// The way to the reaper. Sending never blocks, and does nothing once the reaper has ended.
 #[derive(Clone, Debug)]
@@ -39,6 +47,7 @@ struct Shared {
     debts: mpsc::UnboundedSender<Overdue>,
     queues: Arc<Queues<Baton<Debt>>>,
     hub: Arc<Hub>,
+    grants: Arc<Grants>,
     runtime: Spawner,
 }
 
@@ -71,11 +80,50 @@ impl Reaper {
         });
     }
 
+    /// From now on, a release in this client may move the lock to this hold.
+    pub(crate) fn expect(&self, hold: &Arc<Hold>) -> Expected {
+        self.0.grants.expect(hold)
+    }
+
+    /// A release sent at `sent` has moved the lock to the hold of this number.
+    fn granted(&self, number: Box<str>, sent: Moment) {
+        // Else whoever waited has left, and owes a release of its own.
+        if self.0.grants.tell(&number, sent) {
+            let reaper = self.clone();
+            self.0.runtime.spawn(async move {
+                sleep(GRANT_LIES).await;
+                if let Some(hold) = reaper.0.grants.give_up(&number) {
+                    debug!(lock = %hold.key.name.key(), owner = %hold.owner, "granted, and not taken: released");
+                    reaper.owe(hold);
+                }
+            });
+        }
+    }
+
+    /// How many holds stand in queues on the server, or ask for a place.
+    pub(crate) fn in_queues(&self) -> usize {
+        self.0.grants.len()
+    }
+
+    /// Leaves every queue on the server.
+    pub(crate) fn leave_queues(&self) {
+        for hold in self.0.grants.give_up_all() {
+            self.owe(hold);
+        }
+    }
+
+    /// Has whatever the server has of a hold released in the background.
+    fn owe(&self, hold: Arc<Hold>) {
+        let queue = self.0.queues.enter(hold.key.name.key());
+        drop(Debt::new(hold, queue, self));
+    }
+
     /// Brings the server's record of a hold to the levels that it has here.
     async fn settle(&self, backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
         let _turn = hold.turn.lock().await;
         // Guards that go at the same time owe one release, and whoever comes first pays it for all.
-        if hold.release() == Release::Done {
+        // One that was never granted here may have been asked for again since.
+        if hold.release() == Release::Done && hold.was_granted() {
             return Ok(Settled::Done);
         }
         let keep = hold.levels();
@@ -95,6 +143,11 @@ impl Reaper {
             Released::Freed { told } => {
                 note(Release::Done);
                 self.give_way(hold, told, heard, answer.sent);
+                Ok(Settled::Done)
+            }
+            Released::Moved { number } => {
+                note(Release::Done);
+                self.granted(number, answer.sent);
                 Ok(Settled::Done)
             }
             Released::Kept => {
@@ -191,6 +244,7 @@ pub(crate) fn new(
         debts: sender,
         queues,
         hub,
+        grants: Arc::default(),
         runtime,
     }));
     (

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use redlatch::{
-    Client, Error, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner, ReentrantLock,
-    SpinLock,
+    Client, Error, FairLock, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner,
+    ReentrantLock, SpinLock,
 };
 
 /// A lock of one name, of whatever kind.
@@ -130,6 +130,14 @@ lock!(
     lock,
     "lock_acquire",
     "lock_release",
+    true
+);
+lock!(
+    FairLock,
+    LockGuard,
+    fair_lock,
+    "fair_acquire",
+    "fair_release",
     true
 );
 lock!(

@@ -1,0 +1,191 @@
+-- Takes the lock for one owner if it is that owner's turn; else gives the owner a place in the queue, or keeps it.
+-- A place that nobody has asked for within 3 seconds is given up by whoever comes upon it at the front.
+-- What a grant costs does not depend on how many wait. What a new place costs depends on how many it overtakes.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
+-- KEYS[3] the queue, a list of owner fields
+-- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
+-- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, and what
+--         its companion field has before the owner field
+-- ARGV[1] owner field
+-- ARGV[2] companion field of this client and owner
+-- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[4] lease, in milliseconds
+-- ARGV[5] try or wait: leave the queue alone, or stand in it
+-- ARGV[6] priority: a new place is behind the last one with the same or a higher priority
+-- ARGV[7] message to publish
+-- ARGV[8] publish command, PUBLISH or SPUBLISH
+-- Returns granted, hold count: the lease is no shorter than before, and the place is given up
+-- Returns queued, TTL in milliseconds: there is a new place; the TTL is the lock's for the first in the queue, else -1
+-- Returns waiting, TTL in milliseconds: the same place as before; the TTL as above
+-- Returns busy, TTL in milliseconds or -1 for none: held by somebody else, or somebody else's turn (try only)
+-- Returns exhausted: the hold count would pass its maximum
+-- Returns wrong_kind: the key is no lock of this shape
+-- Publishes the message on the channel of the first in the queue when the lock is free and it has not taken it
+
+local STALE, PLACE, DAY = 3000, 300000, 86400000
+
+local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
+local total, companion = found[1], found[2]
+if found[3] or total and not string.find(total, '^%d+$') then
+  return {'wrong_kind'}
+end
+
+local last = redis.call('LINDEX', KEYS[3], -1)
+local now, places = 0, {}
+if last or ARGV[5] == 'wait' then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+if last then
+  places = redis.call('HMGET', KEYS[5], ARGV[1], last)
+end
+local client = string.sub(ARGV[2], 1, #ARGV[2] - #ARGV[1])
+local mine, others, asked = nil, '', nil
+for line in string.gmatch(places[1] or '', '[^\n]+') do
+  local number, seen, priority, whose = string.match(line, '^(h%x+) %d+ (%d+) (%-?%d+) (%S+)$')
+  seen = tonumber(seen) or 0
+  if whose == client then
+    mine = {number = number, priority = priority}
+  elseif now - seen < STALE then
+    others = others .. line .. '\n'
+  end
+  asked = math.max(asked or 0, seen)
+end
+
+-- The place of an owner goes with the last client that waits for it.
+local function leave()
+  redis.call('HDEL', KEYS[5], ARGV[1])
+  if others ~= '' then
+    redis.call('HSET', KEYS[5], ARGV[1], others)
+  else
+    redis.call('ZREM', KEYS[4], ARGV[1])
+    redis.call('LREM', KEYS[3], 1, ARGV[1])
+  end
+end
+
+local number, share = string.match(companion or '', '^(h%x+):(%d+)$')
+if total and (not companion or number == ARGV[3]) then
+  local before = tonumber(share or 0)
+  local after = tonumber(total) - before + 1
+  -- Java counts holds in an int.
+  if after > 2147483647 then
+    return {'exhausted'}
+  end
+  if mine then
+    leave()
+  end
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':1')
+  redis.call('HINCRBY', KEYS[1], ARGV[1], 1 - before)
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  end
+  return {'granted', after}
+end
+
+-- The first in the queue, after those that are dead are taken out.
+local function first()
+  while true do
+    local field = redis.call('LINDEX', KEYS[3], 0)
+    if not field or field == ARGV[1] then
+      return field
+    end
+    local places = redis.call('HGET', KEYS[5], field)
+    if not places and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now then
+      return field
+    end
+    for seen in string.gmatch(places or '', 'h%x+ %d+ (%d+) ') do
+      if now - tonumber(seen) < STALE then
+        return field
+      end
+    end
+    redis.call('LPOP', KEYS[3])
+    redis.call('ZREM', KEYS[4], field)
+    redis.call('HDEL', KEYS[5], field)
+  end
+end
+
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl == -2 then
+  local field = last and first()
+  if not field or field == ARGV[1] then
+    if field then
+      leave()
+    end
+    redis.call('HSET', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3] .. ':1')
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+    return {'granted', 1}
+  end
+  redis.call(ARGV[8], KEYS[2] .. ':' .. field, ARGV[7])
+end
+if ARGV[5] == 'try' then
+  return {'busy', ttl}
+end
+
+local line = table.concat({ARGV[3], ARGV[4], string.format('%.0f', now), ARGV[6], client}, ' ') .. '\n'
+local ends = string.format('%.0f', now + 2 * DAY)
+
+local score = asked and tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]))
+local stands = score and (not mine or mine.priority == ARGV[6])
+if stands then
+  -- A score keeps its distance from the clock. Each grant in Java brings every score nearer by a PLACE, and every
+  -- place too; so it never comes near enough to be taken for dead.
+  score = score + math.max(0, now - (asked or now))
+  if score < now + PLACE or redis.call('ZCARD', KEYS[4]) ~= redis.call('LLEN', KEYS[3]) then
+    stands = redis.call('LPOS', KEYS[3], ARGV[1])
+    score = math.max(score, now + ((stands or 0) + 1) * PLACE)
+  end
+end
+if stands then
+  -- A server that is out of memory refuses a script at its first write only, and never a PEXPIREAT.
+  redis.call('PEXPIREAT', KEYS[3], ends)
+  redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, now + DAY)), ARGV[1])
+  redis.call('PEXPIREAT', KEYS[4], ends)
+  redis.call('HSET', KEYS[5], ARGV[1], others .. line)
+  redis.call('PEXPIREAT', KEYS[5], ends)
+  if first() ~= ARGV[1] then
+    ttl = -1
+  end
+  if mine and mine.number == ARGV[3] then
+    return {'waiting', ttl}
+  end
+  return {'queued', ttl}
+end
+
+if asked then
+  redis.call('LREM', KEYS[3], 0, ARGV[1])
+  last = redis.call('LINDEX', KEYS[3], -1)
+  places[2] = last and redis.call('HGET', KEYS[5], last)
+end
+local ahead, theirs, overtaken = last, places[2], 0
+while ahead and tonumber(string.match(theirs or '', '^h%x+ %d+ %d+ (%-?%d+) ') or 0) < tonumber(ARGV[6]) do
+  overtaken = overtaken + 1
+  ahead = redis.call('LINDEX', KEYS[3], -1 - overtaken)
+  theirs = ahead and redis.call('HGET', KEYS[5], ahead)
+end
+local length
+if overtaken == 0 then
+  length = redis.call('RPUSH', KEYS[3], ARGV[1])
+elseif ahead then
+  length = redis.call('LINSERT', KEYS[3], 'AFTER', ahead, ARGV[1])
+else
+  length = redis.call('LPUSH', KEYS[3], ARGV[1])
+end
+score = now + math.max(0, ttl) + (length - overtaken) * PLACE
+if ahead then
+  score = math.max(score, (tonumber(redis.call('ZSCORE', KEYS[4], ahead)) or 0) + PLACE)
+  ttl = -1
+end
+local added = redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, now + DAY)), ARGV[1])
+if added == 0 and redis.call('ZCARD', KEYS[4]) < length then
+  -- The places were lost, but not the queue.
+  redis.call('LREM', KEYS[3], 1, ARGV[1])
+end
+redis.call('HSET', KEYS[5], ARGV[1], others .. line)
+if not places[2] then
+  for i = 3, 5 do
+    redis.call('PEXPIREAT', KEYS[i], ends)
+  end
+end
+return {'queued', ttl}

@@ -1,0 +1,29 @@
+-- Frees the lock whoever holds it, and wakes the first in the queue.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
+-- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
+-- KEYS[3] the queue, a list of owner fields
+-- ARGV[1] message to publish
+-- ARGV[2] publish command, PUBLISH or SPUBLISH
+-- Returns released: somebody held it
+-- Returns free: nobody held it
+-- Returns wrong_kind: the key is no lock of this shape
+-- Publishes the message on the channel of the first in the queue when the lock becomes free
+
+local fields = redis.call('HGETALL', KEYS[1])
+if #fields == 0 then
+  return {'free'}
+end
+for i = 1, #fields, 2 do
+  local field, value = fields[i], fields[i + 1]
+  local counted = string.sub(field, 1, 1) == '|' or string.find(value, '^%d+$')
+  if field == 'mode' or not counted then
+    return {'wrong_kind'}
+  end
+end
+redis.call('DEL', KEYS[1])
+local first = redis.call('LINDEX', KEYS[3], 0)
+if first then
+  redis.call(ARGV[2], KEYS[2] .. ':' .. first, ARGV[1])
+end
+return {'released'}

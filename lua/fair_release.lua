@@ -1,0 +1,124 @@
+-- Brings one hold down to a lower share; when no level is left, moves the lock to the first in the queue if it waits in
+-- this client, else frees the lock and wakes the first. Of a hold that was not granted, gives up the place.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
+-- KEYS[3] the queue, a list of owner fields
+-- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
+-- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, and what
+--         its companion field has before the owner field
+-- ARGV[1] owner field
+-- ARGV[2] companion field of this client and owner
+-- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[4] share to keep, in levels
+-- ARGV[5] message to publish
+-- ARGV[6] publish command, PUBLISH or SPUBLISH
+-- Returns released: the lock is free
+-- Returns moved, hold number: the lock is with a hold of this client that waited for it
+-- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is unchanged
+-- Returns absent: this hold is not there any more; its place in the queue, if it had one, is given up
+-- Publishes the message on the channel of the first in the queue when the lock becomes free, or is free when the first
+-- has left
+
+local STALE = 3000
+
+local now
+local function clock()
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Takes one line out of the places of an owner. The owner's place goes with the last of them that lives.
+local function leave(field, places, line)
+  local others = ''
+  for other in string.gmatch(places, '[^\n]+') do
+    if other ~= line and now - (tonumber(string.match(other, '^h%x+ %d+ (%d+) ')) or 0) < STALE then
+      others = others .. other .. '\n'
+    end
+  end
+  redis.call('HDEL', KEYS[5], field)
+  if others ~= '' then
+    redis.call('HSET', KEYS[5], field, others)
+  else
+    redis.call('ZREM', KEYS[4], field)
+    redis.call('LREM', KEYS[3], 1, field)
+  end
+end
+
+-- The first in the queue, after those that are dead are taken out; with its places, and the line among them of this
+-- client if it waits here.
+local function first()
+  local field = redis.call('LINDEX', KEYS[3], 0)
+  if not field then
+    return
+  end
+  clock()
+  while field do
+    local places = redis.call('HGET', KEYS[5], field)
+    local alive = not places and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now
+    for line in string.gmatch(places or '', '[^\n]+') do
+      local seen, client = string.match(line, '^h%x+ %d+ (%d+) %-?%d+ (%S+)$')
+      if seen and now - tonumber(seen) < STALE then
+        if string.sub(client .. field, 1, 38) == string.sub(ARGV[2], 1, 38) then
+          return field, places, line
+        end
+        alive = true
+      end
+    end
+    if alive then
+      return field
+    end
+    redis.call('LPOP', KEYS[3])
+    redis.call('ZREM', KEYS[4], field)
+    redis.call('HDEL', KEYS[5], field)
+    field = redis.call('LINDEX', KEYS[3], 0)
+  end
+end
+
+local function wake(field)
+  if field then
+    redis.call(ARGV[6], KEYS[2] .. ':' .. field, ARGV[5])
+  end
+end
+
+local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
+local number, recorded = string.match(found[2] or '', '^(h%x+):(%d+)$')
+if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
+  local places = redis.call('HGET', KEYS[5], ARGV[1]) or ''
+  for line in string.gmatch(places, '[^\n]+') do
+    if string.match(line, '^h%x+') == ARGV[3] then
+      clock()
+      leave(ARGV[1], places, line)
+      if redis.call('EXISTS', KEYS[1]) == 0 then
+        wake(first())
+      end
+    end
+  end
+  return {'absent'}
+end
+local total, share, keep = tonumber(found[1]), tonumber(recorded), tonumber(ARGV[4])
+if keep >= share then
+  return {'kept', total}
+end
+
+local left = math.max(total - share + keep, keep)
+if left > 0 then
+  -- A server that is out of memory refuses a script at its first write only, and never an HDEL or a DEL.
+  redis.call('HDEL', KEYS[1], ARGV[2])
+  if keep > 0 then
+    redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+  end
+  redis.call('HINCRBY', KEYS[1], ARGV[1], string.format('%.0f', left - total))
+  return {'kept', left}
+end
+redis.call('DEL', KEYS[1])
+local field, places, line = first()
+if not line then
+  wake(field)
+  return {'released'}
+end
+local heir, lease, client = string.match(line, '^(h%x+) (%d+) %d+ %-?%d+ (%S+)$')
+leave(field, places, line)
+redis.call('HSET', KEYS[1], field, 1, client .. field, heir .. ':1')
+redis.call('PEXPIRE', KEYS[1], lease)
+return {'moved', heir}

@@ -1,0 +1,500 @@
+//! The fair lock: who gets it in which order, and what a waiter that dies, leaves or sleeps costs the others.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use redlatch::{Client, FairLock, LockGuard, Owner};
+use redlatch_testkit::{Connection, Proxy, Server};
+use support::probe::{begin, calls, calls_of, millis, nothing_left, reset_calls, secs, soon};
+use support::{builder, client, eventually, sha};
+use tokio::task::JoinHandle;
+
+const QUEUE: &str = "redisson_lock_queue:{k}";
+const SCORES: &str = "redisson_lock_timeout:{k}";
+const PLACES: &str = "redlatch_lock_places:{k}";
+
+/// Tells this program that it is a worker: the server's port, and for each waiter its sections and priority.
+const PART: &str = "REDLATCH_TEST_FAIR";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a process of its own, started by the other tests here"]
+async fn worker() {
+    let part = env::var(PART).expect("started by a test");
+    let mut words = part.split(' ');
+    let url = format!("redis://127.0.0.1:{}", words.next().unwrap());
+    let client = Client::connect(url).await.unwrap();
+    let waiters = words.map(|waiter| {
+        let (sections, priority) = waiter.split_once('@').unwrap();
+        let sections: u32 = sections.parse().unwrap();
+        let lock = client.fair_lock("k").priority(priority.parse().unwrap());
+        tokio::spawn(async move {
+            for _ in 0..sections {
+                lock.lock().await.unwrap().unlock().await.unwrap();
+            }
+        })
+    });
+    for waiter in waiters.collect::<Vec<_>>() {
+        waiter.await.unwrap();
+    }
+    client.close().await;
+}
+
+/// A process of waiters, killed on drop.
+struct Worker(Child);
+
+impl Worker {
+    /// One with so many sections and such a priority for each waiter.
+    fn start(server: &Server, waiters: &[(u32, i32)]) -> Self {
+        let mut part = server.port().to_string();
+        for (sections, priority) in waiters {
+            part += &format!(" {sections}@{priority}");
+        }
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["worker", "--exact", "--ignored"])
+            .env(PART, part)
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    fn ends(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Everything that a server runs, in its order.
+struct Monitor(BufReader<TcpStream>);
+
+impl Monitor {
+    fn start(server: &Server) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        stream.set_read_timeout(Some(secs(30))).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut monitor = Self(BufReader::new(stream));
+        assert_eq!(monitor.line(), "+OK");
+        monitor
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a line in time");
+        line.trim_end().to_owned()
+    }
+
+    /// The words of the commands that scripts have run up to a word that was sent by hand.
+    fn until(mut self, end: &str) -> Vec<Vec<String>> {
+        let mut commands = Vec::new();
+        loop {
+            let line = self.line();
+            if line.contains(end) {
+                return commands;
+            }
+            if line.contains(" lua] ") {
+                let words = line.split('"').skip(1).step_by(2);
+                commands.push(words.map(str::to_owned).collect());
+            }
+        }
+    }
+}
+
+/// Who was granted the lock though somebody else was to be first, by what the server ran; and how many grants there
+/// were to waiters.
+fn inversions(commands: &[Vec<String>]) -> (Vec<String>, usize) {
+    // Owner field and priority, in the order in which they came.
+    let mut waiting: Vec<(String, i32)> = Vec::new();
+    let (mut wrong, mut grants) = (Vec::new(), 0);
+    for command in commands {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        match words[..] {
+            ["RPUSH" | "LPUSH", QUEUE, field] | ["LINSERT", QUEUE, _, _, field] => {
+                waiting.push((field.to_owned(), 0));
+            }
+            ["HSET", PLACES, field, line] => {
+                let priority = line.split(' ').nth(3).unwrap().parse().unwrap();
+                let entry = waiting.iter_mut().find(|(waiter, _)| waiter == field);
+                entry.expect("a place has an entry").1 = priority;
+            }
+            ["HSET", "k", field, "1", ..] => {
+                // The first of the highest; `max_by_key` gives the last of equals.
+                let next = waiting.iter().rev().max_by_key(|(_, priority)| *priority);
+                if let Some((expected, _)) = next {
+                    grants += 1;
+                    if expected != field {
+                        wrong.push(format!("{field} before {expected}: {waiting:?}"));
+                    }
+                }
+                waiting.retain(|(waiter, _)| waiter != field);
+            }
+            _ => {}
+        }
+    }
+    (wrong, grants)
+}
+
+/// The same lock for somebody else.
+fn stranger(lock: &FairLock) -> FairLock {
+    lock.clone().owned_by(&Owner::unique())
+}
+
+/// A task that waits for its own owner, once it has its place.
+async fn waiting(server: &Server, lock: &FairLock) -> JoinHandle<LockGuard> {
+    let before = queue(&mut server.connection());
+    let lock = stranger(lock);
+    let waiter = tokio::spawn(async move { lock.lock().await.unwrap() });
+    queued(server, before + 1).await;
+    waiter
+}
+
+fn queue(probe: &mut Connection) -> i64 {
+    probe.command(&["LLEN", QUEUE]).int()
+}
+
+async fn queued(server: &Server, waiters: i64) {
+    let mut probe = server.connection();
+    eventually("the waiters have their places", async || {
+        queue(&mut probe) == waiters
+    })
+    .await;
+}
+
+#[test]
+fn processes_are_served_in_the_order_in_which_the_server_saw_them() {
+    let server = Server::start();
+    let monitor = Monitor::start(&server);
+    let workers: Vec<_> = (0..5)
+        .map(|_| Worker::start(&server, &[(30, 0); 4]))
+        .collect();
+    workers.into_iter().for_each(Worker::ends);
+    server.connection().command(&["ECHO", "all-have-ended"]);
+    let (wrong, grants) = inversions(&monitor.until("all-have-ended"));
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(grants >= 500, "{grants} of 600 grants were waited for");
+    assert_eq!(server.connection().keys(), Vec::<String>::new());
+}
+
+#[test]
+fn higher_priorities_of_all_processes_are_served_first() {
+    let server = Server::start();
+    let monitor = Monitor::start(&server);
+    let waiters: Vec<_> = [0, 5, -5].into_iter().flat_map(|p| [(20, p); 4]).collect();
+    let workers: Vec<_> = waiters
+        .chunks(6)
+        .map(|waiters| Worker::start(&server, waiters))
+        .collect();
+    workers.into_iter().for_each(Worker::ends);
+    server.connection().command(&["ECHO", "all-have-ended"]);
+    let (wrong, grants) = inversions(&monitor.until("all-have-ended"));
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(grants > 150, "{grants} of 240 grants were waited for");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_waiter_at_the_front_costs_seconds() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let mut first = Worker::start(&server, &[(1, 0)]);
+    queued(&server, 1).await;
+    let next = waiting(&server, &lock).await;
+
+    first.0.kill().unwrap();
+    let killed = Instant::now();
+    held.unlock().await.unwrap();
+    let guard = soon(next).await.unwrap();
+    assert!(killed.elapsed() < secs(5), "{:?}", killed.elapsed());
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_to_a_waiter_of_this_process_sends_no_message() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let mut probe = server.connection();
+    let mut held = stranger(&lock).lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..20 {
+        waiters.push(waiting(&server, &lock).await);
+    }
+    reset_calls(&mut probe);
+    let started = Instant::now();
+    for waiter in waiters {
+        held.unlock().await.unwrap();
+        held = soon(waiter).await.unwrap();
+    }
+    // Else each would learn of it when it asks again, after half a second on average.
+    let took = started.elapsed();
+    assert!(took < secs(3), "{took:?}");
+    let calls = calls(&mut probe);
+    assert!(!calls.contains_key("publish"), "{calls:?}");
+    held.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_wakes_the_first_in_another_process() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let held = one.fair_lock("k").lock().await.unwrap();
+    let first = waiting(&server, &two.fair_lock("k")).await;
+    let mut probe = server.connection();
+    eventually("it listens", async || probe.channels().len() == 1).await;
+    let mut fastest = secs(10);
+    let mut held = Some(held);
+    let mut first = Some(first);
+    for _ in 0..5 {
+        let released = Instant::now();
+        held.take().unwrap().unlock().await.unwrap();
+        held = Some(soon(first.take().unwrap()).await.unwrap());
+        fastest = fastest.min(released.elapsed());
+        first = Some(waiting(&server, &one.fair_lock("k")).await);
+        held.take().unwrap().unlock().await.unwrap();
+        held = Some(soon(first.take().unwrap()).await.unwrap());
+        first = Some(waiting(&server, &two.fair_lock("k")).await);
+    }
+    // Without the message it would be the time to ask again, about a second.
+    assert!(fastest < millis(300), "{fastest:?}");
+    held.take().unwrap().unlock().await.unwrap();
+    soon(first.take().unwrap())
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    nothing_left(&server, [&one, &two]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_gives_up_harms_nobodys_place() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let first = waiting(&server, &lock).await;
+    let dropped = waiting(&server, &lock).await;
+    let late = stranger(&lock);
+    let late = tokio::spawn(async move { late.try_lock_for(secs(1)).await.unwrap() });
+    queued(&server, 3).await;
+    let last = waiting(&server, &lock).await;
+
+    dropped.abort();
+    assert!(soon(late).await.unwrap().is_none());
+    queued(&server, 2).await;
+    held.unlock().await.unwrap();
+    let guard = soon(first).await.unwrap();
+    assert!(!last.is_finished());
+    guard.unlock().await.unwrap();
+    soon(last).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_that_is_granted_while_it_leaves_gives_the_lock_back() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    for _ in 0..50 {
+        let held = stranger(&lock).lock().await.unwrap();
+        let leaving = waiting(&server, &lock).await;
+        let next = waiting(&server, &lock).await;
+        let unlock = tokio::spawn(held.unlock());
+        leaving.abort();
+        unlock.await.unwrap().unwrap();
+        drop(leaving.await);
+        soon(next).await.unwrap().unlock().await.unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_that_nobody_polls_holds_nobody_up() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let asleep = stranger(&lock);
+    let mut asleep = begin(asleep.lock());
+    queued(&server, 1).await;
+    let next = waiting(&server, &lock).await;
+    held.unlock().await.unwrap();
+    soon(next).await.unwrap().unlock().await.unwrap();
+    // It queues again when it is polled.
+    let guard = soon(asleep.as_mut()).await.unwrap();
+    assert!(!guard.is_lost());
+    guard.unlock().await.unwrap();
+    drop(asleep);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holder_that_dies_is_followed_by_the_first_when_its_lease_ends() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (dying, client) = (
+        builder(proxy.url()).build().await.unwrap(),
+        client(&server).await,
+    );
+    let held = dying.fair_lock("k").lease(secs(2)).lock().await.unwrap();
+    proxy.black_hole(true);
+    let started = Instant::now();
+    let first = waiting(&server, &client.fair_lock("k")).await;
+    let second = waiting(&server, &client.fair_lock("k")).await;
+    let guard = soon(first).await.unwrap();
+    let took = started.elapsed();
+    assert!(took > secs(1) && took < millis(2_500), "{took:?}");
+    assert!(!second.is_finished());
+    guard.unlock().await.unwrap();
+    soon(second).await.unwrap().unlock().await.unwrap();
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grant_whose_answer_is_lost_reaches_its_waiter_all_the_same() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url()).build().await.unwrap();
+    let lock = client.fair_lock("k");
+    // The server knows the scripts from here on.
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    let held = lock.lock().await.unwrap();
+    let first = waiting(&server, &lock).await;
+    proxy.cut_reply_to(sha("fair_release"));
+    held.unlock().await.unwrap();
+    assert!(!proxy.cut_reply_armed());
+    let guard = soon(first).await.unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn place_that_was_taken_away_is_entered_again() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let waiter = waiting(&server, &lock).await;
+    let mut probe = server.connection();
+    let field = probe.command(&["LPOP", QUEUE]).text();
+    probe.command(&["ZREM", SCORES, &field]);
+    queued(&server, 1).await;
+    held.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_wait_keeps_its_place_and_asks_about_once_a_second() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let waiter = waiting(&server, &lock).await;
+    let mut probe = server.connection();
+    let field = probe.command(&["LINDEX", QUEUE, "0"]).text();
+    eventually("it listens", async || probe.channels().len() == 1).await;
+    reset_calls(&mut probe);
+    // Longer than a place lasts that nobody asks for.
+    tokio::time::sleep(millis(4_500)).await;
+    let asked = calls_of(&mut probe, "evalsha");
+    assert!((3..=8).contains(&asked), "{asked} requests");
+    // Whoever comes now takes the dead out.
+    let second = waiting(&server, &lock).await;
+    assert_eq!(probe.command(&["LINDEX", QUEUE, "0"]).text(), field);
+    held.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unlock().await.unwrap();
+    soon(second).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_nests_and_its_calls_share_one_place() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let mine = stranger(&lock);
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            let mine = mine.clone();
+            tokio::spawn(async move { mine.lock().await.unwrap() })
+        })
+        .collect();
+    queued(&server, 1).await;
+    let other = waiting(&server, &lock).await;
+    held.unlock().await.unwrap();
+    let mut guards = Vec::new();
+    for call in calls {
+        guards.push(soon(call).await.unwrap());
+    }
+    assert_eq!(mine.hold_count().await.unwrap(), 3);
+    assert!(!other.is_finished());
+    guards.push(soon(mine.lock()).await.unwrap());
+    assert!(lock.try_lock().await.unwrap().is_none());
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    soon(other).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_by_force_grants_the_first() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let waiter = waiting(&server, &lock).await;
+    assert!(lock.force_unlock().await.unwrap());
+    assert!(held.is_lost());
+    soon(waiter).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn detached_hold_of_a_named_owner_is_adopted_elsewhere() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let owner = Owner::named("request 7");
+    let guard = one.fair_lock("k").owned_by(&owner).lock().await.unwrap();
+    let waiter = waiting(&server, &one.fair_lock("k")).await;
+    drop(guard.detach());
+    let adopted = two.fair_lock("k").owned_by(&owner).adopt().await.unwrap();
+    adopted.expect("it is held").unlock().await.unwrap();
+    soon(waiter).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&one, &two]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_client_leaves_the_queue() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let held = one.fair_lock("k").lock().await.unwrap();
+    let lock = two.fair_lock("k");
+    let waiter = tokio::spawn(async move { lock.lock().await.map(drop) });
+    queued(&server, 1).await;
+    two.close().await;
+    assert!(waiter.await.unwrap().is_err());
+    assert_eq!(queue(&mut server.connection()), 0);
+    held.unlock().await.unwrap();
+    nothing_left(&server, [&one]).await;
+}

@@ -1,0 +1,679 @@
+//! The scripts of the fair lock alone: the queue that they keep, for themselves and for Redisson.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+use std::time::Duration;
+
+use redlatch_testkit::{Connection, Reply, Server};
+
+const ACQUIRE: &str = include_str!("../lua/fair_acquire.lua");
+const RELEASE: &str = include_str!("../lua/fair_release.lua");
+const FORCE_RELEASE: &str = include_str!("../lua/fair_force_release.lua");
+
+const CHANNEL: &str = "redisson_lock__channel:{k}";
+const QUEUE: &str = "redisson_lock_queue:{k}";
+const SCORES: &str = "redisson_lock_timeout:{k}";
+const PLACES: &str = "redlatch_lock_places:{k}";
+
+const HERE: &str = "00000000-0000-4000-8000-000000000001";
+const THERE: &str = "00000000-0000-4000-8000-000000000002";
+const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
+
+const LEASE: i64 = 30_000;
+/// What Redisson takes off every score when it grants a lock that was waited for without limit.
+const PLACE: i64 = 300_000;
+const DAY: i64 = 86_400_000;
+
+/// One acquisition of some client.
+#[derive(Clone)]
+struct Hold {
+    field: String,
+    companion: String,
+    number: String,
+    priority: i32,
+}
+
+impl Hold {
+    fn new(client: &str, owner: u64) -> Self {
+        let field = format!("{client}:{owner}");
+        Self {
+            companion: format!("|{field}"),
+            number: format!("h{owner:016x}"),
+            field,
+            priority: 0,
+        }
+    }
+
+    fn named(client: &str, name: &str, number: u64) -> Self {
+        Self {
+            field: name.to_owned(),
+            companion: format!("|{client}:{name}"),
+            number: format!("h{number:016x}"),
+            priority: 0,
+        }
+    }
+
+    fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+}
+
+/// A server with a fair lock `k`.
+struct Bench {
+    server: Server,
+    probe: Connection,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let server = Server::start();
+        let probe = server.connection();
+        Self { server, probe }
+    }
+
+    fn eval(&mut self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
+        let count = keys.len().to_string();
+        let call = [&["EVAL", script, &count], keys, args].concat();
+        self.probe.command(&call)
+    }
+
+    fn acquire(&mut self, hold: &Hold, mode: &str) -> Reply {
+        let (lease, priority) = (LEASE.to_string(), hold.priority.to_string());
+        self.eval(
+            ACQUIRE,
+            &["k", CHANNEL, QUEUE, SCORES, PLACES],
+            &[
+                &hold.field,
+                &hold.companion,
+                &hold.number,
+                &lease,
+                mode,
+                &priority,
+                "0",
+                "PUBLISH",
+            ],
+        )
+    }
+
+    /// The tag of the answer to a hold that waits.
+    fn wait(&mut self, hold: &Hold) -> String {
+        tag(self.acquire(hold, "wait"))
+    }
+
+    fn release(&mut self, hold: &Hold) -> Reply {
+        self.eval(
+            RELEASE,
+            &["k", CHANNEL, QUEUE, SCORES, PLACES],
+            &[
+                &hold.field,
+                &hold.companion,
+                &hold.number,
+                "0",
+                "0",
+                "PUBLISH",
+            ],
+        )
+    }
+
+    fn queue(&mut self) -> Vec<String> {
+        let fields = self.probe.command(&["LRANGE", QUEUE, "0", "-1"]);
+        fields.array().iter().map(Reply::text).collect()
+    }
+
+    /// How far from now a score is, in milliseconds.
+    fn distance(&mut self, field: &str) -> i64 {
+        let score: f64 = self
+            .probe
+            .command(&["ZSCORE", SCORES, field])
+            .text()
+            .parse()
+            .unwrap();
+        score as i64 - self.now()
+    }
+
+    fn now(&mut self) -> i64 {
+        let time = self.probe.command(&["TIME"]).array();
+        let part = |at: usize| time[at].text().parse::<i64>().unwrap();
+        part(0) * 1_000 + part(1) / 1_000
+    }
+
+    /// Puts an entry into the queue as Redisson writes it.
+    fn enqueue_java(&mut self, field: &str, distance: i64) {
+        let score = (self.now() + distance).to_string();
+        self.probe.command(&["ZADD", SCORES, &score, field]);
+        self.probe.command(&["RPUSH", QUEUE, field]);
+    }
+
+    fn shift_score(&mut self, field: &str, millis: i64) {
+        self.probe
+            .command(&["ZINCRBY", SCORES, &millis.to_string(), field]);
+    }
+
+    /// Has a waiter look as if it had not asked for so long.
+    fn age(&mut self, hold: &Hold, millis: i64) {
+        let line = self.probe.command(&["HGET", PLACES, &hold.field]).text();
+        let mut parts: Vec<_> = line.trim_end().split(' ').map(str::to_owned).collect();
+        parts[2] = (parts[2].parse::<i64>().unwrap() - millis).to_string();
+        let line = parts.join(" ") + "\n";
+        self.probe.command(&["HSET", PLACES, &hold.field, &line]);
+    }
+
+    fn holder(&mut self) -> Vec<String> {
+        let hash = self.probe.hgetall("k");
+        hash.into_keys().collect()
+    }
+
+    fn is_held_by(&mut self, hold: &Hold) -> bool {
+        let hash = self.probe.hgetall("k");
+        hash.get(&hold.field).map(String::as_str) == Some("1")
+            && hash.get(&hold.companion) == Some(&format!("{}:1", hold.number))
+    }
+}
+
+fn tag(reply: Reply) -> String {
+    reply.array()[0].text()
+}
+
+fn answer(tag: &str, number: i64) -> Reply {
+    Reply::Array(vec![Reply::Text(tag.into()), Reply::Int(number)])
+}
+
+fn moved(to: &Hold) -> Reply {
+    let parts = ["moved", &to.number];
+    Reply::Array(parts.map(|part| Reply::Text(part.into())).to_vec())
+}
+
+fn absent() -> Reply {
+    Reply::Array(vec![Reply::Text("absent".into())])
+}
+
+fn released() -> Reply {
+    Reply::Array(vec![Reply::Text("released".into())])
+}
+
+fn fields(holds: &[&Hold]) -> Vec<String> {
+    holds.iter().map(|hold| hold.field.clone()).collect()
+}
+
+#[test]
+fn free_lock_is_taken_and_given_back_without_a_trace_of_a_queue() {
+    let mut bench = Bench::new();
+    let hold = Hold::new(HERE, 1);
+    for mode in ["wait", "try"] {
+        assert_eq!(bench.acquire(&hold, mode), answer("granted", 1));
+        assert_eq!(bench.probe.keys(), ["k"]);
+        assert!(bench.is_held_by(&hold));
+        assert_eq!(bench.release(&hold), released());
+        assert!(bench.probe.keys().is_empty());
+    }
+}
+
+#[test]
+fn a_try_never_queues_and_never_overtakes() {
+    let mut bench = Bench::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    bench.wait(&a);
+    assert_eq!(tag(bench.acquire(&c, "try")), "busy");
+    assert!(bench.queue().is_empty());
+    bench.wait(&b);
+    bench.probe.command(&["DEL", "k"]);
+    assert_eq!(bench.acquire(&c, "try"), answer("busy", -2));
+    assert_eq!(bench.queue(), fields(&[&b]));
+    assert_eq!(bench.acquire(&b, "try"), answer("granted", 1));
+    assert_eq!(bench.probe.keys(), ["k"]);
+}
+
+#[test]
+fn release_moves_the_lock_to_the_first_of_this_client_in_order_of_arrival() {
+    let mut bench = Bench::new();
+    let holds: Vec<_> = (1..=5).map(|owner| Hold::new(HERE, owner)).collect();
+    assert_eq!(bench.wait(&holds[0]), "granted");
+    for hold in &holds[1..] {
+        assert_eq!(bench.wait(hold), "queued");
+        assert_eq!(bench.wait(hold), "waiting");
+    }
+    for pair in holds.windows(2) {
+        assert_eq!(bench.release(&pair[0]), moved(&pair[1]));
+        assert!(bench.is_held_by(&pair[1]));
+        assert_eq!(bench.holder().len(), 2);
+        assert!(bench.probe.pttl("k") > LEASE - 5_000);
+        assert_eq!(bench.release(&pair[0]), absent(), "a repeated release");
+        assert!(bench.is_held_by(&pair[1]));
+    }
+    assert_eq!(bench.release(&holds[4]), released());
+    assert!(bench.probe.keys().is_empty());
+}
+
+#[test]
+fn release_wakes_the_first_of_another_client_and_nobody_else() {
+    let mut bench = Bench::new();
+    let (a, b, c) = (Hold::new(HERE, 1), Hold::new(THERE, 2), Hold::new(HERE, 3));
+    for hold in [&a, &b, &c] {
+        bench.wait(hold);
+    }
+    let channels = [&b, &c].map(|hold| format!("{CHANNEL}:{}", hold.field));
+    let mut messages = bench.server.connection().into_subscriber(&channels);
+    assert_eq!(bench.release(&a), released());
+    let heard = messages.next(Duration::from_secs(5));
+    assert_eq!(heard, Some((channels[0].clone(), "0".to_owned())));
+    assert_eq!(messages.next(Duration::from_millis(50)), None);
+    assert!(!bench.probe.exists("k"));
+
+    // Free, and still nobody's but the first one's; whoever comes wakes it again.
+    assert_eq!(bench.acquire(&c, "wait"), answer("waiting", -1));
+    assert_eq!(
+        messages.next(Duration::from_secs(5)).unwrap().0,
+        channels[0]
+    );
+    assert_eq!(bench.wait(&b), "granted");
+    assert_eq!(bench.queue(), fields(&[&c]));
+}
+
+#[test]
+fn only_the_first_is_told_how_long_the_lock_is_held() {
+    let mut bench = Bench::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    bench.wait(&a);
+    let ttl = bench.acquire(&b, "wait").array()[1].int();
+    assert!(ttl > LEASE - 5_000 && ttl <= LEASE, "{ttl}");
+    assert_eq!(bench.acquire(&c, "wait"), answer("queued", -1));
+}
+
+#[test]
+fn higher_priorities_go_ahead_and_arrival_decides_between_equals() {
+    let mut bench = Bench::new();
+    let priorities = [0, -1, 5, 0, 5, -1, 2, 0];
+    let holds: Vec<_> = (2..)
+        .zip(priorities)
+        .map(|(owner, priority)| Hold::new(HERE, owner).priority(priority))
+        .collect();
+    let holder = Hold::new(HERE, 1);
+    bench.wait(&holder);
+    for hold in &holds {
+        assert_eq!(bench.wait(hold), "queued");
+    }
+    let mut expected: Vec<_> = holds.iter().collect();
+    expected.sort_by_key(|hold| -hold.priority);
+    assert_eq!(bench.queue(), fields(&expected));
+
+    bench.enqueue_java(JAVA, PLACE);
+    let late = Hold::new(HERE, 20).priority(1);
+    bench.wait(&late);
+    let queue = bench.queue();
+    let at = |field: &str| queue.iter().position(|entry| entry == field).unwrap();
+    assert!(at(&late.field) > at(&holds[6].field), "behind priority 2");
+    assert!(at(&late.field) < at(JAVA), "Java's count as 0");
+
+    // Another priority is another place.
+    let raised = holds[1].clone().priority(9);
+    assert_eq!(bench.wait(&raised), "queued");
+    assert_eq!(bench.queue()[0], raised.field);
+    assert_eq!(bench.queue().len(), holds.len() + 2);
+}
+
+#[test]
+fn a_hold_takes_one_place_however_often_it_asks_and_loses_it_when_it_gives_up() {
+    let mut bench = Bench::new();
+    let [a, b, c, d] = [1, 2, 3, 4].map(|owner| Hold::new(HERE, owner));
+    for hold in [&a, &b, &c, &d] {
+        bench.wait(hold);
+        bench.wait(hold);
+    }
+    let before = bench.distance(&d.field);
+    assert_eq!(bench.release(&c), absent());
+    assert_eq!(bench.queue(), fields(&[&b, &d]));
+    assert!((bench.distance(&d.field) - before).abs() < 5_000);
+
+    // A late leave of another attempt changes nothing.
+    let mut late = d.clone();
+    late.number = "hffffffffffffffff".to_owned();
+    assert_eq!(bench.release(&late), absent());
+    assert_eq!(bench.queue(), fields(&[&b, &d]));
+    assert_eq!(bench.wait(&d), "waiting");
+
+    assert_eq!(bench.release(&b), absent());
+    assert_eq!(bench.release(&d), absent());
+    assert_eq!(
+        bench.probe.keys(),
+        ["k"],
+        "the keys go with the last waiter"
+    );
+}
+
+#[test]
+fn the_first_that_gives_up_a_free_lock_wakes_the_next() {
+    let mut bench = Bench::new();
+    let (a, b, c) = (Hold::new(HERE, 1), Hold::new(THERE, 2), Hold::new(THERE, 3));
+    for hold in [&a, &b, &c] {
+        bench.wait(hold);
+    }
+    bench.release(&a);
+    let channel = format!("{CHANNEL}:{}", c.field);
+    let mut messages = bench.server.connection().into_subscriber(&[channel]);
+    bench.release(&b);
+    assert!(messages.next(Duration::from_secs(5)).is_some());
+    assert_eq!(bench.wait(&c), "granted");
+}
+
+#[test]
+fn a_waiter_that_has_not_asked_for_seconds_is_passed_over() {
+    let mut bench = Bench::new();
+    let [a, dead, c, d] = [1, 2, 3, 4].map(|owner| Hold::new(HERE, owner));
+    for hold in [&a, &dead, &c, &d] {
+        bench.wait(hold);
+    }
+    bench.age(&dead, 2_000);
+    bench.wait(&d);
+    assert_eq!(bench.queue().len(), 3, "two seconds are nothing");
+    bench.age(&dead, 2_000);
+    assert_eq!(bench.release(&a), moved(&c));
+    assert_eq!(bench.queue(), fields(&[&d]));
+
+    // Whoever keeps a place takes the dead one before it out.
+    bench.age(&d, 4_000);
+    let (e, f) = (Hold::new(THERE, 5), Hold::new(THERE, 6));
+    bench.wait(&e);
+    bench.wait(&f);
+    bench.wait(&f);
+    assert_eq!(bench.queue(), fields(&[&e, &f]));
+    // So does whoever comes upon a free lock, and wakes the next.
+    bench.age(&e, 4_000);
+    bench.probe.command(&["DEL", "k"]);
+    let g = Hold::new(HERE, 7);
+    let channel = format!("{CHANNEL}:{}", f.field);
+    let mut messages = bench.server.connection().into_subscriber(&[channel]);
+    assert_eq!(bench.acquire(&g, "try"), answer("busy", -2));
+    assert!(messages.next(Duration::from_secs(5)).is_some());
+    assert_eq!(bench.wait(&f), "granted");
+
+    // It was alive after all, and gets a place at the end.
+    bench.wait(&g);
+    assert_eq!(bench.wait(&e), "queued");
+    assert_eq!(bench.queue(), fields(&[&g, &e]));
+}
+
+#[test]
+fn a_holder_takes_its_lock_again_without_queueing() {
+    let mut bench = Bench::new();
+    let (a, b) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    bench.wait(&a);
+    bench.wait(&b);
+    assert_eq!(bench.acquire(&a, "wait"), answer("granted", 1), "a repeat");
+    assert_eq!(bench.queue(), fields(&[&b]));
+
+    let mut newer = a.clone();
+    newer.number = "hffffffffffffffff".to_owned();
+    assert_eq!(
+        bench.wait(&newer),
+        "queued",
+        "another hold of the same owner"
+    );
+    assert_eq!(bench.release(&a), moved(&b));
+    assert_eq!(bench.release(&b), moved(&newer));
+    assert_eq!(bench.release(&a), absent(), "late");
+    assert!(bench.is_held_by(&newer));
+}
+
+#[test]
+fn two_clients_that_wait_under_one_name_share_a_place_until_both_have_gone() {
+    let mut bench = Bench::new();
+    let holder = Hold::new(HERE, 1);
+    let (here, there) = (
+        Hold::named(HERE, "request 7", 2),
+        Hold::named(THERE, "request 7", 3),
+    );
+    let last = Hold::new(HERE, 4);
+    for hold in [&holder, &here, &there, &last] {
+        bench.wait(hold);
+    }
+    assert_eq!(bench.queue(), fields(&[&here, &last]));
+    assert_eq!(bench.wait(&here), "waiting");
+    bench.release(&here);
+    assert_eq!(bench.queue(), fields(&[&there, &last]));
+    bench.wait(&here);
+
+    assert_eq!(bench.release(&holder), moved(&here));
+    assert!(bench.is_held_by(&here));
+    assert_eq!(bench.acquire(&there, "wait"), answer("granted", 2), "joins");
+    assert_eq!(bench.queue(), fields(&[&last]));
+    assert_eq!(bench.release(&here), answer("kept", 1));
+    assert_eq!(bench.release(&there), released());
+    assert_eq!(bench.wait(&last), "granted");
+
+    // So it is if the first of them finds the lock free.
+    bench.wait(&here);
+    bench.wait(&there);
+    bench.probe.command(&["DEL", "k"]);
+    assert_eq!(bench.wait(&here), "granted");
+    assert_eq!(bench.queue(), fields(&[&there]));
+    assert_eq!(bench.acquire(&there, "wait"), answer("granted", 2));
+    assert_eq!(bench.probe.keys(), ["k"]);
+}
+
+#[test]
+fn scores_have_the_size_that_redisson_builds_on() {
+    let mut bench = Bench::new();
+    let holds: Vec<_> = (1..=4).map(|owner| Hold::new(HERE, owner)).collect();
+    bench.wait(&holds[0]);
+    for (place, hold) in (1..).zip(&holds[1..]) {
+        bench.wait(hold);
+        let expected = LEASE + place * PLACE;
+        let distance = bench.distance(&hold.field);
+        assert!((distance - expected).abs() < 5_000, "{distance} at {place}");
+    }
+    // Behind an hour of Redisson's, that hour comes on top, and nothing comes more than a day from now.
+    bench.enqueue_java(JAVA, 3_600_000);
+    let behind = Hold::new(HERE, 8);
+    bench.wait(&behind);
+    assert!(bench.distance(&behind.field) >= 3_600_000 + PLACE - 5_000);
+    bench
+        .probe
+        .command(&["ZADD", SCORES, "9e15", &behind.field]);
+    let last = Hold::new(HERE, 9);
+    bench.wait(&last);
+    let distance = bench.distance(&last.field);
+    assert!((distance - DAY).abs() < 5_000, "{distance}");
+}
+
+#[test]
+fn time_and_grants_in_java_leave_a_waiter_alive_to_redisson() {
+    let mut bench = Bench::new();
+    let (holder, waiter) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    bench.wait(&holder);
+    for n in 1..=3 {
+        bench.enqueue_java(&format!("{JAVA}{n}"), LEASE + n * PLACE);
+    }
+    bench.wait(&waiter);
+    bench.release(&holder);
+    let before = bench.distance(&waiter.field);
+
+    // Minutes pass: to the server, its clock and what it has of a waiter move apart.
+    for _ in 0..100 {
+        bench.shift_score(&waiter.field, -2_900);
+        bench.age(&waiter, 2_900);
+        assert_eq!(bench.wait(&waiter), "waiting");
+    }
+    let after = bench.distance(&waiter.field);
+    assert!((after - before).abs() < 5_000, "{before} became {after}");
+
+    for n in 1..=3 {
+        bench.probe.command(&["LPOP", QUEUE]);
+        bench
+            .probe
+            .command(&["ZREM", SCORES, &format!("{JAVA}{n}")]);
+        for field in bench.queue() {
+            bench.shift_score(&field, -PLACE);
+        }
+        let left = bench.distance(&waiter.field);
+        assert!(left > PLACE - 5_000, "{left} after {n} grants");
+    }
+    assert_eq!(bench.wait(&waiter), "granted");
+}
+
+#[test]
+fn a_score_that_came_too_near_is_put_right_by_its_place() {
+    let mut bench = Bench::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    for hold in [&a, &b, &c] {
+        bench.wait(hold);
+    }
+    bench.shift_score(&c.field, -LEASE - 2 * PLACE);
+    assert_eq!(bench.wait(&c), "waiting");
+    let distance = bench.distance(&c.field);
+    assert!((distance - 2 * PLACE).abs() < 5_000, "{distance}");
+}
+
+#[test]
+fn entries_of_redisson_are_judged_by_its_own_rule() {
+    let mut bench = Bench::new();
+    let (holder, waiter) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    bench.wait(&holder);
+    bench.enqueue_java(JAVA, PLACE);
+    bench.wait(&waiter);
+    let channel = format!("{CHANNEL}:{JAVA}");
+    let mut messages = bench.server.connection().into_subscriber(&[channel]);
+    assert_eq!(bench.release(&holder), released());
+    assert!(messages.next(Duration::from_secs(5)).is_some());
+    assert_eq!(bench.wait(&waiter), "waiting", "Java's turn");
+
+    bench.shift_score(JAVA, -PLACE - 1);
+    assert_eq!(bench.wait(&waiter), "granted", "Java's is dead");
+    assert_eq!(bench.probe.keys(), ["k"]);
+
+    // A release passes over a dead one too.
+    bench.enqueue_java(JAVA, -1);
+    bench.wait(&holder);
+    assert_eq!(bench.release(&waiter), moved(&holder));
+    bench.wait(&waiter);
+    assert_eq!(bench.release(&holder), moved(&waiter));
+
+    // Without a score nobody in Java would ever take it out.
+    bench.probe.command(&["RPUSH", QUEUE, JAVA]);
+    assert_eq!(bench.release(&waiter), released());
+    assert_eq!(bench.wait(&holder), "granted");
+    assert_eq!(bench.probe.keys(), ["k"]);
+}
+
+#[test]
+fn a_waiter_that_was_thrown_out_queues_again_at_the_end() {
+    let mut bench = Bench::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    for hold in [&a, &b, &c] {
+        bench.wait(hold);
+    }
+    bench.probe.command(&["LPOP", QUEUE]);
+    bench.probe.command(&["ZREM", SCORES, &b.field]);
+    assert_eq!(bench.wait(&b), "queued");
+    assert_eq!(bench.queue(), fields(&[&c, &b]));
+
+    // Any part of the queue may be evicted.
+    for gone in [QUEUE, SCORES, PLACES] {
+        bench.probe.command(&["DEL", gone]);
+        for hold in [&c, &b, &c, &b] {
+            bench.wait(hold);
+        }
+        assert_eq!(bench.queue(), fields(&[&c, &b]), "without {gone}");
+        assert_eq!(bench.probe.command(&["ZCARD", SCORES]).int(), 2);
+    }
+}
+
+#[test]
+fn the_queue_ends_in_one_piece() {
+    let mut bench = Bench::new();
+    let (a, b) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    bench.wait(&a);
+    for _ in 0..2 {
+        bench.wait(&b);
+        let left = [QUEUE, SCORES, PLACES].map(|key| bench.probe.pttl(key));
+        assert!(left[0] > 2 * DAY - 5_000, "{left:?}");
+        assert!(left.iter().all(|ms| left[0] - ms < 1_000), "{left:?}");
+    }
+}
+
+#[test]
+fn a_server_out_of_memory_keeps_places_and_moves_the_lock_on() {
+    let mut bench = Bench::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    bench.wait(&a);
+    bench.wait(&b);
+    bench.probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = bench.acquire(&c, "wait");
+    assert!(
+        matches!(&refused, Reply::Error(error) if error.contains("OOM")),
+        "{refused:?}"
+    );
+    assert_eq!(bench.queue(), fields(&[&b]));
+    assert_eq!(bench.wait(&b), "waiting");
+    assert_eq!(bench.release(&a), moved(&b));
+    assert_eq!(bench.release(&b), released());
+    assert!(bench.probe.keys().is_empty());
+}
+
+#[test]
+fn a_hash_of_another_shape_is_not_a_lock() {
+    let mut bench = Bench::new();
+    let hold = Hold::new(HERE, 1);
+    bench.probe.command(&["HSET", "k", "mode", "read"]);
+    assert_eq!(tag(bench.acquire(&hold, "wait")), "wrong_kind");
+    bench.probe.command(&["HDEL", "k", "mode"]);
+    bench.probe.command(&["HSET", "k", &hold.field, "many"]);
+    assert_eq!(tag(bench.acquire(&hold, "wait")), "wrong_kind");
+    assert_eq!(
+        tag(bench.eval(FORCE_RELEASE, &["k", CHANNEL, QUEUE], &["0", "PUBLISH"])),
+        "wrong_kind"
+    );
+    assert_eq!(bench.probe.keys(), ["k"]);
+}
+
+#[test]
+fn release_by_force_wakes_the_first() {
+    let mut bench = Bench::new();
+    let (a, b) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    let force = |bench: &mut Bench| {
+        tag(bench.eval(FORCE_RELEASE, &["k", CHANNEL, QUEUE], &["0", "PUBLISH"]))
+    };
+    assert_eq!(force(&mut bench), "free");
+    bench.wait(&a);
+    bench.wait(&b);
+    let channel = format!("{CHANNEL}:{}", b.field);
+    let mut messages = bench.server.connection().into_subscriber(&[channel]);
+    assert_eq!(force(&mut bench), "released");
+    assert!(messages.next(Duration::from_secs(5)).is_some());
+    assert_eq!(bench.release(&a), absent());
+    assert_eq!(bench.wait(&b), "granted");
+}
+
+#[test]
+fn a_grant_costs_the_same_with_4_waiters_as_with_64() {
+    let mut bench = Bench::new();
+    let mut cost = |waiters: u64| {
+        let holds: Vec<_> = (0..=waiters).map(|owner| Hold::new(HERE, owner)).collect();
+        for hold in &holds {
+            bench.wait(hold);
+        }
+        bench.probe.command(&["CONFIG", "RESETSTAT"]);
+        // Each hands on, and queues again.
+        for turn in 0..64 {
+            let at = turn % holds.len();
+            assert_eq!(
+                bench.release(&holds[at]),
+                moved(&holds[(at + 1) % holds.len()])
+            );
+            assert_eq!(bench.wait(&holds[at]), "queued");
+        }
+        let stats = bench.probe.command(&["INFO", "commandstats"]).text();
+        let calls = |line: &str| {
+            let calls = line.strip_prefix("cmdstat_")?.split_once(":calls=")?.1;
+            calls.split(',').next()?.parse::<u64>().ok()
+        };
+        let total: u64 = stats.lines().filter_map(calls).sum();
+        bench.probe.command(&["FLUSHALL"]);
+        assert!(!stats.contains("cmdstat_lpos"), "{stats}");
+        total
+    };
+    assert_eq!(cost(4), cost(64));
+}
