@@ -9,10 +9,11 @@
 mod java;
 mod support;
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use java::{Churned, Jvm, tell};
-use redlatch::{Client, Error, ErrorKind, LockGuard, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::Server;
 use support::probe::{
     NEVER, acquiring, begin, calls_of, eventually_heard, kind, millis, nothing_left, reset_calls,
@@ -500,4 +501,83 @@ async fn threads_and_tasks_share_a_counter_and_their_turns() {
     eventually_idle(&client).await;
     probe.command(&["DEL", "counter"]);
     nothing_left(&server, []).await;
+}
+
+/// Waits until so many stand in the queue of the fair lock `k`.
+async fn eventually_queued(server: &Server, waiters: i64) {
+    let mut probe = server.connection();
+    eventually("they have their places", async || {
+        let queue = probe.command(&["LLEN", "redisson_lock_queue:{k}"]);
+        queue.int() == waiters
+    })
+    .await;
+}
+
+/// Java's grants take five minutes off every score, so that in its eyes a waiter with a small one would be dead.
+#[tokio::test]
+async fn fair_queue_of_both_is_served_in_order_of_arrival() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let first = both.jvm.fair_lock("k", 0);
+    assert!(first.lock().await);
+    let mut waiters = Vec::new();
+    for number in 0..8 {
+        let order = order.clone();
+        let waiter = if number % 3 == 0 {
+            let ours = both.client.fair_lock("k").owned_by(&Owner::unique());
+            tokio::spawn(async move {
+                let guard = ours.lock().await.unwrap();
+                order.lock().unwrap().push(number);
+                guard.unlock().await.unwrap();
+            })
+        } else {
+            let java = both.jvm.fair_lock("k", number + 1);
+            tokio::spawn(async move {
+                assert!(java.lock().await);
+                order.lock().unwrap().push(number);
+                assert!(java.unlock().await);
+            })
+        };
+        waiters.push(waiter);
+        eventually_queued(&both.server, i64::from(number) + 1).await;
+    }
+    assert!(first.unlock().await);
+    for waiter in waiters {
+        soon(waiter).await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..8).collect::<Vec<_>>());
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn fair_lock_of_one_side_is_held_and_waited_for_on_the_other() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let (ours, java) = (both.client.fair_lock("k"), both.jvm.fair_lock("k", 1));
+    for _ in 0..5 {
+        let guard = ours.lock().await.unwrap();
+        assert!(!java.try_lock().await);
+        assert!(!java.try_lock_for(millis(100)).await);
+        let waiting = tokio::spawn(java.lock());
+        eventually_queued(&both.server, 1).await;
+        let other = ours.clone().owned_by(&Owner::unique());
+        assert!(other.try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        assert!(soon(waiting).await.unwrap());
+
+        // One that gives up leaves Java's queue as it was.
+        assert!(ours.try_lock_for(millis(100)).await.unwrap().is_none());
+        eventually_queued(&both.server, 0).await;
+        let task = tokio::spawn({
+            let ours = ours.clone();
+            async move { ours.lock().await.unwrap().unlock().await.unwrap() }
+        });
+        eventually_queued(&both.server, 1).await;
+        java.unlock().await;
+        soon(task).await.unwrap();
+    }
+    both.nothing_left().await;
 }

@@ -93,6 +93,10 @@ impl Jvm {
         self.lock_of("spin", name, thread)
     }
 
+    pub(crate) fn fair_lock(&self, name: &str, thread: u32) -> JavaLock {
+        self.lock_of("fair", name, thread)
+    }
+
     fn lock_of(&self, kind: &str, name: &str, thread: u32) -> JavaLock {
         JavaLock {
             jvm: self.clone(),

@@ -103,6 +103,8 @@ public final class Peer {
                 return redisson.getFencedLock(name);
             case "spin":
                 return redisson.getSpinLock(name);
+            case "fair":
+                return redisson.getFairLock(name);
             default:
                 throw new IllegalArgumentException("no kind " + kind);
         }
