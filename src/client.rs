@@ -8,10 +8,11 @@ use crate::error::Error;
 use crate::lock::fair::FairLock;
 use crate::lock::fenced::FencedLock;
 use crate::lock::handle::{Handle, Target};
+use crate::lock::plain::PlainLock;
 use crate::lock::reentrant::ReentrantLock;
 use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
-use crate::options::{LeaseTime, Settings};
+use crate::options::{LeaseTime, ReleaseBy, Settings};
 use crate::protocol::hold_key::{Fencing, Kind, Line};
 use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
@@ -108,6 +109,12 @@ impl Client {
     #[must_use]
     pub fn spin_lock(&self, name: impl AsRef<str>) -> SpinLock {
         SpinLock::new(self.handle(name.as_ref(), |_| Kind::Spin))
+    }
+
+    /// The plain lock of this name. No I/O.
+    #[must_use]
+    pub fn plain_lock(&self, name: impl AsRef<str>) -> PlainLock {
+        PlainLock::new(self.handle(name.as_ref(), |_| Kind::Plain(ReleaseBy::Auto)))
     }
 
     /// The same client with a prefix before every name: `client.scoped("orders:").lock("7")` is

@@ -6,6 +6,8 @@
 //! - The same, and a store that can refuse what comes too late: [`FencedLock`], from [`Client::fenced_lock`].
 //! - The same, granted in order of arrival over all processes: [`FairLock`], from [`Client::fair_lock`].
 //! - The same where messages do not get through: [`SpinLock`], from [`Client::spin_lock`].
+//! - The same beside processes that use redis-py's `Lock`, redsync or alike, or where scripts are not allowed:
+//!   [`PlainLock`], from [`Client::plain_lock`]. Its owner may not take it again.
 //!
 //! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
 //! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
@@ -61,8 +63,10 @@ pub use hold::lease::Lease;
 pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::handle::Holder;
+pub use lock::plain::PlainLock;
 pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
+pub use options::ReleaseBy;
 pub use owner::Owner;
 
 #[doc(no_inline)]

@@ -82,6 +82,20 @@ impl Limit {
     }
 }
 
+/// How a [`PlainLock`](crate::PlainLock) is given back, renewed, extended and verified: what it takes to change a
+/// key only if its value is still the hold's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ReleaseBy {
+    /// By script, and by transaction once the server has said that this user may run none.
+    #[default]
+    Auto,
+    /// By script only. A server that allows none is an error of kind [`Backend`](crate::ErrorKind::Backend).
+    Script,
+    /// By transaction only: `WATCH`, `GET`, `MULTI`, `DEL` or `PEXPIRE`, `EXEC`. No script is ever sent.
+    Transaction,
+}
+
 /// The settings of a client, checked when it is built.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {

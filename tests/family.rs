@@ -14,13 +14,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use family::{Guard, Lock};
-use redlatch::{Client, ErrorKind, FairLock, FencedLock, Owner, ReentrantLock, SpinLock};
+use family::{Guard, Lock, Scriptless};
+use redlatch::{
+    Client, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReentrantLock, SpinLock,
+};
 use redlatch_testkit::Server;
 use support::polls::Polls;
-use support::probe::{kind, millis, secs, soon};
+use support::probe::{begin, kind, millis, secs, soon};
 use support::scene::{Scene, patient};
-use support::{builder, client, eventually, eventually_idle, sha};
+use support::{builder, client, eventually, eventually_idle};
 
 const NAME: &str = "job";
 /// What a kind may leave beside a lock that is free: the last token of a fenced one.
@@ -33,6 +35,8 @@ macro_rules! table {
         table!(@kind fenced, FencedLock, $($case),*);
         table!(@kind fair, FairLock, $($case),*);
         table!(@kind spin, SpinLock, $($case),*);
+        table!(@kind plain, PlainLock, $($case),*);
+        table!(@kind scriptless, Scriptless, $($case),*);
     };
     (@kind $kind:ident, $lock:ty, $($case:ident),*) => {
         mod $kind {
@@ -81,7 +85,7 @@ async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
 }
 
 async fn owner_gets_in_again_and_nobody_else<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let client = client(&server).await;
     let lock = L::of(&client, NAME).owned_by(&Owner::unique());
     assert_eq!(lock.holder().await.unwrap(), None);
@@ -110,7 +114,7 @@ async fn owner_gets_in_again_and_nobody_else<L: Lock>() {
 }
 
 async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let client = client(&server).await;
     let lock = L::of(&client, NAME);
     assert_eq!(kind(lock.unlock().await), ErrorKind::NotHeld);
@@ -128,7 +132,7 @@ async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>() {
 }
 
 async fn wait_ends_at_its_limit<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let (client, other) = (client(&server).await, client(&server).await);
     let guard = L::of(&other, NAME).lock().await.unwrap();
     let wait = millis(300);
@@ -143,7 +147,7 @@ async fn wait_ends_at_its_limit<L: Lock>() {
 }
 
 async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let (client, other) = (client(&server).await, client(&server).await);
     let guard = L::of(&client, NAME)
         .lease(millis(400))
@@ -161,7 +165,7 @@ async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>() {
 }
 
 async fn renewed_lease_outlives_many_terms<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let lease = millis(400);
     let client = builder(server.url())
         .watchdog_lease(lease)
@@ -182,7 +186,7 @@ async fn renewed_lease_outlives_many_terms<L: Lock>() {
 }
 
 async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let lease = secs(2);
     let url = server.url();
     // Its runtime ends, and with it everything that could renew or release.
@@ -212,7 +216,7 @@ async fn next_gets_in<L: Lock>(scene: &Scene, name: &str) {
 }
 
 async fn dropped_acquisition_leaves_nothing_held<L: Lock>() {
-    let scene = Scene::open(patient).await;
+    let scene = Scene::around(L::server(), patient).await;
     for verb in ["lock", "try_lock", "try_lock_for"] {
         Polls::sweep(&scene.proxy, verb, async |name, polls| {
             let lock = L::of(&scene.client, name);
@@ -232,7 +236,7 @@ async fn dropped_acquisition_leaves_nothing_held<L: Lock>() {
 }
 
 async fn dropped_unlock_gives_the_lock_back<L: Lock>() {
-    let scene = Scene::open(patient).await;
+    let scene = Scene::around(L::server(), patient).await;
     Polls::sweep(&scene.proxy, "unlock", async |name, polls| {
         let guard = L::of(&scene.client, name).lock().await.unwrap();
         drop(polls.run(guard.unlock()).await);
@@ -242,19 +246,19 @@ async fn dropped_unlock_gives_the_lock_back<L: Lock>() {
     nothing_left(&scene.server, [&scene.client, &scene.other]).await;
 }
 
-/// Has the reply to this script lost while `call` runs.
-async fn unanswered<T>(scene: &Scene, script: &str, call: impl Future<Output = T>) -> T {
-    scene.proxy.cut_reply_to(sha(script));
+/// Has the reply to such a request lost while `call` runs.
+async fn unanswered<T>(scene: &Scene, request: String, call: impl Future<Output = T>) -> T {
+    scene.proxy.cut_reply_to(request.clone());
     let output = call.await;
-    assert!(!scene.proxy.cut_reply_armed(), "no {script} was sent");
+    assert!(!scene.proxy.cut_reply_armed(), "not sent: {request}");
     output
 }
 
 async fn acquisition_without_its_reply_is_granted_once<L: Lock>() {
-    let scene = Scene::open(patient).await;
+    let scene = Scene::around(L::server(), patient).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
     for _ in 0..20 {
-        let guard = unanswered(&scene, L::ACQUIRE, lock.lock()).await.unwrap();
+        let guard = unanswered(&scene, L::acquire(), lock.lock()).await.unwrap();
         assert_eq!(lock.hold_count().await.unwrap(), 1);
         guard.verify().await.unwrap();
         guard.unlock().await.unwrap();
@@ -264,11 +268,11 @@ async fn acquisition_without_its_reply_is_granted_once<L: Lock>() {
 }
 
 async fn release_without_its_reply_is_a_success<L: Lock>() {
-    let scene = Scene::open(patient).await;
+    let scene = Scene::around(L::server(), patient).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
     for _ in 0..20 {
         let guard = lock.lock().await.unwrap();
-        unanswered(&scene, L::RELEASE, guard.unlock())
+        unanswered(&scene, L::release(), guard.unlock())
             .await
             .unwrap();
         assert!(!lock.is_locked().await.unwrap());
@@ -277,7 +281,7 @@ async fn release_without_its_reply_is_a_success<L: Lock>() {
 }
 
 async fn waiter_elsewhere_gets_in_after_the_unlock<L: Lock>() {
-    let scene = Scene::open(patient).await;
+    let scene = Scene::around(L::server(), patient).await;
     let guard = L::of(&scene.client, NAME).lock().await.unwrap();
     let lock = L::of(&scene.other, NAME);
     let waiter = tokio::spawn(async move { lock.lock().await });
@@ -293,7 +297,7 @@ async fn waiter_elsewhere_gets_in_after_the_unlock<L: Lock>() {
 }
 
 async fn waiters_here_get_in_one_after_the_other<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let client = client(&server).await;
     let lock = L::of(&client, NAME);
     let guard = lock.lock().await.unwrap();
@@ -301,13 +305,12 @@ async fn waiters_here_get_in_one_after_the_other<L: Lock>() {
     let mut waiters = Vec::new();
     for number in 0..8 {
         let (lock, sender) = (lock.stranger(), sender.clone());
-        waiters.push(tokio::spawn(async move {
+        // Polled once, it stands in line.
+        waiters.push(tokio::spawn(begin(async move {
             let guard = lock.lock().await.unwrap();
             sender.send(number).unwrap();
             guard.unlock().await.unwrap();
-        }));
-        let waiting = format!("waiting: {},", number + 1);
-        eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
+        })));
     }
     guard.unlock().await.unwrap();
     for waiter in waiters {
@@ -322,7 +325,7 @@ async fn waiters_here_get_in_one_after_the_other<L: Lock>() {
 }
 
 async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let (client, other) = (client(&server).await, client(&server).await);
     let owner = Owner::named("req-7");
     let here = L::of(&client, NAME).owned_by(&owner);
@@ -344,7 +347,7 @@ async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>() {
 }
 
 async fn forced_unlock_ends_the_hold<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let (client, other) = (client(&server).await, client(&server).await);
     let lock = L::of(&client, NAME);
     assert!(!lock.force_unlock().await.unwrap());
@@ -359,7 +362,7 @@ async fn forced_unlock_ends_the_hold<L: Lock>() {
 }
 
 async fn extended_lease_lasts_longer<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let client = client(&server).await;
     let lock = L::of(&client, NAME).lease(secs(1));
     let guard = lock.lock().await.unwrap();
@@ -374,7 +377,7 @@ async fn extended_lease_lasts_longer<L: Lock>() {
 }
 
 async fn lost_key_is_noticed_by_renewal_and_verify<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let client = builder(server.url())
         .watchdog_lease(secs(1))
         .build()
@@ -399,7 +402,7 @@ async fn lost_key_is_noticed_by_renewal_and_verify<L: Lock>() {
 }
 
 async fn hold_is_lost_when_its_client_closes<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let (client, other) = (client(&server).await, client(&server).await);
     let guard = L::of(&client, NAME).lock().await.unwrap();
     client.close().await;
@@ -413,7 +416,7 @@ async fn hold_is_lost_when_its_client_closes<L: Lock>() {
 
 async fn tasks_of_two_clients_never_meet_inside<L: Lock>() {
     const SECTIONS: u64 = 40;
-    let server = Server::start();
+    let server = L::server();
     let clients = [client(&server).await, client(&server).await];
     let inside = Arc::new(AtomicBool::new(false));
     let total = Arc::new(AtomicU64::new(0));
@@ -445,7 +448,7 @@ async fn tasks_of_two_clients_never_meet_inside<L: Lock>() {
 }
 
 async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>() {
-    let server = Server::start();
+    let server = L::server();
     let client = client(&server).await;
     let mut probe = server.connection();
     for command in [

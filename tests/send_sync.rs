@@ -6,8 +6,8 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use redlatch::{
-    Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Lease, LockGuard, Owner,
-    ReentrantLock,
+    Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Lease, LockGuard, Owner, PlainLock,
+    ReentrantLock, ReleaseBy,
 };
 
 fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -43,7 +43,9 @@ fn public_types_move_freely() {
     everything::<Lease>();
     everything::<LockGuard>();
     everything::<Owner>();
+    everything::<PlainLock>();
     everything::<ReentrantLock>();
+    everything::<ReleaseBy>();
 
     cloned::<Client>();
     cloned::<ClientBuilder>();
@@ -51,15 +53,19 @@ fn public_types_move_freely() {
     cloned::<FairLock>();
     cloned::<Holder>();
     cloned::<Owner>();
+    cloned::<PlainLock>();
     cloned::<ReentrantLock>();
 
     compared::<ErrorKind>();
     compared::<Holder>();
     compared::<Owner>();
+    compared::<ReleaseBy>();
     hashed::<ErrorKind>();
     hashed::<Owner>();
+    hashed::<ReleaseBy>();
     shown::<Owner>();
     copied::<ErrorKind>();
+    copied::<ReleaseBy>();
     an_error::<Error>();
 }
 

@@ -55,7 +55,7 @@ impl Order {
         let queue = self.queue();
         let mut in_line = None;
         loop {
-            while let Some(hold) = queue.live(&self.owner) {
+            while let Some(hold) = self.own(&queue) {
                 match self.reenter(&queue, &hold).await {
                     Ok(Some(guard)) => return Ok(Some(guard)),
                     // The hold has ended; perhaps there is a newer one.
@@ -103,10 +103,10 @@ impl Order {
             return Ok(Turn::Front(permit));
         }
         // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
-        if self.owner.is_named() {
+        if self.owner.is_named() && self.kind.is_reentrant() {
             let mut attempt = Attempt::new(self, queue);
             let _asking = attempt.turn().await?;
-            if queue.live(&self.owner).is_some() {
+            if self.own(queue).is_some() {
                 return Ok(Turn::Reenter);
             }
             match attempt.send(Take::JoinOnly).await {
@@ -116,7 +116,7 @@ impl Order {
             }
         }
         let line = queue.front.acquire();
-        let appeared = queue.appeared(&self.owner);
+        let appeared = self.appeared(queue);
         tokio::pin!(line, appeared);
         loop {
             let (since, silence) = self.anchor.backend.silence().unzip();
@@ -140,11 +140,14 @@ impl Order {
     async fn ask_once(&self, queue: &Queue) -> Result<Outcome, Error> {
         let mut attempt = Attempt::new(self, queue);
         let _asking = attempt.turn().await?;
-        if queue.live(&self.owner).is_some() {
+        if self.own(queue).is_some() {
             return Ok(Outcome::Reenter);
         }
         match attempt.send(Take::Free).await? {
-            Attempted::Granted(guard) => Ok(Outcome::Granted(guard)),
+            Attempted::Granted(guard) => {
+                queue.count_streak(false);
+                Ok(Outcome::Granted(guard))
+            }
             Attempted::Busy(_) | Attempted::Yielded => Ok(Outcome::GaveUp),
         }
     }
@@ -158,8 +161,10 @@ impl Order {
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
         // only until the first wake-up, which may mean that the server has given it to others.
         let mut trust_holds_here = true;
+        // Whether a hold of this process was waited for.
+        let mut in_succession = false;
         loop {
-            if queue.live(&self.owner).is_some() {
+            if self.own(queue).is_some() {
                 return Ok(Outcome::Reenter);
             }
             let freed = queue.freed.notified();
@@ -175,19 +180,33 @@ impl Order {
             // Does a hold here that still stands spare the question? Not if one was given back to move the lock from.
             let spared = trust_holds_here && queue.is_held_here() && !queue.has_baton();
             let attempted = if spared {
+                in_succession = true;
                 Ok(Attempted::Busy(Ttl::Never))
+            } else if in_succession && self.is_to_pause(queue) {
+                in_succession = false;
+                Ok(Attempted::Yielded)
             } else {
                 let _asking = attempt.turn().await?;
-                if queue.live(&self.owner).is_some() {
+                if self.own(queue).is_some() {
                     return Ok(Outcome::Reenter);
                 }
                 // Now, since a release that was on its way is done, and tells whether others wait.
                 if listens && !queue.has_baton() {
                     self.give_way(queue, wait, &mut subscription).await?;
                 }
-                match queue.take_baton() {
+                let baton = match self.kind.is_reentrant() {
+                    true => queue.take_baton(),
+                    false => None,
+                };
+                match baton {
                     Some((baton, streak)) => attempt.take_from(baton, streak).await,
-                    None => attempt.send(Take::Free).await,
+                    None => {
+                        let attempted = attempt.send(Take::Free).await;
+                        if matches!(attempted, Ok(Attempted::Granted(_))) {
+                            queue.count_streak(in_succession && !self.kind.is_reentrant());
+                        }
+                        attempted
+                    }
                 }
             };
             let now = Moment::now();
@@ -216,7 +235,7 @@ impl Order {
                 let woken = async {
                     tokio::select! {
                         () = freed => {}
-                        () = queue.appeared(&self.owner) => {}
+                        () = self.appeared(queue) => {}
                         () = sleep(at_most) => {}
                     }
                 };
@@ -239,7 +258,7 @@ impl Order {
                 tokio::select! {
                     () = subscription.news() => {}
                     () = freed => {}
-                    () = queue.appeared(&self.owner) => {}
+                    () = self.appeared(queue) => {}
                     () = sleep(at_most) => {}
                 }
             };
@@ -247,6 +266,12 @@ impl Order {
             // That messages arrive from now on says nothing of the holder.
             trust_holds_here &= deaf && subscription.is_heard();
         }
+    }
+
+    /// Whether to pause after a streak of this process, for a kind whose holds are not moved: the streak of the
+    /// others ends in another way.
+    fn is_to_pause(&self, queue: &Queue) -> bool {
+        !self.kind.is_reentrant() && queue.streak() >= self.anchor.settings.streak
     }
 
     /// Before asking for a free lock: lets others that wait go first, if this process had it before them.

@@ -169,7 +169,6 @@ impl<'a> Attempt<'a> {
             return Ok(Attempted::Yielded);
         }
         debug!(count, "granted");
-        self.queue.count_streak(false);
         self.commit(sent, token).map(Attempted::Granted)
     }
 

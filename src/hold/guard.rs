@@ -70,8 +70,9 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock is not held any more;
-    /// [`Refused`](crate::ErrorKind::Refused) at 2³¹ − 1 levels; [`Timeout`](crate::ErrorKind::Timeout) and
-    /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused.
+    /// [`Refused`](crate::ErrorKind::Refused) at 2³¹ − 1 levels, and for a [`PlainLock`](crate::PlainLock);
+    /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not
+    /// answer or refused.
     ///
     /// # Cancel safety
     ///

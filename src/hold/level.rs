@@ -26,8 +26,11 @@ impl Order {
         queue: &Queue,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
-        if hold.key.kind != self.kind {
+        if !hold.key.kind.is(&self.kind) {
             return Err(self.other_kind());
+        }
+        if !self.kind.is_reentrant() {
+            return Err(self.not_reentrant());
         }
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let Some(claim) = Claim::new(self, queue, hold) else {
@@ -73,14 +76,14 @@ impl Order {
         queue: &Queue,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
-        if hold.key.kind != self.kind {
+        if !hold.key.kind.is(&self.kind) {
             return Err(self.other_kind());
         }
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let lease = self.term.lease();
         hold.lock().schedule.asks_for(lease);
         loop {
-            let donor = match hold.has_spare_level() {
+            let donor = match hold.has_spare_level() || !self.kind.is_reentrant() {
                 true => None,
                 false => self.donor(hold).await?,
             };

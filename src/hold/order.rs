@@ -9,6 +9,7 @@ use crate::options::Term;
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::Alarm;
+use crate::session::hold::Hold;
 use crate::session::{Anchor, Queue};
 
 /// One call's wish, with everything checked that can be checked without the server.
@@ -27,6 +28,22 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// The hold that this call would re-enter.
+    pub(crate) fn own(&self, queue: &Queue) -> Option<Arc<Hold>> {
+        match self.kind.is_reentrant() {
+            true => queue.live(&self.owner),
+            false => None,
+        }
+    }
+
+    /// Waits until there is a hold that this call would re-enter.
+    pub(crate) async fn appeared(&self, queue: &Queue) {
+        match self.kind.is_reentrant() {
+            true => queue.appeared(&self.owner).await,
+            false => std::future::pending().await,
+        }
+    }
+
     /// The waiters and holds of this lock in this process.
     pub(crate) fn queue(&self) -> Queue {
         self.anchor.queues.enter(self.name.key())
@@ -53,6 +70,14 @@ impl Order {
         Error::new(
             ErrorKind::WrongKind,
             format!("the owner {owner} holds {name:?} already, as a lock of another kind"),
+        )
+    }
+
+    pub(crate) fn not_reentrant(&self) -> Error {
+        let (name, title) = (self.name.key(), self.kind.title());
+        Error::new(
+            ErrorKind::Refused,
+            format!("{name:?} is {title}, which its owner cannot take again"),
         )
     }
 

@@ -12,7 +12,6 @@ use crate::options::{LeaseTime, Limit, Term};
 use crate::owner::Owner;
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
-use crate::protocol::lock;
 use crate::protocol::wait::Alarm;
 use crate::session::Anchor;
 use crate::session::baton::Owed;
@@ -111,11 +110,16 @@ impl Handle {
     pub(crate) async fn hold_count(&self) -> Result<u64, Error> {
         let count = async {
             // Before the first await: the owner is who polls first.
-            let field = lock::field(&self.anchor.client_id, &self.owner()?);
-            let record = self.ask().await?;
-            match record
-                .and_then(|record| record.fields.into_iter().find(|(name, _)| *name == field))
-            {
+            let owner = self.owner()?;
+            let (client, kind) = (&self.anchor.client_id, &self.target()?.kind);
+            let fields = self
+                .ask()
+                .await?
+                .map_or_else(Vec::new, |record| record.fields);
+            let own = fields
+                .into_iter()
+                .find(|(field, _)| kind.is_of(field, client, &owner));
+            match own {
                 Some((_, count)) => self.count(&count),
                 None => Ok(0),
             }
@@ -131,10 +135,11 @@ impl Handle {
         let Some(record) = self.inspect().await? else {
             return Ok(None);
         };
+        let kind = &self.target()?.kind;
         match record
             .fields
             .into_iter()
-            .find(|(field, _)| !field.starts_with('|'))
+            .find(|(field, _)| !kind.is_companion(field))
         {
             Some((owner, count)) => Ok(Some(Holder {
                 hold_count: self.count(&count)?,
@@ -230,6 +235,21 @@ impl Handle {
         };
     }
 
+    /// Asks after such pauses, each as long as the poll cap at most.
+    pub(crate) fn polls(&mut self, backoff: Backoff) {
+        self.alarm = Alarm::Pauses {
+            backoff,
+            cap: self.anchor.settings.poll_cap,
+        };
+    }
+
+    /// Makes it a lock of another kind, with the same name.
+    pub(crate) fn of_kind(&mut self, kind: Kind) {
+        if let Ok(target) = &mut self.target {
+            target.kind = kind;
+        }
+    }
+
     fn order(&self) -> Result<Order, Error> {
         if let Alarm::Pauses { backoff, .. } = self.alarm {
             backoff.check()?;
@@ -283,7 +303,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner.
+    /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner; of a
+    /// [`PlainLock`](crate::PlainLock) the value.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner

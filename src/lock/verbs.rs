@@ -24,7 +24,7 @@ macro_rules! verbs {
             /// Takes the lock, for as long as it takes.
             ///
             /// Waits in line, and is woken by the unlock of whoever holds the lock. An owner that holds the lock
-            /// already takes it again at once.
+            /// already takes it again at once, if the kind is reentrant.
             ///
             /// # Errors
             ///
@@ -48,7 +48,8 @@ macro_rules! verbs {
                 self.0.lock().await.map(<$guard>::from)
             }
 
-            /// Takes the lock if it is free or this owner's: one attempt, which stands in no line.
+            /// Takes the lock if it is free or, of a reentrant kind, this owner's: one attempt, which stands in no
+            /// line.
             ///
             /// None if somebody else holds it.
             ///

@@ -91,6 +91,8 @@ pub(crate) enum Released {
     },
     Kept,
     Absent,
+    /// Of a plain lock: somebody else holds it.
+    Taken,
 }
 
 /// The answer to a try to take a level over.
@@ -156,6 +158,8 @@ impl Acquired {
         "exhausted",
         "wrong_kind",
     ];
+    #[cfg(test)]
+    pub(crate) const PLAIN_TAGS: &[&str] = &["granted", "busy"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
@@ -232,6 +236,8 @@ impl Released {
     pub(crate) const TAGS: &[&str] = &["released", "kept", "absent"];
     #[cfg(test)]
     pub(crate) const FAIR_TAGS: &[&str] = &["released", "moved", "kept", "absent"];
+    #[cfg(test)]
+    pub(crate) const PLAIN_TAGS: &[&str] = &["released", "absent", "taken"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
@@ -245,6 +251,7 @@ impl Released {
             }),
             Some(("kept", [Reply::Integer(_)])) => Ok(Self::Kept),
             Some(("absent", [])) => Ok(Self::Absent),
+            Some(("taken", [])) => Ok(Self::Taken),
             _ => Err(reply.unexpected()),
         }
     }
@@ -253,6 +260,8 @@ impl Released {
 impl Adopted {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["adopted", "changed", "absent", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const PLAIN_TAGS: &[&str] = &["adopted", "absent"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
@@ -294,6 +303,8 @@ impl Token {
 impl ForceReleased {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["released", "free", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const PLAIN_TAGS: &[&str] = &["released", "free"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
@@ -308,6 +319,8 @@ impl ForceReleased {
 impl Inspected {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["held", "free", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const PLAIN_TAGS: &[&str] = &["held", "free"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::name::LockName;
-use crate::options::LeaseTime;
+use crate::options::{LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 
 /// The kinds of lock that a name can have.
@@ -17,6 +17,8 @@ pub(crate) enum Kind {
     Fenced(Arc<Fencing>),
     /// A reentrant lock that is granted in order of arrival.
     Fair(Arc<Line>),
+    /// A string with a value that tells the holder.
+    Plain(ReleaseBy),
 }
 
 /// Where a fenced lock keeps its tokens.
@@ -39,15 +41,41 @@ pub(crate) struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shape {
     Hash,
+    Plain(ReleaseBy),
 }
 
 impl Kind {
     pub(crate) fn shape(&self) -> Shape {
         match self {
             Self::Reentrant | Self::Spin | Self::Fenced(_) | Self::Fair(_) => Shape::Hash,
+            Self::Plain(by) => Shape::Plain(*by),
         }
     }
+
+    /// What a lock of this kind is called.
+    pub(crate) fn title(&self) -> &'static str {
+        match self {
+            Self::Reentrant => "a reentrant lock",
+            Self::Spin => "a spin lock",
+            Self::Fenced(_) => "a fenced lock",
+            Self::Fair(_) => "a fair lock",
+            Self::Plain(_) => "a plain lock",
+        }
+    }
+
+    /// Whether an owner may take the lock again, and a hold be moved to another owner of its process.
+    pub(crate) fn is_reentrant(&self) -> bool {
+        !matches!(self, Self::Plain(_))
+    }
+
+    /// Whether holds of both kinds are alike.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self == other || matches!((self, other), (Self::Plain(_), Self::Plain(_)))
+    }
 }
+
+/// Where the field of an owner without a name begins: behind the bar.
+const UNNAMED_AT: usize = 1;
 
 /// Which hold a call is about: the lock, the owner's fields in it, and the number.
 ///
@@ -58,11 +86,11 @@ impl Kind {
 pub(crate) struct HoldKey {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    /// `|<client>:<own part><number>`, in one piece: it is made for each acquisition.
+    /// `|<client>:<own part>:<number>`, in one piece: it is made for each acquisition.
     text: Box<str>,
     /// Where Redisson's field begins in it: `<client>:<number>`, or for a named owner the name.
     field_at: usize,
-    number_at: usize,
+    field_end: usize,
 }
 
 impl HoldKey {
@@ -74,37 +102,49 @@ impl HoldKey {
         number: u64,
     ) -> Self {
         let own_part = owner.own_part();
-        let mut text = String::with_capacity(2 + client.len() + own_part.len() + 17);
+        let mut text = String::with_capacity(3 + client.len() + own_part.len() + 17);
         text.extend(["|", client, ":", &own_part]);
-        let number_at = text.len();
+        let field_end = text.len();
         // Writing to a string cannot fail.
-        write!(text, "h{number:016x}").ok();
+        write!(text, ":h{number:016x}").ok();
         let field_at = if owner.is_named() {
-            number_at - own_part.len()
+            field_end - own_part.len()
         } else {
-            1
+            UNNAMED_AT
         };
         Self {
             name,
             kind,
             text: text.into(),
             field_at,
-            number_at,
+            field_end,
         }
     }
 
     /// The field with the hold count as its value.
     pub(crate) fn field(&self) -> &str {
-        &self.text[self.field_at..self.number_at]
+        &self.text[self.field_at..self.field_end]
     }
 
     /// The field with this client's share of that count, beside the hold number.
     pub(crate) fn companion(&self) -> &str {
-        &self.text[..self.number_at]
+        &self.text[..self.field_end]
     }
 
     pub(crate) fn number(&self) -> &str {
-        &self.text[self.number_at..]
+        &self.text[self.field_end + 1..]
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        self.field_at != UNNAMED_AT
+    }
+
+    /// The value of a plain lock: of a named owner the name, else text that no other hold has.
+    pub(crate) fn value(&self) -> &str {
+        match self.is_named() {
+            true => self.field(),
+            false => &self.text[UNNAMED_AT..],
+        }
     }
 }
 
@@ -124,6 +164,9 @@ mod tests {
 
         let named = HoldKey::new(name, Kind::Reentrant, "c-1", &Owner::named("req-7"), 1);
         assert_eq!((named.field(), named.companion()), ("req-7", "|c-1:req-7"));
+
+        assert_eq!(key.value(), format!("c-1:{owner}:h0000000000000001"));
+        assert_eq!((named.value(), named.number()), ("req-7", key.number()));
     }
 
     #[test]

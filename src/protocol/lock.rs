@@ -5,7 +5,7 @@ use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
-use crate::protocol::script::{self, Arg, Call};
+use crate::protocol::script::{self, Arg, Call, Unscripted};
 
 /// What Redisson publishes on an unlock.
 pub(crate) const UNLOCKED: i64 = 0;
@@ -156,7 +156,12 @@ pub(crate) fn call<'a, const N: usize>(
     args.extend(rest);
     let mut keys = Vec::with_capacity(2);
     keys.push(&**key.name.key());
-    Call { script, keys, args }
+    Call {
+        script,
+        keys,
+        args,
+        unscripted: Unscripted::Refused("this lock"),
+    }
 }
 /// Where a level can be taken over from, as it was read: a field, and what it held.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use crate::options::ReleaseBy;
+
 /// One file of `lua/`. Its header is its contract; a test holds it to the arity here.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -62,6 +64,14 @@ scripts! {
     FAIR_ACQUIRE = "fair_acquire" Arity::Fixed { keys: 5, args: 8 };
     FAIR_RELEASE = "fair_release" Arity::Fixed { keys: 5, args: 6 };
     FAIR_FORCE_RELEASE = "fair_force_release" Arity::Fixed { keys: 3, args: 2 };
+    PLAIN_ACQUIRE = "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
+    PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };
+    PLAIN_ADOPT = "plain_adopt" Arity::Fixed { keys: 1, args: 2 };
+    PLAIN_EXTEND = "plain_extend" Arity::Fixed { keys: 1, args: 3 };
+    PLAIN_RENEW = "plain_renew" Arity::PerKey { args: 2 };
+    PLAIN_CHECK = "plain_check" Arity::PerKey { args: 1 };
+    PLAIN_FORCE_RELEASE = "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
+    PLAIN_INSPECT = "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
 }
 
 /// An argument of a script.
@@ -77,6 +87,29 @@ pub(crate) struct Call<'a> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<&'a str>,
     pub(crate) args: Vec<Arg<'a>>,
+    pub(crate) unscripted: Unscripted,
+}
+
+/// How a call goes where the server runs no scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unscripted {
+    /// Not at all: it is a call of such a lock.
+    Refused(&'static str),
+    /// By these steps, or always, or never, as the lock was told.
+    Steps(Steps, ReleaseBy),
+}
+
+/// What a script of the plain lock does, told in commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Steps {
+    Acquire,
+    Release,
+    Extend,
+    Adopt,
+    Renew,
+    Check,
+    Inspect,
+    ForceRelease,
 }
 
 impl<'a> Call<'a> {
@@ -91,7 +124,20 @@ impl<'a> Call<'a> {
             keys.len(),
             args.len()
         );
-        Self { script, keys, args }
+        Self {
+            script,
+            keys,
+            args,
+            unscripted: Unscripted::Refused("this lock"),
+        }
+    }
+
+    /// Names the lock that makes the call, for a server that runs no scripts.
+    pub(crate) fn of(mut self, lock: &'static str) -> Self {
+        if let Unscripted::Refused(asking) = &mut self.unscripted {
+            *asking = lock;
+        }
+        self
     }
 }
 
@@ -192,6 +238,14 @@ mod tests {
             (&FAIR_ACQUIRE, answer::Acquired::FAIR_TAGS),
             (&FAIR_RELEASE, answer::Released::FAIR_TAGS),
             (&FAIR_FORCE_RELEASE, answer::ForceReleased::TAGS),
+            (&PLAIN_ACQUIRE, answer::Acquired::PLAIN_TAGS),
+            (&PLAIN_RELEASE, answer::Released::PLAIN_TAGS),
+            (&PLAIN_ADOPT, answer::Adopted::PLAIN_TAGS),
+            (&PLAIN_EXTEND, answer::Extended::TAGS),
+            (&PLAIN_RENEW, reply::STANDS),
+            (&PLAIN_CHECK, reply::STANDS),
+            (&PLAIN_FORCE_RELEASE, answer::ForceReleased::PLAIN_TAGS),
+            (&PLAIN_INSPECT, answer::Inspected::PLAIN_TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {

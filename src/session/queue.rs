@@ -283,6 +283,10 @@ impl<B> Queue<B> {
         };
     }
 
+    pub(crate) fn streak(&self) -> u32 {
+        self.lock().streak
+    }
+
     /// Lets others that wait go first, until the lock is granted here again.
     pub(crate) fn give_way(&self, courtesy: Courtesy) {
         let mut state = self.lock();

@@ -162,6 +162,8 @@ impl Reaper {
                     repeated: answer.repeated || hold.release() == Release::InDoubt,
                 })
             }
+            // Whether a try that went unanswered gave it back, or it was lost before, nobody can tell.
+            Released::Taken => Ok(Settled::Absent { repeated: false }),
         }
     }
 }
@@ -186,12 +188,17 @@ impl Debt {
         }
     }
 
-    /// Leaves the hold to whoever waits for the lock here. The debt is given back if nobody does.
+    /// Leaves the hold to whoever waits for the lock here. The debt is given back if nobody does, or if no hold of
+    /// this kind is moved.
     pub(crate) fn hand_on(
         self,
         queue: &QueueRef,
         hold: &Arc<Hold>,
     ) -> Result<Handover<Self>, Self> {
+        if !hold.key.kind.is_reentrant() {
+            queue.forget(hold);
+            return Err(self);
+        }
         let runtime = self.reaper.0.runtime.clone();
         Baton::leave(self, queue.clone(), hold, runtime)
     }

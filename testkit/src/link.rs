@@ -36,7 +36,7 @@ impl Link {
         self.server.set_nodelay(true)?;
         let mut requests = Line::default();
         let mut replies = Line::default();
-        let mut cut_reply = false;
+        let (mut cut_reply, mut cut_after) = (false, false);
         loop {
             let held = self.faults.borrow_and_update().hold_replies;
             let event = select! {
@@ -65,6 +65,10 @@ impl Link {
                         self.server.write_all(&chunk).await?;
                         cut_reply = true;
                     }
+                    Some(Fate::CutAfterReply) => {
+                        self.server.write_all(&chunk).await?;
+                        cut_after = true;
+                    }
                     Some(Fate::Hold(parcel)) => {
                         // The proxy's caller may have dropped the parcel by now.
                         let _ = parcel.send(Caught {
@@ -75,7 +79,13 @@ impl Link {
                     }
                 },
                 Event::ReplyDue(end) if end.is_empty() => return self.client.shutdown().await,
-                Event::ReplyDue(chunk) => self.client.write_all(&chunk).await?,
+                Event::ReplyDue(chunk) => {
+                    self.client.write_all(&chunk).await?;
+                    if cut_after {
+                        self.client.shutdown().await?;
+                        return finish(&mut self.server).await.map(drop);
+                    }
+                }
             }
         }
     }

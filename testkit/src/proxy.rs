@@ -112,7 +112,17 @@ impl Proxy {
         });
     }
 
-    /// Whether [`cut_reply_to`](Self::cut_reply_to) still waits for its request.
+    /// Once: the next request that contains `needle` passes, and so do the next
+    /// bytes from the server, with the end of the connection right behind them.
+    pub fn cut_after_reply_to(&self, needle: impl Into<Vec<u8>>) {
+        self.traps.set(Trap {
+            needle: needle.into(),
+            fate: Fate::CutAfterReply,
+        });
+    }
+
+    /// Whether [`cut_reply_to`](Self::cut_reply_to) or
+    /// [`cut_after_reply_to`](Self::cut_after_reply_to) still waits for its request.
     pub fn cut_reply_armed(&self) -> bool {
         self.traps.cuts_a_reply()
     }

@@ -14,6 +14,7 @@ pub(crate) struct Trap {
 #[derive(Debug)]
 pub(crate) enum Fate {
     CutReply,
+    CutAfterReply,
     Hold(oneshot::Sender<Caught>),
 }
 
@@ -30,7 +31,7 @@ impl Traps {
 
     /// Whether a trap waits that cuts a reply.
     pub(crate) fn cuts_a_reply(&self) -> bool {
-        let cuts = |trap: &Trap| matches!(trap.fate, Fate::CutReply);
+        let cuts = |trap: &Trap| matches!(trap.fate, Fate::CutReply | Fate::CutAfterReply);
         self.waiting().iter().any(cuts)
     }
 

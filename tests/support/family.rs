@@ -5,18 +5,26 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use redlatch::{
-    Client, Error, FairLock, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner,
+    Client, Error, FairLock, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner, PlainLock,
     ReentrantLock, SpinLock,
 };
+use redlatch_testkit::Server;
+
+use super::support::sha;
 
 /// A lock of one name, of whatever kind.
 pub trait Lock: Clone + Send + Sync + 'static {
     type Guard: Guard;
-    /// The scripts that take it and give it back, all levels.
-    const ACQUIRE: &str;
-    const RELEASE: &str;
     /// Whether an owner may take it again.
     const REENTRANT: bool;
+
+    /// What the requests contain that take it and that give it back, all levels.
+    fn acquire() -> String;
+    fn release() -> String;
+    /// The server that it is tried on.
+    fn server() -> Server {
+        Server::start()
+    }
 
     fn of(client: &Client, name: &str) -> Self;
     fn lease(self, lease: Duration) -> Self;
@@ -74,9 +82,14 @@ macro_rules! lock {
     ($lock:ty, $guard:ty, $make:ident, $acquire:literal, $release:literal, $reentrant:literal) => {
         impl Lock for $lock {
             type Guard = $guard;
-            const ACQUIRE: &str = $acquire;
-            const RELEASE: &str = $release;
             const REENTRANT: bool = $reentrant;
+
+            fn acquire() -> String {
+                sha($acquire)
+            }
+            fn release() -> String {
+                sha($release)
+            }
 
             fn of(client: &Client, name: &str) -> Self {
                 client.$make(name)
@@ -156,3 +169,77 @@ lock!(
     "lock_release",
     true
 );
+lock!(
+    PlainLock,
+    LockGuard,
+    plain_lock,
+    "plain_acquire",
+    "plain_release",
+    false
+);
+
+/// A plain lock on a server that lets nobody run a script.
+#[derive(Clone)]
+pub struct Scriptless(PlainLock);
+
+impl Lock for Scriptless {
+    type Guard = LockGuard;
+    const REENTRANT: bool = false;
+
+    fn acquire() -> String {
+        "NX\r\n".to_owned()
+    }
+    fn release() -> String {
+        "EXEC\r\n".to_owned()
+    }
+    fn server() -> Server {
+        let server = Server::start();
+        let mut admin = server.connection();
+        let done = admin.command(&["ACL", "SETUSER", "default", "-@scripting"]);
+        assert_eq!(done, redlatch_testkit::Reply::Status("OK".to_owned()));
+        server
+    }
+
+    fn of(client: &Client, name: &str) -> Self {
+        Self(client.plain_lock(name))
+    }
+    fn lease(self, lease: Duration) -> Self {
+        Self(self.0.lease(lease))
+    }
+    fn owned_by(self, owner: &Owner) -> Self {
+        Self(self.0.owned_by(owner))
+    }
+    async fn lock(&self) -> Result<LockGuard, Error> {
+        self.0.lock().await
+    }
+    async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
+        self.0.try_lock().await
+    }
+    async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
+        self.0.try_lock_for(wait).await
+    }
+    async fn unlock(&self) -> Result<(), Error> {
+        self.0.unlock().await
+    }
+    async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
+        self.0.adopt().await
+    }
+    async fn is_locked(&self) -> Result<bool, Error> {
+        self.0.is_locked().await
+    }
+    async fn is_held(&self) -> Result<bool, Error> {
+        self.0.is_held().await
+    }
+    async fn hold_count(&self) -> Result<u64, Error> {
+        self.0.hold_count().await
+    }
+    async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
+        self.0.remaining_lease().await
+    }
+    async fn holder(&self) -> Result<Option<Holder>, Error> {
+        self.0.holder().await
+    }
+    async fn force_unlock(&self) -> Result<bool, Error> {
+        self.0.force_unlock().await
+    }
+}

@@ -8,7 +8,9 @@
 //! time-out.
 
 pub(crate) mod address;
+mod transaction;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,8 +30,11 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
+use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Arg, Call};
+use crate::protocol::script::{Arg, Call, Steps, Unscripted};
+
+use transaction::Transactions;
 
 /// Messages that may be waiting before some are dropped, which wakes everybody.
 const MESSAGE_BACKLOG: usize = 4096;
@@ -42,6 +47,10 @@ const GOODBYE: Duration = Duration::from_millis(500);
 pub(crate) struct Backend {
     commands: Client,
     listener: Client,
+    transactions: Transactions,
+    /// The server has said that this user may run no scripts. It may change its mind, and then nothing is lost but a
+    /// round trip. Relaxed: nothing else hangs on it.
+    scriptless: AtomicBool,
     health: Health,
     tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
@@ -79,8 +88,25 @@ enum Miss {
     /// The connection broke; whether the command ran is unknown.
     Cut(fred::error::Error),
     TimedOut(fred::error::Error),
+    /// The connection broke before anything could be changed.
+    Unsent(fred::error::Error),
+    /// No scripts may be run; this one did not.
+    Scriptless,
     Refused(Error),
 }
+
+/// A command, or a sequence of them, that came to no end.
+enum Fault {
+    /// Nothing was changed.
+    Unsent(fred::error::Error),
+    /// Whether anything was changed is unknown.
+    Cut(fred::error::Error),
+    /// By the server, in these words.
+    Refused(String),
+}
+
+/// How a connection ended.
+type Connected = Result<(), fred::error::Error>;
 
 impl Backend {
     /// Connects to the server that `config` names.
@@ -96,7 +122,12 @@ impl Backend {
         }
         config.fail_fast = true;
         let handshake = command_timeout.clamp(Duration::from_millis(500), Duration::from_secs(10));
-        let client = || {
+        let client = move |policy: Option<ReconnectPolicy>| {
+            // A command of a transaction has no time-out of its own.
+            let default_command_timeout = match policy {
+                Some(_) => command_timeout,
+                None => Duration::ZERO,
+            };
             let connection = ConnectionConfig {
                 connection_timeout: handshake * 2,
                 internal_command_timeout: handshake,
@@ -108,20 +139,15 @@ impl Backend {
                 ..ConnectionConfig::default()
             };
             let performance = PerformanceConfig {
-                default_command_timeout: command_timeout,
+                default_command_timeout,
                 broadcast_channel_capacity: MESSAGE_BACKLOG,
                 ..PerformanceConfig::default()
             };
-            let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
-            policy.set_jitter(50);
-            Client::new(
-                config.clone(),
-                Some(performance),
-                Some(connection),
-                Some(policy),
-            )
+            Client::new(config.clone(), Some(performance), Some(connection), policy)
         };
-        let (commands, listener) = (client(), client());
+        let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
+        policy.set_jitter(50);
+        let (commands, listener) = (client(Some(policy.clone())), client(Some(policy)));
         let connections = [
             keep_connected(&commands, closing).await?,
             keep_connected(&listener, closing).await?,
@@ -129,6 +155,8 @@ impl Backend {
         Ok(Self {
             commands,
             listener,
+            transactions: Transactions::new(move || client(None)),
+            scriptless: AtomicBool::new(false),
             health: Health::default(),
             tasks: Mutex::new(connections.into()),
         })
@@ -145,7 +173,11 @@ impl Backend {
         let mut sent = started;
         loop {
             let left = sent.until(end);
-            let miss = match self.send(call, whole, left).await {
+            let answered = match self.steps(call) {
+                Some(steps) => Box::pin(self.step(call, steps, left)).await,
+                None => self.send(call, whole, left).await,
+            };
+            let miss = match answered {
                 Ok(reply) => {
                     *self.health.lock() = None;
                     return Ok(Answer {
@@ -158,15 +190,16 @@ impl Backend {
             };
             match miss {
                 Miss::UnknownScript => whole = true,
+                Miss::Scriptless => {}
                 Miss::Refused(error) => {
                     *self.health.lock() = None;
                     return Err(error);
                 }
-                Miss::Cut(_) if Moment::now().plus(RESEND_PAUSE) < end => {
-                    repeated = true;
+                Miss::Cut(_) | Miss::Unsent(_) if Moment::now().plus(RESEND_PAUSE) < end => {
+                    repeated |= matches!(miss, Miss::Cut(_));
                     sleep(RESEND_PAUSE).await;
                 }
-                Miss::Cut(error) | Miss::TimedOut(error) => {
+                Miss::Cut(error) | Miss::Unsent(error) | Miss::TimedOut(error) => {
                     return Err(self.missed(started, budget, error));
                 }
             }
@@ -186,20 +219,94 @@ impl Backend {
         words.extend(arguments(call));
         let frame = send_once(&self.commands, command, words, left)
             .await
-            .map_err(|error| {
-                if *error.kind() == fred::error::ErrorKind::Timeout {
-                    Miss::TimedOut(error)
-                } else {
-                    Miss::Cut(error)
-                }
-            })?;
-        match frame {
-            Resp3Frame::SimpleError { data, .. } => Err(self.refused(call, &data)),
-            Resp3Frame::BlobError { data, .. } => {
-                Err(self.refused(call, &String::from_utf8_lossy(&data)))
-            }
-            frame => Ok(reply(&frame)),
+            .map_err(|error| self.missed_by(call, Fault::Cut(error)))?;
+        match refusal(&frame) {
+            Some(text) if forbids_scripts(&text) => Err(self.without_scripts(call, &text)),
+            Some(text) => Err(self.refused(call, &text)),
+            None => Ok(reply(&frame)),
         }
+    }
+
+    /// The steps to take in place of the script.
+    fn steps(&self, call: &Call<'_>) -> Option<Steps> {
+        match call.unscripted {
+            Unscripted::Steps(steps, ReleaseBy::Transaction) => Some(steps),
+            Unscripted::Steps(steps, ReleaseBy::Auto)
+                if self.scriptless.load(Ordering::Relaxed) =>
+            {
+                Some(steps)
+            }
+            _ => None,
+        }
+    }
+
+    /// Does by commands what a script does. A transaction is run only if there is something to compare and change:
+    /// a free lock is taken by one command, and to look changes nothing.
+    async fn step(&self, call: &Call<'_>, steps: Steps, left: Duration) -> Result<Reply, Miss> {
+        let stepping = async {
+            let end = Moment::now().plus(left);
+            if steps == Steps::Acquire {
+                let taken = self.ask(vec![transaction::take(call)], left).await;
+                let taken = taken.map_err(Fault::Cut)?;
+                transaction::refusals(&taken)?;
+                if !matches!(taken[..], [Resp3Frame::Null]) {
+                    return Ok(steps.granted());
+                }
+            }
+            if steps == Steps::Acquire || steps.only_asks() {
+                let left = Moment::now().until(end);
+                let looked = self.ask(transaction::look(call).collect(), left).await;
+                let looked = looked.map_err(Fault::Unsent)?;
+                let (changes, answer) = transaction::decide(call, steps, &looked)?;
+                if changes.is_empty() {
+                    return Ok(answer);
+                }
+            }
+            let left = Moment::now().until(end);
+            self.transactions.run(call, steps, left).await
+        };
+        stepping.await.map_err(|fault| self.missed_by(call, fault))
+    }
+
+    async fn ask(
+        &self,
+        commands: Vec<transaction::Command>,
+        left: Duration,
+    ) -> Result<Vec<Resp3Frame>, fred::error::Error> {
+        let request = |(command, words)| -> transaction::Request<'_> {
+            Box::pin(send_once(&self.commands, command, words, left))
+        };
+        transaction::all(commands.into_iter().map(request).collect()).await
+    }
+
+    fn missed_by(&self, call: &Call<'_>, fault: Fault) -> Miss {
+        let timed_out =
+            |error: &fred::error::Error| *error.kind() == fred::error::ErrorKind::Timeout;
+        match fault {
+            Fault::Refused(text) => self.refused(call, &text),
+            Fault::Cut(error) | Fault::Unsent(error) if timed_out(&error) => Miss::TimedOut(error),
+            Fault::Cut(error) => Miss::Cut(error),
+            Fault::Unsent(error) => Miss::Unsent(error),
+        }
+    }
+
+    fn without_scripts(&self, call: &Call<'_>, text: &str) -> Miss {
+        let message = match call.unscripted {
+            Unscripted::Steps(_, ReleaseBy::Auto) => {
+                if !self.scriptless.swap(true, Ordering::Relaxed) {
+                    info!(%text, "no scripts are allowed: plain locks go by transactions");
+                }
+                return Miss::Scriptless;
+            }
+            Unscripted::Steps(..) => format!(
+                "this plain lock goes by script only, and the server lets this user run none; it can go by \
+                 transaction: {text}"
+            ),
+            Unscripted::Refused(lock) => format!(
+                "{lock} needs scripts, and the server lets this user run none; plain_lock does without: {text}"
+            ),
+        };
+        Miss::Refused(Error::new(ErrorKind::Backend, message))
     }
 
     fn refused(&self, call: &Call<'_>, text: &str) -> Miss {
@@ -340,7 +447,13 @@ impl Backend {
 
     /// Says goodbye and closes both connections.
     pub(crate) async fn quit(&self) {
-        let goodbyes = async { tokio::join!(self.commands.quit(), self.listener.quit()) };
+        let goodbyes = async {
+            tokio::join!(
+                self.commands.quit(),
+                self.listener.quit(),
+                self.transactions.close()
+            )
+        };
         if timeout(GOODBYE, goodbyes).await.is_err() {
             debug!("closed the connections without a goodbye: the server does not answer");
         }
@@ -420,20 +533,7 @@ async fn keep_connected(
     client: &Client,
     closing: &CancellationToken,
 ) -> Result<AbortOnDropHandle<()>, Error> {
-    let mut connection = None;
-    let connected = tokio::select! {
-        // First: fred looks at its state and then listens for a change, so a connection that is made between the
-        // two would be waited for without end. Before `connect` none can be made.
-        biased;
-        connected = client.wait_for_connect() => connected,
-        ended = async { connection.insert(AbortOnDropHandle::new(client.connect())).await } => match ended {
-            Ok(Err(error)) => Err(error),
-            _ => Err(fred::error::Error::new_canceled()),
-        },
-    };
-    let connection =
-        connected.and_then(|()| connection.ok_or_else(fred::error::Error::new_canceled));
-    let mut connection = connection.map_err(|error| {
+    let mut connection = connected(client).await.map_err(|error| {
         let text = format!("cannot connect: {}", error.details());
         Error::new(ErrorKind::Backend, text).caused_by(error)
     })?;
@@ -450,6 +550,22 @@ async fn keep_connected(
         }
     };
     Ok(AbortOnDropHandle::new(tokio::spawn(supervise)))
+}
+
+/// Connects a client.
+async fn connected(client: &Client) -> Result<AbortOnDropHandle<Connected>, fred::error::Error> {
+    let mut connection = None;
+    let connected = tokio::select! {
+        // First: fred looks at its state and then listens for a change, so a connection that is made between the
+        // two would be waited for without end. Before `connect` none can be made.
+        biased;
+        connected = client.wait_for_connect() => connected,
+        ended = async { connection.insert(AbortOnDropHandle::new(client.connect())).await } => match ended {
+            Ok(Err(error)) => Err(error),
+            _ => Err(fred::error::Error::new_canceled()),
+        },
+    };
+    connected.and_then(|()| connection.ok_or_else(fred::error::Error::new_canceled))
 }
 
 async fn send_once(
@@ -505,6 +621,27 @@ fn code(text: &str) -> &str {
         text
     };
     inner.split(' ').next().unwrap_or(inner)
+}
+
+/// What a server says to a user that may run no scripts, or if it has none.
+fn forbids_scripts(text: &str) -> bool {
+    match code(text) {
+        "NOPERM" => text.contains("run the 'eval"),
+        _ => text.starts_with("ERR unknown command"),
+    }
+}
+
+/// The words in which the server refused.
+fn refusal(frame: &Resp3Frame) -> Option<String> {
+    match frame {
+        Resp3Frame::SimpleError { data, .. } => Some(data.to_string()),
+        Resp3Frame::BlobError { data, .. } => Some(String::from_utf8_lossy(data).into_owned()),
+        _ => None,
+    }
+}
+
+fn timed_out() -> fred::error::Error {
+    fred::error::Error::new(fred::error::ErrorKind::Timeout, "Request timed out.")
 }
 
 fn reply(frame: &Resp3Frame) -> Reply {

@@ -1,0 +1,22 @@
+-- Takes the lock if it is free, or tells how long its holder's lease lasts.
+--
+-- KEYS[1] the lock, a string: the value of its holder
+-- ARGV[1] value of this hold
+-- ARGV[2] lease, in milliseconds
+-- ARGV[3] hold or owner: is the value this hold's alone, or the same for every hold of the owner
+-- Returns granted, hold count: this hold has the lock; the lease is no shorter than before
+-- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, or this owner by another hold
+-- Publishes nothing
+
+local value = redis.call('GET', KEYS[1])
+if not value then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return {'granted', 1}
+end
+if ARGV[3] ~= 'hold' or value ~= ARGV[1] then
+  return {'busy', redis.call('PTTL', KEYS[1])}
+end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return {'granted', 1}

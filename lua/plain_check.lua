@@ -1,0 +1,17 @@
+-- Tells of many holds at once whether they still stand; changes nothing.
+--
+-- KEYS[..] the locks, each a string: the value of its holder
+-- ARGV[1 of 1] value of the hold
+-- Returns for each key 1: the hold stands
+-- Returns for each key 0: this hold is not there any more
+-- Publishes nothing
+
+local answers = {}
+for i, key in ipairs(KEYS) do
+  if redis.pcall('GET', key) == ARGV[i] then
+    answers[i] = 1
+  else
+    answers[i] = 0
+  end
+end
+return answers

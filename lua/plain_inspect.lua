@@ -1,0 +1,12 @@
+-- Tells who holds the lock, and for how long; changes nothing.
+--
+-- KEYS[1] the lock, a string: the value of its holder
+-- Returns held, TTL in milliseconds or -1 for none, value and hold count: somebody holds it
+-- Returns free: nobody holds it
+-- Publishes nothing
+
+local value = redis.call('GET', KEYS[1])
+if not value then
+  return {'free'}
+end
+return {'held', redis.call('PTTL', KEYS[1]), {value, '1'}}

@@ -1,0 +1,18 @@
+-- Frees the lock if this hold has it.
+--
+-- KEYS[1] the lock, a string: the value of its holder
+-- ARGV[1] value of this hold
+-- Returns released, subscribers told, which is none: the lock is free
+-- Returns absent: nobody holds it
+-- Returns taken: somebody else holds it; nothing was changed
+-- Publishes nothing
+
+local value = redis.call('GET', KEYS[1])
+if not value then
+  return {'absent'}
+end
+if value ~= ARGV[1] then
+  return {'taken'}
+end
+redis.call('DEL', KEYS[1])
+return {'released', 0}

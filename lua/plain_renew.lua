@@ -1,0 +1,21 @@
+-- Renews the leases of many holds at once.
+--
+-- KEYS[..] the locks, each a string: the value of its holder
+-- ARGV[1 of 2] value of the hold
+-- ARGV[2 of 2] lease, in milliseconds
+-- Returns for each key 1: renewed; the lease is no shorter than before
+-- Returns for each key 0: this hold is not there any more; nothing was changed
+-- Publishes nothing
+
+local answers = {}
+for i, key in ipairs(KEYS) do
+  if redis.pcall('GET', key) == ARGV[i * 2 - 1] then
+    if redis.call('PTTL', key) < tonumber(ARGV[i * 2]) then
+      redis.call('PEXPIRE', key, ARGV[i * 2])
+    end
+    answers[i] = 1
+  else
+    answers[i] = 0
+  end
+end
+return answers

@@ -1,0 +1,633 @@
+//! The plain lock: the format that others share, compare-and-change by script and by transaction.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ErrorKind, LockGuard, Owner, PlainLock, ReleaseBy};
+use redlatch_testkit::{Connection, Proxy, Reply, Server};
+use support::probe::{
+    NEVER, acquiring, calls_of, kind, millis, nothing_left, reset_calls, secs, soon, subscribers,
+};
+use support::{builder, client, eventually};
+
+const NAME: &str = "k";
+const BOTH: [ReleaseBy; 2] = [ReleaseBy::Script, ReleaseBy::Transaction];
+
+fn value(probe: &mut Connection) -> Reply {
+    probe.command(&["GET", NAME])
+}
+
+fn is(text: &str) -> Reply {
+    Reply::Text(text.as_bytes().to_vec())
+}
+
+fn stranger(lock: &PlainLock) -> PlainLock {
+    lock.clone().owned_by(&Owner::unique())
+}
+
+async fn take(lock: &PlainLock) -> LockGuard {
+    soon(lock.lock()).await.expect("the lock can be had")
+}
+
+/// A server that lets nobody run a script.
+fn scriptless() -> Server {
+    let server = Server::start();
+    let mut admin = server.connection();
+    let done = admin.command(&["ACL", "SETUSER", "default", "-@scripting"]);
+    assert_eq!(done, Reply::Status("OK".to_owned()));
+    server
+}
+
+fn waiting(client: &Client, calls: usize) -> bool {
+    format!("{client:?}").contains(&format!("waiting: {calls},"))
+}
+
+#[tokio::test]
+async fn lock_is_a_string_that_tells_one_hold_and_ends_with_its_lease() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    for by in BOTH {
+        let lock = client.plain_lock(NAME).release_by(by).lease(secs(10));
+        let mut values = Vec::new();
+        for _ in 0..2 {
+            let guard = take(&lock).await;
+            let value = value(&mut probe).text();
+            let owner = format!("{}:{}:h", client.id(), guard.owner());
+            assert!(value.starts_with(&owner), "{value}");
+            let ttl = probe.pttl(NAME);
+            assert!(ttl > 9_000 && ttl <= 10_000, "{ttl}");
+            assert_eq!(lock.holder().await.unwrap().unwrap().owner(), value);
+            assert!(!values.contains(&value), "one hold as another");
+            values.push(value);
+            guard.unlock().await.unwrap();
+            assert!(!probe.exists(NAME));
+        }
+        let guard = take(&lock.owned_by(&Owner::named("req-7"))).await;
+        assert_eq!(value(&mut probe), is("req-7"));
+        guard.unlock().await.unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn owner_finds_its_own_lock_busy() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    for by in BOTH {
+        for owner in [Owner::unique(), Owner::named("req-7")] {
+            let lock = client.plain_lock(NAME).release_by(by).owned_by(&owner);
+            let there = other.plain_lock(NAME).release_by(by).owned_by(&owner);
+            let guard = take(&lock).await;
+            assert!(lock.try_lock().await.unwrap().is_none());
+            assert!(lock.try_lock_for(millis(50)).await.unwrap().is_none());
+            assert!(there.try_lock().await.unwrap().is_none());
+            assert_eq!(kind(guard.reenter().await), ErrorKind::Refused);
+            guard.verify().await.unwrap();
+            assert_eq!(lock.hold_count().await.unwrap(), 1);
+            assert_eq!(
+                there.is_held().await.unwrap(),
+                owner == Owner::named("req-7")
+            );
+            guard.unlock().await.unwrap();
+        }
+    }
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test]
+async fn foreign_holder_is_waited_for_by_pauses_without_a_message() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    for by in BOTH {
+        let lock = client.plain_lock(NAME).release_by(by);
+        probe.command(&["SET", NAME, "token", "PX", "600000"]);
+        assert!(lock.try_lock().await.unwrap().is_none());
+        assert_eq!(lock.holder().await.unwrap().unwrap().owner(), "token");
+        reset_calls(&mut probe);
+        let waiter = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.lock().await }
+        });
+        eventually("it asked often", async || calls_of(&mut probe, "get") > 8).await;
+        assert!(probe.channels().is_empty());
+        let freed = Instant::now();
+        probe.command(&["DEL", NAME]);
+        let guard = soon(waiter).await.unwrap().unwrap();
+        // The longest pause, and some air for a machine that is busy.
+        let took = freed.elapsed();
+        assert!(took < millis(128) + millis(150), "{took:?}");
+        guard.unlock().await.unwrap();
+
+        // Its lease ends long before the next pause would.
+        probe.command(&["SET", NAME, "token", "PX", "300"]);
+        take(&lock).await.unlock().await.unwrap();
+        // Without end it is bounded by the caller alone.
+        probe.command(&["SET", NAME, "token"]);
+        assert!(lock.try_lock_for(millis(100)).await.unwrap().is_none());
+        assert_eq!(lock.remaining_lease().await.unwrap(), None);
+        assert!(lock.force_unlock().await.unwrap());
+        assert!(!probe.exists(NAME));
+    }
+    assert_eq!(calls_of(&mut probe, "publish"), 0);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn key_that_ended_or_is_anothers_is_lost_and_left_alone() {
+    let server = Server::start();
+    let client = builder(server.url())
+        .watchdog_lease(secs(1))
+        .build()
+        .await
+        .unwrap();
+    let mut probe = server.connection();
+    for by in BOTH {
+        for other in [None, Some("other"), Some("")] {
+            for call in ["unlock", "verify", "extend", "lost", "drop", "handle"] {
+                let lock = client.plain_lock(NAME).release_by(by);
+                let guard = take(&lock).await;
+                probe.command(&["DEL", NAME]);
+                if let Some(other) = other {
+                    probe.command(&["SET", NAME, other, "PX", "600000"]);
+                }
+                let lost = match call {
+                    "unlock" => guard.unlock().await,
+                    "verify" => guard.verify().await,
+                    "extend" => guard.extend(secs(60)).await,
+                    "handle" => lock.unlock().await,
+                    "lost" => {
+                        soon(guard.lost()).await;
+                        guard.unlock().await
+                    }
+                    _ => {
+                        drop(guard);
+                        support::eventually_idle(&client).await;
+                        Err(lock.unlock().await.unwrap_err())
+                    }
+                };
+                let expected = match call {
+                    "drop" => ErrorKind::NotHeld,
+                    _ => ErrorKind::LeaseLost,
+                };
+                assert_eq!(kind(lost), expected, "{by:?}, {other:?}, {call}");
+                support::eventually_idle(&client).await;
+                assert_eq!(
+                    value(&mut probe),
+                    other.map_or(Reply::Nil, is),
+                    "{by:?}, {call}"
+                );
+                if other.is_some() {
+                    assert!(probe.pttl(NAME) > 590_000, "{by:?}, {call}");
+                }
+                probe.command(&["DEL", NAME]);
+            }
+        }
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+/// Cuts the connection of a transaction with the request that contains `cut` on its way, then has `meanwhile` done
+/// before the client can have come back; what the call answered.
+async fn cut_at<T: Send + 'static>(
+    proxy: &Proxy,
+    cut: &str,
+    call: impl Future<Output = T> + Send + 'static,
+    meanwhile: impl FnOnce(),
+) -> (T, Vec<u8>) {
+    let mut parcel = proxy.hold_request(cut);
+    // A new connection takes several of these.
+    proxy.delay(millis(100));
+    let call = tokio::spawn(call);
+    parcel.caught().await;
+    meanwhile();
+    let output = soon(call).await.unwrap();
+    proxy.delay(Duration::ZERO);
+    // What was on its way arrives late.
+    (output, parcel.deliver().await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_between_get_and_exec_leaves_the_next_holders_key() {
+    let server = scriptless();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url())
+        .command_timeout(secs(8))
+        .watchdog_lease(secs(60))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.plain_lock(NAME);
+    for cut in ["WATCH", "GET", "MULTI", "EXEC"] {
+        for call in ["unlock", "extend"] {
+            let guard = take(&lock).await;
+            let call = async move {
+                match call {
+                    "unlock" => guard.unlock().await,
+                    _ => guard.extend(secs(600)).await,
+                }
+            };
+            let mut probe = server.connection();
+            let taken = || {
+                probe.command(&["DEL", NAME]);
+                probe.command(&["SET", NAME, "other", "PX", "30000"]);
+            };
+            let (lost, late) = cut_at(&proxy, cut, call, taken).await;
+            assert_eq!(kind(lost), ErrorKind::LeaseLost, "{cut}");
+            let late = String::from_utf8_lossy(&late).into_owned();
+            assert!(!late.contains(":1\r\n"), "{cut}: {late}");
+            assert_eq!(value(&mut probe), is("other"), "{cut}");
+            assert!(probe.pttl(NAME) <= 30_000, "{cut}");
+            probe.command(&["DEL", NAME]);
+            support::eventually_idle(&client).await;
+        }
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn key_that_ends_while_a_release_is_cut_was_lost_if_the_release_had_not_begun() {
+    let server = scriptless();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url())
+        .command_timeout(secs(8))
+        .watchdog_lease(secs(60))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.plain_lock(NAME);
+    for (cut, begun) in [("WATCH", false), ("EXEC", true)] {
+        let guard = take(&lock).await;
+        let mut probe = server.connection();
+        let ended = || assert_eq!(probe.command(&["DEL", NAME]).int(), 1);
+        let (output, _) = cut_at(&proxy, cut, guard.unlock(), ended).await;
+        let lost = output.err().map(|error| error.kind());
+        // With EXEC on its way it was most likely this release that ended it.
+        let expected = (!begun).then_some(ErrorKind::LeaseLost);
+        assert_eq!(lost, expected, "{cut}");
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+/// On one thread, so that the end of the connection is seen before MULTI is sent.
+#[tokio::test]
+async fn connection_that_ends_behind_the_reply_to_get_is_not_made_anew_for_exec() {
+    let server = scriptless();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url())
+        .command_timeout(secs(8))
+        .watchdog_lease(secs(60))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.plain_lock(NAME);
+    let mut probe = server.connection();
+    take(&lock).await.unlock().await.unwrap();
+    for _ in 0..5 {
+        let guard = take(&lock).await;
+        reset_calls(&mut probe);
+        proxy.cut_after_reply_to("WATCH");
+        proxy.delay(millis(100));
+        let unlocking = tokio::spawn(guard.unlock());
+        eventually("it was looked at", async || {
+            calls_of(&mut probe, "watch") > 0
+        })
+        .await;
+        probe.command(&["DEL", NAME]);
+        probe.command(&["SET", NAME, "other", "PX", "30000"]);
+        assert_eq!(kind(soon(unlocking).await.unwrap()), ErrorKind::LeaseLost);
+        assert!(!proxy.cut_reply_armed());
+        proxy.delay(Duration::ZERO);
+        assert_eq!(value(&mut probe), is("other"));
+        probe.command(&["DEL", NAME]);
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn idle_connection_that_was_closed_is_made_anew() {
+    let server = scriptless();
+    let client = builder(server.url())
+        .command_timeout(secs(60))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.plain_lock(NAME);
+    let mut probe = server.connection();
+    for _ in 0..5 {
+        take(&lock).await.unlock().await.unwrap();
+        let guard = take(&lock).await;
+        let list = probe.command(&["CLIENT", "LIST"]).text();
+        let idle = list
+            .lines()
+            .find(|line| line.contains("cmd=exec"))
+            .expect(&list);
+        let id = idle.split(' ').next().unwrap().strip_prefix("id=").unwrap();
+        assert_eq!(probe.command(&["CLIENT", "KILL", "ID", id]).int(), 1);
+        soon(guard.unlock()).await.unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_transaction_is_done_again_and_its_late_half_does_nothing() {
+    let server = scriptless();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url())
+        .command_timeout(secs(8))
+        .watchdog_lease(secs(60))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.plain_lock(NAME);
+    let other = support::client(&server).await.plain_lock(NAME);
+    for cut in ["WATCH", "MULTI"] {
+        let guard = take(&lock).await;
+        let mut parcel = proxy.hold_request(cut);
+        let unlocking = tokio::spawn(guard.unlock());
+        parcel.caught().await;
+        soon(unlocking)
+            .await
+            .unwrap()
+            .expect("given back by the second try");
+        let next = take(&other).await;
+        parcel.deliver().await;
+        next.verify().await.expect("the late half of the first try");
+        next.unlock().await.unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transaction_that_is_refused_or_dropped_half_way_spoils_no_other() {
+    let server = scriptless();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url()).build().await.unwrap();
+    let lock = client.plain_lock(NAME);
+    let mut probe = server.connection();
+    let guard = take(&lock).await;
+    probe.command(&["ACL", "SETUSER", "default", "-del"]);
+    let refused = lock.force_unlock().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Backend);
+    assert!(refused.to_string().contains("NOPERM"), "{refused}");
+    probe.command(&["ACL", "SETUSER", "default", "+del"]);
+    support::eventually_idle(&client).await;
+    drop(guard);
+
+    // Dropped with its WATCH, or its EXEC, on the way.
+    for held in ["WATCH", "MULTI"] {
+        let guard = take(&stranger(&lock)).await;
+        {
+            let mut parcel = proxy.hold_request(held);
+            let extending = guard.extend(secs(60));
+            tokio::pin!(extending);
+            tokio::select! {
+                biased;
+                _ = &mut extending => panic!("{held}: answered"),
+                () = parcel.caught() => {}
+            }
+        }
+        guard.verify().await.unwrap();
+        soon(guard.unlock()).await.unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn user_without_scripts_needs_no_script_and_no_other_right() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let rules = "on >s3cret ~* &* +@connection +@transaction +set +get +pttl +del +pexpire";
+    let mut command = vec!["ACL", "SETUSER", "app"];
+    command.extend(rules.split(' '));
+    assert_eq!(probe.command(&command), Reply::Status("OK".to_owned()));
+    let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
+    for by in [ReleaseBy::Auto, ReleaseBy::Transaction] {
+        let client = builder(&url)
+            .watchdog_lease(millis(600))
+            .build()
+            .await
+            .unwrap();
+        let lock = client.plain_lock(NAME).release_by(by);
+        reset_calls(&mut probe);
+        let guard = take(&lock).await;
+        eventually("it was renewed twice", async || {
+            calls_of(&mut probe, "pexpire") > 1
+        })
+        .await;
+        guard.extend(secs(60)).await.unwrap();
+        guard.verify().await.unwrap();
+        assert!(stranger(&lock).try_lock().await.unwrap().is_none());
+        assert!(lock.is_held().await.unwrap());
+        guard.unlock().await.unwrap();
+        let guard = take(&lock).await;
+        assert!(lock.force_unlock().await.unwrap());
+        soon(guard.lost()).await;
+        for script in ["eval", "evalsha", "script"] {
+            assert_eq!(calls_of(&mut probe, script), 0, "{by:?}");
+        }
+        let stats = probe.command(&["INFO", "commandstats"]).text();
+        let tried: usize = stats
+            .lines()
+            .filter(|line| line.starts_with("cmdstat_eval"))
+            .filter_map(|line| {
+                line.split("rejected_calls=")
+                    .nth(1)?
+                    .split(',')
+                    .next()?
+                    .parse::<usize>()
+                    .ok()
+            })
+            .sum();
+        assert_eq!(tried, usize::from(by == ReleaseBy::Auto), "{stats}");
+        client.close().await;
+    }
+    assert!(probe.keys().is_empty());
+}
+
+#[tokio::test]
+async fn locks_that_need_scripts_say_so_by_name() {
+    let server = scriptless();
+    let client = client(&server).await;
+    let by_script = client.plain_lock(NAME).release_by(ReleaseBy::Script);
+    let errors = [
+        (
+            "a reentrant lock",
+            client.lock(NAME).lock().await.unwrap_err(),
+        ),
+        (
+            "a fenced lock",
+            client.fenced_lock(NAME).try_lock().await.unwrap_err(),
+        ),
+        (
+            "a spin lock",
+            client.spin_lock(NAME).is_locked().await.unwrap_err(),
+        ),
+        ("this plain lock", by_script.try_lock().await.unwrap_err()),
+    ];
+    for (name, error) in errors {
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with(name) && text.contains("NOPERM"), "{text}");
+    }
+    let plain = client.plain_lock(NAME);
+    take(&plain).await.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn many_holds_are_renewed_together_and_each_tells_of_its_own_loss() {
+    for server in [Server::start(), scriptless()] {
+        let client = builder(server.url())
+            .watchdog_lease(millis(900))
+            .build()
+            .await
+            .unwrap();
+        let mut probe = server.connection();
+        let mut guards = Vec::new();
+        for n in 0..150 {
+            let lock = client.plain_lock(format!("k{n}"));
+            guards.push(take(&lock.owned_by(&Owner::unique())).await);
+        }
+        let others = [("k3", "string"), ("k77", "list")];
+        probe.command(&["SET", "k3", "other"]);
+        probe.command(&["DEL", "k77"]);
+        probe.command(&["RPUSH", "k77", "other"]);
+        let end = Instant::now() + millis(900) * 3;
+        tokio::time::sleep_until(end.into()).await;
+        for (n, guard) in guards.iter().enumerate() {
+            assert_eq!(guard.is_lost(), n == 3 || n == 77, "k{n}");
+        }
+        for guard in guards {
+            guard.unlock().await.ok();
+        }
+        for (key, kind) in others {
+            let found = probe.command(&["TYPE", key]);
+            assert_eq!(found, Reply::Status(kind.to_owned()), "{key}");
+            probe.command(&["DEL", key]);
+        }
+        nothing_left(&server, [&client]).await;
+    }
+}
+
+#[tokio::test]
+async fn waiters_here_and_those_of_a_reentrant_lock_take_nothing_from_each_other() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let (plain, reentrant) = (client.plain_lock(NAME), client.lock(NAME));
+
+    let held = take(&plain).await;
+    let next = acquiring(&reentrant);
+    eventually("it stands in line", async || waiting(&client, 1)).await;
+    held.unlock().await.unwrap();
+    let held = soon(next).await.unwrap().unwrap();
+
+    let front = tokio::spawn({
+        let plain = stranger(&plain);
+        async move { plain.lock().await }
+    });
+    eventually("it stands in line", async || waiting(&client, 1)).await;
+    let next = acquiring(&reentrant);
+    eventually("both stand in line", async || waiting(&client, 2)).await;
+    held.unlock().await.unwrap();
+    let first = soon(front).await.unwrap();
+    if let Ok(guard) = first {
+        guard.unlock().await.unwrap();
+    } else {
+        assert_eq!(kind(first), ErrorKind::WrongKind);
+    }
+    soon(next).await.unwrap().unwrap().unlock().await.unwrap();
+
+    let held = reentrant.lock().await.unwrap();
+    assert_eq!(
+        kind(stranger(&plain).try_lock().await),
+        ErrorKind::WrongKind
+    );
+    let held_as_plain = {
+        held.unlock().await.unwrap();
+        take(&plain).await
+    };
+    let busy = reentrant
+        .clone()
+        .owned_by(&Owner::unique())
+        .try_lock()
+        .await;
+    assert_eq!(kind(busy), ErrorKind::WrongKind);
+    assert_eq!(kind(reentrant.try_lock().await), ErrorKind::WrongKind);
+    held_as_plain.unlock().await.unwrap();
+    assert_eq!(subscribers(&mut server.connection(), NAME), 0);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn streak_of_this_process_ends_with_a_pause_of_the_next_in_line() {
+    let server = Server::start();
+    for streak in [0, u32::MAX] {
+        let client = builder(server.url()).streak(streak).build().await.unwrap();
+        let lock = client.plain_lock(NAME);
+        let mut held = take(&lock).await;
+        let (mut from_release, mut from_its_reply) = (NEVER, NEVER);
+        for _ in 0..40 {
+            let next = tokio::spawn({
+                let lock = stranger(&lock);
+                async move { lock.lock().await }
+            });
+            eventually("it waits", async || waiting(&client, 1)).await;
+            let released = Instant::now();
+            held.unlock().await.unwrap();
+            let replied = Instant::now();
+            held = soon(next).await.unwrap().unwrap();
+            from_release = from_release.min(released.elapsed());
+            from_its_reply = from_its_reply.min(replied.elapsed());
+        }
+        held.unlock().await.unwrap();
+        // The shortest pause; without one it takes a round trip.
+        if streak == 0 {
+            assert!(from_release >= millis(1), "no pause: {from_release:?}");
+        } else {
+            assert!(from_its_reply < millis(1), "paused: {from_its_reply:?}");
+        }
+        nothing_left(&server, [&client]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_another_process_get_in_beside_many_here() {
+    let server = scriptless();
+    let many = Client::builder()
+        .url(server.url())
+        .streak(2)
+        .build()
+        .await
+        .unwrap();
+    let one = client(&server).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let crowd: Vec<_> = (0..4)
+        .map(|_| {
+            let (lock, done) = (stranger(&many.plain_lock(NAME)), done.clone());
+            tokio::spawn(async move {
+                while !done.load(Ordering::SeqCst) {
+                    lock.lock().await.unwrap().unlock().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let lock = one.plain_lock(NAME);
+    for _ in 0..5 {
+        soon(lock.lock()).await.unwrap().unlock().await.unwrap();
+    }
+    done.store(true, Ordering::SeqCst);
+    for task in crowd {
+        soon(task).await.unwrap();
+    }
+    nothing_left(&server, [&many, &one]).await;
+}
