@@ -50,7 +50,7 @@ if missing > 0 then
   end
   redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
 end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
+if tonumber(ARGV[5]) > 0 and redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
 return {'adopted', tonumber(total)}

@@ -9,11 +9,12 @@ use crate::lock::fair::FairLock;
 use crate::lock::fenced::FencedLock;
 use crate::lock::handle::{Handle, Target};
 use crate::lock::plain::PlainLock;
+use crate::lock::read_write::ReadWriteLock;
 use crate::lock::reentrant::ReentrantLock;
 use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
-use crate::options::{LeaseTime, ReleaseBy, Settings};
-use crate::protocol::hold_key::{Fencing, Kind, Line};
+use crate::options::{LeaseTime, Prefer, ReleaseBy, Settings};
+use crate::protocol::hold_key::{Fencing, Kind, Line, ReadWrite};
 use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
 
@@ -103,6 +104,25 @@ impl Client {
     #[must_use]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
         FairLock::new(self.handle(name.as_ref(), |name| Kind::Fair(Arc::new(Line::new(name)))))
+    }
+
+    /// The read-write lock of this name. No I/O.
+    #[must_use]
+    pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+        let target = self
+            .prefix
+            .clone()
+            .and_then(|prefix| LockName::read_write(&prefix, name.as_ref()));
+        let prefer = self.anchor.settings.prefer;
+        let sides = target.map(|name| (Arc::new(ReadWrite::new(&name, prefer)), name));
+        let side = |kind: fn(Arc<ReadWrite>) -> Kind| {
+            let target = sides.clone().map(|(sides, name)| {
+                let kind = kind(sides);
+                Target { name, kind }
+            });
+            Handle::new(self.anchor.clone(), target, self.watchdog_lease)
+        };
+        ReadWriteLock::new(side(Kind::Read), side(Kind::Write))
     }
 
     /// The spin lock of this name. No I/O.
@@ -280,6 +300,13 @@ impl ClientBuilder {
     /// go on with the server's clock then.
     pub fn token_ttl(mut self, ttl: Duration) -> Self {
         self.settings.token_ttl = Some(ttl);
+        self
+    }
+
+    /// Who goes first when readers and writers wait for one [`ReadWriteLock`](crate::ReadWriteLock); whoever came first
+    /// if nothing is said. Clients with different preferences may share a lock.
+    pub fn prefer(mut self, prefer: Prefer) -> Self {
+        self.settings.prefer = prefer;
         self
     }
 

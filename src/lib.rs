@@ -5,6 +5,7 @@
 //! - One owner at a time, which may take the lock again: [`ReentrantLock`], from [`Client::lock`].
 //! - The same, and a store that can refuse what comes too late: [`FencedLock`], from [`Client::fenced_lock`].
 //! - The same, granted in order of arrival over all processes: [`FairLock`], from [`Client::fair_lock`].
+//! - Many readers or one writer: [`ReadWriteLock`], from [`Client::read_write_lock`].
 //! - The same where messages do not get through: [`SpinLock`], from [`Client::spin_lock`].
 //! - The same beside processes that use redis-py's `Lock`, redsync or alike, or where scripts are not allowed:
 //!   [`PlainLock`], from [`Client::plain_lock`]. Its owner may not take it again.
@@ -64,9 +65,10 @@ pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::handle::Holder;
 pub use lock::plain::PlainLock;
+pub use lock::read_write::{ReadLock, ReadWriteLock, WriteLock};
 pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
-pub use options::ReleaseBy;
+pub use options::{Prefer, ReleaseBy};
 pub use owner::Owner;
 
 #[doc(no_inline)]

@@ -18,11 +18,20 @@ pub(crate) struct LockName {
 
 impl LockName {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
+        Self::with_channel("redisson_lock__channel", prefix, name)
+    }
+
+    /// The name of a read-write lock, whose sides share a channel of their own.
+    pub(crate) fn read_write(prefix: &str, name: &str) -> Result<Self, Error> {
+        Self::with_channel("redisson_rwlock", prefix, name)
+    }
+
+    fn with_channel(channel: &str, prefix: &str, name: &str) -> Result<Self, Error> {
         check("a lock's name", name)?;
         let key = format!("{prefix}{name}");
         check("a lock's name with its prefix", &key)?;
         Ok(Self {
-            channel: prefixed("redisson_lock__channel", &key).into(),
+            channel: prefixed(channel, &key).into(),
             key: key.into(),
         })
     }
@@ -35,6 +44,11 @@ impl LockName {
     /// The key of something that stands beside the lock.
     pub(crate) fn beside(&self, prefix: &str) -> String {
         prefixed(prefix, &self.key)
+    }
+
+    /// What keys begin with that stand beside the lock and are named after it.
+    pub(crate) fn stem(&self) -> String {
+        tagged(&self.key)
     }
 
     pub(crate) fn channel(&self) -> &Arc<str> {
@@ -59,10 +73,14 @@ pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
 /// Redisson's rule: what stands beside a key carries the key as its hash tag, unless the key has a tag itself, so
 /// that both fall into one cluster slot.
 fn prefixed(prefix: &str, key: &str) -> String {
+    format!("{prefix}:{}", tagged(key))
+}
+
+fn tagged(key: &str) -> String {
     if key.contains('{') {
-        format!("{prefix}:{key}")
+        key.to_owned()
     } else {
-        format!("{prefix}:{{{key}}}")
+        format!("{{{key}}}")
     }
 }
 
@@ -84,6 +102,15 @@ mod tests {
             channel("billing:", "k"),
             "redisson_lock__channel:{billing:k}"
         );
+    }
+
+    #[test]
+    fn stem_follows_redissons_tag_rule() {
+        let stem = |name| LockName::read_write("", name).unwrap().stem();
+        assert_eq!(stem("k"), "{k}");
+        assert_eq!(stem("{t}:x"), "{t}:x");
+        let name = LockName::read_write("p:", "k").unwrap();
+        assert_eq!(&**name.channel(), "redisson_rwlock:{p:k}");
     }
 
     #[test]

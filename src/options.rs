@@ -59,6 +59,21 @@ impl Term {
     }
 }
 
+/// Who goes first when readers and writers wait for one [`ReadWriteLock`](crate::ReadWriteLock). Set by
+/// [`ClientBuilder::prefer`](crate::ClientBuilder::prefer).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefer {
+    /// Whoever came first: a reader that comes while a writer waits waits for that writer, a writer that comes while
+    /// readers wait waits for these. Starves neither, and so is what holds if nothing is said.
+    #[default]
+    Arrival,
+    /// Writers: readers wait for as long as any writer does. A steady stream of writers starves readers.
+    Writers,
+    /// Readers: they join those that read, and heed no writer that waits. Fastest while writes are rare; a steady
+    /// stream of readers starves writers, as with Redisson.
+    Readers,
+}
+
 /// How long an acquisition may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
@@ -106,6 +121,7 @@ pub(crate) struct Settings {
     pub(crate) poll_cap: Duration,
     pub(crate) streak: u32,
     pub(crate) token_ttl: Option<Duration>,
+    pub(crate) prefer: Prefer,
 }
 
 impl Default for Settings {
@@ -118,6 +134,7 @@ impl Default for Settings {
             poll_cap: Duration::from_secs(5),
             streak: 8,
             token_ttl: None,
+            prefer: Prefer::Arrival,
         }
     }
 }

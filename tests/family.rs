@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use family::{Guard, Lock, Scriptless};
 use redlatch::{
-    Client, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReentrantLock, SpinLock,
+    Client, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 use support::polls::Polls;
@@ -37,6 +37,7 @@ macro_rules! table {
         table!(@kind spin, SpinLock, $($case),*);
         table!(@kind plain, PlainLock, $($case),*);
         table!(@kind scriptless, Scriptless, $($case),*);
+        table!(@kind write, WriteLock, $($case),*);
     };
     (@kind $kind:ident, $lock:ty, $($case:ident),*) => {
         mod $kind {
@@ -451,11 +452,8 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>() {
     let server = L::server();
     let client = client(&server).await;
     let mut probe = server.connection();
-    for command in [
-        &["RPUSH", NAME, "x"][..],
-        &["ZADD", NAME, "1", "x"],
-        &["HSET", NAME, "mode", "read", "c:1", "1"],
-    ] {
+    let hash = [&["HSET", NAME], L::FOREIGN].concat();
+    for command in [&["RPUSH", NAME, "x"][..], &["ZADD", NAME, "1", "x"], &hash] {
         probe.command(command);
         let before = probe.command(&["DUMP", NAME]);
         let lock = L::of(&client, NAME).lease(Duration::from_secs(5));

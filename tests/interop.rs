@@ -408,6 +408,115 @@ const JAVA_THREADS: u32 = 8;
 const RUST_TASKS: usize = 16;
 
 /// Redisson's threads count up together.
+#[tokio::test]
+async fn readers_of_both_sides_share_and_writers_exclude_all() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());
+    let (reads, writes) = (both.jvm.read_lock("k", 1), both.jvm.write_lock("k", 2));
+    let mut probe = both.server.connection();
+
+    // Either side goes first, and either stays longer.
+    for java_first in [true, false] {
+        for java_stays in [true, false] {
+            if java_first {
+                assert!(reads.lock().await);
+            }
+            let guard = ours.read().await.unwrap();
+            if !java_first {
+                assert!(reads.lock().await);
+            }
+            assert!(!writes.try_lock().await && ours.writer().is_held().await.is_ok());
+            if java_stays {
+                guard.unlock().await.unwrap();
+                assert!(!writes.try_lock().await, "Java reads");
+                assert!(reads.unlock().await);
+            } else {
+                assert!(reads.unlock().await);
+                assert!(!writes.try_lock().await, "we read");
+                guard.verify().await.unwrap();
+                guard.unlock().await.unwrap();
+            }
+            assert_eq!(probe.keys(), [""; 0]);
+        }
+    }
+    let guard = ours.write().await.unwrap();
+    assert!(!reads.try_lock().await && !writes.try_lock().await);
+    guard.unlock().await.unwrap();
+    assert!(writes.lock().await);
+    assert!(ours.try_read().await.unwrap().is_none());
+    assert!(ours.try_write().await.unwrap().is_none());
+    assert!(writes.unlock().await);
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn releases_of_both_sides_wake_readers_and_writers_of_the_other() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());
+    let (reads, writes) = (both.jvm.read_lock("k", 1), both.jvm.write_lock("k", 2));
+
+    // A writer that goes on reading lets Java's readers in, as Redisson's own does not.
+    let write = ours.write().await.unwrap();
+    let read = ours.read().await.unwrap();
+    let reader = both.parked(1, || reads.lock()).await;
+    write.unlock().await.unwrap();
+    assert!(soon(reader).await);
+    assert!(reads.unlock().await);
+    let writer = both.parked(1, || writes.lock()).await;
+    read.unlock().await.unwrap();
+    assert!(soon(writer).await);
+
+    let lock = ours.clone();
+    let reader = both
+        .parked(1, || tokio::spawn(async move { lock.read().await }))
+        .await;
+    assert!(writes.unlock().await);
+    let guard = soon(reader).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+
+    assert!(reads.lock().await);
+    let lock = ours.clone();
+    let writer = both
+        .parked(1, || tokio::spawn(async move { lock.write().await }))
+        .await;
+    assert!(reads.unlock().await);
+    let guard = soon(writer).await.unwrap().unwrap();
+    let (reader, writer) = both.parked(2, || (reads.lock(), writes.lock())).await;
+    guard.unlock().await.unwrap();
+    assert!(soon(reader).await && reads.unlock().await);
+    assert!(soon(writer).await && writes.unlock().await);
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn java_reader_that_renews_and_dies_leaves_a_long_lease_of_ours_standing() {
+    let Some(both) = Both::start(secs(3)).await else {
+        return;
+    };
+    let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());
+    let guard = ours.clone().lease(LONG).read().await.unwrap();
+    let mut probe = both.server.connection();
+    assert!(both.jvm.read_lock("k", 1).lock().await);
+    eventually("its renewal cuts the hash down", async || {
+        probe.pttl("k") <= 3_000
+    })
+    .await;
+    both.jvm.kill();
+    tokio::time::sleep(secs(4)).await;
+    guard.verify().await.unwrap();
+    assert!(probe.pttl("k") > 50_000);
+    let stranger = ours.owned_by(&Owner::unique());
+    assert!(stranger.try_write().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    let guard = stranger.try_write().await.unwrap();
+    guard.expect("nobody lives").unlock().await.unwrap();
+    both.nothing_left().await;
+}
+
 async fn churn_java(jvm: &Jvm, lasts: Duration) -> Churned {
     let threads: Vec<_> = (1..=JAVA_THREADS)
         .map(|thread| jvm.lock("k", thread).churn("counter", lasts))

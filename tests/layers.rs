@@ -36,6 +36,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("protocol::steps", "protocol::reply protocol::script"),
         ("protocol::plain", "protocol::hold_key protocol::script"),
+        (
+            "protocol::read_write",
+            "protocol::answer protocol::hold_key protocol::lock protocol::script",
+        ),
         ("protocol::verbs", "*"),
         ("protocol::wait", "protocol::answer"),
         ("protocol::renewal", ""),

@@ -404,6 +404,23 @@ async fn level_written_by_a_foreign_client_is_adopted_and_unlocked() {
 }
 
 #[tokio::test]
+async fn unlock_of_a_foreign_hold_without_end_gives_one_level_back() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let lock = client.lock("k").owned_by(&Owner::named("java:31"));
+    probe.command(&["HSET", "k", "java:31", "2"]);
+    lock.unlock().await.unwrap();
+    assert_eq!(
+        probe.hgetall("k"),
+        [("java:31".to_owned(), "1".to_owned())].into()
+    );
+    assert_eq!(probe.pttl("k"), -1);
+    lock.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
 async fn detaching_one_of_two_guards_leaves_the_other_as_it_was() {
     let server = Server::start();
     let client = builder(server.url())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redlatch::{
     Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Lease, LockGuard, Owner, PlainLock,
-    ReentrantLock, ReleaseBy,
+    Prefer, ReadLock, ReadWriteLock, ReentrantLock, ReleaseBy, WriteLock,
 };
 
 fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -44,8 +44,12 @@ fn public_types_move_freely() {
     everything::<LockGuard>();
     everything::<Owner>();
     everything::<PlainLock>();
+    everything::<Prefer>();
+    everything::<ReadLock>();
+    everything::<ReadWriteLock>();
     everything::<ReentrantLock>();
     everything::<ReleaseBy>();
+    everything::<WriteLock>();
 
     cloned::<Client>();
     cloned::<ClientBuilder>();
@@ -54,7 +58,10 @@ fn public_types_move_freely() {
     cloned::<Holder>();
     cloned::<Owner>();
     cloned::<PlainLock>();
+    cloned::<ReadLock>();
+    cloned::<ReadWriteLock>();
     cloned::<ReentrantLock>();
+    cloned::<WriteLock>();
 
     compared::<ErrorKind>();
     compared::<Holder>();
@@ -66,6 +73,8 @@ fn public_types_move_freely() {
     shown::<Owner>();
     copied::<ErrorKind>();
     copied::<ReleaseBy>();
+    copied::<Prefer>();
+    compared::<Prefer>();
     an_error::<Error>();
 }
 
@@ -80,6 +89,19 @@ fn a_guard_is_one_level_and_cannot_be_cloned() {
 fn call<F: Future + Send>(future: F) -> usize {
     drop(future);
     size_of::<F>()
+}
+
+async fn calls_of_a_read_write_lock(lock: ReadWriteLock) {
+    let second = Duration::from_secs(1);
+    let sizes = [
+        call(lock.read()),
+        call(lock.try_read()),
+        call(lock.try_read_for(second)),
+        call(lock.write()),
+        call(lock.try_write()),
+        call(lock.try_write_for(second)),
+    ];
+    assert!(sizes.iter().all(|size| *size <= 1024), "{sizes:?}");
 }
 
 async fn calls_of_a_handle(lock: ReentrantLock, guard: LockGuard, client: Client) {
@@ -115,6 +137,7 @@ async fn futures_of_all_calls_can_be_spawned_and_are_small() {
     let client = Client::connect(server.url()).await.unwrap();
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
+    calls_of_a_read_write_lock(client.read_write_lock("rw")).await;
     call(Client::connect(server.url()));
     call(Client::builder().build());
     // Also within a task, with a guard held over each await.

@@ -23,7 +23,8 @@ const DEAF_POLL: Duration = Duration::from_secs(1);
 
 /// How standing in line ended.
 enum Turn<'a> {
-    Front(SemaphorePermit<'a>),
+    /// Without a permit where nobody need wait for those before.
+    Front(Option<SemaphorePermit<'a>>),
     /// The line is on the server.
     Queue {
         priority: i32,
@@ -63,6 +64,10 @@ impl Order {
                     Err(error) => self.pause(&mut wait, error).await?,
                 }
             }
+            if self.is_upgrade() {
+                // Before standing in line: who is at its front may wait for this owner.
+                return Err(self.upgrade());
+            }
             let turn = if wait.is_single_attempt() {
                 None
             } else if let Alarm::Queue { priority, .. } = self.alarm {
@@ -99,8 +104,11 @@ impl Order {
 
     /// Waits behind the other waiters of this process.
     async fn stand_in_line<'a>(&self, queue: &'a Queue, wait: &Wait) -> Result<Turn<'a>, Error> {
+        if self.kind.is_shared() {
+            return Ok(Turn::Front(None));
+        }
         if let Ok(permit) = queue.front.try_acquire() {
-            return Ok(Turn::Front(permit));
+            return Ok(Turn::Front(Some(permit)));
         }
         // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
         if self.owner.is_named() && self.kind.is_reentrant() {
@@ -125,7 +133,7 @@ impl Order {
             };
             let turn = async {
                 tokio::select! {
-                    permit = &mut line => permit.ok().map(Turn::Front),
+                    permit = &mut line => permit.ok().map(|permit| Turn::Front(Some(permit))),
                     () = &mut appeared => Some(Turn::Reenter),
                     () = sleep(at_most) => None,
                 }
@@ -155,12 +163,13 @@ impl Order {
     /// Asks for the lock until it is granted: subscribe, ask again, then wait for a message, the end of a hold in
     /// this process, the holder's lease or the poll cap. A kind that hears of no release pauses between its tries.
     async fn at_front(&self, queue: &Queue, wait: &mut Wait) -> Result<Outcome, Error> {
-        let mut attempt = Attempt::new(self, queue);
+        let mut attempt = Attempt::waiting(self, queue, wait.waited(Moment::now()));
         let listens = matches!(self.alarm, Alarm::Messages { .. });
         let mut subscription: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
-        // only until the first wake-up, which may mean that the server has given it to others.
-        let mut trust_holds_here = true;
+        // only until the first wake-up, which may mean that the server has given it to others; and not where the
+        // server is told who waits.
+        let mut trust_holds_here = self.kind.sides().is_none();
         // Whether a hold of this process was waited for.
         let mut in_succession = false;
         loop {
@@ -254,10 +263,11 @@ impl Order {
             } else {
                 at_most
             };
+            let at_most = attempt.reminder().map_or(at_most, |soon| at_most.min(soon));
             let woken = async {
                 tokio::select! {
                     () = subscription.news() => {}
-                    () = freed => {}
+                    () = freed, if !self.kind.is_shared() => {}
                     () = self.appeared(queue) => {}
                     () = sleep(at_most) => {}
                 }

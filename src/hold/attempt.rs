@@ -13,10 +13,11 @@ use super::order::Order;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::answer::{Acquired, Adopted, Moved, Ttl};
+use crate::protocol::answer::{Acquired, Adopted, Moved, Place, Ttl};
 use crate::protocol::fair;
 use crate::protocol::hold_key::HoldKey;
 use crate::protocol::lock::Take;
+use crate::protocol::read_write::MARK;
 use crate::protocol::script::Call;
 use crate::protocol::wait::Alarm;
 use crate::session::Queue;
@@ -24,7 +25,7 @@ use crate::session::backend::Answer;
 use crate::session::baton::{Baton, Owed, Settled};
 use crate::session::grants::Expected;
 use crate::session::hold::{self, Hold, Loss};
-use crate::session::queue::Asking;
+use crate::session::queue::{Asking, Heed};
 use crate::session::reaper::Debt;
 
 /// The answer to an attempt.
@@ -51,6 +52,8 @@ pub(crate) struct Attempt<'a> {
     placed: bool,
     /// Where a grant by a release of this process is told, of a hold that stands in a queue.
     expected: Option<Expected>,
+    /// Of a call that waits for a read-write lock.
+    place: Option<Place>,
 }
 
 impl<'a> Attempt<'a> {
@@ -75,18 +78,45 @@ impl<'a> Attempt<'a> {
             in_doubt: false,
             placed: false,
             expected: None,
+            place: None,
         }
+    }
+
+    /// The same for a call that waits while the lock is busy, has `waited` so far, and lets others know if its kind
+    /// does.
+    pub(crate) fn waiting(order: &'a Order, queue: &'a Queue, waited: Duration) -> Self {
+        let place = order.kind.sides().map(|_| Place {
+            came: -i64::try_from(waited.as_micros()).unwrap_or(i64::MAX),
+            marked: false,
+        });
+        Self {
+            place,
+            ..Self::new(order, queue)
+        }
+    }
+
+    /// After how long to ask again, so that others do not forget that this call waits.
+    pub(crate) fn reminder(&self) -> Option<Duration> {
+        let place = self.place?;
+        // A writer, one a process, also takes over the mark of one that came before it and has gone.
+        (place.marked || !self.order.kind.is_shared()).then_some(MARK / 3)
     }
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
     /// silent server does not add up to several.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Baton<Debt>>>, Error> {
-        if let Some(asking) = self.queue.turn_at_once(&self.order.owner) {
+        let heed = if self.order.kind.is_shared() {
+            Heed::Own
+        } else {
+            Heed::All
+        };
+        let owner = &self.order.owner;
+        if let Some(asking) = self.queue.turn_at_once(owner, heed) {
             self.budget = self.hold.timeout;
             return Ok(Some(asking));
         }
         let started = Moment::now();
-        let turn = timeout(self.hold.timeout, self.queue.turn(&self.order.owner));
+        let turn = timeout(self.hold.timeout, self.queue.turn(owner, heed));
         let asking = self.order.anchor.unless_closed(turn).await?.ok();
         let spent = started.until(Moment::now());
         self.budget = self
@@ -99,9 +129,16 @@ impl<'a> Attempt<'a> {
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
         let hold = self.hold.clone();
-        let call = hold.key.acquire(1, self.order.term.lease(), take);
-        let answer = self.run(&call).await?;
-        match Acquired::decode(&answer.reply)? {
+        let call = hold
+            .key
+            .acquire(1, self.order.term.lease(), take, self.place);
+        let mut answer = self.run(&call).await?;
+        let mut acquired = Acquired::decode(&answer.reply)?;
+        if acquired == Acquired::Upgrade && self.other_side_settles().await {
+            answer = self.run(&call).await?;
+            acquired = Acquired::decode(&answer.reply)?;
+        }
+        match acquired {
             Acquired::Granted { count, token } => self.go_on(answer.sent, count, token),
             Acquired::Busy(ttl) => {
                 self.nothing_held();
@@ -114,6 +151,20 @@ impl<'a> Attempt<'a> {
                 self.placed = true;
                 self.in_doubt = true;
                 Ok(Attempted::Busy(ttl))
+            }
+            Acquired::Waits { ttl, place } => {
+                if let Some(mine) = &mut self.place {
+                    *mine = place;
+                }
+                // The release that is owed takes the mark away.
+                if !place.marked {
+                    self.nothing_held();
+                }
+                Ok(Attempted::Busy(ttl))
+            }
+            Acquired::Upgrade => {
+                self.nothing_held();
+                Err(self.order.upgrade())
             }
             Acquired::Free => {
                 self.nothing_held();
@@ -311,6 +362,16 @@ impl<'a> Attempt<'a> {
         answered
     }
 
+    /// Waits for what this owner has given back on the other side of a read-write lock. False if it holds that side.
+    async fn other_side_settles(&self) -> bool {
+        let Some(other) = self.order.opposite_queue() else {
+            return true;
+        };
+        let owner = &self.order.owner;
+        let settled = timeout(self.hold.timeout, other.settled(owner, Heed::Own));
+        other.live(owner).is_none() && settled.await.is_ok()
+    }
+
     /// The server has answered that this hold is not there.
     fn nothing_held(&mut self) {
         if !self.in_doubt
@@ -338,6 +399,15 @@ impl<'a> Attempt<'a> {
                 self.hold.lock().schedule.check(Moment::now());
             }
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
+        }
+        if let Some(other) = self.order.opposite_queue() {
+            // What stands on the other side of a read-write lock is this owner's, or was taken away.
+            for hold in other.holds() {
+                if hold.owner != self.order.owner {
+                    hold.lock().schedule.check(Moment::now());
+                    anchor.watchdog.watch(&hold);
+                }
+            }
         }
         anchor.watchdog.watch(&self.hold);
         let guard = LockGuard::new(Lease::new(self.order.clone(), self.hold.clone()));

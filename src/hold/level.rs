@@ -111,12 +111,9 @@ impl Order {
 
     /// Where a level of the owner of this hold could be taken over from.
     pub(crate) async fn donor(&self, hold: &Hold) -> Result<Option<Donor>, Error> {
-        let answer = self
-            .anchor
-            .run(&self.kind.inspect(&self.name), hold.timeout)
-            .await?;
+        let answer = self.anchor.run(&hold.key.inspect(), hold.timeout).await?;
         match Inspected::decode(&answer.reply)? {
-            Inspected::Held { fields, .. } => hold.key.donor(&fields),
+            Inspected::Held { fields, levels, .. } => hold.key.donor(&fields, &levels),
             Inspected::Free => Ok(None),
             Inspected::WrongKind => Err(Error::wrong_kind(self.name.key())),
         }
@@ -223,6 +220,10 @@ pub(crate) fn give_back(
         return Some(GivenBack::Owed(debt));
     }
     anchor.watchdog.unwatch(hold);
+    if !hold.key.kind.is_handed_on() {
+        queue.forget(hold);
+        return Some(GivenBack::Owed(debt));
+    }
     Some(match debt.hand_on(queue, hold) {
         Ok(handover) => GivenBack::HandedOn(handover),
         Err(debt) => GivenBack::Owed(debt),

@@ -46,7 +46,18 @@ impl Order {
 
     /// The waiters and holds of this lock in this process.
     pub(crate) fn queue(&self) -> Queue {
-        self.anchor.queues.enter(self.name.key())
+        self.anchor.queues.enter(self.kind.line(&self.name))
+    }
+
+    /// The waiters and holds of a read-write lock's other side in this process, if there are any.
+    pub(crate) fn opposite_queue(&self) -> Option<Queue> {
+        self.anchor.queues.find(self.kind.opposite_line()?)
+    }
+
+    /// Whether this owner reads, and asks to write.
+    pub(crate) fn is_upgrade(&self) -> bool {
+        let reads = |queue: Queue| queue.live(&self.owner).is_some();
+        !self.kind.is_shared() && self.opposite_queue().is_some_and(reads)
     }
 
     pub(crate) fn not_held(&self) -> Error {
@@ -82,11 +93,21 @@ impl Order {
     }
 
     pub(crate) fn exhausted(&self) -> Error {
-        let name = self.name.key();
+        let (name, most) = (self.name.key(), self.kind.most_levels());
+        Error::new(
+            ErrorKind::Refused,
+            format!("{name:?} is held {most} times by this owner, the most that can be counted"),
+        )
+    }
+
+    /// The owner reads, and would wait for itself to end.
+    pub(crate) fn upgrade(&self) -> Error {
+        let (name, owner) = (self.name.key(), &self.owner);
         Error::new(
             ErrorKind::Refused,
             format!(
-                "{name:?} is held 2147483647 times by this owner, the most that can be counted"
+                "the owner {owner} reads {name:?} and cannot write before it has given that back: \
+                 unlock the read guard first, or begin with write()"
             ),
         )
     }

@@ -112,13 +112,13 @@ impl Handle {
             // Before the first await: the owner is who polls first.
             let owner = self.owner()?;
             let (client, kind) = (&self.anchor.client_id, &self.target()?.kind);
-            let fields = self
+            let holders = self
                 .ask()
                 .await?
-                .map_or_else(Vec::new, |record| record.fields);
-            let own = fields
+                .map_or_else(Vec::new, |record| record.holders);
+            let own = holders
                 .into_iter()
-                .find(|(field, _)| kind.is_of(field, client, &owner));
+                .find(|(holder, _)| kind.is_of(holder, client, &owner));
             match own {
                 Some((_, count)) => self.count(&count),
                 None => Ok(0),
@@ -135,12 +135,7 @@ impl Handle {
         let Some(record) = self.inspect().await? else {
             return Ok(None);
         };
-        let kind = &self.target()?.kind;
-        match record
-            .fields
-            .into_iter()
-            .find(|(field, _)| !kind.is_companion(field))
-        {
+        match record.holders.into_iter().next() {
             Some((owner, count)) => Ok(Some(Holder {
                 hold_count: self.count(&count)?,
                 owner,
@@ -154,7 +149,7 @@ impl Handle {
         let force = async {
             self.anchor.ensure_open()?;
             let name = self.name()?;
-            let queue = self.anchor.queues.enter(name.key());
+            let queue = self.anchor.queues.enter(self.target()?.kind.line(name));
             let owed: Vec<_> = queue
                 .holds()
                 .iter()
@@ -204,11 +199,22 @@ impl Handle {
                 self.anchor.settings.command_timeout,
             )
             .await?;
+        let kind = &self.target()?.kind;
         match Inspected::decode(&answer.reply)? {
-            Inspected::Held { ttl, fields } => Ok(Some(Record {
-                left: ttl.left(),
-                fields,
-            })),
+            Inspected::Held { ttl, fields, .. } => {
+                let holders: Vec<_> = fields
+                    .iter()
+                    .filter_map(|(field, count)| {
+                        Some((kind.owner_of(field)?.to_owned(), count.clone()))
+                    })
+                    .collect();
+                // Somebody may hold the other side only.
+                let held = kind.sides().is_none() || !holders.is_empty();
+                Ok(held.then(|| Record {
+                    left: ttl.left(),
+                    holders,
+                }))
+            }
             Inspected::Free => Ok(None),
             Inspected::WrongKind => Err(Error::wrong_kind(name.key())),
         }
@@ -291,7 +297,8 @@ impl Handle {
 /// What the server records of a lock.
 struct Record {
     left: Option<Duration>,
-    fields: Vec<(String, String)>,
+    /// Owners, and how many levels they hold.
+    holders: Vec<(String, String)>,
 }
 
 /// Who holds a lock, by the server's record at one moment. From [`holder`](crate::ReentrantLock::holder).

@@ -4,6 +4,7 @@ pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod handle;
 pub(crate) mod plain;
+pub(crate) mod read_write;
 pub(crate) mod reentrant;
 pub(crate) mod spin;
 mod verbs;

@@ -43,11 +43,27 @@ pub(crate) enum Acquired {
         ttl: Ttl,
         anew: bool,
     },
+    /// Busy, and the place of this call is known: of a read-write lock.
+    Waits {
+        ttl: Ttl,
+        place: Place,
+    },
     Free,
+    /// The owner reads, and asks to write.
+    Upgrade,
     Exhausted,
     /// The tokens of a fenced lock are used up.
     Spent,
     WrongKind,
+}
+
+/// The place of a call among those that wait for a read-write lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// When it came, by the server's clock in microseconds; before the server told, how long it has waited, negative.
+    pub(crate) came: i64,
+    /// Whether a mark on the server tells others that it waits.
+    pub(crate) marked: bool,
 }
 
 /// The answer to a try to take it once more.
@@ -132,6 +148,8 @@ pub(crate) enum Inspected {
     Held {
         ttl: Ttl,
         fields: Vec<(String, String)>,
+        /// What the keys of one owner's levels hold: of a read-write lock.
+        levels: Vec<String>,
     },
     Free,
     WrongKind,
@@ -161,6 +179,12 @@ impl Acquired {
     #[cfg(test)]
     pub(crate) const PLAIN_TAGS: &[&str] = &["granted", "busy"];
 
+    #[cfg(test)]
+    pub(crate) const READ_TAGS: &[&str] = &["granted", "busy", "exhausted", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const WRITE_TAGS: &[&str] =
+        &["granted", "busy", "upgrade", "exhausted", "wrong_kind"];
+
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
             Some(("granted", [Reply::Integer(count), rest @ ..])) => Ok(Self::Granted {
@@ -173,7 +197,22 @@ impl Acquired {
                 ttl: Ttl::from_millis(millis),
                 anew: tag == "queued",
             }),
+            Some((
+                "busy",
+                &[
+                    Reply::Integer(millis),
+                    Reply::Integer(came),
+                    Reply::Integer(marked @ (0 | 1)),
+                ],
+            )) => Ok(Self::Waits {
+                ttl: Ttl::from_millis(millis),
+                place: Place {
+                    came,
+                    marked: marked == 1,
+                },
+            }),
             Some(("free", [])) => Ok(Self::Free),
+            Some(("upgrade", [])) => Ok(Self::Upgrade),
             Some(("exhausted", [])) => Ok(Self::Exhausted),
             Some(("wrong_kind", [])) => Ok(Self::WrongKind),
             _ => Err(reply.unexpected()),
@@ -324,15 +363,25 @@ impl Inspected {
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("held", [Reply::Integer(millis), Reply::List(items)])) => {
+            Some(("held", [Reply::Integer(millis), Reply::List(items), rest @ ..])) => {
                 let pair = |pair: &[Reply]| match pair {
                     [Reply::Text(field), Reply::Text(value)] => Ok((field.clone(), value.clone())),
                     _ => Err(reply.unexpected()),
                 };
                 let fields = items.chunks(2).map(pair).collect::<Result<_, _>>()?;
+                let text = |item: &Reply| match item {
+                    Reply::Text(text) => Ok(text.clone()),
+                    _ => Err(reply.unexpected()),
+                };
+                let levels = match rest {
+                    [] => Vec::new(),
+                    [Reply::List(items)] => items.iter().map(text).collect::<Result<_, _>>()?,
+                    _ => return Err(reply.unexpected()),
+                };
                 Ok(Self::Held {
                     ttl: Ttl::from_millis(*millis),
                     fields,
+                    levels,
                 })
             }
             Some(("free", [])) => Ok(Self::Free),
@@ -375,6 +424,18 @@ mod tests {
                 Reply::Text("held".into()),
                 Reply::Integer(1),
                 Reply::List(vec![Reply::Nil]),
+            ]),
+            Reply::List(vec![
+                Reply::Text("held".into()),
+                Reply::Integer(1),
+                Reply::List(vec![]),
+                Reply::List(vec![Reply::Integer(1)]),
+            ]),
+            Reply::List(vec![
+                Reply::Text("busy".into()),
+                Reply::Integer(1),
+                Reply::Integer(1),
+                Reply::Integer(2),
             ]),
         ];
         for reply in &odd {

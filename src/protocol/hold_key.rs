@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::name::LockName;
-use crate::options::{LeaseTime, ReleaseBy};
+use crate::options::{LeaseTime, Prefer, ReleaseBy};
 use crate::owner::Owner;
 
 /// The kinds of lock that a name can have.
@@ -19,6 +19,10 @@ pub(crate) enum Kind {
     Fair(Arc<Line>),
     /// A string with a value that tells the holder.
     Plain(ReleaseBy),
+    /// The shared side of a read-write lock.
+    Read(Arc<ReadWrite>),
+    /// Its exclusive side.
+    Write(Arc<ReadWrite>),
 }
 
 /// Where a fenced lock keeps its tokens.
@@ -37,11 +41,35 @@ pub(crate) struct Line {
     pub(crate) places: Box<str>,
 }
 
+/// What stands beside a read-write lock, and who goes first there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ReadWrite {
+    /// What the keys of its levels begin with.
+    pub(crate) stem: Box<str>,
+    /// The key that tells that a writer waits; its side's line here goes by the same name.
+    pub(crate) writer: Arc<str>,
+    /// Likewise for a reader.
+    pub(crate) reader: Arc<str>,
+    pub(crate) prefer: Prefer,
+}
+
+impl ReadWrite {
+    pub(crate) fn new(name: &LockName, prefer: Prefer) -> Self {
+        Self {
+            stem: name.stem().into(),
+            writer: name.beside("redlatch_rwlock_writer").into(),
+            reader: name.beside("redlatch_rwlock_reader").into(),
+            prefer,
+        }
+    }
+}
+
 /// Which scripts renew and check a hold: holds of one shape share a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shape {
     Hash,
     Plain(ReleaseBy),
+    ReadWrite,
 }
 
 impl Kind {
@@ -49,6 +77,65 @@ impl Kind {
         match self {
             Self::Reentrant | Self::Spin | Self::Fenced(_) | Self::Fair(_) => Shape::Hash,
             Self::Plain(by) => Shape::Plain(*by),
+            Self::Read(_) | Self::Write(_) => Shape::ReadWrite,
+        }
+    }
+
+    /// Whether owners hold the lock beside each other, so that its waiters need not stand in line.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Read(_))
+    }
+
+    /// Whether a hold that is given back may be left to a waiter of this process, past those of others.
+    pub(crate) fn is_handed_on(&self) -> bool {
+        self.sides().is_none() && self.is_reentrant()
+    }
+
+    /// Of a read-write lock, what stands beside it.
+    pub(crate) fn sides(&self) -> Option<&ReadWrite> {
+        match self {
+            Self::Read(sides) | Self::Write(sides) => Some(sides),
+            _ => None,
+        }
+    }
+
+    /// What the line of those that wait here goes by: the two sides of a read-write lock have one each.
+    pub(crate) fn line<'a>(&'a self, name: &'a LockName) -> &'a Arc<str> {
+        match self {
+            Self::Read(sides) => &sides.reader,
+            Self::Write(sides) => &sides.writer,
+            _ => name.key(),
+        }
+    }
+
+    /// The line of a read-write lock's other side.
+    pub(crate) fn opposite_line(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Read(sides) => Some(&sides.writer),
+            Self::Write(sides) => Some(&sides.reader),
+            _ => None,
+        }
+    }
+
+    /// The owner that a field of the lock's hash counts levels of, if it counts any of this kind; of a plain lock,
+    /// whom its value tells.
+    pub(crate) fn owner_of<'a>(&self, field: &'a str) -> Option<&'a str> {
+        let writer = field.strip_suffix(WRITE);
+        match self {
+            Self::Reentrant | Self::Spin | Self::Fenced(_) | Self::Fair(_) => {
+                (!field.starts_with('|')).then_some(field)
+            }
+            Self::Plain(_) => Some(field),
+            Self::Read(_) => (field != "mode" && writer.is_none()).then_some(field),
+            Self::Write(_) => writer,
+        }
+    }
+
+    /// How many levels an owner can have.
+    pub(crate) fn most_levels(&self) -> u64 {
+        match self.sides() {
+            None => 2_147_483_647,
+            Some(_) => 1_000,
         }
     }
 
@@ -60,6 +147,7 @@ impl Kind {
             Self::Fenced(_) => "a fenced lock",
             Self::Fair(_) => "a fair lock",
             Self::Plain(_) => "a plain lock",
+            Self::Read(_) | Self::Write(_) => "a read-write lock",
         }
     }
 
@@ -76,6 +164,8 @@ impl Kind {
 
 /// Where the field of an owner without a name begins: behind the bar.
 const UNNAMED_AT: usize = 1;
+/// What the field of a writer ends in.
+const WRITE: &str = ":write";
 
 /// Which hold a call is about: the lock, the owner's fields in it, and the number.
 ///
@@ -86,7 +176,8 @@ const UNNAMED_AT: usize = 1;
 pub(crate) struct HoldKey {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    /// `|<client>:<own part>:<number>`, in one piece: it is made for each acquisition.
+    /// `|<client>:<own part>:<number>`, in one piece: it is made for each acquisition. A writer's own part ends in
+    /// `:write`.
     text: Box<str>,
     /// Where Redisson's field begins in it: `<client>:<number>`, or for a named owner the name.
     field_at: usize,
@@ -102,13 +193,18 @@ impl HoldKey {
         number: u64,
     ) -> Self {
         let own_part = owner.own_part();
-        let mut text = String::with_capacity(3 + client.len() + own_part.len() + 17);
-        text.extend(["|", client, ":", &own_part]);
+        let side = if matches!(kind, Kind::Write(_)) {
+            WRITE
+        } else {
+            ""
+        };
+        let mut text = String::with_capacity(3 + client.len() + own_part.len() + side.len() + 17);
+        text.extend(["|", client, ":", &own_part, side]);
         let field_end = text.len();
         // Writing to a string cannot fail.
         write!(text, ":h{number:016x}").ok();
         let field_at = if owner.is_named() {
-            field_end - own_part.len()
+            field_end - own_part.len() - side.len()
         } else {
             UNNAMED_AT
         };
@@ -119,6 +215,17 @@ impl HoldKey {
             field_at,
             field_end,
         }
+    }
+
+    /// Whether the owner is known by a name, which other clients may share.
+    pub(crate) fn is_named(&self) -> bool {
+        // A numbered owner's field begins with the client's id.
+        self.field_at > UNNAMED_AT
+    }
+
+    /// What the line of those that wait for this lock here goes by.
+    pub(crate) fn line(&self) -> &Arc<str> {
+        self.kind.line(&self.name)
     }
 
     /// The field with the hold count as its value.
@@ -133,10 +240,6 @@ impl HoldKey {
 
     pub(crate) fn number(&self) -> &str {
         &self.text[self.field_end + 1..]
-    }
-
-    pub(crate) fn is_named(&self) -> bool {
-        self.field_at != UNNAMED_AT
     }
 
     /// The value of a plain lock: of a named owner the name, else text that no other hold has.
@@ -167,6 +270,31 @@ mod tests {
 
         assert_eq!(key.value(), format!("c-1:{owner}:h0000000000000001"));
         assert_eq!((named.value(), named.number()), ("req-7", key.number()));
+    }
+
+    #[test]
+    fn sides_of_a_read_write_lock_have_a_field_a_line_and_a_view_each() {
+        let name = LockName::read_write("", "k").unwrap();
+        let sides = Arc::new(ReadWrite::new(&name, Prefer::Arrival));
+        let (read, write) = (Kind::Read(sides.clone()), Kind::Write(sides));
+        for (owner, field) in [
+            (Owner::named("req-7"), "req-7".to_owned()),
+            (Owner::current(), format!("c-1:{}", Owner::current())),
+        ] {
+            let key = |kind: &Kind| HoldKey::new(name.clone(), kind.clone(), "c-1", &owner, 1);
+            assert_eq!(key(&read).field(), field);
+            assert_eq!(key(&write).field(), format!("{field}:write"));
+            assert_eq!(key(&write).number(), "h0000000000000001");
+        }
+        assert_ne!(read.line(&name), write.line(&name));
+        assert_eq!(read.opposite_line(), Some(write.line(&name)));
+        assert_eq!(write.opposite_line(), Some(read.line(&name)));
+        let seen =
+            |kind: &Kind| ["mode", "a", "a:write"].map(|field| kind.owner_of(field).is_some());
+        assert_eq!(seen(&read), [false, true, false]);
+        assert_eq!(seen(&write), [false, false, true]);
+        assert_eq!(write.owner_of("a:write"), Some("a"));
+        assert_eq!(Kind::Reentrant.owner_of("|c-1:a"), None);
     }
 
     #[test]

@@ -163,11 +163,11 @@ pub(crate) fn call<'a, const N: usize>(
         unscripted: Unscripted::Refused("this lock"),
     }
 }
-/// Where a level can be taken over from, as it was read: a field, and what it held.
+/// Where a level can be taken over from, as it was read: a field, or the number of a level; and what it held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Donor {
-    field: Box<str>,
-    record: Box<str>,
+    pub(crate) field: Box<str>,
+    pub(crate) record: Box<str>,
 }
 
 impl From<u32> for Arg<'_> {
@@ -249,7 +249,7 @@ mod tests {
                 .iter()
                 .map(|(field, value)| (field.to_string(), value.to_string()))
                 .collect();
-            key.donor(&fields)
+            key.donor(&fields, &[])
                 .map(|donor| donor.map(|donor| donor.field.to_string()))
         };
         let from = |field: &str| Some(field.to_string());

@@ -6,6 +6,7 @@ pub(crate) mod fenced;
 pub(crate) mod hold_key;
 pub(crate) mod lock;
 pub(crate) mod plain;
+pub(crate) mod read_write;
 pub(crate) mod renewal;
 pub(crate) mod reply;
 pub(crate) mod script;

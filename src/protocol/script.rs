@@ -72,6 +72,16 @@ scripts! {
     PLAIN_CHECK = "plain_check" Arity::PerKey { args: 1 };
     PLAIN_FORCE_RELEASE = "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
     PLAIN_INSPECT = "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
+    READ_ACQUIRE = "read_acquire" Arity::Fixed { keys: 4, args: 7 };
+    WRITE_ACQUIRE = "write_acquire" Arity::Fixed { keys: 4, args: 8 };
+    RW_REENTER = "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
+    RW_RELEASE = "rw_release" Arity::Fixed { keys: 4, args: 5 };
+    RW_ADOPT = "rw_adopt" Arity::Fixed { keys: 2, args: 6 };
+    RW_EXTEND = "rw_extend" Arity::Fixed { keys: 2, args: 4 };
+    RW_RENEW = "rw_renew" Arity::PerKey { args: 4 };
+    RW_CHECK = "rw_check" Arity::PerKey { args: 3 };
+    RW_FORCE_RELEASE = "rw_force_release" Arity::Fixed { keys: 3, args: 3 };
+    RW_INSPECT = "rw_inspect" Arity::Fixed { keys: 2, args: 1 };
 }
 
 /// An argument of a script.
@@ -246,6 +256,16 @@ mod tests {
             (&PLAIN_CHECK, reply::STANDS),
             (&PLAIN_FORCE_RELEASE, answer::ForceReleased::PLAIN_TAGS),
             (&PLAIN_INSPECT, answer::Inspected::PLAIN_TAGS),
+            (&READ_ACQUIRE, answer::Acquired::READ_TAGS),
+            (&WRITE_ACQUIRE, answer::Acquired::WRITE_TAGS),
+            (&RW_REENTER, answer::Reentered::TAGS),
+            (&RW_RELEASE, answer::Released::TAGS),
+            (&RW_ADOPT, answer::Adopted::TAGS),
+            (&RW_EXTEND, answer::Extended::TAGS),
+            (&RW_RENEW, reply::STANDS),
+            (&RW_CHECK, reply::STANDS),
+            (&RW_FORCE_RELEASE, answer::ForceReleased::TAGS),
+            (&RW_INSPECT, answer::Inspected::TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {

@@ -4,14 +4,24 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
+use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
 use crate::protocol::lock::{self, Donor, PUBLISH, SILENT, Take};
 use crate::protocol::script::Call;
-use crate::protocol::{fair, fenced, plain};
+use crate::protocol::{fair, fenced, plain, read_write};
 
 impl HoldKey {
-    pub(crate) fn acquire(&self, share: u32, lease: LeaseTime, take: Take) -> Call<'_> {
+    /// Takes the lock; `waits` is the place of a call that will wait if it is busy.
+    pub(crate) fn acquire(
+        &self,
+        share: u32,
+        lease: LeaseTime,
+        take: Take,
+        waits: Option<Place>,
+    ) -> Call<'_> {
         let call = match &self.kind {
+            Kind::Read(sides) => read_write::read(self, sides, share, lease, waits),
+            Kind::Write(sides) => read_write::write(self, sides, share, lease, take, waits),
             Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, take),
             Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, take),
             Kind::Fair(line) => match take {
@@ -25,13 +35,18 @@ impl HoldKey {
     }
 
     pub(crate) fn reenter(&self, share: u32, lease: LeaseTime) -> Call<'_> {
-        lock::reenter(self, share, lease).of(self.kind.title())
+        let call = match self.kind.sides() {
+            Some(sides) => read_write::reenter(self, sides, share, lease),
+            None => lock::reenter(self, share, lease),
+        };
+        call.of(self.kind.title())
     }
 
     pub(crate) fn release(&self, share: u32) -> Call<'_> {
         let call = match &self.kind {
             Kind::Fair(line) => fair::release(self, line, share),
             Kind::Plain(by) => plain::release(self, *by),
+            Kind::Read(sides) | Kind::Write(sides) => read_write::release(self, sides, share),
             kind => lock::release(self, share, kind.publish()),
         };
         call.of(self.kind.title())
@@ -45,6 +60,8 @@ impl HoldKey {
         lease: LeaseTime,
         yield_beyond: Option<u64>,
     ) -> Call<'a> {
+        // The sides of a read-write lock are not handed on, nor are plain locks: the script would say that they are
+        // of another kind.
         let call = match &self.kind {
             Kind::Fenced(fencing) => fenced::take_from(self, fencing, old, lease, yield_beyond),
             _ => lock::take_from(self, old, lease, yield_beyond),
@@ -62,6 +79,9 @@ impl HoldKey {
     ) -> Call<'a> {
         let call = match &self.kind {
             Kind::Plain(by) => plain::adopt(self, *by, lease),
+            Kind::Read(sides) | Kind::Write(sides) => {
+                read_write::adopt(self, sides, share, lease, donor)
+            }
             _ => lock::adopt(self, share, lease, donor),
         };
         call.of(self.kind.title())
@@ -69,13 +89,31 @@ impl HoldKey {
 
     /// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another
     /// client.
-    pub(crate) fn donor(&self, fields: &[(String, String)]) -> Result<Option<Donor>, Error> {
-        lock::donor(self, fields)
+    pub(crate) fn donor(
+        &self,
+        fields: &[(String, String)],
+        levels: &[String],
+    ) -> Result<Option<Donor>, Error> {
+        match self.kind.sides() {
+            Some(_) => Ok(read_write::donor(self, levels)),
+            None => lock::donor(self, fields),
+        }
+    }
+
+    /// What the server records of the lock, and of the levels of this owner.
+    pub(crate) fn inspect(&self) -> Call<'_> {
+        match self.kind.sides() {
+            Some(sides) => read_write::inspect(&self.name, sides, self.field()),
+            None => self.kind.inspect(&self.name),
+        }
     }
 
     pub(crate) fn extend(&self, lease: LeaseTime, exactly: bool) -> Call<'_> {
         let call = match &self.kind {
             Kind::Plain(by) => plain::extend(self, *by, lease, exactly),
+            Kind::Read(sides) | Kind::Write(sides) => {
+                read_write::extend(self, sides, lease, exactly)
+            }
             _ => lock::extend(self, lease, exactly),
         };
         call.of(self.kind.title())
@@ -84,7 +122,12 @@ impl HoldKey {
     /// Reads the token of this hold, if its kind has one.
     pub(crate) fn token(&self) -> Option<Call<'_>> {
         match &self.kind {
-            Kind::Reentrant | Kind::Spin | Kind::Fair(_) | Kind::Plain(_) => None,
+            Kind::Reentrant
+            | Kind::Spin
+            | Kind::Fair(_)
+            | Kind::Plain(_)
+            | Kind::Read(_)
+            | Kind::Write(_) => None,
             Kind::Fenced(fencing) => Some(fenced::token(fencing)),
         }
     }
@@ -99,6 +142,7 @@ impl Shape {
         match self {
             Self::Hash => lock::renew(holds),
             Self::Plain(by) => plain::renew(holds, by),
+            Self::ReadWrite => read_write::renew(holds),
         }
     }
 
@@ -107,6 +151,7 @@ impl Shape {
         match self {
             Self::Hash => lock::check(holds),
             Self::Plain(by) => plain::check(holds, by),
+            Self::ReadWrite => read_write::check(holds),
         }
     }
 }
@@ -117,38 +162,37 @@ impl Kind {
         let call = match self {
             Self::Fair(line) => fair::force_release(name, line),
             Self::Plain(by) => plain::force_release(name, *by),
+            Self::Read(sides) | Self::Write(sides) => read_write::force_release(name, self, sides),
             _ => lock::force_release(name, self.publish()),
         };
         call.of(self.title())
     }
 
     /// What the server records of a lock.
-    pub(crate) fn inspect<'a>(&self, name: &'a LockName) -> Call<'a> {
+    pub(crate) fn inspect<'a>(&'a self, name: &'a LockName) -> Call<'a> {
         let call = match self {
             Self::Plain(by) => plain::inspect(name, *by),
+            Self::Read(sides) | Self::Write(sides) => read_write::inspect(name, sides, ""),
             _ => lock::inspect(name),
         };
         call.of(self.title())
     }
 
-    /// Whether a field, or of a plain lock the value, is this owner's.
-    pub(crate) fn is_of(&self, field: &str, client: &str, owner: &Owner) -> bool {
+    /// Whether the holder that the server records, in a field or as the value of a plain lock, is this owner.
+    pub(crate) fn is_of(&self, holder: &str, client: &str, owner: &Owner) -> bool {
         let own = lock::field(client, owner);
         match self {
-            Self::Plain(_) => plain::is_of(field, &own, owner),
-            _ => field == own,
+            Self::Plain(_) => plain::is_of(holder, &own, owner),
+            _ => holder == own,
         }
-    }
-
-    /// Whether a field stands beside those that tell an owner.
-    pub(crate) fn is_companion(&self, field: &str) -> bool {
-        !matches!(self, Self::Plain(_)) && field.starts_with('|')
     }
 
     /// The command that tells waiters of a release.
     fn publish(&self) -> &'static str {
         match self {
-            Self::Reentrant | Self::Fenced(_) | Self::Fair(_) => PUBLISH,
+            Self::Reentrant | Self::Fenced(_) | Self::Fair(_) | Self::Read(_) | Self::Write(_) => {
+                PUBLISH
+            }
             Self::Spin | Self::Plain(_) => SILENT,
         }
     }
@@ -157,8 +201,8 @@ impl Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::ReleaseBy;
-    use crate::protocol::hold_key::{Fencing, Line};
+    use crate::options::{Prefer, ReleaseBy};
+    use crate::protocol::hold_key::{Fencing, Line, ReadWrite};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -168,28 +212,37 @@ mod tests {
             key: "t".into(),
             ttl: None,
         };
-        let name = LockName::new("", "k").unwrap();
+        let name = LockName::read_write("", "k").unwrap();
+        let sides = Arc::new(ReadWrite::new(&name, Prefer::Arrival));
         let kinds = [
             Kind::Reentrant,
             Kind::Spin,
             Kind::Fenced(Arc::new(fencing)),
             Kind::Fair(Arc::new(Line::new(&name))),
             Kind::Plain(ReleaseBy::Auto),
+            Kind::Read(sides.clone()),
+            Kind::Write(sides),
         ];
         for kind in kinds {
+            drop(kind.force_release(&name));
             let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
             let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
             let calls = [
-                key.acquire(1, lease, Take::Free),
-                key.acquire(1, lease, Take::JoinOnly),
-                key.acquire(1, lease, Take::Stand { priority: -1 }),
+                key.acquire(1, lease, Take::Free, None),
+                key.acquire(1, lease, Take::JoinOnly, None),
+                key.acquire(1, lease, Take::Stand { priority: -1 }, None),
                 key.reenter(2, lease),
                 key.release(0),
                 key.take_from(&key, lease, Some(1)),
                 key.adopt(1, None, None),
                 key.extend(lease, true),
             ];
-            for call in calls.into_iter().chain(key.token()) {
+            let more = [
+                key.kind.force_release(&key.name),
+                key.kind.inspect(&key.name),
+                key.inspect(),
+            ];
+            for call in calls.into_iter().chain(more).chain(key.token()) {
                 drop(Call::new(call.script, call.keys, call.args));
             }
         }

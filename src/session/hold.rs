@@ -13,6 +13,10 @@ use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
 use crate::protocol::renewal::Schedule;
 
+/// How often a hold is looked after whose hash others may cut down: Redisson's readers do with each renewal, to their
+/// own lease, of three seconds or more.
+const CARE: Duration = Duration::from_secs(1);
+
 /// One hold, shared by its guards, the watchdog and the reaper.
 ///
 /// # Invariants
@@ -163,6 +167,16 @@ impl Hold {
         state.levels = 1;
         state.schedule = Schedule::new(sent, term.lease(), max_hold);
         state.add_guard(term);
+        drop(state);
+        self.look_after(sent);
+    }
+
+    /// Has the hold checked soon, if others may cut down what it depends on.
+    pub(crate) fn look_after(&self, now: Moment) {
+        let mut state = self.lock();
+        if self.key.kind.is_shared() && state.schedule.longest().get() > CARE * 3 {
+            state.schedule.check(now.plus(CARE));
+        }
     }
 
     /// Counts one level more, which the caller is about to ask for; the share to ask for, or none if the hold has

@@ -42,7 +42,7 @@ pub(crate) struct Queue<B> {
     pub(crate) front: Semaphore,
     /// Tells the waiter at the front that a hold here has ended. Keeps one signal if nobody listens just then.
     pub(crate) freed: Notify,
-    /// Tells everybody that no release is on its way any more.
+    /// Tells everybody that a release is no longer on its way.
     settled: Notify,
     state: Mutex<State<B>>,
 }
@@ -57,8 +57,25 @@ struct State<B> {
     streak: u32,
     /// Others that wait go first.
     courtesy: Option<Courtesy>,
-    /// Releases on their way. An acquisition that overtook one would find the lock busy by ourselves.
-    settling: usize,
+    /// Whose releases are on their way. An acquisition that overtook one would find the lock busy by ourselves.
+    settling: Vec<Owner>,
+}
+
+/// Whose releases are in the way of an acquisition while they are on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heed {
+    All,
+    /// Of a lock that is shared.
+    Own,
+}
+
+impl Heed {
+    fn is_settled(self, settling: &[Owner], owner: &Owner) -> bool {
+        match self {
+            Self::All => settling.is_empty(),
+            Self::Own => !settling.contains(owner),
+        }
+    }
 }
 
 /// Whom a process that had the lock lets go first: as many as were told that it is free, each of whom tells when it
@@ -95,6 +112,17 @@ impl<B> Queues<B> {
         }
     }
 
+    /// The queue of a lock, if somebody uses it.
+    pub(crate) fn find(&self, name: &Arc<str>) -> Option<QueueRef<B>> {
+        let queue = self.0.get(name)?;
+        queue.users.fetch_add(1, Ordering::Relaxed);
+        Some(QueueRef {
+            queues: self.0.clone(),
+            name: name.clone(),
+            queue: queue.clone(),
+        })
+    }
+
     /// Every hold of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.0.iter().flat_map(|queue| queue.holds()).collect()
@@ -124,7 +152,7 @@ impl<B> Queue<B> {
                 baton: None,
                 streak: 0,
                 courtesy: None,
-                settling: 0,
+                settling: Vec::new(),
             }),
         })
     }
@@ -156,18 +184,23 @@ impl<B> Queue<B> {
             .collect()
     }
 
-    /// Notes a hold that was granted. The others that it displaces are given back.
+    /// Notes a hold that was granted. The others that it displaces are given back: of a lock that is shared, at most
+    /// an older one of the same owner.
     pub(crate) fn install(&self, hold: &Arc<Hold>) -> Vec<Arc<Hold>> {
         let mut state = self.lock();
         state.courtesy = None;
-        let displaced = state
-            .owners
-            .values()
-            .filter_map(|slot| slot.hold.clone())
-            .collect();
+        let displaced = if hold.key.kind.is_shared() {
+            Vec::new()
+        } else {
+            let slots = state.owners.values();
+            slots.filter_map(|slot| slot.hold.clone()).collect()
+        };
         let slot = state.owners.entry(hold.owner.clone()).or_default();
-        slot.hold = Some(hold.clone());
+        let older = slot.hold.replace(hold.clone());
         slot.tell();
+        if hold.key.kind.is_shared() {
+            return older.into_iter().collect();
+        }
         displaced
     }
 
@@ -183,16 +216,20 @@ impl<B> Queue<B> {
     }
 
     /// The turn to ask, if nothing is in the way: no release, unless a baton lies here, and no other call.
-    pub(crate) fn turn_at_once<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, B>> {
+    pub(crate) fn turn_at_once<'a>(
+        &'a self,
+        owner: &'a Owner,
+        heed: Heed,
+    ) -> Option<Asking<'a, B>> {
         let mut state = self.lock();
-        let open = state.settling == 0 || state.baton.is_some();
+        let open = heed.is_settled(&state.settling, owner) || state.baton.is_some();
         (open && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
     }
 
     /// Waits for releases on their way, unless a baton lies here, then for the turn to ask.
-    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
+    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Asking<'a, B> {
         if !self.has_baton() {
-            self.settled().await;
+            self.settled(owner, heed).await;
         }
         self.asking(owner).await
     }
@@ -224,13 +261,13 @@ impl<B> Queue<B> {
         }
     }
 
-    /// Waits until no release is on its way.
-    pub(crate) async fn settled(&self) {
+    /// Waits until no release is on its way that this owner would have to heed.
+    pub(crate) async fn settled(&self, owner: &Owner, heed: Heed) {
         loop {
             let signal = self.settled.notified();
             tokio::pin!(signal);
             signal.as_mut().enable();
-            if self.lock().settling == 0 {
+            if heed.is_settled(&self.lock().settling, owner) {
                 return;
             }
             signal.await;
@@ -247,7 +284,7 @@ impl<B> Queue<B> {
     /// if a release is on its way.
     pub(crate) fn offer<D, R>(&self, debt: D, hand_on: impl FnOnce(D) -> (B, R)) -> Result<R, D> {
         let mut state = self.lock();
-        if state.in_line == 0 || state.settling > 0 || state.baton.is_some() {
+        if state.in_line == 0 || !state.settling.is_empty() || state.baton.is_some() {
             return Err(debt);
         }
         let (baton, rest) = hand_on(debt);
@@ -408,25 +445,27 @@ impl<B> Drop for Asking<'_, B> {
 
 /// Marks a release as on its way, until dropped.
 #[derive(Debug)]
-pub(crate) struct Settling<B>(QueueRef<B>);
+pub(crate) struct Settling<B> {
+    queue: QueueRef<B>,
+    owner: Owner,
+}
 
 impl<B> Settling<B> {
-    pub(crate) fn new(queue: QueueRef<B>) -> Self {
-        queue.lock().settling += 1;
-        Self(queue)
+    pub(crate) fn new(queue: QueueRef<B>, owner: Owner) -> Self {
+        queue.lock().settling.push(owner.clone());
+        Self { queue, owner }
     }
 }
 
 impl<B> Drop for Settling<B> {
     fn drop(&mut self) {
-        let settled = {
-            let mut state = self.0.lock();
-            state.settling -= 1;
-            state.settling == 0
-        };
-        if settled {
-            self.0.settled.notify_waiters();
+        {
+            let settling = &mut self.queue.lock().settling;
+            if let Some(at) = settling.iter().position(|owner| *owner == self.owner) {
+                settling.swap_remove(at);
+            }
         }
+        self.queue.settled.notify_waiters();
     }
 }
 

@@ -62,12 +62,13 @@ impl Reaper {
     /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before
     /// the request for that was sent, at `sent`: how long it took tells how far the server is.
     pub(crate) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: Moment) {
-        if told <= self.0.hub.listeners(hold.key.name.channel()) {
+        // Readers go together, and are told who goes first.
+        if hold.key.kind.is_shared() || told <= self.0.hub.listeners(hold.key.name.channel()) {
             return;
         }
         let trip = sent.until(Moment::now());
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
-        let queue = self.0.queues.enter(hold.key.name.key());
+        let queue = self.0.queues.enter(hold.key.line());
         queue.give_way(Courtesy {
             // Our own message is one of both.
             last_message: heard + told,
@@ -209,7 +210,7 @@ impl Debt {
             return Ok(Settled::Done);
         };
         let settled = {
-            let _settling = Settling::new(queue);
+            let _settling = Settling::new(queue, hold.owner.clone());
             self.reaper.settle(backend, &hold).await?
         };
         self.owed = None;
@@ -226,7 +227,7 @@ impl Owed for Debt {
 impl Drop for Debt {
     fn drop(&mut self) {
         if let Some((hold, queue)) = self.owed.take() {
-            let settling = Settling::new(queue);
+            let settling = Settling::new(queue, hold.owner.clone());
             // After the reaper has ended the key dies by its lease.
             self.reaper.0.debts.send(Overdue { hold, settling }).ok();
         }

@@ -106,7 +106,7 @@ impl Watchdog {
             return None;
         }
         self.unwatch(hold);
-        let queue = self.queues.enter(hold.key.name.key());
+        let queue = self.queues.enter(hold.key.line());
         queue.forget(hold);
         // A hold without guards was detached: it lives until its lease, and this was it.
         if !guarded {
@@ -232,6 +232,7 @@ impl Watchdog {
                     if round == Round::Renew {
                         hold.lock().renewed(sent, lease);
                     }
+                    hold.look_after(sent);
                     self.watch(hold);
                 }
                 debug!(holds = holds.len(), ?round, took = ?sent.until(Moment::now()), "confirmed");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redlatch::{
     Client, Error, FairLock, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner, PlainLock,
-    ReentrantLock, SpinLock,
+    ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 
@@ -17,6 +17,8 @@ pub trait Lock: Clone + Send + Sync + 'static {
     type Guard: Guard;
     /// Whether an owner may take it again.
     const REENTRANT: bool;
+    /// Fields and values of a hash that is no lock of this kind.
+    const FOREIGN: &[&str] = &["mode", "read", "c:1", "1"];
 
     /// What the requests contain that take it and that give it back, all levels.
     fn acquire() -> String;
@@ -79,10 +81,20 @@ guard!(LockGuard);
 guard!(FencedGuard);
 
 macro_rules! lock {
-    ($lock:ty, $guard:ty, $make:ident, $acquire:literal, $release:literal, $reentrant:literal) => {
+    (@make $client:ident, $name:ident, $make:ident) => {
+        $client.$make($name)
+    };
+    (@make $client:ident, $name:ident, $make:ident.$side:ident) => {
+        $client.$make($name).$side()
+    };
+    (
+        $lock:ty, $guard:ty, $($make:ident).+, $acquire:literal, $release:literal, $reentrant:literal
+        $(, $foreign:expr)?
+    ) => {
         impl Lock for $lock {
             type Guard = $guard;
             const REENTRANT: bool = $reentrant;
+            $(const FOREIGN: &[&str] = $foreign;)?
 
             fn acquire() -> String {
                 sha($acquire)
@@ -92,7 +104,7 @@ macro_rules! lock {
             }
 
             fn of(client: &Client, name: &str) -> Self {
-                client.$make(name)
+                lock!(@make client, name, $($make).+)
             }
             fn lease(self, lease: Duration) -> Self {
                 self.lease(lease)
@@ -137,6 +149,15 @@ macro_rules! lock {
     };
 }
 
+lock!(
+    WriteLock,
+    LockGuard,
+    read_write_lock.writer,
+    "write_acquire",
+    "rw_release",
+    true,
+    &["c:1", "1"]
+);
 lock!(
     ReentrantLock,
     LockGuard,

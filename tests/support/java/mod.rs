@@ -97,6 +97,14 @@ impl Jvm {
         self.lock_of("fair", name, thread)
     }
 
+    pub(crate) fn read_lock(&self, name: &str, thread: u32) -> JavaLock {
+        self.lock_of("read", name, thread)
+    }
+
+    pub(crate) fn write_lock(&self, name: &str, thread: u32) -> JavaLock {
+        self.lock_of("write", name, thread)
+    }
+
     fn lock_of(&self, kind: &str, name: &str, thread: u32) -> JavaLock {
         JavaLock {
             jvm: self.clone(),

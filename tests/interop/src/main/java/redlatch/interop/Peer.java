@@ -105,6 +105,10 @@ public final class Peer {
                 return redisson.getSpinLock(name);
             case "fair":
                 return redisson.getFairLock(name);
+            case "read":
+                return redisson.getReadWriteLock(name).readLock();
+            case "write":
+                return redisson.getReadWriteLock(name).writeLock();
             default:
                 throw new IllegalArgumentException("no kind " + kind);
         }

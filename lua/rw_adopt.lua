@@ -1,0 +1,62 @@
+-- Moves one level of an owner on one side of a read-write lock, another hold's or nobody's, to this client's share.
+--
+-- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
+-- ARGV[1] field of the owner on this side
+-- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[3] share to reach, in levels
+-- ARGV[4] lease, in milliseconds, which the TTLs are raised to; 0 leaves them alone
+-- ARGV[5] level to take
+-- ARGV[6] what its key held when it was read; empty for none
+-- Returns adopted, levels of the owner: the share is reached; the levels are as many as before
+-- Returns changed: what was read is not so any more; nothing was changed
+-- Returns absent: the owner holds nothing on this side
+-- Returns wrong_kind: the key is no lock of this shape
+-- Publishes nothing
+
+local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
+local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1])
+local mode, total, mine = found[1], found[2], {}
+if mode ~= 'read' and mode ~= 'write' and (mode or redis.call('EXISTS', KEYS[1]) == 1) then
+  return {'wrong_kind'}
+end
+if not total then
+  return {'absent'}
+end
+if not string.find(total, '^%d+$') then
+  return {'wrong_kind'}
+end
+total = tonumber(total)
+for level = 1, math.min(total, 1000) do
+  if redis.call('GET', levels .. level) == ARGV[2] then
+    mine[#mine + 1] = level
+  end
+end
+
+local lease = tonumber(ARGV[4])
+local missing = tonumber(ARGV[3]) - #mine
+if missing > 0 then
+  local key = levels .. ARGV[5]
+  if missing > 1 or tonumber(ARGV[5]) > total or (redis.call('GET', key) or '') ~= ARGV[6] then
+    return {'changed'}
+  end
+  -- A level that Java's writer took has no key: it lasts as long as the hash.
+  local left = redis.call('PTTL', key)
+  if left < 0 then
+    left = math.max(redis.call('PTTL', KEYS[1]), 1000)
+  end
+  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  redis.call('DEL', key)
+  redis.call('SET', key, ARGV[2], 'PX', math.max(left, lease))
+end
+if lease > 0 then
+  if redis.call('PTTL', KEYS[1]) < lease then
+    redis.call('PEXPIRE', KEYS[1], lease)
+  end
+  for _, level in ipairs(mine) do
+    if redis.call('PTTL', levels .. level) < lease then
+      redis.call('PEXPIRE', levels .. level, lease)
+    end
+  end
+end
+return {'adopted', total}

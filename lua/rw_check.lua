@@ -1,0 +1,30 @@
+-- Tells of many holds of read-write locks at once whether they still stand, and has each hash last as long as they do.
+--
+-- KEYS[..] the locks, each a hash: mode, owner field -> read levels, owner field:write -> write levels
+-- ARGV[1 of 3] field of the owner on this side
+-- ARGV[2 of 3] what the level keys begin with, in its slot: <this>:<field>:rwlock_timeout:<level> -> hold number
+-- ARGV[3 of 3] hold number, h and 16 hex digits
+-- Returns for each key 1: the hold stands, and its hash lasts no shorter than its levels
+-- Returns for each key 0: this hold is not there any more; nothing was changed
+-- Publishes nothing
+
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local at = (i - 1) * 3
+  local count = redis.pcall('HGET', key, ARGV[at + 1])
+  local levels = ARGV[at + 2] .. ':' .. ARGV[at + 1] .. ':rwlock_timeout:'
+  local total = type(count) == 'string' and tonumber(count) or 0
+  answers[i] = 0
+  for n = 1, math.min(total, 1000) do
+    local level = levels .. n
+    if answers[i] == 0 and redis.pcall('GET', level) == ARGV[at + 3] then
+      -- A reader of Java cuts the hash down to its own lease when it renews.
+      local left = redis.call('PTTL', level)
+      if redis.call('PTTL', key) < left then
+        redis.call('PEXPIRE', key, left)
+      end
+      answers[i] = 1
+    end
+  end
+end
+return answers

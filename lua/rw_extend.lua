@@ -1,0 +1,32 @@
+-- Gives a hold of one side of a read-write lock a new lease from now.
+--
+-- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
+-- ARGV[1] field of the owner on this side
+-- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[3] lease, in milliseconds
+-- ARGV[4] exactly or at_least: may the lease become shorter than what is left
+-- Returns extended: the lease is set; the hash is not shortened while other levels depend on it
+-- Returns absent: this hold is not there any more; nothing was changed
+-- Publishes nothing
+
+local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
+local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
+local lease, share = tonumber(ARGV[3]), 0
+for level = 1, math.min(total, 1000) do
+  local key = levels .. level
+  if redis.call('GET', key) == ARGV[2] then
+    share = share + 1
+    if ARGV[4] == 'exactly' or redis.call('PTTL', key) < lease then
+      redis.call('PEXPIRE', key, lease)
+    end
+  end
+end
+if share == 0 then
+  return {'absent'}
+end
+local alone = ARGV[4] == 'exactly' and share == total and redis.call('HLEN', KEYS[1]) == 2
+if alone or redis.call('PTTL', KEYS[1]) < lease then
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+return {'extended'}

@@ -1,0 +1,49 @@
+-- Frees one side of a read-write lock whoever holds it, and wakes those that wait.
+--
+-- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
+-- KEYS[2] the lock's channel
+-- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> hold number
+-- ARGV[1] read or write: which side
+-- ARGV[2] message to publish
+-- ARGV[3] publish command, PUBLISH or SPUBLISH
+-- Returns released: somebody held it on this side; what a writer reads stays
+-- Returns free: nobody held it on this side
+-- Returns wrong_kind: the key is no lock of this shape
+-- Publishes the message on KEYS[2] when the side becomes free
+
+local fields = redis.call('HGETALL', KEYS[1])
+if #fields == 0 then
+  return {'free'}
+end
+local mode, held, others = nil, {}, 0
+for i = 1, #fields, 2 do
+  local field, value = fields[i], fields[i + 1]
+  if field == 'mode' then
+    mode = value
+  elseif not string.find(value, '^%d+$') then
+    return {'wrong_kind'}
+  elseif (string.sub(field, -6) == ':write') == (ARGV[1] == 'write') then
+    held[field] = tonumber(value)
+  else
+    others = others + 1
+  end
+end
+if mode ~= 'read' and mode ~= 'write' then
+  return {'wrong_kind'}
+end
+if not next(held) then
+  return {'free'}
+end
+for field, total in pairs(held) do
+  redis.call('HDEL', KEYS[1], field)
+  for level = 1, math.min(total, 1000) do
+    redis.call('DEL', KEYS[3] .. ':' .. field .. ':rwlock_timeout:' .. level)
+  end
+end
+if others == 0 then
+  redis.call('DEL', KEYS[1])
+elseif ARGV[1] == 'write' then
+  redis.call('HSET', KEYS[1], 'mode', 'read')
+end
+redis.call(ARGV[3], KEYS[2], ARGV[2])
+return {'released'}

@@ -1,0 +1,41 @@
+-- Brings a hold of one side of a read-write lock that still stands to a higher share; never takes the lock anew.
+--
+-- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
+-- ARGV[1] field of the owner on this side
+-- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[3] share to reach, in levels
+-- ARGV[4] lease, in milliseconds
+-- Returns granted, levels of the owner: the share is reached; the lease is no shorter than before
+-- Returns absent: this hold is not there any more
+-- Returns exhausted: the owner would have more levels than are looked through
+-- Publishes nothing
+
+local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
+local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
+local mine = {}
+for level = 1, math.min(total, 1000) do
+  if redis.call('GET', levels .. level) == ARGV[2] then
+    mine[#mine + 1] = level
+  end
+end
+if #mine == 0 then
+  return {'absent'}
+end
+local after = math.max(total - #mine + tonumber(ARGV[3]), total)
+if after > 1000 then
+  return {'exhausted'}
+end
+redis.call('HSET', KEYS[1], ARGV[1], after)
+local lease = math.max(tonumber(ARGV[4]), redis.call('PTTL', levels .. mine[1]))
+-- The hash before its levels: it never outlives the longest of them.
+if redis.call('PTTL', KEYS[1]) < lease then
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+for _, level in ipairs(mine) do
+  redis.call('PEXPIRE', levels .. level, lease)
+end
+for level = total + 1, after do
+  redis.call('SET', levels .. level, ARGV[2], 'PX', lease)
+end
+return {'granted', after}

@@ -1,0 +1,262 @@
+//! Calls of the read-write lock: one hash for both sides, and a key for each level, with the hold number as its value.
+
+use std::time::Duration;
+
+use crate::name::LockName;
+use crate::options::{LeaseTime, Prefer};
+use crate::protocol::answer::Place;
+use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
+use crate::protocol::lock::{Donor, PUBLISH, Take};
+use crate::protocol::script::{self, Arg, Call, Script, Unscripted};
+
+/// How long a mark tells others that somebody waits, after who set it was last heard of.
+pub(crate) const MARK: Duration = Duration::from_secs(1);
+
+pub(crate) fn read<'a>(
+    key: &'a HoldKey,
+    sides: &'a ReadWrite,
+    share: u32,
+    lease: LeaseTime,
+    waits: Option<Place>,
+) -> Call<'a> {
+    enter(key, sides, &script::READ_ACQUIRE, share, lease, waits)
+}
+
+pub(crate) fn write<'a>(
+    key: &'a HoldKey,
+    sides: &'a ReadWrite,
+    share: u32,
+    lease: LeaseTime,
+    take: Take,
+    waits: Option<Place>,
+) -> Call<'a> {
+    let mut call = enter(key, sides, &script::WRITE_ACQUIRE, share, lease, waits);
+    // A numbered owner is this client's alone: whoever else bears its number is a copy of this process.
+    call.args.push(Arg::Text(match take {
+        Take::JoinOnly => "join",
+        _ if key.is_named() => "share",
+        Take::Free | Take::Stand { .. } => "take",
+    }));
+    call
+}
+
+fn enter<'a>(
+    key: &'a HoldKey,
+    sides: &'a ReadWrite,
+    script: &'static Script,
+    share: u32,
+    lease: LeaseTime,
+    waits: Option<Place>,
+) -> Call<'a> {
+    let mark = waits.map_or(0, |_| MARK.as_millis() as i64);
+    let came = waits.map_or(0, |place| place.came);
+    let rest = [
+        share.into(),
+        lease.into(),
+        sides.prefer.into(),
+        Arg::Number(came),
+        Arg::Number(mark),
+    ];
+    let mut call = call(key, sides, script, rest);
+    call.keys.extend([&*sides.writer, &*sides.reader]);
+    call
+}
+
+pub(crate) fn reenter<'a>(
+    key: &'a HoldKey,
+    sides: &'a ReadWrite,
+    share: u32,
+    lease: LeaseTime,
+) -> Call<'a> {
+    call(
+        key,
+        sides,
+        &script::RW_REENTER,
+        [share.into(), lease.into()],
+    )
+}
+
+pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) -> Call<'a> {
+    let message = Arg::Number(message(&key.kind));
+    let rest = [share.into(), message, Arg::Text(PUBLISH)];
+    let mut call = call(key, sides, &script::RW_RELEASE, rest);
+    call.keys = vec![
+        &**key.name.key(),
+        &**key.name.channel(),
+        &*sides.stem,
+        &**key.line(),
+    ];
+    call
+}
+
+pub(crate) fn adopt<'a>(
+    key: &'a HoldKey,
+    sides: &'a ReadWrite,
+    share: u32,
+    lease: Option<LeaseTime>,
+    donor: Option<&'a Donor>,
+) -> Call<'a> {
+    let lease = lease.map_or(Arg::Number(0), Arg::from);
+    // There is no level 0 to take.
+    let (level, record) = donor.map_or(("0", ""), |donor| (&*donor.field, &*donor.record));
+    let rest = [share.into(), lease, Arg::Text(level), Arg::Text(record)];
+    call(key, sides, &script::RW_ADOPT, rest)
+}
+
+pub(crate) fn extend<'a>(
+    key: &'a HoldKey,
+    sides: &'a ReadWrite,
+    lease: LeaseTime,
+    exactly: bool,
+) -> Call<'a> {
+    let mode = Arg::Text(if exactly { "exactly" } else { "at_least" });
+    call(key, sides, &script::RW_EXTEND, [lease.into(), mode])
+}
+
+/// The level of an owner that could be taken over, by what the keys of its levels hold: one that nobody of this crate
+/// recorded, else another hold's.
+pub(crate) fn donor(key: &HoldKey, levels: &[String]) -> Option<Donor> {
+    let foreign = |record: &String| !record.starts_with('h');
+    let at = levels
+        .iter()
+        .position(foreign)
+        .or_else(|| levels.iter().position(|record| *record != *key.number()))?;
+    Some(Donor {
+        field: (at + 1).to_string().into(),
+        record: levels.get(at)?.as_str().into(),
+    })
+}
+
+/// Renews many holds, each with its lease.
+pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
+    let (mut keys, mut args) = (Vec::new(), Vec::new());
+    for (hold, lease) in holds {
+        keys.push(&**hold.name.key());
+        args.extend(identity(hold));
+        args.push(lease.into());
+    }
+    Call::new(&script::RW_RENEW, keys, args)
+}
+
+/// Asks of many holds whether they still stand, and has their hashes last as long.
+pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
+    let (mut keys, mut args) = (Vec::new(), Vec::new());
+    for hold in holds {
+        keys.push(&**hold.name.key());
+        args.extend(identity(hold));
+    }
+    Call::new(&script::RW_CHECK, keys, args)
+}
+
+fn identity(hold: &HoldKey) -> [Arg<'_>; 3] {
+    let stem = hold.kind.sides().map_or("", |sides| &*sides.stem);
+    [hold.field(), stem, hold.number()].map(Arg::Text)
+}
+
+pub(crate) fn force_release<'a>(name: &'a LockName, kind: &Kind, sides: &'a ReadWrite) -> Call<'a> {
+    let side = if kind.is_shared() { "read" } else { "write" };
+    let keys = vec![&**name.key(), &**name.channel(), &*sides.stem];
+    let message = Arg::Number(message(kind));
+    let args = vec![Arg::Text(side), message, Arg::Text(PUBLISH)];
+    Call::new(&script::RW_FORCE_RELEASE, keys, args)
+}
+
+/// What the server records of a lock, and of the levels under one field.
+pub(crate) fn inspect<'a>(name: &'a LockName, sides: &'a ReadWrite, field: &'a str) -> Call<'a> {
+    let keys = vec![&**name.key(), &*sides.stem];
+    Call::new(&script::RW_INSPECT, keys, vec![Arg::Text(field)])
+}
+
+/// What Redisson publishes: after 0 it wakes one waiter of a process, after 1 all.
+fn message(kind: &Kind) -> i64 {
+    if kind.is_shared() { 0 } else { 1 }
+}
+
+fn call<'a, const N: usize>(
+    key: &'a HoldKey,
+    sides: &'a ReadWrite,
+    script: &'static Script,
+    rest: [Arg<'a>; N],
+) -> Call<'a> {
+    let mut args = Vec::with_capacity(N + 3);
+    args.extend([key.field(), key.number()].map(Arg::Text));
+    args.extend(rest);
+    let mut keys = Vec::with_capacity(4);
+    keys.extend([&**key.name.key(), &*sides.stem]);
+    Call {
+        script,
+        keys,
+        args,
+        unscripted: Unscripted::Refused("this lock"),
+    }
+}
+
+impl From<Prefer> for Arg<'_> {
+    fn from(prefer: Prefer) -> Self {
+        Self::Text(match prefer {
+            Prefer::Arrival => "arrival",
+            Prefer::Writers => "writers",
+            Prefer::Readers => "readers",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+    use std::sync::Arc;
+
+    fn sides() -> (LockName, Arc<ReadWrite>) {
+        let name = LockName::read_write("", "k").unwrap();
+        let sides = Arc::new(ReadWrite::new(&name, Prefer::Arrival));
+        (name, sides)
+    }
+
+    #[test]
+    fn only_named_owners_share_a_write_hold_with_others() {
+        let (name, sides) = sides();
+        let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
+        for (owner, take, entry) in [
+            (Owner::named("req-7"), Take::Free, "share"),
+            (Owner::named("req-7"), Take::JoinOnly, "join"),
+            (Owner::unique(), Take::Free, "take"),
+        ] {
+            let key = HoldKey::new(name.clone(), Kind::Write(sides.clone()), "c", &owner, 1);
+            let call = key.acquire(1, lease, take, None);
+            assert_eq!(call.args.last(), Some(&Arg::Text(entry)));
+        }
+    }
+
+    #[test]
+    fn call_that_waits_says_since_when_and_for_how_long_its_mark_stands() {
+        let (name, sides) = sides();
+        let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
+        let key = HoldKey::new(name, Kind::Read(sides), "c", &Owner::unique(), 1);
+        let place = Place {
+            came: 7,
+            marked: true,
+        };
+        for (waits, expected) in [(None, [0, 0]), (Some(place), [7, 1_000])] {
+            let call = key.acquire(1, lease, Take::Free, waits);
+            assert_eq!(call.args[5..], expected.map(Arg::Number));
+        }
+    }
+
+    #[test]
+    fn levels_are_taken_over_from_nobody_first_then_from_another_hold_never_from_our_own() {
+        let (name, sides) = sides();
+        let key = HoldKey::new(name, Kind::Read(sides), "c", &Owner::named("req-7"), 1);
+        let donor = |levels: &[&str]| {
+            let levels: Vec<_> = levels.iter().map(ToString::to_string).collect();
+            donor(&key, &levels).map(|donor| (donor.field.to_string(), donor.record.to_string()))
+        };
+        let level = |at: &str, record: &str| Some((at.to_owned(), record.to_owned()));
+        let mine = key.number();
+        assert_eq!(donor(&[]), None);
+        assert_eq!(donor(&[mine]), None);
+        assert_eq!(donor(&[mine, "h2"]), level("2", "h2"));
+        assert_eq!(donor(&["h2", mine, "1"]), level("3", "1"));
+        assert_eq!(donor(&[mine, ""]), level("2", ""));
+    }
+}

@@ -1,0 +1,1127 @@
+//! The scripts of the read-write lock one by one, and beside the steps that Redisson takes on the same keys.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use redlatch_testkit::{Connection, Reply, Server, Subscriber};
+
+const LEASE: i64 = 30_000;
+const MARK: i64 = 1_000;
+const CHANNEL: &str = "redisson_rwlock:{k}";
+const WRITER_MARK: &str = "redlatch_rwlock_writer:{k}";
+const READER_MARK: &str = "redlatch_rwlock_reader:{k}";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Read,
+    Write,
+}
+
+use Side::{Read, Write};
+
+/// One hold: its side, its owner and its number.
+#[derive(Clone, Debug)]
+struct Hold {
+    side: Side,
+    owner: &'static str,
+    number: String,
+    lease: i64,
+    /// take, share or join.
+    entry: &'static str,
+    prefer: &'static str,
+    came: i64,
+    mark: i64,
+}
+
+fn hold(side: Side, owner: &'static str, number: u64) -> Hold {
+    Hold {
+        side,
+        owner,
+        number: format!("h{number:016x}"),
+        lease: LEASE,
+        entry: "take",
+        prefer: "arrival",
+        came: 0,
+        mark: 0,
+    }
+}
+
+fn reader(owner: &'static str, number: u64) -> Hold {
+    hold(Read, owner, number)
+}
+
+fn writer(owner: &'static str, number: u64) -> Hold {
+    hold(Write, owner, number)
+}
+
+impl Hold {
+    fn lease(mut self, millis: i64) -> Self {
+        self.lease = millis;
+        self
+    }
+
+    /// It has waited so long before it asks.
+    fn waited(mut self, millis: i64) -> Self {
+        self.came = -millis * 1_000;
+        self
+    }
+
+    fn shared(mut self) -> Self {
+        self.entry = "share";
+        self
+    }
+
+    fn only_joins(mut self) -> Self {
+        self.entry = "join";
+        self
+    }
+
+    fn prefers(mut self, who: &'static str) -> Self {
+        self.prefer = who;
+        self
+    }
+
+    fn waits(mut self) -> Self {
+        self.mark = MARK;
+        self
+    }
+
+    fn field(&self) -> String {
+        match self.side {
+            Read => self.owner.to_owned(),
+            Write => format!("{}:write", self.owner),
+        }
+    }
+
+    fn level(&self, level: u32) -> String {
+        level_key(&self.field(), level)
+    }
+
+    fn own_mark(&self) -> &'static str {
+        match self.side {
+            Read => READER_MARK,
+            Write => WRITER_MARK,
+        }
+    }
+}
+
+fn level_key(field: &str, level: u32) -> String {
+    format!("{{k}}:{field}:rwlock_timeout:{level}")
+}
+
+/// One server, the lock `k`, and what our scripts and Redisson's steps do to it.
+struct Scene {
+    redis: Connection,
+    messages: Subscriber,
+    _server: Server,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let server = Server::start();
+        let messages = Connection::subscribe(server.port(), &[CHANNEL]);
+        Self {
+            redis: server.connection(),
+            messages,
+            _server: server,
+        }
+    }
+
+    fn run(&mut self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
+        let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
+        let source = std::fs::read_to_string(path).unwrap();
+        let count = keys.len().to_string();
+        let head = ["EVAL", &source, &count];
+        let command: Vec<&str> = head.iter().chain(keys).chain(args).copied().collect();
+        let reply = self.redis.command(&command);
+        assert!(!matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
+        reply
+    }
+
+    /// A script that answers with a tag; the tag, and the numbers that come with it.
+    fn tagged(&mut self, script: &str, keys: &[&str], args: &[&str]) -> (String, Vec<i64>) {
+        let reply = self.run(script, keys, args).array();
+        let numbers = reply[1..].iter().map(Reply::int).collect();
+        (reply[0].text(), numbers)
+    }
+
+    fn acquire(&mut self, hold: &Hold) -> (String, Vec<i64>) {
+        let script = match hold.side {
+            Read => "read_acquire",
+            Write => "write_acquire",
+        };
+        let numbers = [hold.lease, hold.came, hold.mark].map(|number| number.to_string());
+        let [lease, came, mark] = &numbers;
+        let field = hold.field();
+        let mut args = vec![&*field, &hold.number, "1", lease, hold.prefer, came, mark];
+        if hold.side == Write {
+            args.push(hold.entry);
+        }
+        self.tagged(script, &["k", "{k}", WRITER_MARK, READER_MARK], &args)
+    }
+
+    fn take(&mut self, hold: &Hold) {
+        assert_eq!(self.acquire(hold), answer("granted", [1]), "{hold:?}");
+    }
+
+    /// Busy; the TTL, and the hold with the moment at which it came.
+    fn is_refused(&mut self, hold: &Hold) -> (i64, Hold) {
+        let (tag, numbers) = self.acquire(hold);
+        assert_eq!(tag, "busy", "{hold:?}");
+        let mut hold = hold.clone();
+        assert!(hold.came <= 0 || hold.came == numbers[1], "it came once");
+        let mark = format!("{}:{}", numbers[1], hold.number);
+        let marked = self.text(hold.own_mark()) == Some(mark);
+        assert_eq!(numbers[2], marked.into(), "{hold:?}");
+        hold.came = numbers[1];
+        (numbers[0], hold)
+    }
+
+    fn reenter(&mut self, hold: &Hold, share: u32) -> (String, Vec<i64>) {
+        let (share, lease) = (share.to_string(), hold.lease.to_string());
+        let args = [&hold.field(), &hold.number, &*share, &*lease];
+        self.tagged("rw_reenter", &["k", "{k}"], &args)
+    }
+
+    fn release(&mut self, hold: &Hold, keep: u32) -> (String, Vec<i64>) {
+        let message = if hold.side == Read { "0" } else { "1" };
+        self.tagged(
+            "rw_release",
+            &["k", CHANNEL, "{k}", hold.own_mark()],
+            &[
+                &hold.field(),
+                &hold.number,
+                &keep.to_string(),
+                message,
+                "PUBLISH",
+            ],
+        )
+    }
+
+    fn extend(&mut self, hold: &Hold, lease: i64, mode: &str) -> String {
+        let args = [&hold.field(), &hold.number, &*lease.to_string(), mode];
+        self.tagged("rw_extend", &["k", "{k}"], &args).0
+    }
+
+    fn adopt(
+        &mut self,
+        hold: &Hold,
+        share: u32,
+        lease: i64,
+        level: u32,
+        record: &str,
+    ) -> (String, Vec<i64>) {
+        let numbers = [share.to_string(), lease.to_string(), level.to_string()];
+        let [share, lease, level] = &numbers;
+        let args = [&hold.field(), &hold.number, share, lease, level, record];
+        self.tagged("rw_adopt", &["k", "{k}"], &args)
+    }
+
+    fn renew(&mut self, holds: &[&Hold]) -> Vec<i64> {
+        self.each("rw_renew", holds, |hold| Some(hold.lease.to_string()))
+    }
+
+    fn check(&mut self, holds: &[&Hold]) -> Vec<i64> {
+        self.each("rw_check", holds, |_| None)
+    }
+
+    fn each(
+        &mut self,
+        script: &str,
+        holds: &[&Hold],
+        last: impl Fn(&Hold) -> Option<String>,
+    ) -> Vec<i64> {
+        let mut args = Vec::new();
+        for hold in holds {
+            args.extend([hold.field(), "{k}".to_owned(), hold.number.clone()]);
+            args.extend(last(hold));
+        }
+        let args: Vec<&str> = args.iter().map(|arg| &**arg).collect();
+        let reply = self.run(script, &vec!["k"; holds.len()], &args);
+        reply.array().iter().map(Reply::int).collect()
+    }
+
+    fn force(&mut self, side: Side) -> String {
+        let (name, message) = match side {
+            Read => ("read", "0"),
+            Write => ("write", "1"),
+        };
+        let args = [name, message, "PUBLISH"];
+        self.tagged("rw_force_release", &["k", CHANNEL, "{k}"], &args)
+            .0
+    }
+
+    fn hash(&mut self) -> BTreeMap<String, String> {
+        self.redis.hgetall("k")
+    }
+
+    fn text(&mut self, key: &str) -> Option<String> {
+        match self.redis.command(&["GET", key]) {
+            Reply::Nil => None,
+            text => Some(text.text()),
+        }
+    }
+
+    fn is_near(&mut self, key: &str, millis: i64) {
+        let left = self.redis.pttl(key);
+        let near = left <= millis && left > millis - 2_000;
+        assert!(near, "{key} has {left} of {millis}");
+    }
+
+    /// What was published since the last call.
+    fn published(&mut self) -> Vec<String> {
+        self.redis.command(&["PUBLISH", CHANNEL, "mark"]);
+        let next = || self.messages.next(Duration::from_secs(10)).unwrap().1;
+        std::iter::repeat_with(next)
+            .take_while(|message| message != "mark")
+            .collect()
+    }
+
+    fn is_clean(&mut self) {
+        assert_eq!(self.redis.keys(), [""; 0]);
+    }
+
+    /// Everything on the server but the time that is left.
+    fn dump(&mut self) -> Vec<(String, Reply)> {
+        let keys = self.redis.keys();
+        let mut dump = |key: String| {
+            let value = self.redis.command(&["DUMP", &key]);
+            (key, value)
+        };
+        keys.into_iter().map(&mut dump).collect()
+    }
+
+    fn expire(&mut self, key: &str, millis: i64) {
+        let set = self.redis.command(&["PEXPIRE", key, &millis.to_string()]);
+        assert_eq!(set.int(), 1, "{key}");
+    }
+
+    /// As if the lease of these levels had run out.
+    fn die(&mut self, levels: &[String]) {
+        for level in levels {
+            assert_eq!(self.redis.command(&["DEL", level]).int(), 1, "{level}");
+        }
+    }
+}
+
+/// What Redisson does, step by step.
+impl Scene {
+    fn java_reads(&mut self, owner: &str, lease: i64) {
+        let lease = lease.to_string();
+        let count = match self.hash().get("mode").map(String::as_str) {
+            None => {
+                let set = ["HSET", "k", "mode", "read", owner, "1"];
+                self.redis.command(&set);
+                1
+            }
+            Some("read") => self.redis.command(&["HINCRBY", "k", owner, "1"]).int(),
+            Some(mode) => panic!("a reader of Java waits for mode {mode}"),
+        };
+        let level = level_key(owner, count as u32);
+        self.redis.command(&["SET", &level, "1", "PX", &lease]);
+        let longest = self.redis.pttl("k").max(lease.parse().unwrap());
+        self.expire("k", longest);
+    }
+
+    /// Whether the lock is free afterwards.
+    fn java_reads_no_more(&mut self, owner: &str) -> bool {
+        let count = self.redis.command(&["HINCRBY", "k", owner, "-1"]).int();
+        if count == 0 {
+            self.redis.command(&["HDEL", "k", owner]);
+        }
+        self.die(&[level_key(owner, count as u32 + 1)]);
+        let hash = self.hash();
+        let levels = hash
+            .iter()
+            .filter_map(|(field, count)| Some((field, count.parse::<u32>().ok()?)));
+        let keys = levels.flat_map(|(field, count)| (1..=count).map(|n| level_key(field, n)));
+        let longest = keys.map(|key| self.redis.pttl(&key)).max().unwrap_or(0);
+        if longest > 0 {
+            self.expire("k", longest);
+        } else if hash["mode"] == "read" {
+            self.redis.command(&["DEL", "k"]);
+            self.redis.command(&["PUBLISH", CHANNEL, "0"]);
+            return true;
+        }
+        false
+    }
+
+    fn java_renews_read(&mut self, owner: &str, lease: i64) {
+        let count = self.hash()[owner].parse().unwrap();
+        for level in 1..=count {
+            self.expire(&level_key(owner, level), lease);
+        }
+        self.expire("k", lease);
+    }
+
+    fn java_writes(&mut self, owner: &str, lease: i64) {
+        let field = format!("{owner}:write");
+        let set = ["HSET", "k", "mode", "write", &field, "1"];
+        self.redis.command(&set);
+        self.expire("k", lease);
+    }
+}
+
+fn answer<const N: usize>(tag: &str, numbers: [i64; N]) -> (String, Vec<i64>) {
+    (tag.to_owned(), numbers.to_vec())
+}
+
+fn fields<const N: usize>(fields: [(&str, &str); N]) -> BTreeMap<String, String> {
+    fields
+        .map(|(field, value)| (field.to_owned(), value.to_owned()))
+        .into()
+}
+
+#[test]
+fn holds_have_redissons_fields_and_level_keys_with_their_number() {
+    let mut scene = Scene::new();
+    let read = reader("A:1", 1);
+    scene.take(&read);
+    assert_eq!(scene.hash(), fields([("mode", "read"), ("A:1", "1")]));
+    assert_eq!(scene.text(&read.level(1)), Some(read.number.clone()));
+    assert_eq!(read.level(1), "{k}:A:1:rwlock_timeout:1");
+    scene.is_near("k", LEASE);
+    scene.is_near(&read.level(1), LEASE);
+    assert_eq!(scene.release(&read, 0), answer("released", [1]));
+    assert_eq!(scene.published(), ["0"]);
+    scene.is_clean();
+
+    let write = writer("A:1", 2);
+    scene.take(&write);
+    assert_eq!(
+        scene.hash(),
+        fields([("mode", "write"), ("A:1:write", "1")])
+    );
+    assert_eq!(scene.text(&write.level(1)), Some(write.number.clone()));
+    assert_eq!(write.level(1), "{k}:A:1:write:rwlock_timeout:1");
+    assert_eq!(scene.release(&write, 0), answer("released", [1]));
+    assert_eq!(scene.published(), ["1"]);
+    scene.is_clean();
+}
+
+#[test]
+fn readers_share_and_a_writer_is_alone() {
+    let mut scene = Scene::new();
+    let (one, two) = (reader("A:1", 1), reader("A:2", 2).lease(60_000));
+    scene.take(&one);
+    scene.take(&two);
+    scene.is_near("k", 60_000);
+    let (ttl, _) = scene.is_refused(&writer("A:3", 3));
+    assert!(ttl > 55_000, "as long as the longest reader: {ttl}");
+    assert_eq!(scene.release(&one, 0), answer("kept", [0]));
+    scene.is_refused(&writer("A:3", 3));
+    assert_eq!(scene.release(&two, 0), answer("released", [1]));
+    let write = writer("A:3", 3);
+    scene.take(&write);
+    scene.is_refused(&writer("A:1", 4));
+    scene.is_refused(&reader("A:1", 4));
+    assert_eq!(scene.release(&write, 0), answer("released", [1]));
+    scene.is_clean();
+}
+
+#[test]
+fn levels_are_counted_on_both_sides_and_a_script_that_runs_again_adds_none() {
+    for hold in [reader("A:1", 1), writer("A:1", 1)] {
+        let mut scene = Scene::new();
+        scene.take(&hold);
+        scene.take(&hold);
+        let long = hold.clone().lease(60_000);
+        assert_eq!(scene.reenter(&long, 2), answer("granted", [2]));
+        scene.is_near(&hold.level(1), 60_000);
+        assert_eq!(scene.reenter(&hold, 3), answer("granted", [3]));
+        for level in [1, 2, 3] {
+            scene.is_near(&hold.level(level), 60_000);
+        }
+        scene.is_near("k", 60_000);
+        let before = scene.dump();
+        assert_eq!(scene.reenter(&hold, 3), answer("granted", [3]));
+        assert_eq!(scene.reenter(&hold, 2), answer("granted", [3]));
+        assert_eq!(scene.acquire(&hold).0, "granted");
+        assert_eq!(scene.dump(), before, "{hold:?}");
+
+        assert_eq!(scene.release(&hold, 1), answer("kept", [1]));
+        let before = scene.dump();
+        assert_eq!(before.len(), 2, "the hash and one level");
+        assert_eq!(scene.release(&hold, 1), answer("kept", [1]));
+        assert_eq!(scene.dump(), before, "{hold:?}");
+        assert_eq!(scene.published(), [""; 0]);
+        assert_eq!(scene.release(&hold, 0), answer("released", [1]));
+        assert_eq!(scene.release(&hold, 0), answer("absent", []));
+        assert_eq!(scene.published().len(), 1, "once");
+        scene.is_clean();
+    }
+}
+
+#[test]
+fn call_under_another_hold_number_changes_nothing() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let (stands, late) = (hold(side, "A:1", 1), hold(side, "A:1", 2));
+        scene.take(&stands);
+        scene.redis.command(&["PERSIST", "k"]);
+        scene.redis.command(&["PERSIST", &stands.level(1)]);
+        let before = scene.dump();
+        assert_eq!(scene.release(&late, 0), answer("absent", []));
+        assert_eq!(scene.reenter(&late, 2), answer("absent", []));
+        assert_eq!(scene.extend(&late, 9_000, "exactly"), "absent");
+        assert_eq!(scene.renew(&[&late]), [0]);
+        assert_eq!(scene.check(&[&late]), [0]);
+        assert_eq!(scene.adopt(&late, 1, 9_000, 1, &late.number).0, "changed");
+        if side == Write {
+            let (ttl, _) = scene.is_refused(&late);
+            assert_eq!(ttl, -1);
+        }
+        assert_eq!(scene.dump(), before);
+        assert_eq!(scene.redis.pttl("k"), -1);
+        assert_eq!(scene.redis.pttl(&stands.level(1)), -1);
+        assert_eq!(scene.published(), [""; 0]);
+        assert_eq!(scene.release(&stands, 0), answer("released", [1]));
+        for hold in [&stands, &late] {
+            assert_eq!(scene.reenter(hold, 2), answer("absent", []));
+            assert_eq!(scene.extend(hold, 9_000, "at_least"), "absent");
+            assert_eq!(scene.adopt(hold, 1, 9_000, 1, ""), answer("absent", []));
+            assert_eq!(scene.renew(&[hold]), [0]);
+        }
+        scene.is_clean();
+    }
+}
+
+#[test]
+fn levels_of_one_owner_in_several_clients_add_up_and_gaps_are_closed() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let (one, two) = (hold(side, "job", 1).shared(), hold(side, "job", 2).shared());
+        scene.take(&one);
+        assert_eq!(scene.acquire(&two), answer("granted", [2]));
+        assert_eq!(scene.reenter(&one, 2), answer("granted", [3]));
+        assert_eq!(scene.extend(&two, 9_000, "exactly"), "extended");
+        scene.is_near("k", LEASE);
+        let long = two.clone().lease(90_000);
+        assert_eq!(scene.reenter(&long, 2), answer("granted", [4]));
+        assert_eq!(scene.release(&one, 0), answer("kept", [2]));
+        assert_eq!(scene.hash()[&one.field()], "2");
+        for level in [1, 2] {
+            assert_eq!(scene.text(&one.level(level)), Some(two.number.clone()));
+            scene.is_near(&one.level(level), 90_000);
+        }
+        assert!(!scene.redis.exists(&one.level(3)) && !scene.redis.exists(&one.level(4)));
+        assert_eq!(scene.release(&two, 0), answer("released", [1]));
+        scene.is_clean();
+    }
+}
+
+#[test]
+fn call_that_only_joins_takes_nothing_that_is_free() {
+    let mut scene = Scene::new();
+    let (joins, other) = (writer("job", 1).only_joins(), writer("job", 2));
+    scene.is_refused(&joins);
+    scene.is_clean();
+    scene.take(&reader("A:1", 3));
+    scene.is_refused(&joins);
+    scene.redis.command(&["FLUSHALL"]);
+    scene.take(&other);
+    assert_eq!(scene.acquire(&joins), answer("granted", [2]));
+}
+
+#[test]
+fn gap_that_only_an_expired_level_could_fill_is_closed_too() {
+    let mut scene = Scene::new();
+    let (one, two) = (reader("job", 1).lease(60_000), reader("job", 2));
+    scene.take(&one);
+    assert_eq!(scene.acquire(&two), answer("granted", [2]));
+    scene.die(&[one.level(2)]);
+    assert_eq!(scene.release(&one, 0), answer("released", [1]));
+    scene.is_clean();
+}
+
+#[test]
+fn writer_that_reads_too_becomes_a_reader_and_wakes_those_that_wait() {
+    let mut scene = Scene::new();
+    let (write, read) = (writer("A:1", 1).lease(60_000), reader("A:1", 2));
+    scene.take(&write);
+    scene.take(&read);
+    assert_eq!(
+        scene.hash(),
+        fields([("mode", "write"), ("A:1", "1"), ("A:1:write", "1")])
+    );
+    scene.is_refused(&reader("A:2", 3));
+    scene.is_near("k", 60_000);
+    assert_eq!(scene.release(&write, 0), answer("released", [1]));
+    assert_eq!(scene.published(), ["1"], "as no Redisson does");
+    assert_eq!(scene.hash(), fields([("mode", "read"), ("A:1", "1")]));
+    scene.is_near("k", LEASE);
+    scene.take(&reader("A:2", 3));
+    scene.is_refused(&writer("A:3", 4));
+
+    let mut scene = Scene::new();
+    scene.take(&write);
+    scene.take(&read);
+    assert_eq!(scene.release(&read, 0), answer("kept", [0]));
+    assert_eq!(scene.published(), [""; 0]);
+    assert_eq!(scene.hash()["mode"], "write");
+    assert_eq!(scene.release(&write, 0), answer("released", [1]));
+    scene.is_clean();
+}
+
+#[test]
+fn upgrade_is_refused_at_once_and_a_dead_level_is_none() {
+    let mut scene = Scene::new();
+    let (read, other) = (reader("A:1", 1), reader("A:2", 2));
+    scene.take(&read);
+    let write = writer("A:1", 3).waits();
+    let before = scene.dump();
+    assert_eq!(scene.acquire(&write), answer("upgrade", []), "alone");
+    assert_eq!(scene.dump(), before);
+    scene.take(&other);
+    assert_eq!(scene.acquire(&write), answer("upgrade", []));
+    scene.die(&[read.level(1)]);
+    scene.is_refused(&write);
+    assert_eq!(scene.release(&other, 0), answer("released", [1]));
+    scene.take(&write);
+}
+
+#[test]
+fn write_hold_that_also_reads_is_reentered_without_an_upgrade() {
+    let mut scene = Scene::new();
+    let write = writer("job", 1).shared();
+    scene.take(&write);
+    scene.take(&reader("job", 2));
+    assert_eq!(
+        scene.acquire(&writer("job", 3).shared()),
+        answer("granted", [2])
+    );
+    assert_eq!(scene.reenter(&write, 2), answer("granted", [3]));
+}
+
+#[test]
+fn dead_reader_does_not_outlive_the_last_live_one() {
+    let mut scene = Scene::new();
+    let (dead, live, last) = (reader("A:1", 1), reader("A:2", 2), reader("A:3", 3));
+    for hold in [&dead, &live, &last] {
+        scene.take(hold);
+    }
+    scene.die(&[dead.level(1)]);
+    assert_eq!(scene.release(&live, 0), answer("kept", [0]));
+    assert_eq!(scene.published(), [""; 0]);
+    assert_eq!(scene.release(&last, 0), answer("released", [1]));
+    assert_eq!(scene.published(), ["0"]);
+    scene.is_clean();
+}
+
+#[test]
+fn hash_lasts_as_long_as_the_longest_level_that_is_left() {
+    let mut scene = Scene::new();
+    let short = reader("A:1", 1).lease(5_000);
+    let middle = reader("A:2", 2).lease(20_000);
+    let long = reader("A:3", 3).lease(60_000);
+    for hold in [&long, &middle, &short] {
+        scene.take(hold);
+    }
+    scene.is_near("k", 60_000);
+    assert_eq!(scene.release(&long, 0), answer("kept", [0]));
+    scene.is_near("k", 20_000);
+    assert_eq!(scene.release(&short, 0), answer("kept", [0]));
+    scene.is_near("k", 20_000);
+    assert_eq!(scene.extend(&middle, 5_000, "exactly"), "extended");
+    scene.is_near("k", 5_000);
+    scene.take(&long);
+    assert_eq!(scene.extend(&middle, 8_000, "exactly"), "extended");
+    scene.is_near("k", 60_000);
+    scene.is_near(&middle.level(1), 8_000);
+    assert_eq!(scene.extend(&middle, 4_000, "at_least"), "extended");
+    scene.is_near(&middle.level(1), 8_000);
+    assert_eq!(scene.reenter(&middle, 2), answer("granted", [2]));
+    scene.is_near("k", 60_000);
+    assert_eq!(scene.extend(&middle, 90_000, "at_least"), "extended");
+    scene.is_near(&middle.level(1), 90_000);
+    scene.is_near("k", 90_000);
+}
+
+#[test]
+fn renewal_sets_the_lease_of_hash_and_levels_and_never_shortens() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let (held, gone) = (hold(side, "A:1", 1), hold(side, "A:2", 2));
+        scene.take(&held);
+        assert_eq!(scene.reenter(&held, 2), answer("granted", [2]));
+        for key in ["k".to_owned(), held.level(1), held.level(2)] {
+            scene.expire(&key, 9_000);
+        }
+        assert_eq!(scene.renew(&[&gone, &held, &gone]), [0, 1, 0]);
+        for key in ["k".to_owned(), held.level(1), held.level(2)] {
+            scene.is_near(&key, LEASE);
+        }
+        let short = held.clone().lease(5_000);
+        assert_eq!(scene.renew(&[&short]), [1]);
+        scene.is_near("k", LEASE);
+        scene.is_near(&held.level(1), LEASE);
+    }
+}
+
+#[test]
+fn check_has_the_hash_last_as_long_as_our_levels_and_changes_nothing_else() {
+    let mut scene = Scene::new();
+    let read = reader("A:1", 1).lease(60_000);
+    scene.take(&read);
+    scene.java_reads("J:1", 3_000);
+    scene.is_near("k", 60_000);
+    scene.java_renews_read("J:1", 3_000);
+    scene.is_near("k", 3_000);
+    let before = scene.dump();
+    assert_eq!(scene.check(&[&read, &reader("A:2", 2)]), [1, 0]);
+    scene.is_near("k", 60_000);
+    scene.is_near(&level_key("J:1", 1), 3_000);
+    scene.redis.command(&["PEXPIRE", "k", "90000"]);
+    assert_eq!(scene.check(&[&read]), [1]);
+    scene.is_near("k", 90_000);
+    assert_eq!(scene.dump(), before);
+}
+
+#[test]
+fn java_reader_that_goes_leaves_ours_in_peace_and_the_other_way_round() {
+    let mut scene = Scene::new();
+    let (read, write) = (reader("A:1", 1), writer("A:2", 2));
+    scene.java_reads("J:1", 60_000);
+    scene.take(&read);
+    assert!(!scene.java_reads_no_more("J:1"), "ours is alive");
+    scene.is_near("k", LEASE);
+    scene.java_reads("J:1", 60_000);
+    scene.java_reads("J:1", 60_000);
+    assert_eq!(scene.release(&read, 0), answer("kept", [0]));
+    scene.is_refused(&write);
+    assert!(!scene.java_reads_no_more("J:1"));
+    assert!(scene.java_reads_no_more("J:1"));
+    scene.is_clean();
+
+    scene.java_writes("J:1", 60_000);
+    let below = reader("J:1", 3).lease(90_000);
+    scene.take(&below);
+    assert_eq!(scene.release(&below, 0), answer("kept", [0]), "J:1 writes");
+    scene.is_refused(&read);
+    scene.is_refused(&write);
+    scene.redis.command(&["DEL", "k"]);
+    scene.take(&write);
+}
+
+#[test]
+fn java_reader_that_dies_frees_its_share_within_its_lease() {
+    let mut scene = Scene::new();
+    let read = reader("A:1", 1).lease(60_000);
+    scene.java_reads("J:1", 5_000);
+    scene.take(&read);
+    assert_eq!(scene.release(&read, 0), answer("kept", [0]));
+    scene.is_near("k", 5_000);
+    scene.take(&read);
+    scene.die(&[level_key("J:1", 1)]);
+    assert_eq!(scene.release(&read, 0), answer("released", [1]));
+    scene.is_clean();
+}
+
+#[test]
+fn writer_that_waits_keeps_new_readers_out_unless_they_are_preferred() {
+    for (prefer, kept_out) in [("writers", true), ("arrival", true), ("readers", false)] {
+        let mut scene = Scene::new();
+        let first = reader("A:1", 1).prefers(prefer);
+        scene.take(&first);
+        let write = writer("A:2", 2).prefers(prefer);
+        scene.is_refused(&write);
+        assert!(
+            !scene.redis.exists(WRITER_MARK),
+            "a single attempt waits for nothing"
+        );
+        let (_, write) = scene.is_refused(&write.waits());
+        let second = reader("A:3", 3).prefers(prefer);
+        if !kept_out {
+            assert!(!scene.redis.exists(WRITER_MARK), "{prefer}");
+            scene.take(&second);
+            continue;
+        }
+        scene.is_near(WRITER_MARK, MARK);
+        let (ttl, _) = scene.is_refused(&second);
+        assert!(ttl <= MARK, "as long as the mark: {ttl}");
+        assert_eq!(scene.reenter(&first, 2), answer("granted", [2]), "{prefer}");
+        assert_eq!(scene.release(&first, 0), answer("released", [1]));
+        scene.is_refused(&second);
+        scene.take(&write);
+        assert!(
+            !scene.redis.exists(WRITER_MARK),
+            "{prefer}: it waits no more"
+        );
+        let read = reader("A:2", 4).prefers(prefer);
+        scene.is_refused(&writer("A:5", 5).prefers(prefer).waits());
+        scene.take(&read);
+    }
+}
+
+#[test]
+fn reader_that_came_before_the_writer_goes_before_it_by_arrival_only() {
+    for (prefer, reader_first) in [("arrival", true), ("writers", false)] {
+        let mut scene = Scene::new();
+        let holder = writer("A:1", 1).prefers(prefer);
+        scene.take(&holder);
+        let read = reader("A:2", 2).prefers(prefer).waits();
+        let (_, read) = scene.is_refused(&read);
+        let write = writer("A:3", 3).prefers(prefer).waits();
+        let (_, write) = scene.is_refused(&write);
+        let late = reader("A:4", 4).prefers(prefer).waits();
+        let (_, late) = scene.is_refused(&late);
+        assert!(read.came < write.came && write.came < late.came);
+        assert_eq!(scene.redis.exists(READER_MARK), reader_first);
+        assert_eq!(scene.release(&holder, 0), answer("released", [1]));
+        scene.is_refused(&late);
+        if reader_first {
+            let (ttl, _) = scene.is_refused(&write);
+            assert!(ttl <= MARK, "as long as the reader's mark: {ttl}");
+            scene.take(&read);
+            scene.is_refused(&write);
+            assert_eq!(scene.release(&read, 0), answer("released", [1]));
+        } else {
+            scene.is_refused(&read);
+        }
+        scene.take(&write);
+        assert_eq!(scene.release(&write, 0), answer("released", [1]));
+        scene.take(&late);
+    }
+}
+
+#[test]
+fn writer_waits_for_a_reader_that_came_before_it_by_arrival_only() {
+    for (prefer, waits) in [("arrival", true), ("writers", false), ("readers", false)] {
+        let mut scene = Scene::new();
+        let (holder, write) = (writer("A:1", 1), writer("A:2", 2).prefers(prefer));
+        scene.take(&holder);
+        let (_, before) = scene.is_refused(&write);
+        let (_, read) = scene.is_refused(&reader("A:3", 3).waits());
+        scene.expire(READER_MARK, MARK / 2);
+        scene.is_refused(&read);
+        assert!(scene.redis.pttl(READER_MARK) > MARK / 2, "it still waits");
+        assert_eq!(scene.release(&holder, 0), answer("released", [1]));
+        if waits {
+            scene.is_refused(&write);
+            scene.take(&before);
+        } else {
+            scene.take(&write);
+        }
+    }
+}
+
+#[test]
+fn call_that_waited_in_line_before_it_asks_came_before_those_that_asked_meanwhile() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let holder = writer("A:1", 1);
+        scene.take(&holder);
+        let other = if side == Read { Write } else { Read };
+        let (_, early) = scene.is_refused(&hold(other, "A:2", 2).waits());
+        let late = hold(side, "A:3", 3).waits();
+        let (_, long) = scene.is_refused(&hold(side, "A:4", 4).waited(60_000));
+        assert!(long.came < early.came - 59_000_000);
+        assert_eq!(scene.release(&holder, 0), answer("released", [1]));
+        scene.is_refused(&late);
+        scene.take(&hold(side, "A:4", 4).waited(60_000));
+    }
+}
+
+#[test]
+fn reader_that_heeds_nobody_passes_a_writer_that_waits() {
+    let mut scene = Scene::new();
+    scene.take(&reader("A:1", 1));
+    scene.is_refused(&writer("A:2", 2).waits());
+    scene.is_refused(&reader("A:3", 3));
+    scene.take(&reader("A:3", 3).prefers("readers"));
+}
+
+#[test]
+fn owner_that_reads_already_passes_a_writer_that_waits() {
+    let mut scene = Scene::new();
+    scene.take(&reader("job", 1));
+    scene.is_refused(&writer("A:2", 2).waits());
+    assert_eq!(scene.acquire(&reader("job", 3)), answer("granted", [2]));
+}
+
+#[test]
+fn mark_of_readers_is_of_the_one_that_came_first_too() {
+    let mut scene = Scene::new();
+    scene.take(&writer("A:1", 1));
+    scene.is_refused(&reader("A:2", 2).waits());
+    let (_, first) = scene.is_refused(&reader("A:3", 3).waited(60_000).waits());
+    scene.is_refused(&reader("A:4", 4).waits());
+    let mark = format!("{}:{}", first.came, first.number);
+    assert_eq!(scene.text(READER_MARK), Some(mark));
+}
+
+#[test]
+fn mark_is_of_the_one_that_came_first_and_goes_with_it() {
+    let mut scene = Scene::new();
+    let read = reader("A:1", 1);
+    scene.take(&read);
+    let (_, first) = scene.is_refused(&writer("A:2", 2).waits());
+    let (_, second) = scene.is_refused(&writer("A:3", 3).waits());
+    let mark = |hold: &Hold| Some(format!("{}:{}", hold.came, hold.number));
+    assert_eq!(scene.text(WRITER_MARK), mark(&first));
+    scene.expire(WRITER_MARK, 500);
+    scene.is_refused(&second);
+    assert!(
+        scene.redis.pttl(WRITER_MARK) <= 500,
+        "another's mark is left alone"
+    );
+    scene.is_refused(&first);
+    assert!(scene.redis.pttl(WRITER_MARK) > 500, "its own is renewed");
+
+    assert_eq!(scene.release(&second, 0), answer("absent", []));
+    assert_eq!(scene.text(WRITER_MARK), mark(&first));
+    assert_eq!(scene.published(), [""; 0]);
+    assert_eq!(scene.release(&first, 0), answer("absent", []));
+    assert!(!scene.redis.exists(WRITER_MARK));
+    assert_eq!(scene.published(), ["1"], "readers may come in");
+    scene.is_refused(&second);
+    assert_eq!(scene.text(WRITER_MARK), mark(&second));
+    scene.is_refused(&first);
+    assert_eq!(scene.text(WRITER_MARK), mark(&first), "it came before");
+}
+
+#[test]
+fn clients_with_different_preferences_do_not_wait_for_each_other() {
+    for writes in ["readers", "writers", "arrival"] {
+        for reads in ["readers", "writers", "arrival"] {
+            let mut scene = Scene::new();
+            let holder = writer("A:1", 1);
+            scene.take(&holder);
+            let read = reader("A:2", 2).prefers(reads).waits();
+            let (_, read) = scene.is_refused(&read);
+            let write = writer("A:3", 3).prefers(writes).waits();
+            let (_, write) = scene.is_refused(&write);
+            assert_eq!(scene.release(&holder, 0), answer("released", [1]));
+            let granted = [&read, &write].map(|hold| scene.acquire(hold).0 == "granted");
+            assert!(granted[0] || granted[1], "{reads} beside {writes}");
+        }
+    }
+}
+
+#[test]
+fn adopted_level_changes_hands_and_counts_once() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let (one, two) = (hold(side, "job", 1).shared(), hold(side, "job", 2).shared());
+        scene.take(&one);
+        let record = one.number.clone();
+        for (share, level, held) in [(2, 1, &*record), (1, 2, ""), (1, 1, "1")] {
+            let adopted = scene.adopt(&two, share, 0, level, held);
+            assert_eq!(adopted, answer("changed", []), "{share} {level} {held}");
+        }
+        assert_eq!(scene.adopt(&two, 1, 0, 1, &record), answer("adopted", [1]));
+        scene.is_near(&one.level(1), LEASE);
+        assert_eq!(scene.text(&one.level(1)), Some(two.number.clone()));
+        let before = scene.dump();
+        assert_eq!(
+            scene.adopt(&two, 1, 60_000, 1, &record),
+            answer("adopted", [1])
+        );
+        scene.is_near(&one.level(1), 60_000);
+        scene.is_near("k", 60_000);
+        assert_eq!(scene.dump(), before);
+        assert_eq!(
+            scene.adopt(&two, 2, 60_000, 1, &record),
+            answer("changed", [])
+        );
+        assert_eq!(scene.release(&one, 0), answer("absent", []));
+        assert_eq!(scene.release(&two, 0), answer("released", [1]));
+        scene.is_clean();
+    }
+    let mut scene = Scene::new();
+    scene.java_reads("J:1", 9_000);
+    let read = reader("J:1", 1);
+    assert_eq!(scene.adopt(&read, 1, 0, 1, "1"), answer("adopted", [1]));
+    scene.is_near(&read.level(1), 9_000);
+    assert_eq!(scene.release(&read, 0), answer("released", [1]));
+    scene.java_writes("J:1", 9_000);
+    let write = writer("J:1", 1).shared();
+    assert_eq!(scene.adopt(&write, 1, LEASE, 1, ""), answer("adopted", [1]));
+    scene.is_near(&write.level(1), LEASE);
+    scene.is_near("k", LEASE);
+    assert_eq!(scene.release(&write, 0), answer("released", [1]));
+    scene.is_clean();
+}
+
+#[test]
+fn force_frees_one_side_with_its_levels() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.force(Read), "free");
+    scene.take(&reader("A:1", 1));
+    scene.take(&reader("A:2", 2));
+    scene.java_reads("J:1", 60_000);
+    assert_eq!(scene.force(Write), "free");
+    assert_eq!(scene.force(Read), "released");
+    assert_eq!(scene.published(), ["0"]);
+    scene.is_clean();
+
+    let (write, read) = (writer("A:1", 1), reader("A:1", 2));
+    scene.take(&write);
+    assert_eq!(scene.force(Read), "free");
+    scene.take(&read);
+    assert_eq!(scene.force(Read), "released");
+    assert_eq!(
+        scene.hash(),
+        fields([("mode", "write"), ("A:1:write", "1")])
+    );
+    scene.take(&read);
+    assert_eq!(scene.published(), ["0"]);
+    assert_eq!(scene.force(Write), "released");
+    assert_eq!(scene.published(), ["1"]);
+    assert_eq!(scene.hash(), fields([("mode", "read"), ("A:1", "1")]));
+    assert_eq!(scene.check(&[&read, &write]), [1, 0]);
+    assert_eq!(scene.release(&read, 0), answer("released", [1]));
+    scene.is_clean();
+}
+
+#[test]
+fn inspection_tells_fields_and_the_levels_of_one_owner() {
+    let mut scene = Scene::new();
+    let inspect = |scene: &mut Scene, field: &str| {
+        let reply = scene.run("rw_inspect", &["k", "{k}"], &[field]).array();
+        let texts = |reply: &Reply| -> Vec<String> {
+            reply.clone().array().iter().map(Reply::text).collect()
+        };
+        match &reply[..] {
+            [tag] => (tag.text(), 0, vec![], vec![]),
+            all => (all[0].text(), all[1].int(), texts(&all[2]), texts(&all[3])),
+        }
+    };
+    assert_eq!(inspect(&mut scene, "job").0, "free");
+    let (one, two) = (reader("job", 1), reader("job", 2));
+    scene.take(&one);
+    assert_eq!(scene.acquire(&two), answer("granted", [2]));
+    scene.java_reads("job", 9_000);
+    scene.die(&[one.level(1)]);
+    let (tag, ttl, fields, levels) = inspect(&mut scene, "job");
+    assert_eq!((&*tag, ttl > 20_000), ("held", true));
+    assert_eq!(fields, ["mode", "read", "job", "3"]);
+    assert_eq!(levels, ["", &two.number, "1"]);
+    assert_eq!(inspect(&mut scene, "").3, [""; 0]);
+    scene.redis.command(&["DEL", "k"]);
+    scene.redis.command(&["HSET", "k", "job", "1"]);
+    assert_eq!(inspect(&mut scene, "job").0, "wrong_kind");
+}
+
+#[test]
+fn hash_of_another_shape_is_the_wrong_kind_and_stays_untouched() {
+    let mut scene = Scene::new();
+    for shape in [
+        ["A:1", "1", "B:1", "1"],
+        ["mode", "other", "A:1", "1"],
+        ["mode", "read", "A:1", "abc"],
+        ["mode", "write", "A:1:write", "-1"],
+    ] {
+        scene.redis.command(&["DEL", "k"]);
+        let command: Vec<&str> = ["HSET", "k"].into_iter().chain(shape).collect();
+        scene.redis.command(&command);
+        let before = scene.dump();
+        let side = if shape[1] == "write" { Write } else { Read };
+        let held = hold(side, "A:1", 1).shared();
+        assert_eq!(scene.acquire(&held).0, "wrong_kind", "{shape:?}");
+        assert_eq!(scene.release(&held, 0).0, "absent", "{shape:?}");
+        assert_eq!(scene.reenter(&held, 1).0, "absent", "{shape:?}");
+        assert_eq!(scene.renew(&[&held]), [0], "{shape:?}");
+        assert_eq!(scene.check(&[&held]), [0], "{shape:?}");
+        assert_eq!(scene.adopt(&held, 1, 0, 1, "").0, "wrong_kind", "{shape:?}");
+        assert_eq!(scene.force(side), "wrong_kind", "{shape:?}");
+        assert_eq!(scene.dump(), before, "{shape:?}");
+    }
+    scene.redis.command(&["DEL", "k"]);
+    let (held, other) = (reader("A:1", 1), reader("A:2", 2));
+    scene.take(&held);
+    scene.take(&other);
+    scene.die(&[held.level(1)]);
+    scene.redis.command(&["RPUSH", &held.level(1), "x"]);
+    assert_eq!(scene.renew(&[&held, &other]), [0, 1]);
+    assert_eq!(scene.check(&[&held, &other]), [0, 1]);
+    scene.redis.command(&["SET", "k", "text"]);
+    assert_eq!(scene.renew(&[&reader("A:1", 1)]), [0]);
+    assert_eq!(scene.check(&[&reader("A:1", 1)]), [0]);
+}
+
+#[test]
+fn count_that_nobody_could_reach_stops_no_server() {
+    let mut scene = Scene::new();
+    let (read, other) = (reader("A:1", 1), reader("A:2", 2));
+    let started = Instant::now();
+    for count in ["1001", "2147483647", "99999999999999999999"] {
+        scene
+            .redis
+            .command(&["HSET", "k", "mode", "read", "A:1", count]);
+        scene.redis.command(&["HSET", "k", "J:1", count]);
+        assert_eq!(scene.acquire(&read).0, "exhausted", "{count}");
+        assert_eq!(scene.release(&read, 0).0, "absent");
+        assert_eq!(scene.renew(&[&read]), [0]);
+        assert_eq!(scene.check(&[&read]), [0]);
+        scene.take(&other);
+        scene.redis.command(&["PEXPIRE", "k", "1"]);
+        scene.release(&other, 0);
+        scene.redis.command(&["DEL", "k"]);
+    }
+    for hold in [read, writer("A:1", 1).shared()] {
+        scene.take(&hold);
+        assert_eq!(scene.reenter(&hold, 1_000), answer("granted", [1_000]));
+        assert_eq!(scene.reenter(&hold, 1_001), answer("exhausted", []));
+        let mut second = hold.clone();
+        second.number = "h00000000000000ff".to_owned();
+        assert_eq!(scene.acquire(&second), answer("exhausted", []));
+        assert_eq!(scene.release(&hold, 0), answer("released", [1]));
+        scene.is_clean();
+    }
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn server_out_of_memory_still_releases_renews_and_moves() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let (one, two) = (hold(side, "job", 1).shared(), hold(side, "job", 2).shared());
+        let memory = |scene: &mut Scene, bytes: &str| {
+            let set = scene.redis.command(&["CONFIG", "SET", "maxmemory", bytes]);
+            assert_eq!(set.text(), "OK");
+        };
+        scene.take(&one);
+        assert_eq!(scene.reenter(&one, 2), answer("granted", [2]));
+        assert_eq!(scene.acquire(&two), answer("granted", [3]));
+        let read = reader("job", 3);
+        if side == Write {
+            scene.take(&read);
+        }
+        memory(&mut scene, "1");
+        assert_eq!(scene.renew(&[&one, &two]), [1, 1]);
+        assert_eq!(scene.check(&[&one]), [1]);
+        assert_eq!(scene.extend(&one, 40_000, "at_least"), "extended");
+        assert_eq!(scene.release(&one, 2), answer("kept", [3]));
+        assert_eq!(scene.release(&one, 1), answer("kept", [2]));
+        let record = one.number.clone();
+        assert_eq!(
+            scene.adopt(&two, 2, LEASE, 1, &record),
+            answer("adopted", [2])
+        );
+        assert_eq!(scene.release(&two, 0), answer("released", [1]));
+        if side == Write {
+            assert_eq!(scene.hash(), fields([("mode", "read"), ("job", "1")]));
+            assert_eq!(scene.force(Read), "released");
+        }
+        scene.is_clean();
+        memory(&mut scene, "0");
+        scene.take(&one);
+        memory(&mut scene, "1");
+        assert_eq!(scene.force(side), "released");
+        scene.is_clean();
+    }
+}
+
+#[test]
+fn lock_whose_server_forgot_it_is_taken_anew() {
+    let mut scene = Scene::new();
+    let (read, write) = (reader("A:1", 1), writer("A:2", 2));
+    scene.take(&read);
+    scene.redis.command(&["DEL", "k"]);
+    scene.take(&write);
+    assert_eq!(scene.check(&[&read, &write]), [0, 1]);
+    assert_eq!(scene.release(&read, 0), answer("absent", []));
+    assert_eq!(scene.release(&write, 0), answer("released", [1]));
+}
