@@ -36,7 +36,8 @@ macro_rules! verbs {
             /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the grant came so late that less than
             ///   [`min_validity`](crate::ClientBuilder::min_validity) was left of its lease; it was given back.
             /// - [`WrongKind`](crate::ErrorKind::WrongKind): the name is in use by something else.
-            /// - [`Refused`](crate::ErrorKind::Refused): the owner holds it 2³¹ − 1 times.
+            /// - [`Refused`](crate::ErrorKind::Refused): the owner holds it 2³¹ − 1 times, a side of a read-write
+            ///   lock 1,000 times.
             /// - [`Closed`](crate::ErrorKind::Closed): the client was closed, before or meanwhile.
             ///
             /// # Cancel safety
