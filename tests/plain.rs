@@ -50,6 +50,16 @@ fn waiting(client: &Client, calls: usize) -> bool {
     format!("{client:?}").contains(&format!("waiting: {calls},"))
 }
 
+/// A client whose requests and leases outlast what is done to its connections.
+async fn patient(url: String) -> Client {
+    builder(url)
+        .command_timeout(secs(8))
+        .watchdog_lease(secs(60))
+        .build()
+        .await
+        .unwrap()
+}
+
 #[tokio::test]
 async fn lock_is_a_string_that_tells_one_hold_and_ends_with_its_lease() {
     let server = Server::start();
@@ -220,12 +230,7 @@ async fn cut_at<T: Send + 'static>(
 async fn cut_between_get_and_exec_leaves_the_next_holders_key() {
     let server = scriptless();
     let proxy = Proxy::start(server.port()).await;
-    let client = builder(proxy.url())
-        .command_timeout(secs(8))
-        .watchdog_lease(secs(60))
-        .build()
-        .await
-        .unwrap();
+    let client = patient(proxy.url()).await;
     let lock = client.plain_lock(NAME);
     for cut in ["WATCH", "GET", "MULTI", "EXEC"] {
         for call in ["unlock", "extend"] {
@@ -258,12 +263,7 @@ async fn cut_between_get_and_exec_leaves_the_next_holders_key() {
 async fn key_that_ends_while_a_release_is_cut_was_lost_if_the_release_had_not_begun() {
     let server = scriptless();
     let proxy = Proxy::start(server.port()).await;
-    let client = builder(proxy.url())
-        .command_timeout(secs(8))
-        .watchdog_lease(secs(60))
-        .build()
-        .await
-        .unwrap();
+    let client = patient(proxy.url()).await;
     let lock = client.plain_lock(NAME);
     for (cut, begun) in [("WATCH", false), ("EXEC", true)] {
         let guard = take(&lock).await;
@@ -283,12 +283,7 @@ async fn key_that_ends_while_a_release_is_cut_was_lost_if_the_release_had_not_be
 async fn connection_that_ends_behind_the_reply_to_get_is_not_made_anew_for_exec() {
     let server = scriptless();
     let proxy = Proxy::start(server.port()).await;
-    let client = builder(proxy.url())
-        .command_timeout(secs(8))
-        .watchdog_lease(secs(60))
-        .build()
-        .await
-        .unwrap();
+    let client = patient(proxy.url()).await;
     let lock = client.plain_lock(NAME);
     let mut probe = server.connection();
     take(&lock).await.unlock().await.unwrap();
@@ -342,12 +337,7 @@ async fn idle_connection_that_was_closed_is_made_anew() {
 async fn cut_transaction_is_done_again_and_its_late_half_does_nothing() {
     let server = scriptless();
     let proxy = Proxy::start(server.port()).await;
-    let client = builder(proxy.url())
-        .command_timeout(secs(8))
-        .watchdog_lease(secs(60))
-        .build()
-        .await
-        .unwrap();
+    let client = patient(proxy.url()).await;
     let lock = client.plain_lock(NAME);
     let other = support::client(&server).await.plain_lock(NAME);
     for cut in ["WATCH", "MULTI"] {

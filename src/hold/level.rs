@@ -26,9 +26,7 @@ impl Order {
         queue: &Queue,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
-        if !hold.key.kind.is(&self.kind) {
-            return Err(self.other_kind());
-        }
+        self.ensure_kind(hold)?;
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
@@ -76,9 +74,7 @@ impl Order {
         queue: &Queue,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
-        if !hold.key.kind.is(&self.kind) {
-            return Err(self.other_kind());
-        }
+        self.ensure_kind(hold)?;
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
         let lease = self.term.lease();
         hold.lock().schedule.asks_for(lease);
@@ -247,12 +243,7 @@ pub(crate) async fn released(
                 Ended::Owed {
                     debt,
                     perhaps_moved,
-                } => match debt.pay(&anchor.backend).await? {
-                    Settled::Absent { repeated } => Settled::Absent {
-                        repeated: repeated || perhaps_moved,
-                    },
-                    Settled::Done => Settled::Done,
-                },
+                } => debt.pay(&anchor.backend).await?.or_before(perhaps_moved),
             }
         }
     };

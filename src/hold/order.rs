@@ -75,13 +75,17 @@ impl Order {
         ))
     }
 
-    /// The owner holds the name as a lock of another kind: to wait for that would be to wait for itself.
-    pub(crate) fn other_kind(&self) -> Error {
+    /// Refuses a hold that the owner has on the name as a lock of another kind: to wait for that would be to wait for
+    /// itself.
+    pub(crate) fn ensure_kind(&self, hold: &Hold) -> Result<(), Error> {
+        if hold.key.kind.is(&self.kind) {
+            return Ok(());
+        }
         let (name, owner) = (self.name.key(), &self.owner);
-        Error::new(
+        Err(Error::new(
             ErrorKind::WrongKind,
             format!("the owner {owner} holds {name:?} already, as a lock of another kind"),
-        )
+        ))
     }
 
     pub(crate) fn not_reentrant(&self) -> Error {

@@ -5,7 +5,7 @@ use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
-use crate::protocol::script::{self, Arg, Call, Unscripted};
+use crate::protocol::script::{self, Arg, Call};
 
 /// What Redisson publishes on an unlock.
 pub(crate) const UNLOCKED: i64 = 0;
@@ -156,12 +156,7 @@ pub(crate) fn call<'a, const N: usize>(
     args.extend(rest);
     let mut keys = Vec::with_capacity(2);
     keys.push(&**key.name.key());
-    Call {
-        script,
-        keys,
-        args,
-        unscripted: Unscripted::Refused("this lock"),
-    }
+    Call::begun(script, keys, args)
 }
 /// Where a level can be taken over from, as it was read: a field, or the number of a level; and what it held.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::options::{LeaseTime, Prefer};
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
 use crate::protocol::lock::{Donor, PUBLISH, Take};
-use crate::protocol::script::{self, Arg, Call, Script, Unscripted};
+use crate::protocol::script::{self, Arg, Call, Script};
 
 /// How long a mark tells others that somebody waits, after who set it was last heard of.
 pub(crate) const MARK: Duration = Duration::from_secs(1);
@@ -183,12 +183,7 @@ fn call<'a, const N: usize>(
     args.extend(rest);
     let mut keys = Vec::with_capacity(4);
     keys.extend([&**key.name.key(), &*sides.stem]);
-    Call {
-        script,
-        keys,
-        args,
-        unscripted: Unscripted::Refused("this lock"),
-    }
+    Call::begun(script, keys, args)
 }
 
 impl From<Prefer> for Arg<'_> {

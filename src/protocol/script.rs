@@ -134,6 +134,11 @@ impl<'a> Call<'a> {
             keys.len(),
             args.len()
         );
+        Self::begun(script, keys, args)
+    }
+
+    /// A call that gets more keys or arguments yet.
+    pub(crate) fn begun(script: &'static Script, keys: Vec<&'a str>, args: Vec<Arg<'a>>) -> Self {
         Self {
             script,
             keys,

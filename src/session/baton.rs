@@ -59,6 +59,18 @@ pub(crate) enum Settled {
     },
 }
 
+impl Settled {
+    /// The same, if something `perhaps` removed the hold before on our behalf.
+    pub(crate) fn or_before(self, perhaps: bool) -> Self {
+        match self {
+            Self::Absent { repeated } => Self::Absent {
+                repeated: repeated || perhaps,
+            },
+            Self::Done => Self::Done,
+        }
+    }
+}
+
 impl<D: Owed> Baton<D> {
     /// Ends the place of a hold in its queue, and leaves a baton for the waiters there; the debt is given back if
     /// there is nobody to take it.
