@@ -68,7 +68,9 @@ end
 local number, share = string.match(companion or '', '^(h%x+):(%d+)$')
 if total and (not companion or number == ARGV[3]) then
   local before = tonumber(share or 0)
-  local after = tonumber(total) - before + 1
+  -- A copy of the first call that comes late takes back nothing that was taken since.
+  local reached = math.max(before, 1)
+  local after = tonumber(total) - before + reached
   -- Java counts holds in an int.
   if after > 2147483647 then
     return {'exhausted'}
@@ -76,8 +78,8 @@ if total and (not companion or number == ARGV[3]) then
   if mine then
     leave()
   end
-  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':1')
-  redis.call('HINCRBY', KEYS[1], ARGV[1], 1 - before)
+  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. reached)
+  redis.call('HINCRBY', KEYS[1], ARGV[1], reached - before)
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
   end

@@ -419,6 +419,23 @@ fn a_holder_takes_its_lock_again_without_queueing() {
 }
 
 #[test]
+fn a_late_copy_of_the_first_request_takes_nothing_back() {
+    let mut bench = Bench::new();
+    let hold = Hold::new(HERE, 1);
+    bench.wait(&hold);
+    bench.probe.command(&["HSET", "k", &hold.field, "3"]);
+    let record = format!("{}:3", hold.number);
+    bench
+        .probe
+        .command(&["HSET", "k", &hold.companion, &record]);
+    for mode in ["wait", "try"] {
+        assert_eq!(bench.acquire(&hold, mode), answer("granted", 3));
+        let hash = bench.probe.hgetall("k");
+        assert_eq!(hash.get(&hold.companion), Some(&record));
+    }
+}
+
+#[test]
 fn two_clients_that_wait_under_one_name_share_a_place_until_both_have_gone() {
     let mut bench = Bench::new();
     let holder = Hold::new(HERE, 1);

@@ -459,6 +459,18 @@ async fn locks_that_need_scripts_say_so_by_name() {
             client.fenced_lock(NAME).try_lock().await.unwrap_err(),
         ),
         (
+            "a fair lock",
+            client.fair_lock(NAME).lock().await.unwrap_err(),
+        ),
+        (
+            "a read-write lock",
+            client.read_write_lock(NAME).read().await.unwrap_err(),
+        ),
+        (
+            "a read-write lock",
+            client.read_write_lock(NAME).try_write().await.unwrap_err(),
+        ),
+        (
             "a spin lock",
             client.spin_lock(NAME).is_locked().await.unwrap_err(),
         ),
