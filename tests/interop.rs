@@ -662,6 +662,64 @@ async fn fair_queue_of_both_is_served_in_order_of_arrival() {
     both.nothing_left().await;
 }
 
+/// Java knows no priorities: its waiters go to the end, and count as 0 to those of ours that come later.
+#[tokio::test]
+async fn priorities_of_ours_go_ahead_of_java_and_arrival_decides_between_equals() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let arrivals: [(&str, i32); 12] = [
+        ("java", 0),
+        ("ours", -1),
+        ("ours", 1),
+        ("ours", 0),
+        ("java", 0),
+        ("ours", 1),
+        ("ours", -1),
+        ("ours", 0),
+        ("java", 0),
+        ("ours", 1),
+        ("java", 0),
+        ("ours", -1),
+    ];
+    let mut expected: Vec<usize> = Vec::new();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let first = both.client.fair_lock("k").lock().await.unwrap();
+    let mut waiters = Vec::new();
+    for (number, (side, priority)) in arrivals.into_iter().enumerate() {
+        let order = order.clone();
+        let mut place = expected.len();
+        let waiter = if side == "ours" {
+            while place > 0 && arrivals[expected[place - 1]].1 < priority {
+                place -= 1;
+            }
+            let ours = both.client.fair_lock("k").priority(priority);
+            let ours = ours.owned_by(&Owner::unique());
+            tokio::spawn(async move {
+                let guard = ours.lock().await.unwrap();
+                order.lock().unwrap().push(number);
+                guard.unlock().await.unwrap();
+            })
+        } else {
+            let java = both.jvm.fair_lock("k", number as u32 + 1);
+            tokio::spawn(async move {
+                assert!(java.lock().await);
+                order.lock().unwrap().push(number);
+                assert!(java.unlock().await);
+            })
+        };
+        expected.insert(place, number);
+        waiters.push(waiter);
+        eventually_queued(&both.server, expected.len() as i64).await;
+    }
+    first.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), expected);
+    both.nothing_left().await;
+}
+
 #[tokio::test]
 async fn fair_lock_of_one_side_is_held_and_waited_for_on_the_other() {
     let Some(both) = Both::start(LONG).await else {
