@@ -58,13 +58,15 @@ if companion then
   end
   share = tonumber(recorded)
 end
-local after = tonumber(total) - share + tonumber(ARGV[4])
+-- A copy of a call that comes late takes back nothing that was taken since.
+local reached = math.max(share, tonumber(ARGV[4]))
+local after = tonumber(total) - share + reached
 -- Java counts holds in an int.
 if after > 2147483647 then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
-redis.call('HINCRBY', KEYS[1], ARGV[1], tonumber(ARGV[4]) - share)
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. string.format('%.0f', reached))
+redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share)
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end

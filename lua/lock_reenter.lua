@@ -16,13 +16,15 @@ local number, share = string.match(found[2] or '', '^(h%x+):(%d+)$')
 if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
   return {'absent'}
 end
-local after = tonumber(found[1]) - tonumber(share) + tonumber(ARGV[4])
+-- A copy of a call that comes late takes back nothing that was taken since.
+local reached = math.max(tonumber(share), tonumber(ARGV[4]))
+local after = tonumber(found[1]) - tonumber(share) + reached
 -- Java counts holds in an int.
 if after > 2147483647 then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
-redis.call('HINCRBY', KEYS[1], ARGV[1], tonumber(ARGV[4]) - tonumber(share))
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. string.format('%.0f', reached))
+redis.call('HINCRBY', KEYS[1], ARGV[1], reached - tonumber(share))
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end

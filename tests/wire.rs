@@ -16,7 +16,7 @@ use support::probe::{
     NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, reset_calls,
     secs, soon, stranger,
 };
-use support::{builder, client, eventually};
+use support::{builder, client, eventually, source};
 
 /// Waits that end by a message, or never.
 async fn unpolled(server: &Server) -> Client {
@@ -423,4 +423,37 @@ async fn call_under_another_hold_number_changes_nothing() {
         probe.command(&["DEL", "k"]);
     }
     nothing_left(&server, [&client]).await;
+}
+
+#[test]
+fn request_that_arrives_once_more_lowers_no_share() {
+    const NUMBER: &str = "h0123456789abcdef";
+    let server = Server::start();
+    let mut probe = server.connection();
+    probe.command(&["SET", "token", "7"]);
+    for (script, keys, rest) in [
+        ("lock_acquire", &["k"][..], &["1", "9000", "take"][..]),
+        (
+            "fenced_acquire",
+            &["k", "token"],
+            &["1", "9000", "take", "0"],
+        ),
+        ("lock_reenter", &["k"], &["2", "9000"]),
+    ] {
+        // Taken by such a request, and twice more since.
+        probe.command(&["HSET", "k", "c:1", "3", "|c:1", &format!("{NUMBER}:3")]);
+        probe.command(&["PEXPIRE", "k", "9000"]);
+        let before = probe.hgetall("k");
+        let source = source(script);
+        let count = keys.len().to_string();
+        let call = [
+            &["EVAL", &source, &count],
+            keys,
+            &["c:1", "|c:1", NUMBER],
+            rest,
+        ]
+        .concat();
+        assert_eq!(probe.command(&call).array()[0].text(), "granted");
+        assert_eq!(probe.hgetall("k"), before, "{script}");
+    }
 }

@@ -28,11 +28,15 @@ pub async fn client(server: &Server) -> Client {
         .expect("the server is up")
 }
 
+/// A script of `lua/`.
+pub fn source(script: &str) -> String {
+    let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).expect("a script of lua/")
+}
+
 /// The SHA-1 that a script of `lua/` is sent by: what to look for in a request.
 pub fn sha(script: &str) -> String {
-    let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
-    let source = std::fs::read_to_string(path).expect("a script of lua/");
-    sha1_smol::Sha1::from(source).digest().to_string()
+    sha1_smol::Sha1::from(source(script)).digest().to_string()
 }
 
 /// Waits for something that another task, process or server is about to do; fails after ten seconds.
