@@ -605,10 +605,8 @@ async fn threads_and_tasks_share_a_counter_and_their_turns() {
     let counted = probe.command(&["GET", "counter"]).text();
     assert_eq!(counted, count.to_string(), "no update is lost");
     assert!(ours.longest_wait < secs(5), "{:?}", ours.longest_wait);
-    // Each has more than a quarter as a rule. Java's threads never hold back, and how often in a row they have the lock
-    // before a request of ours comes in between is a race.
-    assert!(ours.grants * 6 >= all, "we have our part");
-    assert!(java.grants * 6 >= all, "Java has its part");
+    assert!(ours.grants * 4 >= all, "we have our part");
+    assert!(java.grants * 4 >= all, "Java has its part");
     eventually_idle(&client).await;
     probe.command(&["DEL", "counter"]);
     nothing_left(&server, []).await;
