@@ -457,6 +457,30 @@ async fn an_owner_nests_and_its_calls_share_one_place() {
     nothing_left(&server, [&client]).await;
 }
 
+#[tokio::test]
+async fn an_owner_that_waits_here_is_answered_at_once_when_it_tries() {
+    let server = Server::start();
+    let client = builder(server.url())
+        .command_timeout(secs(20))
+        .watchdog_lease(secs(120))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let mine = stranger(&lock);
+    let waiter = tokio::spawn({
+        let mine = mine.clone();
+        async move { mine.lock().await.unwrap() }
+    });
+    queued(&server, 1).await;
+    assert!(soon(mine.try_lock()).await.unwrap().is_none());
+    queued(&server, 1).await;
+    held.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_by_force_grants_the_first() {
     let server = Server::start();

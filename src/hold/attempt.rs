@@ -117,7 +117,7 @@ impl<'a> Attempt<'a> {
         }
         let started = Moment::now();
         let turn = timeout(self.hold.timeout, self.queue.turn(owner, heed));
-        let asking = self.order.anchor.unless_closed(turn).await?.ok();
+        let asking = self.order.anchor.unless_closed(turn).await?.ok().flatten();
         let spent = started.until(Moment::now());
         self.budget = self
             .hold

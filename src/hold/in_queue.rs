@@ -24,7 +24,7 @@ impl Order {
         priority: i32,
     ) -> Result<Outcome, Error> {
         // The calls of one owner have one place; the others see what comes of it.
-        let Some(_asking) = self.asking(queue, wait).await? else {
+        let Some(asking) = self.asking(queue, wait).await? else {
             return Ok(Outcome::GaveUp);
         };
         if queue.live(&self.owner).is_some() {
@@ -32,6 +32,7 @@ impl Order {
         }
         let mut attempt = Attempt::new(self, queue);
         attempt.expect_grant();
+        asking.stands_in_queue();
         let channel = attempt.channel();
         let mut subscription: Option<Subscription> = None;
         loop {

@@ -95,6 +95,8 @@ struct Slot {
     /// A call asks the server for this owner's first level: to another one, which has a hold number of its own, the
     /// lock would look busy.
     asking: bool,
+    /// That call stands in a queue on the server, which may last; another finds out for itself what is its owner's.
+    in_queue: bool,
     waiting: usize,
     /// Tells those that wait that one of the above has changed. Made when the first one waits.
     signal: Option<Arc<Notify>>,
@@ -226,25 +228,36 @@ impl<B> Queue<B> {
         (open && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
     }
 
-    /// Waits for releases on their way, unless a baton lies here, then for the turn to ask.
-    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Asking<'a, B> {
+    /// Waits for releases on their way, unless a baton lies here, then for the turn to ask. None if a call of this
+    /// owner stands in a queue: to ask beside it does no harm.
+    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Option<Asking<'a, B>> {
         if !self.has_baton() {
             self.settled(owner, heed).await;
         }
-        self.asking(owner).await
+        let in_queue = || {
+            let queued = self
+                .lock()
+                .owners
+                .get(owner)
+                .is_some_and(|slot| slot.in_queue);
+            queued.then_some(None)
+        };
+        self.until(owner, || in_queue().or_else(|| self.claim(owner).map(Some)))
+            .await
     }
 
     /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
-        let ask = || {
-            // Lazily: dropping an `Asking` ends the turn, and locks.
-            let claimed = self.lock().claim_turn(owner);
-            claimed.then(|| Asking { queue: self, owner })
-        };
-        match ask() {
+        match self.claim(owner) {
             Some(asking) => asking,
-            None => self.until(owner, ask).await,
+            None => self.until(owner, || self.claim(owner)).await,
         }
+    }
+
+    fn claim<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, B>> {
+        // Lazily: dropping an `Asking` ends the turn, and locks.
+        let claimed = self.lock().claim_turn(owner);
+        claimed.then(|| Asking { queue: self, owner })
     }
 
     /// Waits for what a change of this owner's slot brings about.
@@ -432,11 +445,23 @@ pub(crate) struct Asking<'a, B> {
     owner: &'a Owner,
 }
 
+impl<B> Asking<'_, B> {
+    /// From now on the call stands in a queue on the server.
+    pub(crate) fn stands_in_queue(&self) {
+        let mut state = self.queue.lock();
+        if let Some(slot) = state.owners.get_mut(self.owner) {
+            slot.in_queue = true;
+            slot.tell();
+        }
+    }
+}
+
 impl<B> Drop for Asking<'_, B> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         if let Some(slot) = state.owners.get_mut(self.owner) {
             slot.asking = false;
+            slot.in_queue = false;
             slot.tell();
         }
         state.tidy(self.owner);
