@@ -163,7 +163,10 @@ impl ServerBuilder {
     /// Replicates the server on this port; started means synchronised.
     pub fn replica_of(mut self, port: u16) -> Self {
         self.replica = true;
-        self.arg("replicaof", format!("127.0.0.1 {port}"))
+        let primary = ["--replicaof", "127.0.0.1", &port.to_string()].map(str::to_owned);
+        // Each word apart: Redis 6.2 would take two in one argument for one.
+        self.args.extend(primary);
+        self
     }
 
     /// Starts the server.

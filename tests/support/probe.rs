@@ -83,13 +83,13 @@ pub async fn eventually_free(server: &Server, name: &str) {
     eventually("the key is gone", async || !probe.exists(name)).await;
 }
 
-/// How often each command ran since [`reset_calls`], those inside scripts too.
+/// How often each command ran since [`reset_calls`], those inside scripts too; without `CONFIG`, which reset them.
 pub fn calls(probe: &mut Connection) -> BTreeMap<String, u64> {
     let info = probe.command(&["INFO", "commandstats"]).text();
     let line = |line: &str| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         let calls = rest.split(',').next()?.parse().ok()?;
-        Some((name.to_owned(), calls))
+        (!name.starts_with("config")).then(|| (name.to_owned(), calls))
     };
     info.lines().filter_map(line).collect()
 }
