@@ -98,6 +98,12 @@ impl Error {
         Self::new(ErrorKind::WrongKind, message)
     }
 
+    /// Says which of several locks it is about.
+    pub(crate) fn about(mut self, name: &str) -> Self {
+        self.message = format!("{name:?} of the set: {}", self.message).into();
+        self
+    }
+
     pub(crate) fn caused_by(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self

@@ -9,6 +9,7 @@
 //! - The same where messages do not get through: [`SpinLock`], from [`Client::spin_lock`].
 //! - The same beside processes that use redis-py's `Lock`, redsync or alike, or where scripts are not allowed:
 //!   [`PlainLock`], from [`Client::plain_lock`]. Its owner may not take it again.
+//! - Several of them at once, all or none: [`MultiLock`].
 //!
 //! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
 //! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
@@ -64,6 +65,8 @@ pub use hold::lease::Lease;
 pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::handle::Holder;
+pub use lock::member::Member;
+pub use lock::multi::{MultiGuard, MultiLock};
 pub use lock::plain::PlainLock;
 pub use lock::read_write::{ReadLock, ReadWriteLock, WriteLock};
 pub use lock::reentrant::ReentrantLock;

@@ -71,8 +71,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         ("lock", ""),
         ("lock::handle", ""),
-        ("lock::verbs", "lock::handle"),
-        ("lock::*", "lock::handle lock::verbs"),
+        ("lock::member", "lock::handle"),
+        ("lock::verbs", "lock::handle lock::member"),
+        ("lock::multi", "lock::fenced lock::handle lock::member"),
+        ("lock::*", "lock::handle lock::member lock::verbs"),
     ],
     &[("client", ""), ("lib", "*")],
 ];

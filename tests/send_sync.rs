@@ -6,8 +6,9 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use redlatch::{
-    Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Lease, LockGuard, Owner, PlainLock,
-    Prefer, ReadLock, ReadWriteLock, ReentrantLock, ReleaseBy, WriteLock,
+    Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Lease, LockGuard, Member,
+    MultiGuard, MultiLock, Owner, PlainLock, Prefer, ReadLock, ReadWriteLock, ReentrantLock,
+    ReleaseBy, WriteLock,
 };
 
 fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -42,6 +43,9 @@ fn public_types_move_freely() {
     everything::<Holder>();
     everything::<Lease>();
     everything::<LockGuard>();
+    everything::<Member>();
+    everything::<MultiGuard>();
+    everything::<MultiLock>();
     everything::<Owner>();
     everything::<PlainLock>();
     everything::<Prefer>();
@@ -56,6 +60,8 @@ fn public_types_move_freely() {
     cloned::<Error>();
     cloned::<FairLock>();
     cloned::<Holder>();
+    cloned::<Member>();
+    cloned::<MultiLock>();
     cloned::<Owner>();
     cloned::<PlainLock>();
     cloned::<ReadLock>();
@@ -104,6 +110,22 @@ async fn calls_of_a_read_write_lock(lock: ReadWriteLock) {
     assert!(sizes.iter().all(|size| *size <= 1024), "{sizes:?}");
 }
 
+async fn calls_of_a_set(set: MultiLock) {
+    let second = Duration::from_secs(1);
+    let guard = set.lock().await.unwrap();
+    let sizes = [
+        call(set.lock()),
+        call(set.try_lock()),
+        call(set.try_lock_for(second)),
+        call(guard.extend(second)),
+        call(guard.verify()),
+        call(guard.lost()),
+        call(guard.run_until_lost(async {})),
+        call(guard.unlock()),
+    ];
+    assert!(sizes.iter().all(|size| *size <= 1024), "{sizes:?}");
+}
+
 async fn calls_of_a_handle(lock: ReentrantLock, guard: LockGuard, client: Client) {
     let second = Duration::from_secs(1);
     let sizes = [
@@ -138,6 +160,7 @@ async fn futures_of_all_calls_can_be_spawned_and_are_small() {
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     calls_of_a_read_write_lock(client.read_write_lock("rw")).await;
+    calls_of_a_set(MultiLock::new([client.lock("a"), client.lock("b")])).await;
     call(Client::connect(server.url()));
     call(Client::builder().build());
     // Also within a task, with a guard held over each await.

@@ -178,15 +178,8 @@ impl Lease {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        let mut future = pin!(future);
-        let mut lost = pin!(self.lost());
-        poll_fn(|context| {
-            if lost.as_mut().poll(context).is_ready() || self.is_lost() {
-                return Poll::Ready(Err(self.lost_error()));
-            }
-            future.as_mut().poll(context).map(Ok)
-        })
-        .await
+        let (is_lost, error) = (|| self.is_lost(), || self.lost_error());
+        run_until_lost(future, self.lost(), is_lost, error).await
     }
 
     pub(crate) fn lost_error(&self) -> Error {
@@ -201,4 +194,21 @@ impl Lease {
         drop(self.order.anchor.watchdog.lose(&self.hold, Loss::Gone));
         self.lost_error()
     }
+}
+
+/// Runs a future until what it is protected by is lost. The loss is looked for before each poll, and wakes the task.
+pub(crate) async fn run_until_lost<F: Future>(
+    future: F,
+    lost: impl Future<Output = ()>,
+    is_lost: impl Fn() -> bool,
+    error: impl Fn() -> Error,
+) -> Result<F::Output, Error> {
+    let (mut future, mut lost) = (pin!(future), pin!(lost));
+    poll_fn(|context| {
+        if lost.as_mut().poll(context).is_ready() || is_lost() {
+            return Poll::Ready(Err(error()));
+        }
+        future.as_mut().poll(context).map(Ok)
+    })
+    .await
 }

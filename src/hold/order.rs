@@ -124,6 +124,11 @@ impl Order {
         )
     }
 
+    /// Says which lock of a set an error is about.
+    pub(crate) fn blame(&self, error: Error) -> Error {
+        error.about(self.name.key())
+    }
+
     /// How long the server may be silent before a wait without limit gives up.
     pub(crate) fn patience(&self) -> Duration {
         match self.term {

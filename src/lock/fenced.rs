@@ -60,6 +60,11 @@ impl FencingToken {
     pub fn get(self) -> u64 {
         self.0
     }
+
+    /// The token of a hold, if its kind has them.
+    pub(super) fn of(lease: &Lease) -> Option<Self> {
+        lease.hold.token().map(Self)
+    }
 }
 
 impl fmt::Display for FencingToken {

@@ -27,7 +27,7 @@ pub(crate) struct Target {
 /// A lock of one name, of one kind, with the terms that its verbs work on.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
-    anchor: Arc<Anchor>,
+    pub(super) anchor: Arc<Anchor>,
     /// Checked when a verb is called, so that making a handle cannot fail.
     target: Result<Target, Error>,
     alarm: Alarm,
@@ -35,7 +35,7 @@ pub(crate) struct Handle {
     pub(crate) attempts: Option<u32>,
     watchdog_lease: Duration,
     fixed_lease: Option<Duration>,
-    owner: Option<Owner>,
+    pub(super) owner: Option<Owner>,
 }
 
 impl Handle {
@@ -67,16 +67,22 @@ impl Handle {
     }
 
     pub(crate) async fn lock(&self) -> Result<LockGuard, Error> {
-        if self.attempts.is_some() {
-            return Err(Error::invalid(
-                "lock() waits for as long as it takes; with max_attempts use try_lock_for",
-            ));
-        }
+        self.ensure_endless()?;
         match self.acquire(|| Limit::Never).await? {
             Some(guard) => Ok(guard),
             None => Err(Error::new(
                 ErrorKind::Timeout,
                 "a wait without limit came to its limit",
+            )),
+        }
+    }
+
+    /// Refuses a wait without limit that ends after some attempts.
+    pub(super) fn ensure_endless(&self) -> Result<(), Error> {
+        match self.attempts {
+            None => Ok(()),
+            Some(_) => Err(Error::invalid(
+                "lock() waits for as long as it takes; with max_attempts use try_lock_for",
             )),
         }
     }
@@ -256,7 +262,7 @@ impl Handle {
         }
     }
 
-    fn order(&self) -> Result<Order, Error> {
+    pub(super) fn order(&self) -> Result<Order, Error> {
         if let Alarm::Pauses { backoff, .. } = self.alarm {
             backoff.check()?;
         }

@@ -3,6 +3,8 @@
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod handle;
+pub(crate) mod member;
+pub(crate) mod multi;
 pub(crate) mod plain;
 pub(crate) mod read_write;
 pub(crate) mod reentrant;

@@ -4,6 +4,12 @@
 /// [`LockGuard`](crate::LockGuard).
 macro_rules! verbs {
     ($lock:ty, $guard:ty) => {
+        impl From<$lock> for $crate::lock::member::Member {
+            fn from(lock: $lock) -> Self {
+                Self(lock.0)
+            }
+        }
+
         impl $lock {
             /// Holds the lock for so long, from 50 ms to 100 years, and does not renew it. Fractions of a
             /// millisecond are dropped. Another lease is answered with

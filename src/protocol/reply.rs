@@ -27,6 +27,15 @@ impl Reply {
         }
     }
 
+    /// One line of what the server tells of itself.
+    pub(crate) fn info(&self, what: &str) -> Option<&str> {
+        let Self::Text(text) = self else {
+            return None;
+        };
+        text.lines()
+            .find_map(|line| line.strip_prefix(what)?.strip_prefix(':'))
+    }
+
     /// One answer a key: does this hold stand?
     pub(crate) fn standing(&self, keys: usize) -> Result<Vec<bool>, Error> {
         let Self::List(items) = self else {

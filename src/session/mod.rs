@@ -109,6 +109,12 @@ impl Session {
         answered
     }
 
+    /// Which server this is, by the number that it made up when it started: the same for every client of it.
+    pub(crate) async fn server(&self) -> Result<Arc<str>, Error> {
+        self.ensure_open()?;
+        self.backend.server(self.settings.command_timeout).await
+    }
+
     /// Runs a call of the public interface: keeps its future on the heap, so that it costs its callers nothing, and
     /// gives it timers if it is polled outside of any runtime. There the client's own runtime may end meanwhile, and
     /// then there is no answer to wait for.

@@ -11,7 +11,7 @@ pub(crate) mod address;
 mod transaction;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fred::bytes::Bytes;
@@ -19,7 +19,7 @@ use fred::clients::Client;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, Resp3Frame};
 pub(crate) use fred::types::config::Config;
 use fred::types::config::{
-    ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig,
+    ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, Server, TcpConfig,
 };
 use fred::types::{ClusterHash, CustomCommand, Message, Value};
 use tokio::sync::{Notify, broadcast};
@@ -52,6 +52,7 @@ pub(crate) struct Backend {
     /// round trip. Relaxed: nothing else hangs on it.
     scriptless: AtomicBool,
     health: Health,
+    server: Mutex<Option<Known>>,
     tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
@@ -63,6 +64,13 @@ pub(crate) struct Answer {
     pub(crate) sent: Moment,
     /// An earlier send of this call went unanswered: it may have run too.
     pub(crate) repeated: bool,
+}
+
+/// Which server the commands go to, as it has said.
+struct Known {
+    run_id: Arc<str>,
+    /// Has something to tell once the connection is another.
+    reconnects: broadcast::Receiver<Server>,
 }
 
 /// How the server has been answering.
@@ -158,6 +166,7 @@ impl Backend {
             transactions: Transactions::new(move || client(None)),
             scriptless: AtomicBool::new(false),
             health: Health::default(),
+            server: Mutex::default(),
             tasks: Mutex::new(connections.into()),
         })
     }
@@ -359,6 +368,34 @@ impl Backend {
         error
     }
 
+    /// The run id of the server. Asked for once a connection.
+    pub(crate) async fn server(&self, budget: Duration) -> Result<Arc<str>, Error> {
+        let known = || self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*known()
+            && known.reconnects.is_empty()
+        {
+            return Ok(known.run_id.clone());
+        }
+        let started = Moment::now();
+        let reconnects = self.commands.reconnect_rx();
+        let answered = send_once(&self.commands, "INFO", vec!["server".into()], budget).await;
+        let frame = answered.map_err(|error| self.missed(started, budget, error))?;
+        if let Some(text) = refusal(&frame) {
+            let message = format!("the server does not tell which one it is: {text}");
+            return Err(Error::new(ErrorKind::Backend, message));
+        }
+        let answer = reply(&frame);
+        let run_id: Arc<str> = answer
+            .info("run_id")
+            .ok_or_else(|| answer.unexpected())?
+            .into();
+        *known() = Some(Known {
+            run_id: run_id.clone(),
+            reconnects,
+        });
+        Ok(run_id)
+    }
+
     /// Since when every request went unanswered, and how the last one failed; none if the last was answered.
     pub(crate) fn silence(&self) -> Option<(Moment, Error)> {
         self.health
@@ -491,7 +528,7 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(crate) struct Messages {
     messages: broadcast::Receiver<Message>,
-    reconnects: broadcast::Receiver<fred::types::config::Server>,
+    reconnects: broadcast::Receiver<Server>,
 }
 
 impl Messages {
@@ -513,7 +550,7 @@ impl Messages {
 
 /// The stream of reconnects.
 #[derive(Debug)]
-pub(crate) struct Reconnects(broadcast::Receiver<fred::types::config::Server>);
+pub(crate) struct Reconnects(broadcast::Receiver<Server>);
 
 impl Reconnects {
     /// Waits for the next reconnect; none when the client was closed.
@@ -647,7 +684,9 @@ fn timed_out() -> fred::error::Error {
 fn reply(frame: &Resp3Frame) -> Reply {
     match frame {
         Resp3Frame::Number { data, .. } => Reply::Integer(*data),
-        Resp3Frame::SimpleString { data, .. } | Resp3Frame::BlobString { data, .. } => {
+        Resp3Frame::SimpleString { data, .. }
+        | Resp3Frame::BlobString { data, .. }
+        | Resp3Frame::VerbatimString { data, .. } => {
             Reply::Text(String::from_utf8_lossy(data).into_owned())
         }
         Resp3Frame::Array { data, .. } => Reply::List(data.iter().map(reply).collect()),

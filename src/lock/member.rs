@@ -1,0 +1,80 @@
+//! A lock of any kind as one of a set.
+
+use std::sync::Arc;
+
+use super::handle::Handle;
+use crate::error::Error;
+use crate::hold::order::Order;
+use crate::owner::Owner;
+use crate::session::Anchor;
+
+/// A lock of any kind as one of a set, with the lease and the client that it has by itself.
+///
+/// Every lock of this crate is turned into one by `into()`. A set of locks of one type takes them as they are;
+/// `into()` is for sets of several kinds, whose array needs one type:
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// # use redlatch::{Client, Member, MultiLock};
+/// # let client = Client::connect(url).await?;
+/// let alike = MultiLock::new([client.lock("a"), client.lock("b")]);
+/// let mixed = MultiLock::new([
+///     Member::from(client.lock("a")),
+///     client.fenced_lock("b").into(),
+///     client.read_write_lock("c").reader().into(),
+/// ]);
+/// # drop((alike, mixed));
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Clone, Debug)]
+pub struct Member(pub(super) Handle);
+
+/// The locks of a set, and for whom it acts.
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    members: Vec<Member>,
+    owner: Option<Owner>,
+}
+
+impl Members {
+    pub(super) fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
+        Self {
+            members: locks.into_iter().map(Into::into).collect(),
+            owner: None,
+        }
+    }
+
+    pub(super) fn owned_by(mut self, owner: &Owner) -> Self {
+        self.owner = Some(owner.clone());
+        self
+    }
+
+    pub(super) fn handles(&self) -> impl Iterator<Item = &Handle> {
+        self.members.iter().map(|Member(handle)| handle)
+    }
+
+    /// A client of the set.
+    pub(super) fn anchor(&self) -> Result<&Arc<Anchor>, Error> {
+        let first = self.handles().next();
+        let first = first.ok_or_else(|| Error::invalid("a set has one lock at least"))?;
+        Ok(&first.anchor)
+    }
+
+    /// For whom the set acts, and what is asked for of each member.
+    pub(super) fn orders(&self) -> Result<(Owner, Vec<Order>), Error> {
+        let mut owner = self.owner.as_ref();
+        for wanted in self.handles().filter_map(|handle| handle.owner.as_ref()) {
+            if *owner.get_or_insert(wanted) != wanted {
+                return Err(Error::invalid(
+                    "the locks of a set are told different owners; a set acts for one",
+                ));
+            }
+        }
+        let owner = owner.cloned().unwrap_or_else(Owner::current);
+        let orders = self
+            .handles()
+            .map(|handle| handle.clone().owned_by(&owner).order());
+        let orders = orders.collect::<Result<_, _>>()?;
+        Ok((owner, orders))
+    }
+}

@@ -1,0 +1,272 @@
+//! Several locks, taken as one.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::fenced::FencingToken;
+use super::handle::Handle;
+use super::member::{Member, Members};
+use crate::error::{Error, ErrorKind};
+use crate::hold::group;
+use crate::hold::guard::LockGuard;
+use crate::hold::lease::{Lease, run_until_lost};
+use crate::options::Limit;
+use crate::owner::Owner;
+
+/// Several locks, taken as one: all of them or none. Redisson's `RedissonMultiLock`.
+///
+/// Made by [`new`](Self::new) from locks of any kinds and clients. It stores nothing of its own: every member is held
+/// as the lock that it is, and excludes whoever takes it by itself, in Java too.
+///
+/// # When to use it, and when another
+///
+/// When one piece of work needs several resources that others lock one by one: both accounts of a transfer, a seat and
+/// its row. If the same names are always taken together, one lock with a name for all of them is simpler. For one lock
+/// that outlives the loss of a server, this is the wrong way round, since each member more can fail: every one of them
+/// must be had.
+///
+/// # Order
+///
+/// Every set asks for its members in the order of their keys, prefix included, whatever order they were given in; so
+/// two sets with the same names in opposite orders do not deadlock. While it waits for one, it holds those before it.
+/// A task that nests locks by hand, in another order, can still deadlock with a set, as with any lock.
+///
+/// Redisson's multi locks ask in the order given, and give all back when that takes too long, 1.5 seconds a lock. Beside
+/// a set of these with the opposite order somebody has to give way, and it is they.
+///
+/// One name on several servers has no order. Of these the set holds none while it waits for another: if one is busy,
+/// all are given back and tried again after a short random pause. One lock on one server named twice is
+/// [`InvalidInput`](ErrorKind::InvalidInput), also through two clients; whether they have one server is asked of the
+/// server once a connection, by `INFO`.
+///
+/// # Lease and owner
+///
+/// Each member has its own lease, as it was given it, and a set has none. A lease that is not renewed begins anew as
+/// long as the set waits for others, so that all are good when the guard is handed out. The owner is one for all: the
+/// current task, or the one that [`owned_by`](Self::owned_by) or a member names; two different ones are
+/// [`InvalidInput`](ErrorKind::InvalidInput). A member that this owner holds already is taken again, if its kind is
+/// reentrant.
+///
+/// # Guarantee and limit
+///
+/// While the guard lives and is not [lost](MultiGuard::lost), every member is held, each with the guarantee and the
+/// limit of its kind. What was taken is given back when another is busy until the limit, fails, or the call is
+/// dropped. Others can see members taken and given back while a set waits.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// use std::time::Duration;
+/// use redlatch::{Client, MultiLock};
+///
+/// let client = Client::connect(url).await?;
+/// let transfer = MultiLock::new([client.lock("account:7"), client.lock("account:3")]);
+/// let Some(both) = transfer.try_lock_for(Duration::from_secs(2)).await? else {
+///     return Ok(()); // one of them was busy: neither is held
+/// };
+/// both.run_until_lost(async { /* move the money */ }).await?;
+/// both.unlock().await?;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiLock(Members);
+
+impl MultiLock {
+    /// The set of these locks. No I/O; what cannot work is [`InvalidInput`](ErrorKind::InvalidInput) to every verb.
+    #[must_use]
+    pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
+        Self(Members::new(locks))
+    }
+
+    /// Acts for this owner instead of the current task.
+    #[must_use = "this makes a new handle and leaves the old one as it is"]
+    pub fn owned_by(self, owner: &Owner) -> Self {
+        Self(self.0.owned_by(owner))
+    }
+
+    /// Takes all locks, for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock), of the first member that fails; the text names it, and
+    /// the others are given back. [`InvalidInput`](ErrorKind::InvalidInput) also for a set without locks, for one lock
+    /// named twice and for different owners; [`LeaseLost`](ErrorKind::LeaseLost) also if a member was lost while the
+    /// set waited for another.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, what it has taken is released in the background, as
+    /// [`ReentrantLock::lock`](crate::ReentrantLock::lock) tells.
+    pub async fn lock(&self) -> Result<MultiGuard, Error> {
+        self.0.handles().try_for_each(Handle::ensure_endless)?;
+        match self.acquire(|| Limit::Never).await? {
+            Some(guard) => Ok(guard),
+            None => Err(Error::new(
+                ErrorKind::Timeout,
+                "a wait without limit came to its limit",
+            )),
+        }
+    }
+
+    /// Takes all locks, if each is free or this owner's. None if one is busy; then none is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), but a server that does not answer is an error after one
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        self.acquire(|| Limit::Once).await
+    }
+
+    /// Takes all locks, waiting at most so long for all of them together. None if one was busy until then; then none
+    /// is held.
+    ///
+    /// [`Duration::ZERO`] is one attempt, [`Duration::MAX`] waits for ever. A request on its way at the end is waited
+    /// for, so the call returns by its limit plus one [`command_timeout`](crate::ClientBuilder::command_timeout).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), but a server that cannot be reached or does not answer is an error when the limit is
+    /// reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        self.acquire(|| Limit::within(wait)).await
+    }
+
+    async fn acquire(
+        &self,
+        limit: impl FnOnce() -> Limit + Send,
+    ) -> Result<Option<MultiGuard>, Error> {
+        // Before the first await: the owner is who polls first.
+        let (owner, orders) = self.0.orders()?;
+        let acquire = async {
+            let guards = group::acquire(orders, limit()).await?;
+            Ok(guards.map(|guards| MultiGuard { guards, owner }))
+        };
+        self.0.anchor()?.within(Box::pin(acquire)).await
+    }
+}
+
+/// One level of every lock of a [`MultiLock`], until the guard is unlocked or dropped.
+///
+/// [`unlock`](Self::unlock) says whether all were still held; dropping the guard releases them in the background.
+#[must_use = "the locks are released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct MultiGuard {
+    /// As the locks were given.
+    guards: Vec<LockGuard>,
+    owner: Owner,
+}
+
+impl MultiGuard {
+    /// Gives all locks back, and says whether all were still held. Each is given back, whatever becomes of the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::unlock`], of the first of them that fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::unlock`].
+    pub async fn unlock(self) -> Result<(), Error> {
+        let unlocks = self.guards.into_iter().map(LockGuard::unlock);
+        group::all(unlocks).await.into_iter().collect()
+    }
+
+    /// Resolves when the first of the leases can no longer be trusted; see [`Lease::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost by dropping the future.
+    pub async fn lost(&self) {
+        group::any(self.leases().map(Lease::lost)).await;
+    }
+
+    /// Whether one of the leases can no longer be trusted; see [`Lease::is_lost`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.leases().any(Lease::is_lost)
+    }
+
+    /// How long all leases can still be trusted if nothing more is heard from the servers. Zero once one is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.leases()
+            .map(Lease::remaining)
+            .min()
+            .unwrap_or_default()
+    }
+
+    /// Who holds the locks.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Gives each member a new lease from now on; see [`Lease::extend`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::extend`], of the first member that fails. The others may have the new lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lease::extend`].
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let extended = group::all(self.leases().map(|member| member.extend(lease))).await;
+        extended.into_iter().collect()
+    }
+
+    /// Asks the servers whether each of the holds still stands; see [`Lease::verify`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Lease::verify`], of the first member that fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is changed on the servers, whenever the future is dropped.
+    pub async fn verify(&self) -> Result<(), Error> {
+        let verified = group::all(self.leases().map(Lease::verify)).await;
+        verified.into_iter().collect()
+    }
+
+    /// Runs a future for as long as every lease can be trusted; see [`Lease::run_until_lost`].
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if one of the leases was lost before the future was done. The future is
+    /// dropped then; its work may be half done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future drops the one inside. The locks stay held.
+    pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        run_until_lost(future, self.lost(), || self.is_lost(), || self.lost_error()).await
+    }
+
+    /// The lease of each lock, in the order in which the locks were given.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.guards.iter().map(|guard| &**guard)
+    }
+
+    /// The tokens of the locks, in the order in which they were given; None for one that is not fenced.
+    pub fn tokens(&self) -> impl Iterator<Item = Option<FencingToken>> {
+        self.leases().map(FencingToken::of)
+    }
+
+    fn lost_error(&self) -> Error {
+        let lost = self.leases().find(|member| member.is_lost());
+        let lost = lost.or_else(|| self.leases().next());
+        lost.map_or_else(Error::closed, Lease::lost_error)
+    }
+}

@@ -1,0 +1,266 @@
+//! Sets of locks: all or nothing, over kinds, clients and servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "shared with other test files")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use redlatch::{Client, ErrorKind, Member, MultiLock, Owner, ReentrantLock};
+use redlatch_testkit::Server;
+use support::probe::{eventually_heard, kind, millis, nothing_left, secs, soon};
+use support::{client, eventually, eventually_idle};
+
+/// What a fenced lock leaves behind.
+const KEPT: &str = "redisson_lock_token:";
+
+fn locks<const N: usize>(client: &Client, names: [&str; N]) -> [ReentrantLock; N] {
+    names.map(|name| client.lock(name))
+}
+
+fn set<const N: usize>(client: &Client, names: [&str; N]) -> MultiLock {
+    MultiLock::new(locks(client, names)).owned_by(&Owner::unique())
+}
+
+/// The locks on this server that are held.
+fn held(server: &Server) -> Vec<String> {
+    let mut keys = server.connection().keys();
+    keys.retain(|key| !key.starts_with(KEPT));
+    keys.sort();
+    keys
+}
+
+async fn eventually_free(server: &Server) {
+    eventually("nothing is held", async || held(server).is_empty()).await;
+}
+
+#[tokio::test]
+async fn set_is_had_whole_and_given_back_whole() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let owner = Owner::unique();
+    let set = MultiLock::new(locks(&client, ["c", "a", "b"])).owned_by(&owner);
+    let guard = set.lock().await.unwrap();
+    assert_eq!(held(&server), ["a", "b", "c"]);
+    assert_eq!(guard.owner(), &owner);
+    assert!(!guard.is_lost() && guard.remaining() > secs(20));
+    guard.verify().await.unwrap();
+    assert_eq!(guard.run_until_lost(async { 7 }).await.unwrap(), 7);
+    guard.extend(secs(90)).await.unwrap();
+    assert!(guard.remaining() > secs(80));
+    for name in ["a", "b", "c"] {
+        let one = client.lock(name).owned_by(&owner);
+        assert_eq!(one.hold_count().await.unwrap(), 1, "{name}");
+    }
+    // The same owner gets in again.
+    let again = soon(set.lock()).await.unwrap();
+    assert_eq!(
+        client
+            .lock("a")
+            .owned_by(&owner)
+            .hold_count()
+            .await
+            .unwrap(),
+        2
+    );
+    again.unlock().await.unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    drop(set.try_lock().await.unwrap().unwrap());
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn busy_member_leaves_the_others_free() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    for busy in ["a", "b", "c"] {
+        let guard = other.lock(busy).lock().await.unwrap();
+        let set = set(&client, ["a", "b", "c"]);
+        assert!(set.try_lock().await.unwrap().is_none());
+        let (started, wait) = (Instant::now(), millis(300));
+        assert!(set.try_lock_for(wait).await.unwrap().is_none());
+        let took = started.elapsed();
+        // One command timeout is the promised slack.
+        assert!(took >= wait && took < wait + secs(1), "{took:?}");
+        eventually("the others are free", async || held(&server) == [busy]).await;
+        let waiting = tokio::spawn(async move { set.lock().await });
+        eventually_heard(&server, busy, 1).await;
+        guard.unlock().await.unwrap();
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert_eq!(held(&server), ["a", "b", "c"]);
+        guard.unlock().await.unwrap();
+        eventually_free(&server).await;
+    }
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_said_before_anything_is_taken() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let (one, two) = (Owner::unique(), Owner::unique());
+    let none: [ReentrantLock; 0] = [];
+    let twice = client.scoped("a").lock("b");
+    let sides = client.read_write_lock("ab");
+    for (what, set) in [
+        ("nothing", MultiLock::new(none)),
+        ("no name", set(&client, ["a", ""])),
+        ("twice", MultiLock::new([client.lock("ab"), twice])),
+        (
+            "kinds of one name",
+            MultiLock::new([
+                Member::from(client.lock("ab")),
+                client.spin_lock("ab").into(),
+            ]),
+        ),
+        (
+            "sides of one name",
+            MultiLock::new([Member::from(sides.reader()), sides.writer().into()]),
+        ),
+        (
+            "clients of one server",
+            MultiLock::new([client.lock("ab"), other.lock("ab")]),
+        ),
+        (
+            "owners of members",
+            MultiLock::new([
+                client.lock("a").owned_by(&one),
+                client.lock("b").owned_by(&two),
+            ]),
+        ),
+        (
+            "owner of a member",
+            MultiLock::new([client.lock("a").owned_by(&one), client.lock("b")]).owned_by(&two),
+        ),
+        (
+            "lease",
+            MultiLock::new([client.lock("a"), client.lock("b").lease(millis(1))]),
+        ),
+    ] {
+        assert_eq!(
+            kind(set.try_lock().await),
+            ErrorKind::InvalidInput,
+            "{what}"
+        );
+        assert_eq!(kind(set.lock().await), ErrorKind::InvalidInput, "{what}");
+        assert_eq!(held(&server), [""; 0], "{what}");
+    }
+    let attempts = MultiLock::new([client.spin_lock("a").max_attempts(2)]);
+    assert_eq!(kind(attempts.lock().await), ErrorKind::InvalidInput);
+    let named = MultiLock::new([client.lock("a").owned_by(&one), client.lock("b")]);
+    let guard = named.lock().await.unwrap();
+    assert_eq!(guard.owner(), &one);
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test]
+async fn members_are_of_any_kind() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let set = MultiLock::new([
+        Member::from(client.plain_lock("g")),
+        client.fenced_lock("e").into(),
+        client.fair_lock("d").into(),
+        client.lock("a").into(),
+        client.fenced_lock("b").lease(secs(9)).into(),
+        client.spin_lock("f").into(),
+        client.read_write_lock("c").reader().into(),
+        client.read_write_lock("h").writer().into(),
+    ]);
+    let reader = client.read_write_lock("c").owned_by(&Owner::unique());
+    let reading = reader.read().await.unwrap();
+    let mut before = Vec::new();
+    for round in 0..3 {
+        let guard = soon(set.lock()).await.unwrap();
+        let tokens: Vec<_> = guard.tokens().collect();
+        assert_eq!(
+            tokens.iter().map(Option::is_some).collect::<Vec<_>>(),
+            [false, true, false, false, true, false, false, false]
+        );
+        assert!(before.is_empty() || tokens[1] > before[1] && tokens[4] > before[4]);
+        before = tokens;
+        let leases: Vec<_> = guard.leases().map(redlatch::Lease::remaining).collect();
+        assert!(leases[4] < secs(9) && leases[1] > secs(20), "{leases:?}");
+        assert!(guard.remaining() <= leases[4], "the least of them");
+        guard.verify().await.unwrap();
+        let stranger = MultiLock::new([client.lock("a")]).owned_by(&Owner::unique());
+        assert!(stranger.try_lock().await.unwrap().is_none(), "{round}");
+        guard.unlock().await.unwrap();
+    }
+    reading.unlock().await.unwrap();
+    eventually_free(&server).await;
+    eventually_idle(&client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opposite_orders_never_deadlock() {
+    const ROUNDS: usize = 1_000;
+    let server = Server::start();
+    let clients = [client(&server).await, client(&server).await];
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for (client, names) in [
+        (&clients[0], ["a", "b"]),
+        (&clients[0], ["b", "a"]),
+        (&clients[1], ["b", "a"]),
+    ] {
+        let (set, inside) = (set(client, names), inside.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = set.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(secs(120), task)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    nothing_left(&server, [&clients[0], &clients[1]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_name_on_three_servers_goes_to_one_at_a_time() {
+    const ROUNDS: usize = 25;
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for start in 0..4 {
+        let mut clients = Vec::new();
+        for server in &servers {
+            clients.push(client(server).await);
+        }
+        // Each knows the servers in another order.
+        clients.rotate_left(start % 3);
+        let set = MultiLock::new(clients.iter().map(|client| client.lock("k")));
+        let inside = inside.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = set.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
+    }
+    for server in &servers {
+        eventually_free(server).await;
+    }
+}
