@@ -395,13 +395,14 @@ async fn answers_with(server: &Server, code: &str) {
 async fn server_that_loads_its_data_is_waited_for_and_counts_nothing_as_free() {
     let server = Server::builder()
         .arg("key-load-delay", 1_000)
-        .arg("loading-process-events-interval-bytes", 1_024);
+        // It answers that it is loading after each 2 MB.
+        .arg("rdbcompression", "no");
     let settings = |builder: ClientBuilder| patient(builder).command_timeout(COMMAND);
     let scene = Scene::around(server.start(), settings).await;
     let guard = take(&scene.other.lock(NAME).lease(LEASE)).await;
     let mut connection = scene.server.connection();
     for n in 0..2_000 {
-        connection.command(&["SET", &format!("ballast:{n}"), &"x".repeat(100)]);
+        connection.command(&["SET", &format!("ballast:{n}"), &"x".repeat(10_000)]);
     }
     assert_eq!(connection.command(&["SAVE"]).text(), "OK");
     scene.server.kill();

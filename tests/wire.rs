@@ -74,10 +74,9 @@ async fn a_hold_is_a_hash_with_redissons_field_and_one_companion() {
         hash,
         fields([(&field, "2"), (&companion, &format!("{number}:2"))])
     );
-    assert_eq!(
-        probe.command(&["OBJECT", "ENCODING", "k"]).text(),
-        "listpack"
-    );
+    let encoding = probe.command(&["OBJECT", "ENCODING", "k"]).text();
+    // Compact, as Redis 6 and as later ones call it.
+    assert!(["ziplist", "listpack"].contains(&&*encoding), "{encoding}");
 
     inner.unlock().await.unwrap();
     let hash = probe.hgetall("k");
