@@ -444,6 +444,31 @@ async fn user_without_scripts_needs_no_script_and_no_other_right() {
     assert!(probe.keys().is_empty());
 }
 
+/// The acquisition is undone on another connection, and must not be overtaken there.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_acquisition_that_is_still_on_its_way_is_undone_once_it_arrives() {
+    let server = scriptless();
+    let proxy = Proxy::start(server.port()).await;
+    let client = patient(proxy.url()).await;
+    let lock = client.plain_lock(NAME);
+    // From now on it is known that there are no scripts.
+    take(&lock).await.unlock().await.unwrap();
+    let mut probe = server.connection();
+    reset_calls(&mut probe);
+    let mut gate = proxy.stop("$3\r\nSET\r\n");
+    let call = tokio::spawn(async move { lock.lock().await });
+    gate.reached().await;
+    call.abort();
+    eventually("the undo has begun", async || {
+        calls_of(&mut probe, "watch") > 0
+    })
+    .await;
+    gate.open();
+    eventually("it was taken", async || calls_of(&mut probe, "set") > 0).await;
+    eventually("it is free", async || probe.keys().is_empty()).await;
+    nothing_left(&server, [&client]).await;
+}
+
 #[tokio::test]
 async fn locks_that_need_scripts_say_so_by_name() {
     let server = scriptless();

@@ -37,6 +37,11 @@ impl Steps {
         counted("granted", 1)
     }
 
+    /// The answer when a lock was given back.
+    pub(crate) fn released(self) -> Reply {
+        counted("released", 0)
+    }
+
     /// Whether nothing is changed, whatever is found.
     pub(crate) fn only_asks(self) -> bool {
         matches!(self, Self::Check | Self::Inspect)
@@ -68,7 +73,7 @@ impl Steps {
             },
             Self::Release => match value {
                 None => (None, tag("absent")),
-                Some(_) if ours => (Some(Change::Delete), counted("released", 0)),
+                Some(_) if ours => (Some(Change::Delete), self.released()),
                 Some(_) => (None, tag("taken")),
             },
             Self::Extend | Self::Adopt | Self::Renew if !ours => (

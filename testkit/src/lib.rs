@@ -11,6 +11,7 @@
 mod binary;
 mod certificate;
 mod connection;
+mod gate;
 mod line;
 mod link;
 mod parcel;
@@ -25,6 +26,7 @@ mod subscriber;
 mod trap;
 
 pub use connection::Connection;
+pub use gate::Gate;
 pub use parcel::Parcel;
 pub use playground::{Playground, doc};
 pub use proxy::Proxy;

@@ -69,6 +69,10 @@ impl Link {
                         self.server.write_all(&chunk).await?;
                         cut_after = true;
                     }
+                    Some(Fate::Wait(waiting)) => {
+                        waiting.opened().await;
+                        self.server.write_all(&chunk).await?;
+                    }
                     Some(Fate::Hold(parcel)) => {
                         // The proxy's caller may have dropped the parcel by now.
                         let _ = parcel.send(Caught {

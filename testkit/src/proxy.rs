@@ -7,6 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
 use tokio::sync::{oneshot, watch};
 
+use crate::gate::Gate;
 use crate::link::{Link, discard};
 use crate::parcel::Parcel;
 use crate::trap::{Fate, Trap, Traps};
@@ -136,6 +137,16 @@ impl Proxy {
             fate: Fate::Hold(caught),
         });
         Parcel::new(arrival)
+    }
+
+    /// Once: the connection of the next request that contains `needle` waits, with that request, at the gate.
+    pub fn stop(&self, needle: impl Into<Vec<u8>>) -> Gate {
+        let (gate, waiting) = Gate::new();
+        self.traps.set(Trap {
+            needle: needle.into(),
+            fate: Fate::Wait(waiting),
+        });
+        gate
     }
 
     /// How many connections are open, on at least one side.

@@ -2,6 +2,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::gate::Waiting;
 use crate::parcel::Caught;
 
 /// What happens to the first request that contains the needle.
@@ -16,6 +17,7 @@ pub(crate) enum Fate {
     CutReply,
     CutAfterReply,
     Hold(oneshot::Sender<Caught>),
+    Wait(Waiting),
 }
 
 /// The traps of a proxy that still wait, each for one request.
@@ -38,7 +40,11 @@ impl Traps {
     /// Takes out the first trap that this request sets off.
     pub(crate) fn spring(&self, request: &[u8]) -> Option<Fate> {
         let mut waiting = self.waiting();
-        waiting.retain(|trap| !matches!(&trap.fate, Fate::Hold(parcel) if parcel.is_closed()));
+        waiting.retain(|trap| match &trap.fate {
+            Fate::Hold(parcel) => !parcel.is_closed(),
+            Fate::Wait(waiting) => !waiting.is_open(),
+            Fate::CutReply | Fate::CutAfterReply => true,
+        });
         let sprung = waiting.iter().position(|trap| {
             request
                 .windows(trap.needle.len())
