@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::counter::Counter;
 use crate::error::Error;
+use crate::latch::Latch;
 use crate::lock::fair::FairLock;
 use crate::lock::fenced::FencedLock;
 use crate::lock::handle::{Handle, Target};
@@ -135,6 +137,17 @@ impl Client {
     #[must_use]
     pub fn plain_lock(&self, name: impl AsRef<str>) -> PlainLock {
         PlainLock::new(self.handle(name.as_ref(), |_| Kind::Plain(ReleaseBy::Auto)))
+    }
+
+    /// The count-down latch of this name. No I/O.
+    #[must_use]
+    pub fn latch(&self, name: impl AsRef<str>) -> Latch {
+        let in_cluster = self.anchor.backend.is_clustered();
+        let latch = |prefix: String| LockName::latch(&prefix, name.as_ref(), in_cluster);
+        Latch(Counter::new(
+            self.anchor.clone(),
+            self.prefix.clone().and_then(latch),
+        ))
     }
 
     /// The same client with a prefix before every name: `client.scoped("orders:").lock("7")` is

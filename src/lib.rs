@@ -11,6 +11,8 @@
 //!   [`PlainLock`], from [`Client::plain_lock`]. Its owner may not take it again.
 //! - Several of them at once, all or none: [`MultiLock`].
 //!
+//! To wait until many processes have done their parts, there is a [`Latch`], from [`Client::latch`].
+//!
 //! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
 //! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
 //! [`Lease::lost`]. What you get is a guard; dropping it releases the lock.
@@ -46,8 +48,10 @@
 mod backoff;
 mod client;
 mod clock;
+mod counter;
 mod error;
 mod hold;
+mod latch;
 mod lock;
 mod name;
 mod options;
@@ -56,12 +60,14 @@ mod owner;
 pub mod pitfalls;
 mod protocol;
 mod session;
+mod vigil;
 
 pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;
+pub use latch::Latch;
 pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::handle::Holder;

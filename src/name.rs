@@ -26,10 +26,23 @@ impl LockName {
         Self::with_channel("redisson_rwlock", prefix, name)
     }
 
+    /// The name of a latch. Its channel has the whole key as its hash tag, so in a cluster a key with a tag of its own
+    /// would lie elsewhere.
+    pub(crate) fn latch(prefix: &str, name: &str, in_cluster: bool) -> Result<Self, Error> {
+        let key = whole(prefix, name)?;
+        if in_cluster && key.contains('{') {
+            return Err(Error::invalid(format!(
+                "{key:?} cannot be a latch in a cluster: with a '{{' in its name, it and its channel are on two servers"
+            )));
+        }
+        Ok(Self {
+            channel: format!("redisson_countdownlatch__channel__{{{key}}}").into(),
+            key: key.into(),
+        })
+    }
+
     fn with_channel(channel: &str, prefix: &str, name: &str) -> Result<Self, Error> {
-        check("a lock's name", name)?;
-        let key = format!("{prefix}{name}");
-        check("a lock's name with its prefix", &key)?;
+        let key = whole(prefix, name)?;
         Ok(Self {
             channel: prefixed(channel, &key).into(),
             key: key.into(),
@@ -54,6 +67,14 @@ impl LockName {
     pub(crate) fn channel(&self) -> &Arc<str> {
         &self.channel
     }
+}
+
+/// A name behind its prefix.
+fn whole(prefix: &str, name: &str) -> Result<String, Error> {
+    check("a name", name)?;
+    let key = format!("{prefix}{name}");
+    check("a name with its prefix", &key)?;
+    Ok(key)
 }
 
 /// Checks a prefix, or a name, before it is sent anywhere.
@@ -111,6 +132,20 @@ mod tests {
         assert_eq!(stem("{t}:x"), "{t}:x");
         let name = LockName::read_write("p:", "k").unwrap();
         assert_eq!(&**name.channel(), "redisson_rwlock:{p:k}");
+    }
+
+    #[test]
+    fn counters_have_channels_of_their_own() {
+        let latch = |name, in_cluster| LockName::latch("p:", name, in_cluster);
+        for (name, channel) in [
+            ("k", "redisson_countdownlatch__channel__{p:k}"),
+            ("{t}:x", "redisson_countdownlatch__channel__{p:{t}:x}"),
+        ] {
+            assert_eq!(&**latch(name, false).unwrap().channel(), channel);
+        }
+        assert!(latch("k}", true).is_ok());
+        let error = latch("{t}:x", true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 
     #[test]

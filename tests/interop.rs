@@ -17,7 +17,7 @@ use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::Server;
 use support::probe::{
     NEVER, acquiring, begin, calls_of, eventually_heard, kind, millis, nothing_left, reset_calls,
-    secs, soon, stranger,
+    secs, soon, stranger, subscribers,
 };
 use support::{builder, client, eventually, eventually_idle};
 use tokio::sync::{RwLock, RwLockReadGuard};
@@ -747,4 +747,59 @@ async fn fair_lock_of_one_side_is_held_and_waited_for_on_the_other() {
         soon(task).await.unwrap();
     }
     both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn latch_is_counted_down_by_both_and_wakes_both() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    for name in ["l", "{t}:l"] {
+        let (ours, java) = (both.client.latch(name), both.jvm.latch(name, 1));
+        let waiter = both.jvm.latch(name, 2);
+        let begin_waiting = async || {
+            let mut probe = both.server.connection();
+            reset_calls(&mut probe);
+            let channel = format!("redisson_countdownlatch__channel__{{{name}}}");
+            let latch = ours.clone();
+            let here = tokio::spawn(async move { latch.wait_for(NEVER).await });
+            let there = tokio::spawn(waiter.ask::<bool>("wait"));
+            eventually("both listen", async || {
+                subscribers(&mut probe, &channel) == 2
+            })
+            .await;
+            // Each looks once more after it has subscribed.
+            tokio::time::sleep(millis(200)).await;
+            (here, there)
+        };
+        for java_is_last in [true, false] {
+            assert!(ours.try_set_count(2).await.unwrap());
+            assert!(!java.ask::<bool>("set 5").await);
+            assert_eq!(java.ask::<u32>("count").await, 2);
+            let (here, there) = begin_waiting().await;
+            if java_is_last {
+                ours.count_down().await.unwrap();
+                assert!(!here.is_finished() && !there.is_finished());
+                java.ask::<bool>("down").await;
+            } else {
+                java.ask::<bool>("down").await;
+                assert_eq!(ours.count().await.unwrap(), 1);
+                ours.count_down().await.unwrap();
+            }
+            assert!(soon(here).await.unwrap().unwrap() && soon(there).await.unwrap());
+        }
+        // Ours opens it for Java too; Java's own leaves its waiters waiting, but not ours.
+        assert!(java.ask::<bool>("set 7").await);
+        let (here, there) = begin_waiting().await;
+        assert!(ours.delete().await.unwrap());
+        assert!(soon(here).await.unwrap().unwrap() && soon(there).await.unwrap());
+        assert!(java.ask::<bool>("set 7").await);
+        let latch = ours.clone();
+        let here = tokio::spawn(async move { latch.wait_for(NEVER).await });
+        let mut probe = both.server.connection();
+        let channel = format!("redisson_countdownlatch__channel__{{{name}}}");
+        eventually("we listen", async || subscribers(&mut probe, &channel) >= 1).await;
+        assert!(java.ask::<bool>("delete").await);
+        assert!(soon(here).await.unwrap().unwrap());
+    }
 }

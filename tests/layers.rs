@@ -25,6 +25,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("protocol::script", ""),
         ("protocol::answer", "protocol::reply"),
         ("protocol::hold_key", ""),
+        ("protocol::counted", "protocol::answer protocol::reply"),
+        ("protocol::counter", "protocol::script"),
+        (
+            "protocol::latch",
+            "protocol::counter protocol::lock protocol::script",
+        ),
         ("protocol::lock", "protocol::hold_key protocol::script"),
         (
             "protocol::fenced",
@@ -67,7 +73,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("session", "*"),
     ],
-    &[("hold", "*"), ("hold::*", "*")],
+    &[
+        ("hold", "*"),
+        ("hold::*", "*"),
+        ("vigil", ""),
+        ("counter", ""),
+    ],
     &[
         ("lock", ""),
         ("lock::handle", ""),
@@ -75,6 +86,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("lock::verbs", "lock::handle lock::member"),
         ("lock::multi", "lock::fenced lock::handle lock::member"),
         ("lock::*", "lock::handle lock::member lock::verbs"),
+        ("latch", ""),
     ],
     &[("client", ""), ("lib", "*")],
 ];
@@ -98,16 +110,32 @@ const DOORS: &[(&str, &[&str])] = &[
             "hold/",
             "lock/",
             "client.rs",
+            "counter.rs",
+            "vigil.rs",
         ],
     ),
     (
         "tokio",
-        &["owner.rs", "session/", "hold/", "lock/", "client.rs"],
+        &[
+            "owner.rs",
+            "session/",
+            "hold/",
+            "vigil.rs",
+            "lock/",
+            "client.rs",
+        ],
     ),
     ("dashmap", &["session/queue.rs"]),
     (
         "tracing",
-        &["session/", "hold/", "lock/", "client.rs", "lib.rs"],
+        &[
+            "session/",
+            "hold/",
+            "lock/",
+            "latch.rs",
+            "client.rs",
+            "lib.rs",
+        ],
     ),
 ];
 

@@ -1,7 +1,5 @@
 //! Drives one acquisition to a hold, a refusal or a deadline; undoes it if dropped.
 
-use std::time::Duration;
-
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, debug, debug_span};
 
@@ -17,9 +15,6 @@ use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::session::Queue;
 use crate::session::hub::Subscription;
 use crate::session::sync::SemaphorePermit;
-
-/// While messages may not arrive, the waiter at the front asks this often.
-const DEAF_POLL: Duration = Duration::from_secs(1);
 
 /// How standing in line ended.
 enum Turn<'a> {
@@ -61,7 +56,7 @@ impl Order {
                     Ok(Some(guard)) => return Ok(Some(guard)),
                     // The hold has ended; perhaps there is a newer one.
                     Ok(None) => {}
-                    Err(error) => self.pause(&mut wait, error).await?,
+                    Err(error) => self.anchor.pause(&mut wait, error).await?,
                 }
             }
             if self.is_upgrade() {
@@ -125,23 +120,14 @@ impl Order {
         }
         let line = queue.front.acquire();
         let appeared = self.appeared(queue);
-        tokio::pin!(line, appeared);
-        loop {
-            let (since, silence) = self.anchor.backend.silence().unzip();
-            let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
-                return silence.map_or(Ok(Turn::GaveUp), Err);
-            };
-            let turn = async {
-                tokio::select! {
-                    permit = &mut line => permit.ok().map(|permit| Turn::Front(Some(permit))),
-                    () = &mut appeared => Some(Turn::Reenter),
-                    () = sleep(at_most) => None,
-                }
-            };
-            if let Some(turn) = self.anchor.unless_closed(turn).await? {
-                return Ok(turn);
+        let turn = async {
+            tokio::select! {
+                permit = line => permit.ok().map_or(Turn::GaveUp, |permit| Turn::Front(Some(permit))),
+                () = appeared => Turn::Reenter,
             }
-        }
+        };
+        let turn = self.anchor.in_line(wait, turn).await?;
+        Ok(turn.unwrap_or(Turn::GaveUp))
     }
 
     /// One attempt, which stands in no line.
@@ -233,7 +219,7 @@ impl Order {
                     continue;
                 }
                 Err(error) => {
-                    self.pause(wait, error).await?;
+                    self.anchor.pause(wait, error).await?;
                     continue;
                 }
             };
@@ -258,11 +244,7 @@ impl Order {
                 // What was told before is seen by asking again.
                 continue;
             }
-            let at_most = if deaf {
-                at_most.min(DEAF_POLL)
-            } else {
-                at_most
-            };
+            let at_most = subscription.patience(at_most);
             let at_most = attempt.reminder().map_or(at_most, |soon| at_most.min(soon));
             let woken = async {
                 tokio::select! {
@@ -309,17 +291,5 @@ impl Order {
 
     fn subscribe(&self) -> Subscription {
         self.anchor.hub.subscribe(self.name.channel())
-    }
-
-    /// Pauses after an error that may pass, or gives up with it.
-    pub(crate) async fn pause(&self, wait: &mut Wait, error: Error) -> Result<(), Error> {
-        if !error.is_passing() {
-            return Err(error);
-        }
-        let since = self.anchor.backend.silence().map(|(since, _)| since);
-        match wait.failed(Moment::now(), since) {
-            Step::Park(pause) => self.anchor.unless_closed(sleep(pause)).await,
-            Step::GiveUp => Err(error),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The wait for a fair lock: in a queue on the server, where every waiter stands for itself.
 
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::acquire::Outcome;
 use super::attempt::{Attempt, Attempted};
@@ -49,7 +49,7 @@ impl Order {
                 Ok(Attempted::Busy(ttl)) => ttl,
                 Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
                 Err(error) => {
-                    self.pause(wait, error).await?;
+                    self.anchor.pause(wait, error).await?;
                     continue;
                 }
             };
@@ -85,15 +85,7 @@ impl Order {
         queue: &'a Queue,
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
-        loop {
-            let (since, silence) = self.anchor.backend.silence().unzip();
-            let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
-                return silence.map_or(Ok(None), Err);
-            };
-            let turn = timeout(at_most, queue.asking(&self.owner));
-            if let Ok(asking) = self.anchor.unless_closed(turn).await? {
-                return Ok(Some(asking));
-            }
-        }
+        let turn = queue.asking(&self.owner);
+        self.anchor.in_line(wait, turn).await
     }
 }

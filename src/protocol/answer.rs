@@ -13,7 +13,7 @@ pub(crate) enum Ttl {
 }
 
 impl Ttl {
-    fn from_millis(millis: i64) -> Self {
+    pub(crate) fn from_millis(millis: i64) -> Self {
         match u64::try_from(millis) {
             Ok(millis) => Self::Ends(Duration::from_millis(millis)),
             Err(_) if millis == -1 => Self::Never,

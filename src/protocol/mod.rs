@@ -1,9 +1,12 @@
 //! What is said to the server, what it answers, and what follows from it. No I/O and no clock: time is passed in.
 
 pub(crate) mod answer;
+pub(crate) mod counted;
+pub(crate) mod counter;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod hold_key;
+pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod plain;
 pub(crate) mod read_write;

@@ -1,5 +1,6 @@
 //! The Lua scripts: source, hash and arity; and a call of one.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 use crate::options::ReleaseBy;
@@ -82,6 +83,11 @@ scripts! {
     RW_CHECK = "rw_check" Arity::PerKey { args: 3 };
     RW_FORCE_RELEASE = "rw_force_release" Arity::Fixed { keys: 3, args: 3 };
     RW_INSPECT = "rw_inspect" Arity::Fixed { keys: 2, args: 1 };
+    COUNTER_READ = "counter_read" Arity::Fixed { keys: 1, args: 0 };
+    COUNTER_SET = "counter_set" Arity::Fixed { keys: 3, args: 4 };
+    MARK_FORGET = "mark_forget" Arity::Fixed { keys: 1, args: 0 };
+    LATCH_COUNT_DOWN = "latch_count_down" Arity::Fixed { keys: 3, args: 3 };
+    LATCH_DELETE = "latch_delete" Arity::Fixed { keys: 3, args: 3 };
 }
 
 /// An argument of a script.
@@ -122,6 +128,11 @@ pub(crate) enum Steps {
     ForceRelease,
 }
 
+/// What a call can be made of, at any time, and sent until it is answered.
+pub(crate) trait Request: fmt::Debug + Send + Sync {
+    fn call(&self) -> Call<'_>;
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn new(script: &'static Script, keys: Vec<&'a str>, args: Vec<Arg<'a>>) -> Self {
         debug_assert!(
@@ -159,7 +170,7 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{answer, reply};
+    use crate::protocol::{answer, counted, reply};
 
     /// The lines of a script's header, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
@@ -271,6 +282,11 @@ mod tests {
             (&RW_CHECK, reply::STANDS),
             (&RW_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&RW_INSPECT, answer::Inspected::TAGS),
+            (&COUNTER_READ, counted::Count::TAGS),
+            (&COUNTER_SET, counted::Set::TAGS),
+            (&MARK_FORGET, &["forgotten"]),
+            (&LATCH_COUNT_DOWN, counted::Count::DOWN_TAGS),
+            (&LATCH_DELETE, counted::Deleted::TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {

@@ -22,6 +22,9 @@ use crate::error::Error;
 /// last waiter, for the next one.
 const PULSE: Duration = Duration::from_secs(1);
 
+/// While messages may not arrive, a waiter asks this often.
+const DEAF_POLL: Duration = Duration::from_secs(1);
+
 /// The channels that this process listens to.
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -247,6 +250,15 @@ impl Subscription {
     /// Whether messages arrive. When they begin to, that is news too.
     pub(crate) fn is_heard(&self) -> bool {
         self.state.borrow().heard
+    }
+
+    /// How long to wait for news before asking without any; not for long while messages may not arrive.
+    pub(crate) fn patience(&self, at_most: Duration) -> Duration {
+        if self.is_heard() {
+            at_most
+        } else {
+            at_most.min(DEAF_POLL)
+        }
     }
 
     /// How many messages have come in since the channel was subscribed to.

@@ -19,6 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
+use tokio::time::{sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,6 +30,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Settings;
 use crate::protocol::script::Call;
+use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend};
 use baton::Baton;
@@ -143,6 +145,38 @@ impl Session {
             biased;
             () = self.closing.cancelled() => Err(Error::closed()),
             output = future => Ok(output),
+        }
+    }
+
+    /// Pauses after an error that may pass, or gives up with it.
+    pub(crate) async fn pause(&self, wait: &mut Wait, error: Error) -> Result<(), Error> {
+        if !error.is_passing() {
+            return Err(error);
+        }
+        let since = self.backend.silence().map(|(since, _)| since);
+        match wait.failed(Moment::now(), since) {
+            Step::Park(pause) => self.unless_closed(sleep(pause)).await,
+            Step::GiveUp => Err(error),
+        }
+    }
+
+    /// Waits for a turn that others of this process have before, and asks nobody. None if it does not come within the
+    /// limit.
+    pub(crate) async fn in_line<T>(
+        &self,
+        wait: &Wait,
+        turn: impl Future<Output = T>,
+    ) -> Result<Option<T>, Error> {
+        tokio::pin!(turn);
+        loop {
+            let (since, silence) = self.backend.silence().unzip();
+            let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
+                return silence.map_or(Ok(None), Err);
+            };
+            let turn = timeout(at_most, &mut turn);
+            if let Ok(turn) = self.unless_closed(turn).await? {
+                return Ok(Some(turn));
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use super::sync::Spawner;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::answer::Released;
+use crate::protocol::script::Request;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -51,11 +52,23 @@ struct Shared {
     runtime: Spawner,
 }
 
-/// A debt in the reaper's hands.
+/// What is in the reaper's hands.
 #[derive(Debug)]
-struct Overdue {
-    hold: Arc<Hold>,
-    settling: Settling<Baton<Debt>>,
+enum Overdue {
+    Debt {
+        hold: Arc<Hold>,
+        settling: Settling<Baton<Debt>>,
+    },
+    Errand(Errand),
+}
+
+/// A request that is sent until it is answered, whatever the answer.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    pub(crate) request: Arc<dyn Request>,
+    pub(crate) timeout: Duration,
+    /// From then on it is not sent again.
+    pub(crate) end: Moment,
 }
 
 impl Reaper {
@@ -111,6 +124,12 @@ impl Reaper {
         for hold in self.0.grants.give_up_all() {
             self.owe(hold);
         }
+    }
+
+    /// Has a request sent in the background.
+    pub(crate) fn send(&self, errand: Errand) {
+        // After the reaper has ended nobody sends it.
+        self.0.debts.send(Overdue::Errand(errand)).ok();
     }
 
     /// Has whatever the server has of a hold released in the background.
@@ -229,7 +248,8 @@ impl Drop for Debt {
         if let Some((hold, queue)) = self.owed.take() {
             let settling = Settling::new(queue, hold.owner.clone());
             // After the reaper has ended the key dies by its lease.
-            self.reaper.0.debts.send(Overdue { hold, settling }).ok();
+            let overdue = Overdue::Debt { hold, settling };
+            self.reaper.0.debts.send(overdue).ok();
         }
     }
 }
@@ -294,30 +314,78 @@ impl Collector {
         }
     }
 
-    fn collect(&mut self, debt: Overdue, backend: &Arc<Backend>) {
-        self.running
-            .spawn(collect(debt, self.reaper.clone(), backend.clone()));
+    fn collect(&mut self, overdue: Overdue, backend: &Arc<Backend>) {
+        let (reaper, backend) = (self.reaper.clone(), backend.clone());
+        match overdue {
+            Overdue::Debt { hold, settling } => {
+                let settled = settle(hold, settling, reaper, backend);
+                self.running.spawn(settled);
+            }
+            Overdue::Errand(errand) => {
+                self.running.spawn(run(errand, backend));
+            }
+        }
     }
 }
 
 /// Tries until it is answered, or until the server has let the hold go by itself.
-async fn collect(debt: Overdue, reaper: Reaper, backend: Arc<Backend>) {
-    let Overdue { hold, settling } = debt;
+async fn settle(
+    hold: Arc<Hold>,
+    settling: Settling<Baton<Debt>>,
+    reaper: Reaper,
+    backend: Arc<Backend>,
+) {
     let end = Moment::now().plus(hold.longest_lease().get());
     // Whoever waits for this release waits for one try: after that the server is the one to ask.
     let mut settling = Some(settling);
-    let mut pause = FIRST_PAUSE;
+    let mut retry = Retry::until(end);
     loop {
         let Err(error) = reaper.settle(&backend, &hold).await else {
             return;
         };
         drop(settling.take());
-        if Moment::now() >= end {
+        if !retry.pause().await {
             debug!(lock = %hold.key.name.key(), %error, "gave up a release: the lease has passed");
             return;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn run(errand: Errand, backend: Arc<Backend>) {
+    let Errand {
+        request,
+        timeout,
+        end,
+    } = errand;
+    let mut retry = Retry::until(end);
+    while let Err(error) = backend.run(&request.call(), timeout).await {
+        if !retry.pause().await {
+            debug!(?request, %error, "gave up a request");
+            return;
+        }
+    }
+}
+
+/// Pauses between the tries of what has to be answered.
+struct Retry {
+    end: Moment,
+    pause: Duration,
+}
+
+impl Retry {
+    fn until(end: Moment) -> Self {
+        let pause = FIRST_PAUSE;
+        Self { end, pause }
+    }
+
+    /// False if there is no time for another try.
+    async fn pause(&mut self) -> bool {
+        if Moment::now() >= self.end {
+            return false;
+        }
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        true
     }
 }
 

@@ -70,10 +70,14 @@ pub fn subscribers(probe: &mut Connection, channel: &str) -> i64 {
 
 /// Waits until so many connections listen for the unlocks of this lock.
 pub async fn eventually_heard(server: &Server, name: &str, connections: i64) {
+    eventually_listening(server, &channel(name), connections).await;
+}
+
+/// Waits until so many connections listen to this channel.
+pub async fn eventually_listening(server: &Server, channel: &str, connections: i64) {
     let mut probe = server.connection();
-    let channel = channel(name);
     eventually("waiters listen", async || {
-        subscribers(&mut probe, &channel) == connections
+        subscribers(&mut probe, channel) == connections
     })
     .await;
 }

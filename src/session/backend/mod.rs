@@ -409,6 +409,11 @@ impl Backend {
         Ok(run_id)
     }
 
+    /// Whether keys of different slots lie on different servers.
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.commands.client_config().server.is_clustered()
+    }
+
     /// Since when every request went unanswered, and how the last one failed; none if the last was answered.
     pub(crate) fn silence(&self) -> Option<(Moment, Error)> {
         self.health

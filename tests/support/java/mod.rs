@@ -105,6 +105,11 @@ impl Jvm {
         self.lock_of("write", name, thread)
     }
 
+    /// Redisson's `RCountDownLatch` of this name, in the hands of one of the JVM's threads.
+    pub(crate) fn latch(&self, name: &str, thread: u32) -> JavaCounter {
+        JavaCounter(self.lock_of("latch", name, thread))
+    }
+
     fn lock_of(&self, kind: &str, name: &str, thread: u32) -> JavaLock {
         JavaLock {
             jvm: self.clone(),
@@ -271,6 +276,17 @@ impl JavaLock {
         let (verb, arguments) = verb.split_once(' ').unwrap_or((verb, ""));
         let Self { jvm, thread, lock } = self;
         jvm.call(&format!("{thread} {verb} {lock} {arguments}"))
+    }
+}
+
+/// A semaphore or latch of Redisson's in the hands of one Java thread; its calls begin like those of a lock.
+#[derive(Clone, Debug)]
+pub(crate) struct JavaCounter(JavaLock);
+
+impl JavaCounter {
+    /// A verb, with what follows it.
+    pub(crate) fn ask<T: FromStr>(&self, verb: &str) -> impl Future<Output = T> + use<T> {
+        self.0.ask(verb)
     }
 }
 

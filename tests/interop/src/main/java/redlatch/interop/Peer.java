@@ -10,6 +10,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RBucket;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
@@ -59,7 +60,34 @@ public final class Peer {
     }
 
     private Object call(String[] words) throws InterruptedException {
-        RLock lock = lock(words[3], words[4]);
+        switch (words[3]) {
+            case "latch":
+                return latch(redisson.getCountDownLatch(words[4]), words);
+            default:
+                return lock(lock(words[3], words[4]), words);
+        }
+    }
+
+    private Object latch(RCountDownLatch latch, String[] words) throws InterruptedException {
+        switch (words[2]) {
+            case "set":
+                return latch.trySetCount(Long.parseLong(words[5]));
+            case "count":
+                return latch.getCount();
+            case "down":
+                latch.countDown();
+                return true;
+            case "wait":
+                latch.await();
+                return true;
+            case "delete":
+                return latch.delete();
+            default:
+                throw new IllegalArgumentException("no verb " + words[2]);
+        }
+    }
+
+    private Object lock(RLock lock, String[] words) throws InterruptedException {
         switch (words[2]) {
             case "owner":
                 return redisson.getId() + ":" + Thread.currentThread().getId();

@@ -1,0 +1,28 @@
+-- Sets a count unless there is one, and tells those that wait.
+--
+-- KEYS[1] the semaphore or latch, a string: its count
+-- KEYS[2] its channel
+-- KEYS[3] mark of this call
+-- ARGV[1] count
+-- ARGV[2] message to publish
+-- ARGV[3] publish command, PUBLISH or SPUBLISH
+-- ARGV[4] how long the mark is kept, in milliseconds
+-- Returns set: by this call, now or when it came before
+-- Returns present: there is a count
+-- Returns wrong_kind: the key is no counter
+-- Publishes the message on KEYS[2] when the count was set
+
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  return {'set'}
+end
+local value = redis.call('GET', KEYS[1])
+if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
+  return {'wrong_kind'}
+end
+if value then
+  return {'present'}
+end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('SET', KEYS[3], 'set', 'PX', ARGV[4])
+redis.call(ARGV[3], KEYS[2], ARGV[2])
+return {'set'}

@@ -1,0 +1,34 @@
+-- Counts a latch down by one; opens it at zero, and wakes those that wait.
+--
+-- KEYS[1] the latch, a string: its count
+-- KEYS[2] its channel
+-- KEYS[3] mark of this call
+-- ARGV[1] message to publish
+-- ARGV[2] publish command, PUBLISH or SPUBLISH
+-- ARGV[3] how long the mark is kept, in milliseconds
+-- Returns counted, count left: by this call, now or when it came before; 0 if the latch was open
+-- Returns wrong_kind: the key is no counter
+-- Publishes the message on KEYS[2] when the latch opens
+
+local done = redis.call('GET', KEYS[3])
+if done then
+  return {'counted', tonumber(done)}
+end
+local value = redis.call('GET', KEYS[1])
+if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
+  return {'wrong_kind'}
+end
+if not value then
+  return {'counted', 0}
+end
+local left = math.max(tonumber(value) - 1, 0)
+-- A server that is out of memory refuses a script at its first write only, and never a DEL.
+redis.call('DEL', KEYS[3])
+redis.call('SET', KEYS[3], left, 'PX', ARGV[3])
+if left > 0 then
+  redis.call('DECR', KEYS[1])
+else
+  redis.call('DEL', KEYS[1])
+  redis.call(ARGV[2], KEYS[2], ARGV[1])
+end
+return {'counted', left}

@@ -1,0 +1,27 @@
+-- Removes a latch, which opens it, and wakes those that wait.
+--
+-- KEYS[1] the latch, a string: its count
+-- KEYS[2] its channel
+-- KEYS[3] mark of this call
+-- ARGV[1] message to publish
+-- ARGV[2] publish command, PUBLISH or SPUBLISH
+-- ARGV[3] how long the mark is kept, in milliseconds
+-- Returns deleted: by this call, now or when it came before
+-- Returns absent: there is none
+-- Returns wrong_kind: the key is no counter
+-- Publishes the message on KEYS[2] when the latch was removed
+
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  return {'deleted'}
+end
+local value = redis.call('GET', KEYS[1])
+if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
+  return {'wrong_kind'}
+end
+if not value then
+  return {'absent'}
+end
+redis.call('DEL', KEYS[1])
+redis.call('SET', KEYS[3], 'deleted', 'PX', ARGV[3])
+redis.call(ARGV[2], KEYS[2], ARGV[1])
+return {'deleted'}

@@ -1,0 +1,92 @@
+//! What is behind a semaphore and a latch: a count on the server, and calls that change it once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::name::LockName;
+use crate::options::Limit;
+use crate::protocol::counter::Mark;
+use crate::protocol::reply::Reply;
+use crate::protocol::script::Call;
+use crate::protocol::wait::{Alarm, Wait};
+use crate::session::Anchor;
+use crate::session::hold::fresh_number;
+use crate::session::reaper::Errand;
+
+/// Java counts in an int.
+const MOST: u32 = i32::MAX as u32;
+
+/// A count on the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Counter {
+    pub(crate) anchor: Arc<Anchor>,
+    /// Checked when a verb is called, so that making a handle cannot fail.
+    name: Result<LockName, Error>,
+}
+
+impl Counter {
+    pub(crate) fn new(anchor: Arc<Anchor>, name: Result<LockName, Error>) -> Self {
+        Self { anchor, name }
+    }
+
+    /// The name, if the client is open.
+    pub(crate) fn open(&self) -> Result<&LockName, Error> {
+        let name = self.name.as_ref().map_err(Clone::clone)?;
+        self.anchor.ensure_open()?;
+        Ok(name)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.anchor.settings.command_timeout
+    }
+
+    /// Asks, which changes nothing.
+    pub(crate) async fn ask(&self, call: &Call<'_>) -> Result<Reply, Error> {
+        Ok(self.anchor.run(call, self.timeout()).await?.reply)
+    }
+
+    /// Changes the count, once, however often the call is sent.
+    pub(crate) async fn change(
+        &self,
+        name: &LockName,
+        call: impl for<'a> FnOnce(&'a LockName, &'a Mark) -> Call<'a> + Send,
+    ) -> Result<Reply, Error> {
+        let mark = Arc::new(Mark::new(name, fresh_number()));
+        let answer = {
+            let call = call(name, &mark);
+            self.anchor.run(&call, self.timeout()).await?
+        };
+        if !answer.repeated {
+            self.forget(mark);
+        }
+        Ok(answer.reply)
+    }
+
+    /// Has a mark removed, for tidiness: it has an end.
+    pub(crate) fn forget(&self, mark: Arc<Mark>) {
+        self.anchor.reaper.send(Errand {
+            request: mark,
+            timeout: self.timeout(),
+            end: Moment::now(),
+        });
+    }
+
+    pub(crate) fn wait(&self, limit: Limit) -> Wait {
+        let settings = &self.anchor.settings;
+        let poll_cap = settings.poll_cap;
+        let alarm = Alarm::Messages { poll_cap };
+        Wait::new(Moment::now(), limit, settings.watchdog_lease, alarm)
+    }
+}
+
+/// A count that Java can read.
+pub(crate) fn check(what: &str, count: u32, least: u32) -> Result<u32, Error> {
+    if count < least || count > MOST {
+        return Err(Error::invalid(format!(
+            "{what} lies between {least} and 2^31 - 1, not at {count}"
+        )));
+    }
+    Ok(count)
+}

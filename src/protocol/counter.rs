@@ -1,0 +1,64 @@
+//! Which counter a call is about, and the calls that semaphores and latches share.
+//!
+//! In Redisson both are a string with a number, which cannot tell whether a call was carried out. So each call that
+//! changes it leaves a **mark** beside it, by which the same call is known if it comes again.
+
+use crate::name::LockName;
+use crate::protocol::script::{self, Arg, Call, Request};
+
+/// How long a mark is kept after a call, in milliseconds: longer than a late copy of it can take. A socket that its
+/// program has closed goes on sending for some 100 seconds on Linux.
+pub(crate) const KEPT: Arg<'static> = Arg::Number(120_000);
+
+/// One call that changes a counter.
+#[derive(Debug)]
+pub(crate) struct Mark(Box<str>);
+
+impl Mark {
+    pub(crate) fn new(name: &LockName, number: u64) -> Self {
+        let beside = name.beside("redlatch_call");
+        Self(format!("{beside}:{number:016x}").into())
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.0
+    }
+}
+
+/// To be forgotten, once the call cannot come again.
+impl Request for Mark {
+    fn call(&self) -> Call<'_> {
+        Call::new(&script::MARK_FORGET, vec![self.key()], Vec::new())
+    }
+}
+
+/// Sets a count unless there is one, and publishes `message`.
+pub(crate) fn set<'a>(
+    name: &'a LockName,
+    mark: &'a Mark,
+    count: u32,
+    message: i64,
+    publish: &'a str,
+) -> Call<'a> {
+    let args = vec![
+        Arg::Number(count.into()),
+        Arg::Number(message),
+        Arg::Text(publish),
+        KEPT,
+    ];
+    about(&script::COUNTER_SET, name, mark, args)
+}
+
+pub(crate) fn read(name: &LockName) -> Call<'_> {
+    Call::new(&script::COUNTER_READ, vec![name.key()], Vec::new())
+}
+
+/// A call that changes a counter and may publish.
+pub(crate) fn about<'a>(
+    script: &'static script::Script,
+    name: &'a LockName,
+    mark: &'a Mark,
+    args: Vec<Arg<'a>>,
+) -> Call<'a> {
+    Call::new(script, vec![name.key(), name.channel(), mark.key()], args)
+}
