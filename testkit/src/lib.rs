@@ -1,5 +1,5 @@
-//! What the tests and examples of `redlatch` run against: private [`Server`]
-//! and [`Sentinel`] processes, a [`Proxy`] that breaks the network on command,
+//! What the tests and examples of `redlatch` run against: private [`Server`],
+//! [`Cluster`] and [`Sentinel`] processes, a [`Proxy`] that breaks the network on command,
 //! and a plain [`Connection`] that shares no code with the crate under test.
 //!
 //! Everything ends with its value: processes are killed, sockets are closed,
@@ -10,6 +10,7 @@
 
 mod binary;
 mod certificate;
+mod cluster;
 mod connection;
 mod gate;
 mod line;
@@ -25,6 +26,7 @@ mod server;
 mod subscriber;
 mod trap;
 
+pub use cluster::{Cluster, Move};
 pub use connection::Connection;
 pub use gate::Gate;
 pub use parcel::Parcel;

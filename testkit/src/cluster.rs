@@ -1,0 +1,195 @@
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::connection::Connection;
+use crate::reply::Reply;
+use crate::server::{Server, ServerBuilder};
+
+const SLOTS: usize = 16_384;
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A cluster of primaries, each a process of its own with an equal part of the slots.
+///
+/// One that is down does not take the others down, and nobody takes its place.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Server>,
+}
+
+/// A slot on its way from one server to another.
+#[derive(Debug)]
+pub struct Move<'a> {
+    slot: u16,
+    from: &'a Server,
+    to: &'a Server,
+}
+
+impl Cluster {
+    /// Starts three servers, and waits until each knows them all.
+    ///
+    /// # Panics
+    /// With what to install when there is no server program, and with what
+    /// went wrong when they do not become a cluster.
+    pub fn start() -> Self {
+        Self::of(3, Server::builder())
+    }
+
+    /// So many servers with these options.
+    pub fn of(servers: usize, builder: ServerBuilder) -> Self {
+        let builder = builder
+            .arg("cluster-enabled", "yes")
+            .arg("cluster-require-full-coverage", "no")
+            .arg("cluster-node-timeout", "2000");
+        let nodes: Vec<Server> = (0..servers).map(|_| builder.clone().start()).collect();
+        let mut first = nodes[0].connection();
+        for (at, node) in nodes.iter().enumerate() {
+            let mut connection = node.connection();
+            done(
+                &mut connection,
+                &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()],
+            );
+            let slots = at * SLOTS / servers..(at + 1) * SLOTS / servers;
+            let words = ["CLUSTER", "ADDSLOTS"].map(str::to_owned).into_iter();
+            let words: Vec<String> = words.chain(slots.map(|slot| slot.to_string())).collect();
+            done(&mut connection, &words);
+            done(
+                &mut first,
+                &["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()],
+            );
+        }
+        let cluster = Self { nodes };
+        let end = Instant::now() + READY_LIMIT;
+        while !cluster.nodes.iter().all(|node| cluster.is_ready(node)) {
+            assert!(Instant::now() < end, "the servers do not become a cluster");
+            thread::sleep(POLL);
+        }
+        cluster
+    }
+
+    /// The servers, in the order of their slots.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// The URL for clients, which names every server.
+    pub fn url(&self) -> String {
+        let login = match self.nodes[0].password() {
+            Some(password) => format!(":{password}@"),
+            None => String::new(),
+        };
+        let address = |node: &Server| format!("127.0.0.1:{}", node.port());
+        let others: Vec<String> = self.nodes[1..]
+            .iter()
+            .map(|node| format!("node={}", address(node)))
+            .collect();
+        let first = address(&self.nodes[0]);
+        format!("redis-cluster://{login}{first}?{}", others.join("&"))
+    }
+
+    /// The slot of a key.
+    pub fn slot(&self, key: &str) -> u16 {
+        let mut any = self.nodes[0].connection();
+        let slot = any.command(&["CLUSTER", "KEYSLOT", key]).int();
+        slot.try_into().expect("a slot")
+    }
+
+    /// The server that has the slot of a key, and another one.
+    pub fn owner(&self, key: &str) -> (&Server, &Server) {
+        let slot = self.slot(key);
+        let owner = self.nodes.iter().position(|node| owns(node, slot));
+        let owner = owner.expect("the slot has an owner");
+        (
+            &self.nodes[owner],
+            &self.nodes[(owner + 1) % self.nodes.len()],
+        )
+    }
+
+    /// Moves a slot with its keys.
+    pub fn move_slot(&self, slot: u16, from: &Server, to: &Server) {
+        let begun = self.begin_move(slot, from, to);
+        begun.keys(usize::MAX);
+        begun.finish();
+    }
+
+    /// Begins to move a slot, of which no key moves by itself.
+    pub fn begin_move<'a>(&self, slot: u16, from: &'a Server, to: &'a Server) -> Move<'a> {
+        let number = slot.to_string();
+        let setslot = |node: &Server, state: &str, other: &Server| {
+            let mut connection = node.connection();
+            done(
+                &mut connection,
+                &["CLUSTER", "SETSLOT", &number, state, &id(other)],
+            );
+        };
+        setslot(to, "IMPORTING", from);
+        setslot(from, "MIGRATING", to);
+        Move { slot, from, to }
+    }
+
+    fn is_ready(&self, node: &Server) -> bool {
+        let info = node.connection().command(&["CLUSTER", "INFO"]).text();
+        let known = format!("cluster_known_nodes:{}\r\n", self.nodes.len());
+        ["cluster_state:ok", "cluster_slots_ok:16384", &known]
+            .iter()
+            .all(|line| info.contains(line))
+    }
+}
+
+impl Move<'_> {
+    /// Moves so many keys, in the order in which the server names them.
+    pub fn keys(&self, most: usize) {
+        let mut from = self.from.connection();
+        let count = most.min(10_000).to_string();
+        let slot = self.slot.to_string();
+        let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, &count]);
+        let keys = keys.texts();
+        if keys.is_empty() {
+            return;
+        }
+        let port = self.to.port().to_string();
+        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000"];
+        let password = self.to.password();
+        words.extend(
+            password
+                .map(|password| ["AUTH", password])
+                .into_iter()
+                .flatten(),
+        );
+        words.push("KEYS");
+        words.extend(keys.iter().map(String::as_str));
+        done(&mut from, &words);
+    }
+
+    /// Gives the slot to its new server. The others hear of it by gossip.
+    pub fn finish(self) {
+        let slot = self.slot.to_string();
+        let id = id(self.to);
+        // The new one first: else nobody would have it in between.
+        for node in [self.to, self.from] {
+            let mut connection = node.connection();
+            done(&mut connection, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+        }
+    }
+}
+
+/// Whether a server has a slot, in its own view.
+fn owns(node: &Server, slot: u16) -> bool {
+    let slot = i64::from(slot);
+    let rows = node.connection().command(&["CLUSTER", "SLOTS"]).array();
+    rows.into_iter().any(|row| {
+        let row = row.array();
+        let port = row[2].clone().array()[1].int();
+        port == i64::from(node.port()) && (row[0].int()..=row[1].int()).contains(&slot)
+    })
+}
+
+fn id(node: &Server) -> String {
+    node.connection().command(&["CLUSTER", "MYID"]).text()
+}
+
+#[track_caller]
+fn done(connection: &mut Connection, words: &[impl AsRef<[u8]>]) {
+    let reply = connection.command(words);
+    assert_eq!(reply, Reply::Status("OK".to_owned()));
+}
