@@ -38,7 +38,8 @@ if stood then
     redis.call('HSET', KEYS[1], ARGV[5], string.format('%.0f', left))
     return {'kept', redis.call('PTTL', KEYS[1])}
   end
-  if tonumber(ARGV[8]) >= 0 and redis.call('PUBSUB', 'NUMSUB', KEYS[2])[2] > tonumber(ARGV[8]) then
+  local numsub = ARGV[10] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
+  if tonumber(ARGV[8]) >= 0 and redis.call('PUBSUB', numsub, KEYS[2])[2] > tonumber(ARGV[8]) then
     redis.call('DEL', KEYS[1])
     return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
   end

@@ -15,15 +15,15 @@ use crate::lock::read_write::ReadWriteLock;
 use crate::lock::reentrant::ReentrantLock;
 use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
-use crate::options::{LeaseTime, Prefer, ReleaseBy, Settings};
+use crate::options::{LeaseTime, Prefer, PubSub, ReleaseBy, Settings};
 use crate::protocol::hold_key::{Fencing, Kind, Line, ReadWrite};
 use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
 
 /// A connected client: the handle that an application keeps, and makes its locks from.
 ///
-/// Cheap to clone; all clones share two connections to the server, one for commands and one for messages. There is
-/// no pool: commands of all tasks travel on one connection without waiting for each other.
+/// Cheap to clone; all clones share two connections to the server, one for commands and one for messages; in a cluster
+/// two to each primary that is needed. There is no pool: commands of all tasks travel on one connection without waiting for each other.
 ///
 /// A client lives on the tokio runtime that it was connected on; once that has ended, every call answers
 /// [`Closed`](crate::ErrorKind::Closed). It may be used from other runtimes, which must have their timers enabled
@@ -54,8 +54,9 @@ impl Client {
     /// Connects to the server at this URL, with default settings.
     ///
     /// `redis://user:password@host:6379/0`; `rediss://` for TLS;
-    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after; `valkey`
-    /// works in place of `redis`.
+    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after;
+    /// `redis-cluster://host:7000?node=other:7000` for a cluster, of which one server that answers tells the others;
+    /// `valkey` works in place of `redis`.
     ///
     /// # Errors
     ///
@@ -111,10 +112,7 @@ impl Client {
     /// The read-write lock of this name. No I/O.
     #[must_use]
     pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
-        let target = self
-            .prefix
-            .clone()
-            .and_then(|prefix| LockName::read_write(&prefix, name.as_ref()));
+        let target = self.name(name.as_ref(), LockName::read_write);
         let prefer = self.anchor.settings.prefer;
         let sides = target.map(|name| (Arc::new(ReadWrite::new(&name, prefer)), name));
         let side = |kind: fn(Arc<ReadWrite>) -> Kind| {
@@ -142,12 +140,8 @@ impl Client {
     /// The count-down latch of this name. No I/O.
     #[must_use]
     pub fn latch(&self, name: impl AsRef<str>) -> Latch {
-        let in_cluster = self.anchor.backend.is_clustered();
-        let latch = |prefix: String| LockName::latch(&prefix, name.as_ref(), in_cluster);
-        Latch(Counter::new(
-            self.anchor.clone(),
-            self.prefix.clone().and_then(latch),
-        ))
+        let name = self.name(name.as_ref(), LockName::latch);
+        Latch(Counter::new(self.anchor.clone(), name))
     }
 
     /// The same client with a prefix before every name: `client.scoped("orders:").lock("7")` is
@@ -198,15 +192,23 @@ impl Client {
     }
 
     fn handle(&self, name: &str, kind: impl FnOnce(&LockName) -> Kind) -> Handle {
-        let target = self.name(name).map(|name| {
+        let target = self.name(name, LockName::new).map(|name| {
             let kind = kind(&name);
             Target { name, kind }
         });
         Handle::new(self.anchor.clone(), target, self.watchdog_lease)
     }
 
-    fn name(&self, name: &str) -> Result<LockName, Error> {
-        LockName::new(self.prefix.as_ref().map_err(Clone::clone)?, name)
+    fn name(
+        &self,
+        name: &str,
+        make: fn(&str, &str) -> Result<LockName, Error>,
+    ) -> Result<LockName, Error> {
+        let name = make(self.prefix.as_ref().map_err(Clone::clone)?, name)?;
+        if self.anchor.backend.is_clustered() {
+            name.ensure_one_slot()?;
+        }
+        Ok(name)
     }
 }
 
@@ -243,9 +245,9 @@ impl ClientBuilder {
         self
     }
 
-    /// The server, as a configuration of fred: single, sentinel, TLS, user name and password, database.
+    /// The server, as a configuration of fred: single, sentinel, cluster, TLS, user name and password, database.
     ///
-    /// fred is re-exported as [`redlatch::fred`](crate::fred). A cluster is refused for now.
+    /// fred is re-exported as [`redlatch::fred`](crate::fred).
     pub fn config(mut self, config: Config) -> Self {
         self.config = Ok(config);
         self
@@ -320,6 +322,13 @@ impl ClientBuilder {
     /// if nothing is said. Clients with different preferences may share a lock.
     pub fn prefer(mut self, prefer: Prefer) -> Self {
         self.settings.prefer = prefer;
+        self
+    }
+
+    /// How a release is told to waiters in a cluster: sharded if the cluster knows it, if nothing is said. Elsewhere it
+    /// has no effect.
+    pub fn pubsub(mut self, pubsub: PubSub) -> Self {
+        self.settings.pubsub = pubsub;
         self
     }
 

@@ -77,7 +77,7 @@ pub use lock::plain::PlainLock;
 pub use lock::read_write::{ReadLock, ReadWriteLock, WriteLock};
 pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
-pub use options::{Prefer, ReleaseBy};
+pub use options::{Prefer, PubSub, ReleaseBy};
 pub use owner::Owner;
 
 #[doc(no_inline)]

@@ -28,13 +28,8 @@ impl LockName {
 
     /// The name of a latch. Its channel has the whole key as its hash tag, so in a cluster a key with a tag of its own
     /// would lie elsewhere.
-    pub(crate) fn latch(prefix: &str, name: &str, in_cluster: bool) -> Result<Self, Error> {
+    pub(crate) fn latch(prefix: &str, name: &str) -> Result<Self, Error> {
         let key = whole(prefix, name)?;
-        if in_cluster && key.contains('{') {
-            return Err(Error::invalid(format!(
-                "{key:?} cannot be a latch in a cluster: with a '{{' in its name, it and its channel are on two servers"
-            )));
-        }
         Ok(Self {
             channel: format!("redisson_countdownlatch__channel__{{{key}}}").into(),
             key: key.into(),
@@ -62,6 +57,22 @@ impl LockName {
     /// What keys begin with that stand beside the lock and are named after it.
     pub(crate) fn stem(&self) -> String {
         tagged(&self.key)
+    }
+
+    /// Refuses a name whose braces part the lock from what stands beside it, in a cluster, where a script can only
+    /// touch what has the same hash tag.
+    pub(crate) fn ensure_one_slot(&self) -> Result<(), Error> {
+        let (key, beside) = (&*self.key, self.beside("p"));
+        if [&*beside, &*self.channel]
+            .iter()
+            .all(|other| tag(other) == tag(key))
+        {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the braces in {key:?} would part the lock from its channel, which must be in one slot of the cluster; \
+             leave them out, or enclose a part of the name that is not empty"
+        )))
     }
 
     pub(crate) fn channel(&self) -> &Arc<str> {
@@ -95,6 +106,17 @@ pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
 /// that both fall into one cluster slot.
 fn prefixed(prefix: &str, key: &str) -> String {
     format!("{prefix}:{}", tagged(key))
+}
+
+/// The part of a key that tells its slot in a cluster.
+fn tag(key: &str) -> &str {
+    let enclosed = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    match enclosed {
+        Some((tag, _)) if !tag.is_empty() => tag,
+        _ => key,
+    }
 }
 
 fn tagged(key: &str) -> String {
@@ -136,16 +158,30 @@ mod tests {
 
     #[test]
     fn counters_have_channels_of_their_own() {
-        let latch = |name, in_cluster| LockName::latch("p:", name, in_cluster);
+        let latch = |name| LockName::latch("p:", name).unwrap();
         for (name, channel) in [
             ("k", "redisson_countdownlatch__channel__{p:k}"),
             ("{t}:x", "redisson_countdownlatch__channel__{p:{t}:x}"),
         ] {
-            assert_eq!(&**latch(name, false).unwrap().channel(), channel);
+            assert_eq!(&**latch(name).channel(), channel);
         }
-        assert!(latch("k}", true).is_ok());
-        let error = latch("{t}:x", true).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        // Always in braces of its own, so that a name with any would be in another slot.
+        assert!(latch("k").ensure_one_slot().is_ok());
+        for name in ["{t}:x", "k}"] {
+            let error = latch(name).ensure_one_slot().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn names_with_odd_braces_are_refused_in_a_cluster() {
+        let placed = |name: &str| LockName::new("", name).unwrap().ensure_one_slot().is_ok();
+        for name in ["k", "{t}:x", "a{t}", "x}y{z}", "{{t}}", "{a}{b}"] {
+            assert!(placed(name), "{name}");
+        }
+        for name in ["a{b", "{}x", "x}y", "{", "}", "{}", "a}b{"] {
+            assert!(!placed(name), "{name}");
+        }
     }
 
     #[test]

@@ -74,6 +74,25 @@ pub enum Prefer {
     Readers,
 }
 
+/// How a release is told to waiters in a cluster. Set by
+/// [`ClientBuilder::pubsub`](crate::ClientBuilder::pubsub).
+///
+/// All clients of a lock, Redisson's too, have to choose the same: a message of one way does not reach those that
+/// listen in the other, and they find out only when they ask again, at the end of the holder's lease or of the
+/// [`poll_cap`](crate::ClientBuilder::poll_cap).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PubSub {
+    /// Sharded if the cluster knows it, which begins with Redis 7, else plain: as Redisson chooses, from 3.22 on.
+    #[default]
+    Auto,
+    /// `PUBLISH`, which each server passes on to all others. For fleets with an older Redisson, or with one that has
+    /// sharded subscriptions turned off.
+    Plain,
+    /// `SPUBLISH`, which stays on the server of the lock. A cluster that does not know it is an error when connecting.
+    Sharded,
+}
+
 /// How long an acquisition may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
@@ -122,6 +141,7 @@ pub(crate) struct Settings {
     pub(crate) streak: u32,
     pub(crate) token_ttl: Option<Duration>,
     pub(crate) prefer: Prefer,
+    pub(crate) pubsub: PubSub,
 }
 
 impl Default for Settings {
@@ -135,6 +155,7 @@ impl Default for Settings {
             streak: 8,
             token_ttl: None,
             prefer: Prefer::Arrival,
+            pubsub: PubSub::Auto,
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) async fn until_yes<Q: Question>(
             Ok(Asked::Yes(yes)) => return Ok(Some(yes)),
             Ok(Asked::Not(ttl)) => ttl,
             Err(error) => {
-                session.pause(wait, error).await?;
+                session.pause(channel, wait, error).await?;
                 continue;
             }
         };

@@ -144,15 +144,12 @@ async fn both_versions_of_the_protocol_work() {
 }
 
 #[tokio::test]
-async fn a_cluster_is_refused_with_a_clear_error() {
-    let server = ServerConfig::new_clustered(vec![("127.0.0.1", 7000)]);
-    let config = Config {
-        server,
-        ..Config::default()
-    };
-    let error = Client::builder().config(config).build().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert!(error.to_string().contains("cluster"), "{error}");
+async fn a_single_server_is_told_from_a_cluster() {
+    let server = Server::start();
+    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let error = Client::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("is in no cluster"), "{error}");
 }
 
 #[tokio::test]

@@ -52,8 +52,28 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     ],
     &[
         ("session::backend::address", ""),
-        ("session::backend::transaction", "session::backend"),
-        ("session::backend", "session::backend::transaction"),
+        ("session::backend::slots", ""),
+        ("session::backend::wire", ""),
+        (
+            "session::backend::transaction",
+            "session::backend::node session::backend::wire",
+        ),
+        (
+            "session::backend::maker",
+            "session::backend session::backend::transaction session::backend::wire",
+        ),
+        (
+            "session::backend::node",
+            "session::backend session::backend::maker session::backend::slots session::backend::transaction session::backend::wire",
+        ),
+        (
+            "session::backend::cluster",
+            "session::backend session::backend::maker session::backend::node session::backend::slots",
+        ),
+        (
+            "session::backend",
+            "session::backend::cluster session::backend::maker session::backend::node session::backend::slots",
+        ),
         ("session::sync", ""),
         ("session::hold", ""),
         ("session::hub", "session::backend"),

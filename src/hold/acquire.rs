@@ -56,7 +56,7 @@ impl Order {
                     Ok(Some(guard)) => return Ok(Some(guard)),
                     // The hold has ended; perhaps there is a newer one.
                     Ok(None) => {}
-                    Err(error) => self.anchor.pause(&mut wait, error).await?,
+                    Err(error) => self.anchor.pause(self.name.key(), &mut wait, error).await?,
                 }
             }
             if self.is_upgrade() {
@@ -126,7 +126,7 @@ impl Order {
                 () = appeared => Turn::Reenter,
             }
         };
-        let turn = self.anchor.in_line(wait, turn).await?;
+        let turn = self.anchor.in_line(self.name.key(), wait, turn).await?;
         Ok(turn.unwrap_or(Turn::GaveUp))
     }
 
@@ -219,7 +219,7 @@ impl Order {
                     continue;
                 }
                 Err(error) => {
-                    self.anchor.pause(wait, error).await?;
+                    self.anchor.pause(self.name.key(), wait, error).await?;
                     continue;
                 }
             };

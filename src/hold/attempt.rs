@@ -234,7 +234,9 @@ impl<'a> Attempt<'a> {
             anchor, name, term, ..
         } = self.order;
         let bounded = streak >= anchor.settings.streak;
-        if bounded && matches!(self.order.alarm, Alarm::Pauses { .. }) {
+        let unknown =
+            matches!(self.order.alarm, Alarm::Pauses { .. }) || !anchor.backend.counts_listeners();
+        if bounded && unknown {
             // Nobody can tell whether others wait. The releaser frees the lock.
             drop(baton);
             self.queue.count_streak(false);

@@ -62,11 +62,12 @@ async fn ensure_distinct(ranked: &[(usize, Order)]) -> Result<(), Error> {
     }
     for rank in several {
         let mut servers: Vec<Arc<str>> = Vec::new();
-        for (order, server) in rank
-            .iter()
-            .map(|(_, order)| order)
-            .zip(all(rank.iter().map(|(_, order)| order.anchor.server())).await)
-        {
+        for (order, server) in rank.iter().map(|(_, order)| order).zip(
+            all(rank
+                .iter()
+                .map(|(_, order)| order.anchor.server(order.name.key())))
+            .await,
+        ) {
             let server = server.map_err(|error| order.blame(error))?;
             if servers.contains(&server) {
                 return Err(twice(order));

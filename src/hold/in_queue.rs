@@ -49,7 +49,7 @@ impl Order {
                 Ok(Attempted::Busy(ttl)) => ttl,
                 Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
                 Err(error) => {
-                    self.anchor.pause(wait, error).await?;
+                    self.anchor.pause(self.name.key(), wait, error).await?;
                     continue;
                 }
             };
@@ -86,6 +86,6 @@ impl Order {
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
         let turn = queue.asking(&self.owner);
-        self.anchor.in_line(wait, turn).await
+        self.anchor.in_line(self.name.key(), wait, turn).await
     }
 }

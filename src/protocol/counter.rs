@@ -38,12 +38,12 @@ pub(crate) fn set<'a>(
     mark: &'a Mark,
     count: u32,
     message: i64,
-    publish: &'a str,
+    publish: Arg<'a>,
 ) -> Call<'a> {
     let args = vec![
         Arg::Number(count.into()),
         Arg::Number(message),
-        Arg::Text(publish),
+        publish,
         KEPT,
     ];
     about(&script::COUNTER_SET, name, mark, args)

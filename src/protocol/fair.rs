@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::protocol::hold_key::{HoldKey, Line};
-use crate::protocol::lock::{self, PUBLISH, UNLOCKED};
+use crate::protocol::lock::{self, UNLOCKED};
 use crate::protocol::script::{self, Arg, Call};
 
 impl Line {
@@ -31,19 +31,19 @@ pub(crate) fn acquire<'a>(
         Arg::Text(if stand.is_some() { "wait" } else { "try" }),
         Arg::Number(stand.unwrap_or(0).into()),
         Arg::Number(UNLOCKED),
-        Arg::Text(PUBLISH),
+        Arg::Publish,
     ];
     call(key, line, &script::FAIR_ACQUIRE, rest)
 }
 
 pub(crate) fn release<'a>(key: &'a HoldKey, line: &'a Line, share: u32) -> Call<'a> {
-    let rest = [share.into(), Arg::Number(UNLOCKED), Arg::Text(PUBLISH)];
+    let rest = [share.into(), Arg::Number(UNLOCKED), Arg::Publish];
     call(key, line, &script::FAIR_RELEASE, rest)
 }
 
 pub(crate) fn force_release<'a>(name: &'a LockName, line: &'a Line) -> Call<'a> {
     let keys = vec![&**name.key(), &**name.channel(), &*line.queue];
-    let args = vec![Arg::Number(UNLOCKED), Arg::Text(PUBLISH)];
+    let args = vec![Arg::Number(UNLOCKED), Arg::Publish];
     Call::new(&script::FAIR_FORCE_RELEASE, keys, args)
 }
 

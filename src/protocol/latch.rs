@@ -2,7 +2,6 @@
 
 use crate::name::LockName;
 use crate::protocol::counter::{self, KEPT, Mark};
-use crate::protocol::lock::PUBLISH;
 use crate::protocol::script::{self, Arg, Call, Script};
 
 /// What Redisson publishes when a latch opens; its waiters look at the count then.
@@ -11,7 +10,7 @@ const OPEN: i64 = 0;
 const CLOSED: i64 = 1;
 
 pub(crate) fn set<'a>(name: &'a LockName, mark: &'a Mark, count: u32) -> Call<'a> {
-    counter::set(name, mark, count, CLOSED, PUBLISH).of("a latch")
+    counter::set(name, mark, count, CLOSED, Arg::Publish).of("a latch")
 }
 
 pub(crate) fn read(name: &LockName) -> Call<'_> {
@@ -28,6 +27,6 @@ pub(crate) fn delete<'a>(name: &'a LockName, mark: &'a Mark) -> Call<'a> {
 }
 
 fn opening<'a>(script: &'static Script, name: &'a LockName, mark: &'a Mark) -> Call<'a> {
-    let args = vec![Arg::Number(OPEN), Arg::Text(PUBLISH), KEPT];
+    let args = vec![Arg::Number(OPEN), Arg::Publish, KEPT];
     counter::about(script, name, mark, args).of("a latch")
 }

@@ -9,9 +9,8 @@ use crate::protocol::script::{self, Arg, Call};
 
 /// What Redisson publishes on an unlock.
 pub(crate) const UNLOCKED: i64 = 0;
-pub(crate) const PUBLISH: &str = "PUBLISH";
-/// Tells nobody.
-pub(crate) const SILENT: &str = "";
+/// In place of the command that publishes: tells nobody.
+pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 
 /// Whether an attempt may take a lock that is free, or only join its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +44,8 @@ pub(crate) fn reenter(key: &HoldKey, share: u32, lease: LeaseTime) -> Call<'_> {
     call(key, &script::LOCK_REENTER, [share.into(), lease.into()])
 }
 
-pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: &'a str) -> Call<'a> {
-    let rest = [share.into(), Arg::Number(UNLOCKED), Arg::Text(publish)];
+pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Call<'a> {
+    let rest = [share.into(), Arg::Number(UNLOCKED), publish];
     let mut call = call(key, &script::LOCK_RELEASE, rest);
     call.keys.push(key.name.channel());
     call
@@ -79,7 +78,7 @@ pub(crate) fn take_from_rest(
         Arg::Text(old.number()),
         Arg::Number(yield_beyond.map_or(-1, |listeners| listeners as i64)),
         Arg::Number(UNLOCKED),
-        Arg::Text(PUBLISH),
+        Arg::Publish,
     ]
 }
 
@@ -212,9 +211,9 @@ pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
     Call::new(&script::LOCK_CHECK, keys, args)
 }
 
-pub(crate) fn force_release<'a>(name: &'a LockName, publish: &'a str) -> Call<'a> {
+pub(crate) fn force_release<'a>(name: &'a LockName, publish: Arg<'a>) -> Call<'a> {
     let keys = vec![&**name.key(), &**name.channel()];
-    let args = vec![Arg::Number(UNLOCKED), Arg::Text(publish)];
+    let args = vec![Arg::Number(UNLOCKED), publish];
     Call::new(&script::LOCK_FORCE_RELEASE, keys, args)
 }
 

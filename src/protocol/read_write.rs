@@ -6,7 +6,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
-use crate::protocol::lock::{Donor, PUBLISH, Take};
+use crate::protocol::lock::{Donor, Take};
 use crate::protocol::script::{self, Arg, Call, Script};
 
 /// How long a mark tells others that somebody waits, after who set it was last heard of.
@@ -78,7 +78,7 @@ pub(crate) fn reenter<'a>(
 
 pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) -> Call<'a> {
     let message = Arg::Number(message(&key.kind));
-    let rest = [share.into(), message, Arg::Text(PUBLISH)];
+    let rest = [share.into(), message, Arg::Publish];
     let mut call = call(key, sides, &script::RW_RELEASE, rest);
     call.keys = vec![
         &**key.name.key(),
@@ -157,7 +157,7 @@ pub(crate) fn force_release<'a>(name: &'a LockName, kind: &Kind, sides: &'a Read
     let side = if kind.is_shared() { "read" } else { "write" };
     let keys = vec![&**name.key(), &**name.channel(), &*sides.stem];
     let message = Arg::Number(message(kind));
-    let args = vec![Arg::Text(side), message, Arg::Text(PUBLISH)];
+    let args = vec![Arg::Text(side), message, Arg::Publish];
     Call::new(&script::RW_FORCE_RELEASE, keys, args)
 }
 

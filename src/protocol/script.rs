@@ -95,6 +95,8 @@ scripts! {
 pub(crate) enum Arg<'a> {
     Text(&'a str),
     Number(i64),
+    /// The command that publishes where the servers are: `PUBLISH`, or `SPUBLISH` in a cluster.
+    Publish,
 }
 
 /// A script with its keys and arguments, ready to be sent, and to be sent again.

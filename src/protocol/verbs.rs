@@ -6,8 +6,8 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, Donor, PUBLISH, SILENT, Take};
-use crate::protocol::script::Call;
+use crate::protocol::lock::{self, Donor, SILENT, Take};
+use crate::protocol::script::{Arg, Call};
 use crate::protocol::{fair, fenced, plain, read_write};
 
 impl HoldKey {
@@ -188,10 +188,10 @@ impl Kind {
     }
 
     /// The command that tells waiters of a release.
-    fn publish(&self) -> &'static str {
+    fn publish(&self) -> Arg<'static> {
         match self {
             Self::Reentrant | Self::Fenced(_) | Self::Fair(_) | Self::Read(_) | Self::Write(_) => {
-                PUBLISH
+                Arg::Publish
             }
             Self::Spin | Self::Plain(_) => SILENT,
         }

@@ -4,18 +4,21 @@
 //!
 //! 1. A channel is `heard` only between an answered PING that was sent after its SUBSCRIBE and the next sign that
 //!    messages may not arrive: a reconnect, or a PING without an answer.
-//! 2. Whatever may have cost a message (a reconnect, a backlog that overflowed, a silent connection) wakes every
-//!    waiter: a wake-up is a hint, the server's answer to the next try is the truth.
+//! 2. Whatever may have cost a message (a reconnect, a backlog that overflowed, a silent connection, a slot that moved)
+//!    wakes every waiter: a wake-up is a hint, the server's answer to the next try is the truth.
+//! 3. A channel is listened to on the server of its slot, each server by a task of its own, so that none waits for
+//!    another. A channel that is left at an old server is left there: see [`Ear::left`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
-use super::backend::{Backend, News};
+use super::backend::{Backend, News, Node, Subscribed};
 use crate::error::Error;
 
 /// How often the connection is proved to be alive while somebody waits; also how long a channel is kept after its
@@ -28,16 +31,33 @@ const DEAF_POLL: Duration = Duration::from_secs(1);
 /// The channels that this process listens to.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    channels: Mutex<HashMap<Arc<str>, Channel>>,
-    /// A channel was added.
-    added: Notify,
+    state: Mutex<State>,
+    /// A channel was added whose server nobody listens to yet.
+    dealt: Notify,
     backend: Arc<Backend>,
-    timeout: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    channels: HashMap<Arc<str>, Channel>,
+    /// By server, who listens to it.
+    ears: HashMap<u64, Arc<Ear>>,
+}
+
+/// Who listens to one server.
+#[derive(Debug, Default)]
+struct Ear {
+    /// It has a channel more, or less.
+    dealt: Notify,
+    /// Channels that are another's by now.
+    left: Mutex<Vec<Arc<str>>>,
 }
 
 #[derive(Debug)]
 struct Channel {
     users: usize,
+    /// The server that it is to be heard on.
+    home: Option<u64>,
     /// A SUBSCRIBE was sent on the present connection, or is about to be.
     asked: bool,
     state: watch::Sender<Reception>,
@@ -59,21 +79,24 @@ pub(crate) struct Subscription {
 }
 
 impl Hub {
-    pub(crate) fn new(backend: Arc<Backend>, timeout: Duration) -> Arc<Self> {
+    pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
         Arc::new(Self {
-            channels: Mutex::default(),
-            added: Notify::new(),
+            state: Mutex::default(),
+            dealt: Notify::new(),
             backend,
-            timeout,
         })
     }
 
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
-        let mut channels = self.lock();
+        let mut state = self.lock();
+        let State { channels, ears } = &mut *state;
         let channel = channels.entry(name.clone()).or_insert_with(|| {
-            self.added.notify_one();
+            let home = self.backend.home(name).map(|node| node.id());
+            let ear = home.and_then(|home| ears.get(&home));
+            ear.map_or(&self.dealt, |ear| &ear.dealt).notify_one();
             Channel {
                 users: 0,
+                home,
                 asked: false,
                 state: watch::Sender::new(Reception::default()),
             }
@@ -88,40 +111,92 @@ impl Hub {
 
     /// How many of a channel's subscribers are this process.
     pub(crate) fn listeners(&self, name: &str) -> u64 {
-        u64::from(self.lock().get(name).is_some_and(|channel| channel.asked))
+        let state = self.lock();
+        let channel = state.channels.get(name);
+        u64::from(channel.is_some_and(|channel| channel.asked))
     }
 
     /// How many messages have come in on a channel since it was subscribed to.
     pub(crate) fn heard_on(&self, name: &str) -> u64 {
-        let channels = self.lock();
-        let channel = channels.get(name);
+        let state = self.lock();
+        let channel = state.channels.get(name);
         channel.map_or(0, |channel| channel.state.borrow().news)
     }
 
     /// How many messages have come in on a channel, if all that are published there arrive.
     pub(crate) fn reception(&self, name: &str) -> Option<u64> {
-        let channels = self.lock();
-        let state = *channels.get(name)?.state.borrow();
-        state.heard.then_some(state.news)
+        let state = self.lock();
+        let reception = *state.channels.get(name)?.state.borrow();
+        reception.heard.then_some(reception.news)
     }
 
     /// How many channels are subscribed to.
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().channels.len()
     }
 
-    /// Serves the channels until the future is dropped.
+    /// Listens to every server that has a channel, until the future is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut messages = self.backend.messages();
+        let mut moves = self.backend.moves();
+        let mut listening: HashMap<u64, AbortOnDropHandle<()>> = HashMap::new();
+        loop {
+            for (node, ear) in self.deal() {
+                let id = node.id();
+                let listen = tokio::spawn(self.clone().listen(node, ear));
+                listening.insert(id, AbortOnDropHandle::new(listen));
+            }
+            listening.retain(|id, _| self.lock().ears.contains_key(id));
+            tokio::select! {
+                () = self.dealt.notified() => {}
+                () = moves.next() => {}
+            }
+        }
+    }
+
+    /// Gives every channel to the server that its slot is on, and wakes those whose channel has moved: there may
+    /// have been a message in between. Who is to listen from now on.
+    fn deal(&self) -> Vec<(Arc<Node>, Arc<Ear>)> {
+        let known: HashSet<u64> = self.backend.nodes().iter().map(|node| node.id()).collect();
+        let mut new = Vec::new();
+        let mut state = self.lock();
+        let State { channels, ears } = &mut *state;
+        ears.retain(|id, _| known.contains(id));
+        for (name, channel) in channels {
+            let home = self.backend.home(name);
+            let id = home.as_ref().map(|node| node.id());
+            if channel.home != id {
+                if let Some(ear) = channel.home.and_then(|old| ears.get(&old)) {
+                    ear.lock().push(name.clone());
+                    ear.dealt.notify_one();
+                }
+                channel.home = id;
+                channel.deafen();
+            }
+            let Some(node) = home else {
+                continue;
+            };
+            let ear = ears.entry(node.id()).or_insert_with(|| {
+                let ear = Arc::<Ear>::default();
+                new.push((node, ear.clone()));
+                ear
+            });
+            ear.dealt.notify_one();
+        }
+        new
+    }
+
+    /// Serves the channels of one server, for as long as there are any.
+    async fn listen(self: Arc<Self>, node: Arc<Node>, ear: Arc<Ear>) {
+        let mut messages = node.messages();
         let mut pulse = interval(PULSE);
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // One round trip at a time; what is asked for meanwhile shares the next.
         let mut asking = None;
         loop {
             if asking.is_none() {
-                let channels = self.take_unasked();
+                let channels = self.take_unasked(&node);
                 if !channels.is_empty() {
-                    asking = Some(Box::pin(self.ask(channels)));
+                    asking = Some(Box::pin(self.ask(&node, channels)));
                 }
             }
             tokio::select! {
@@ -129,10 +204,10 @@ impl Hub {
                 biased;
                 news = messages.next() => match news {
                     Some(News::Message(channel)) => self.wake(&channel),
-                    Some(News::Missed) => self.wake_all(),
+                    Some(News::Missed) => self.wake_all(&node),
                     Some(News::Reconnected) => {
                         asking = None;
-                        self.deafen();
+                        self.deafen(&node);
                     }
                     None => return,
                 },
@@ -144,15 +219,18 @@ impl Hub {
                 } => {
                     asking = None;
                     match answered {
-                        Ok(()) => self.heard(&channels),
-                        Err(error) => self.unheard(&error).await,
+                        Ok(()) => self.heard(&node, &channels),
+                        Err(error) => self.unheard(&node, &error).await,
                     }
                 }
-                () = self.added.notified() => {}
-                _ = pulse.tick(), if self.len() > 0 => {
-                    self.leave().await;
-                    if asking.is_none() && self.len() > 0 {
-                        asking = Some(Box::pin(self.ask(self.take_unasked())));
+                () = ear.dealt.notified() => {}
+                _ = pulse.tick() => {
+                    self.leave(&node, &ear).await;
+                    if self.lock().retire(&node, &ear) {
+                        return;
+                    }
+                    if asking.is_none() {
+                        asking = Some(Box::pin(self.ask(&node, self.take_unasked(&node))));
                     }
                 }
             }
@@ -160,19 +238,27 @@ impl Hub {
     }
 
     /// Subscribes, and waits until that is done. With no channels, proves that the connection is alive.
-    async fn ask(&self, channels: Vec<Arc<str>>) -> (Vec<Arc<str>>, Result<(), Error>) {
-        for channel in &channels {
-            if let Err(error) = self.backend.subscribe(channel, self.timeout).await {
-                return (channels, Err(error));
+    async fn ask(
+        &self,
+        node: &Arc<Node>,
+        channels: Vec<Arc<str>>,
+    ) -> (Vec<Arc<str>>, Result<(), Error>) {
+        let mut asked = Vec::with_capacity(channels.len());
+        for channel in channels {
+            match self.backend.subscribe(node, &channel).await {
+                Ok(Subscribed::Asked) => asked.push(channel),
+                // It is dealt out anew.
+                Ok(Subscribed::Elsewhere) => {}
+                Err(error) => return (asked, Err(error)),
             }
         }
-        let answered = self.backend.ping(self.timeout).await;
-        (channels, answered)
+        let proved = self.backend.prove(node).await;
+        (asked, proved)
     }
 
-    fn take_unasked(&self) -> Vec<Arc<str>> {
-        let mut channels = self.lock();
-        let unasked = channels.iter_mut().filter(|(_, channel)| !channel.asked);
+    fn take_unasked(&self, node: &Node) -> Vec<Arc<str>> {
+        let mut state = self.lock();
+        let unasked = state.on(node).filter(|(_, channel)| !channel.asked);
         unasked
             .map(|(name, channel)| {
                 channel.asked = true;
@@ -181,9 +267,11 @@ impl Hub {
             .collect()
     }
 
-    fn heard(&self, names: &[Arc<str>]) {
-        let channels = self.lock();
-        for channel in names.iter().filter_map(|name| channels.get(name)) {
+    fn heard(&self, node: &Node, names: &[Arc<str>]) {
+        let state = self.lock();
+        let channels = names.iter().filter_map(|name| state.channels.get(name));
+        // One that was dealt out anew meanwhile is another's.
+        for channel in channels.filter(|channel| channel.home == Some(node.id()) && channel.asked) {
             channel.state.send_modify(|state| state.heard = true);
         }
         if !names.is_empty() {
@@ -192,57 +280,93 @@ impl Hub {
     }
 
     /// Messages may be lost: nobody relies on them until the channels are subscribed to anew.
-    async fn unheard(&self, error: &Error) {
-        warn!(%error, "messages may not arrive; waiters ask each second");
-        self.deafen();
-        self.backend.relisten(self.timeout).await;
+    async fn unheard(&self, node: &Node, error: &Error) {
+        warn!(%error, server = ?node, "messages may not arrive; waiters ask each second");
+        self.deafen(node);
+        self.backend.relisten(node).await;
     }
 
-    fn deafen(&self) {
-        let mut channels = self.lock();
-        for channel in channels.values_mut() {
-            channel.asked = false;
-            channel.state.send_modify(|state| {
-                state.heard = false;
-                state.news += 1;
-            });
+    fn deafen(&self, node: &Node) {
+        let mut state = self.lock();
+        let mut channels = 0;
+        for (_, channel) in state.on(node) {
+            channel.deafen();
+            channels += 1;
         }
-        if !channels.is_empty() {
-            info!(channels = channels.len(), "resubscribing");
+        if channels > 0 {
+            info!(channels, "resubscribing");
         }
     }
 
     fn wake(&self, channel: &str) {
-        if let Some(channel) = self.lock().get(channel) {
+        if let Some(channel) = self.lock().channels.get(channel) {
             channel.state.send_modify(|state| state.news += 1);
         }
     }
 
-    fn wake_all(&self) {
-        for channel in self.lock().values() {
+    fn wake_all(&self, node: &Node) {
+        for (_, channel) in self.lock().on(node) {
             channel.state.send_modify(|state| state.news += 1);
         }
     }
 
-    /// Unsubscribes from what nobody waits for.
-    async fn leave(&self) {
-        let mut left = Vec::new();
-        self.lock().retain(|name, channel| {
-            if channel.users == 0 {
-                left.push(name.clone());
+    /// Unsubscribes from what nobody waits for, or not here.
+    async fn leave(&self, node: &Node, ear: &Ear) {
+        let mut left = std::mem::take(&mut *ear.lock());
+        self.lock().channels.retain(|name, channel| {
+            if channel.users > 0 || channel.home != Some(node.id()) {
+                return true;
             }
-            channel.users > 0
+            left.push(name.clone());
+            false
         });
         for channel in left {
-            if let Err(error) = self.backend.unsubscribe(&channel, self.timeout).await {
+            if let Err(error) = self.backend.unsubscribe(node, &channel).await {
                 // A new connection has none of the channels that were left.
-                return self.unheard(&error).await;
+                return self.unheard(node, &error).await;
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Channel>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Ends the listening to a server that has no channel. False if it has.
+    fn retire(&mut self, node: &Node, ear: &Ear) -> bool {
+        let idle = self.on(node).next().is_none() && ear.lock().is_empty();
+        if idle {
+            self.ears.remove(&node.id());
+        }
+        idle
+    }
+
+    /// The channels that are to be heard on a server.
+    fn on<'a>(
+        &'a mut self,
+        node: &Node,
+    ) -> impl Iterator<Item = (&'a Arc<str>, &'a mut Channel)> + use<'a> {
+        let id = node.id();
+        let channels = self.channels.iter_mut();
+        channels.filter(move |(_, channel)| channel.home == Some(id))
+    }
+}
+
+impl Channel {
+    fn deafen(&mut self) {
+        self.asked = false;
+        self.state.send_modify(|state| {
+            state.heard = false;
+            state.news += 1;
+        });
+    }
+}
+
+impl Ear {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -281,7 +405,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if let Some(channel) = self.hub.lock().get_mut(&self.channel) {
+        if let Some(channel) = self.hub.lock().channels.get_mut(&self.channel) {
             channel.users -= 1;
         }
     }

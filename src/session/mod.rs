@@ -32,7 +32,7 @@ use crate::options::Settings;
 use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
 
-use backend::{Answer, Backend};
+use backend::{Answer, Backend, Doubts};
 use baton::Baton;
 use hold::{Hold, Loss};
 use hub::Hub;
@@ -71,9 +71,12 @@ impl Session {
             .caused_by(error)
         })?;
         let closing = CancellationToken::new();
-        let backend = Arc::new(Backend::connect(config, settings.command_timeout, &closing).await?);
+        let timeout = settings.command_timeout;
+        let (backend, doubts) =
+            Backend::connect(config, settings.pubsub, timeout, &closing).await?;
+        let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
-        let hub = Hub::new(backend.clone(), settings.command_timeout);
+        let hub = Hub::new(backend.clone());
         let (reaper, collector) = reaper::new(queues.clone(), hub.clone(), Spawner::current());
         let session = Arc::new(Self {
             client_id: Uuid::new_v4().to_string().into(),
@@ -90,7 +93,7 @@ impl Session {
         debug!(client = %session.client_id, backend = ?session.backend, "connected");
         // A task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
-        tokio::spawn(serve(session.clone(), hub, collector));
+        tokio::spawn(serve(session.clone(), hub, collector, doubts));
         Ok(Anchor(session))
     }
 
@@ -111,10 +114,12 @@ impl Session {
         answered
     }
 
-    /// Which server this is, by the number that it made up when it started: the same for every client of it.
-    pub(crate) async fn server(&self) -> Result<Arc<str>, Error> {
+    /// Which server has this key, by the number that it made up when it started: the same for every client of it.
+    pub(crate) async fn server(&self, key: &str) -> Result<Arc<str>, Error> {
         self.ensure_open()?;
-        self.backend.server(self.settings.command_timeout).await
+        self.backend
+            .server(key, self.settings.command_timeout)
+            .await
     }
 
     /// Runs a call of the public interface: keeps its future on the heap, so that it costs its callers nothing, and
@@ -148,28 +153,34 @@ impl Session {
         }
     }
 
-    /// Pauses after an error that may pass, or gives up with it.
-    pub(crate) async fn pause(&self, wait: &mut Wait, error: Error) -> Result<(), Error> {
+    /// Pauses after an error of a call about this key that may pass, or gives up with it.
+    pub(crate) async fn pause(
+        &self,
+        key: &str,
+        wait: &mut Wait,
+        error: Error,
+    ) -> Result<(), Error> {
         if !error.is_passing() {
             return Err(error);
         }
-        let since = self.backend.silence().map(|(since, _)| since);
+        let since = self.backend.silence(key).map(|(since, _)| since);
         match wait.failed(Moment::now(), since) {
             Step::Park(pause) => self.unless_closed(sleep(pause)).await,
             Step::GiveUp => Err(error),
         }
     }
 
-    /// Waits for a turn that others of this process have before, and asks nobody. None if it does not come within the
+    /// Waits for a turn at this key that others of this process have before, and asks nobody. None if it does not come within the
     /// limit.
     pub(crate) async fn in_line<T>(
         &self,
+        key: &str,
         wait: &Wait,
         turn: impl Future<Output = T>,
     ) -> Result<Option<T>, Error> {
         tokio::pin!(turn);
         loop {
-            let (since, silence) = self.backend.silence().unzip();
+            let (since, silence) = self.backend.silence(key).unzip();
             let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
                 return silence.map_or(Ok(None), Err);
             };
@@ -253,15 +264,20 @@ impl Drop for Anchor {
 }
 
 /// Runs the tasks of a session until it closes, then gives back what can be given back.
-async fn serve(session: Arc<Session>, hub: AbortOnDropHandle<()>, mut collector: Collector) {
+async fn serve(
+    session: Arc<Session>,
+    hub: AbortOnDropHandle<()>,
+    mut collector: Collector,
+    doubts: Doubts,
+) {
     // If the runtime ends, this future is dropped: whoever waits elsewhere learns of it here.
     let ended = Ended(session.clone());
     let backend = session.backend.clone();
     let tasks = async {
         tokio::join!(
-            session.watchdog.clone().run(backend.reconnects()),
+            session.watchdog.clone().run(doubts),
             hub,
-            backend.mend(),
+            backend.keep(),
             collector.run(&backend),
         )
     };

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::backend::{Backend, Reconnects};
+use super::backend::{Backend, Doubt, Doubts};
 use super::baton::Baton;
 use super::hold::{Hold, Loss};
 use super::queue::Queues;
@@ -122,7 +122,7 @@ impl Watchdog {
     }
 
     /// Serves the registry until the future is dropped. An error never ends the schedule.
-    pub(crate) async fn run(self: Arc<Self>, mut reconnects: Reconnects) {
+    pub(crate) async fn run(self: Arc<Self>, mut doubts: Doubts) {
         let mut requests = JoinSet::new();
         loop {
             let pause = self.serve(&mut requests);
@@ -132,8 +132,8 @@ impl Watchdog {
                 Some(ended) = requests.join_next() => if let Err(error) = ended {
                     warn!(%error, "a renewal ended early");
                 },
-                reconnected = reconnects.next() => match reconnected {
-                    Some(()) => self.check_all(),
+                doubt = doubts.next() => match doubt {
+                    Some(doubt) => self.check(&doubt),
                     None => return,
                 },
             }
@@ -143,7 +143,8 @@ impl Watchdog {
     /// Does what is due; the time until something is due again.
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<()>) -> Option<Duration> {
         let now = Moment::now();
-        let mut rounds: BTreeMap<(Round, Shape, Duration), Vec<Arc<Hold>>> = BTreeMap::new();
+        // A request has the holds of one slot. So no server waits for another, nor does a slot that is being moved.
+        let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Arc<Hold>>> = BTreeMap::new();
         for hold in self.take_due(now) {
             let duty = {
                 let mut state = hold.lock();
@@ -166,13 +167,14 @@ impl Watchdog {
             self.watch(&hold);
             if let Some(round) = round {
                 let shape = hold.key.kind.shape();
+                let group = self.backend.group(hold.key.name.key());
                 rounds
-                    .entry((round, shape, hold.timeout))
+                    .entry((round, shape, hold.timeout, group))
                     .or_default()
                     .push(hold);
             }
         }
-        for ((round, shape, budget), holds) in rounds {
+        for ((round, shape, budget, _), holds) in rounds {
             for batch in holds.chunks(BATCH) {
                 requests.spawn(self.clone().ask(round, shape, batch.to_vec(), budget));
             }
@@ -250,10 +252,13 @@ impl Watchdog {
         }
     }
 
-    /// Has every hold checked now: the server behind a new connection may be another one, or have forgotten.
-    fn check_all(&self) {
+    /// Has every hold checked now that a doubt is about.
+    fn check(&self, doubt: &Doubt) {
         let now = Moment::now();
         for hold in self.queues.holds() {
+            if !self.backend.concerns(doubt, hold.key.name.key()) {
+                continue;
+            }
             hold.lock().schedule.check(now);
             self.watch(&hold);
         }

@@ -38,7 +38,7 @@ pub(crate) fn parse(url: &str) -> Result<Config, Error> {
 /// The URL may hold a password: it is never repeated.
 fn unknown_scheme() -> Error {
     Error::invalid(
-        "a server's URL begins with redis://, rediss://, redis-sentinel:// or rediss-sentinel://",
+        "a server's URL begins with redis://, redis-sentinel:// or redis-cluster://, or with rediss for TLS",
     )
 }
 

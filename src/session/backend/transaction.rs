@@ -20,22 +20,74 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Connected;
-use super::Fault;
-use super::connected;
-use super::refusal;
-use super::reply;
-use super::timed_out;
+use super::node::{Fault, Node};
+use super::wire::{Connected, connected, refusal, reply, send_once, timed_out};
 use crate::clock::Moment;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Steps};
 use crate::protocol::steps::{Change, Found};
 
 /// A command with its words.
-pub(super) type Command = (&'static str, Vec<Value>);
+type Command = (&'static str, Vec<Value>);
 
-pub(super) type Request<'a> =
+type Request<'a> =
     Pin<Box<dyn Future<Output = Result<Resp3Frame, fred::error::Error>> + Send + 'a>>;
+
+impl Node {
+    /// Does by commands what a script does. A transaction is run only if there is something to compare and change:
+    /// a free lock is taken by one command, and to look changes nothing.
+    pub(super) async fn step(
+        &self,
+        call: &Call<'_>,
+        steps: Steps,
+        left: Duration,
+    ) -> Result<Reply, Fault> {
+        let end = Moment::now().plus(left);
+        if steps == Steps::Acquire {
+            let taken = self.look_up(vec![take(call)], left).await;
+            let taken = taken.map_err(Fault::Cut)?;
+            refusals(&taken)?;
+            if !matches!(taken[..], [Resp3Frame::Null]) {
+                return Ok(steps.granted());
+            }
+        }
+        if steps == Steps::Acquire || steps.only_asks() {
+            let left = Moment::now().until(end);
+            let looked = self.look_up(look(call).collect(), left).await;
+            let looked = looked.map_err(Fault::Unsent)?;
+            let (changes, answer) = decide(call, steps, &looked)?;
+            if changes.is_empty() {
+                return Ok(answer);
+            }
+        }
+        let left = Moment::now().until(end);
+        let done = self.transactions.run(call, steps, left).await?;
+        if steps != Steps::Release || done == steps.released() {
+            return Ok(done);
+        }
+        // What was to be undone went over the other connection, and is perhaps still on its way there.
+        let left = Moment::now().until(end);
+        let looked = self.look_up(look(call).collect(), left).await;
+        let looked = looked.map_err(Fault::Unsent)?;
+        let (changes, answer) = decide(call, steps, &looked)?;
+        if changes.is_empty() {
+            return Ok(answer);
+        }
+        let left = Moment::now().until(end);
+        self.transactions.run(call, steps, left).await
+    }
+
+    async fn look_up(
+        &self,
+        commands: Vec<Command>,
+        left: Duration,
+    ) -> Result<Vec<Resp3Frame>, fred::error::Error> {
+        let request = |(command, words)| -> Request<'_> {
+            Box::pin(send_once(self.commands.client(), command, words, left))
+        };
+        all(commands.into_iter().map(request).collect()).await
+    }
+}
 
 /// The connection for transactions, made when the first one is run.
 pub(super) struct Transactions {
@@ -53,10 +105,13 @@ struct Seat {
 }
 
 impl Transactions {
-    pub(super) fn new(client: impl Fn() -> Client + Send + Sync + 'static) -> Self {
+    pub(super) fn new(
+        client: impl Fn() -> Client + Send + Sync + 'static,
+        runtime: &Handle,
+    ) -> Self {
         Self {
             client: Box::new(client),
-            runtime: Handle::current(),
+            runtime: runtime.clone(),
             idle: Mutex::new(None),
         }
     }
@@ -177,13 +232,13 @@ async fn send(client: &Client, commands: Vec<Command>) -> Result<Vec<Resp3Frame>
 }
 
 /// The commands that tell what stands at the keys of a call.
-pub(super) fn look(call: &Call<'_>) -> impl Iterator<Item = Command> {
+fn look(call: &Call<'_>) -> impl Iterator<Item = Command> {
     let keys = call.keys.iter();
     keys.flat_map(|key| [("GET", vec![text(key)]), ("PTTL", vec![text(key)])])
 }
 
 /// The commands that change what is to be changed, and the answer then. `looked` is what came back from [`look`].
-pub(super) fn decide(
+fn decide(
     call: &Call<'_>,
     steps: Steps,
     looked: &[Resp3Frame],
@@ -203,10 +258,12 @@ pub(super) fn decide(
 }
 
 /// The command that takes a free lock, with the value and the lease that a call has as its first arguments.
-pub(super) fn take(call: &Call<'_>) -> Command {
+fn take(call: &Call<'_>) -> Command {
     let word = |arg: &Arg<'_>| match arg {
         Arg::Text(word) => text(word),
         Arg::Number(number) => (*number).into(),
+        // Nobody is told of a plain lock.
+        Arg::Publish => Value::Null,
     };
     let key = call.keys.iter().map(|key| text(key));
     let mut words: Vec<Value> = key.chain(call.args.iter().take(2).map(word)).collect();
@@ -216,7 +273,7 @@ pub(super) fn take(call: &Call<'_>) -> Command {
 }
 
 /// Sends all requests, one behind the other, and waits for their replies.
-pub(super) async fn all(requests: Vec<Request<'_>>) -> Result<Vec<Resp3Frame>, fred::error::Error> {
+async fn all(requests: Vec<Request<'_>>) -> Result<Vec<Resp3Frame>, fred::error::Error> {
     let mut waiting: Vec<_> = requests
         .into_iter()
         .map(|request| (request, None))
@@ -274,7 +331,7 @@ fn command(key: &str, change: Change<'_>) -> Command {
 }
 
 /// The first refusal among replies.
-pub(super) fn refusals(replies: &[Resp3Frame]) -> Result<(), Fault> {
+fn refusals(replies: &[Resp3Frame]) -> Result<(), Fault> {
     match replies.iter().find_map(refusal) {
         Some(text) => Err(Fault::Refused(text)),
         None => Ok(()),

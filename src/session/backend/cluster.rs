@@ -1,0 +1,237 @@
+//! The servers of a cluster, and who has which slot.
+//!
+//! # Invariants
+//!
+//! 1. A slot moves in our map when a server says so that is concerned: the one that we took for its owner, or the one
+//!    that has it now. What a third has heard counts only while the owner gives no answer, since it may be late.
+//! 2. Whoever depends on where a slot is, a subscription or a hold, learns of every change of the map.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use fred::types::config::Server;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+use super::Doubt;
+use super::maker::Maker;
+use super::node::Node;
+use super::slots::{Range, Redirect, Slots, slot};
+use crate::error::{Error, ErrorKind};
+
+/// How often the others are asked about the slots of a server that gives no answer.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// At least so long between two of these, whatever the number of calls that go unanswered.
+const BREATH: Duration = Duration::from_millis(100);
+
+pub(super) struct Cluster {
+    maker: Maker,
+    /// Where to ask if none of the servers that we know of answers any more.
+    seeds: Vec<Server>,
+    map: RwLock<Map>,
+    /// A call was not answered: its server may have lost its slots.
+    stale: Notify,
+    moves: watch::Sender<()>,
+}
+
+struct Map {
+    /// Those with a slot, or on the way to one.
+    nodes: HashMap<Server, Arc<Node>>,
+    slots: Slots<Arc<Node>>,
+}
+
+impl Cluster {
+    /// Asks the first of these servers that answers for the others, which are connected when they are first used.
+    pub(super) async fn connect(
+        maker: Maker,
+        seeds: Vec<Server>,
+    ) -> Result<(Self, Arc<Node>), Error> {
+        let mut failure = Error::invalid("a cluster's configuration names at least one server");
+        for seed in &seeds {
+            let node = Node::new(&maker, seed.clone());
+            match table(&node, maker.command_timeout).await {
+                Ok(ranges) => {
+                    let cluster = Self {
+                        map: RwLock::new(Map {
+                            nodes: HashMap::from([(seed.clone(), node.clone())]),
+                            slots: Slots::new(),
+                        }),
+                        seeds,
+                        stale: Notify::new(),
+                        moves: watch::Sender::new(()),
+                        maker,
+                    };
+                    cluster.adopt(&ranges, &node, |_, _| true);
+                    return Ok((cluster, node));
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// The server that has the slot of a key, as far as we know.
+    pub(super) fn home(&self, key: &str) -> Option<Arc<Node>> {
+        let map = self.read();
+        let owner = map.slots.owner(slot(key));
+        // Whichever is asked says where the slot is, or that nobody has it.
+        owner.or_else(|| map.nodes.values().next()).cloned()
+    }
+
+    /// The server that a redirection names.
+    pub(super) fn at(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
+        let address = self
+            .maker
+            .address(&redirect.host, redirect.port, named_by.name());
+        self.write().node(&self.maker, &address)
+    }
+
+    /// The server that has a slot by now.
+    pub(super) fn learn(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
+        let node = self.at(redirect, named_by);
+        if self.write().slots.learn(redirect.slot, &node) {
+            self.moved(BTreeSet::from([redirect.slot]));
+        }
+        node
+    }
+
+    /// Asks a server which slots it has. What it says of others is not heeded.
+    pub(super) async fn look_at(&self, node: &Arc<Node>, budget: Duration) -> Result<(), Error> {
+        if let Some(ranges) = node.slots(budget).await? {
+            self.adopt(&ranges, node, |known, told| {
+                known == Some(node) || told == node
+            });
+        }
+        Ok(())
+    }
+
+    /// A call was not answered.
+    pub(super) fn suspect(&self) {
+        self.stale.notify_one();
+    }
+
+    /// Follows a failover, until the future is dropped.
+    pub(super) async fn keep(&self) {
+        loop {
+            tokio::select! {
+                () = self.stale.notified() => {}
+                () = sleep(LOOK_AGAIN) => if !self.nodes().iter().any(|node| node.silence().is_some()) {
+                    continue;
+                },
+            }
+            self.refresh().await;
+            sleep(BREATH).await;
+        }
+    }
+
+    /// Asks others about the slots of servers that give no answer.
+    async fn refresh(&self) {
+        let (silent, sound): (Vec<_>, Vec<_>) = self
+            .nodes()
+            .into_iter()
+            .partition(|node| node.silence().is_some());
+        if silent.is_empty() {
+            return;
+        }
+        let known: BTreeSet<Server> = sound.iter().map(|node| node.name().clone()).collect();
+        let seeds = self.seeds.iter().filter(|seed| !known.contains(*seed));
+        let seeds = seeds.map(|seed| Node::new(&self.maker, seed.clone()));
+        for node in sound.iter().cloned().chain(seeds) {
+            match table(&node, self.maker.command_timeout).await {
+                Ok(ranges) => {
+                    self.adopt(&ranges, &node, |known, told| {
+                        *told == node || known.is_none_or(|known| silent.contains(known))
+                    });
+                    return;
+                }
+                Err(error) => debug!(server = ?node, %error, "does not tell of the cluster"),
+            }
+        }
+    }
+
+    /// Takes over what a server has told, as far as it is believed: of each slot, who has it in our map, and who by
+    /// what was told.
+    fn adopt(
+        &self,
+        ranges: &[Range],
+        told_by: &Node,
+        believed: impl Fn(Option<&Arc<Node>>, &Arc<Node>) -> bool,
+    ) {
+        let mut moved = BTreeSet::new();
+        let mut map = self.write();
+        for range in ranges {
+            let address = self.maker.address(&range.host, range.port, told_by.name());
+            let owner = map.node(&self.maker, &address);
+            for slot in range.slots.clone() {
+                if believed(map.slots.owner(slot), &owner) && map.slots.learn(slot, &owner) {
+                    moved.insert(slot);
+                }
+            }
+        }
+        map.drop_unused();
+        drop(map);
+        self.moved(moved);
+    }
+
+    fn moved(&self, slots: BTreeSet<u16>) {
+        if slots.is_empty() {
+            return;
+        }
+        info!(slots = slots.len(), "slots have another server");
+        self.maker.doubts.send(Doubt::Slots(slots)).ok();
+        self.moves.send_replace(());
+    }
+
+    /// Every change of the map from now on.
+    pub(super) fn moves(&self) -> watch::Receiver<()> {
+        self.moves.subscribe()
+    }
+
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.read().nodes.values().cloned().collect()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Map> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Map> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Map {
+    fn node(&mut self, maker: &Maker, address: &Server) -> Arc<Node> {
+        let node = self.nodes.get(address).cloned();
+        node.unwrap_or_else(|| {
+            let node = Node::new(maker, address.clone());
+            self.nodes.insert(address.clone(), node.clone());
+            node
+        })
+    }
+
+    /// Lets go of servers without a slot. Their connections end when the last call there does.
+    fn drop_unused(&mut self) {
+        let used: BTreeSet<u64> = self.slots.owners().map(|node| node.id()).collect();
+        self.nodes.retain(|_, node| used.contains(&node.id()));
+    }
+}
+
+/// The slots, as a server of a cluster tells.
+async fn table(node: &Node, budget: Duration) -> Result<Vec<Range>, Error> {
+    node.commands.connect().await?;
+    match node.slots(budget).await? {
+        Some(ranges) if !ranges.is_empty() => Ok(ranges),
+        Some(_) => Err(Error::new(
+            ErrorKind::Backend,
+            format!("the cluster of {node:?} has no slots yet"),
+        )
+        .passing()),
+        None => Err(Error::new(
+            ErrorKind::Backend,
+            format!("{node:?} is in no cluster; its URL is redis://{node:?}"),
+        )),
+    }
+}

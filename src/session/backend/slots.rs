@@ -1,0 +1,195 @@
+//! Which server of a cluster has which slot, as far as we know.
+
+use std::ops::RangeInclusive;
+
+use fred::util::redis_keyslot;
+
+use crate::protocol::reply::Reply;
+
+const SLOTS: u16 = 16_384;
+
+/// The slot that a key, or a channel, falls into.
+pub(crate) fn slot(key: &str) -> u16 {
+    redis_keyslot(key.as_bytes())
+}
+
+/// Who has each slot.
+#[derive(Debug)]
+pub(super) struct Slots<N> {
+    owners: Vec<Option<N>>,
+}
+
+/// A row of a server's answer to `CLUSTER SLOTS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) slots: RangeInclusive<u16>,
+    /// Empty for the host that was asked.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// Where a server sends a request that it does not run: `MOVED` for good, `ASK` for this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Redirect {
+    pub(super) slot: u16,
+    /// Empty for the host that was asked.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl<N: Clone + PartialEq> Slots<N> {
+    pub(super) fn new() -> Self {
+        Self {
+            owners: vec![None; SLOTS.into()],
+        }
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<&N> {
+        self.owners.get(usize::from(slot))?.as_ref()
+    }
+
+    /// Notes who has a slot. False if that was known.
+    pub(super) fn learn(&mut self, slot: u16, owner: &N) -> bool {
+        match self.owners.get_mut(usize::from(slot)) {
+            Some(known) if known.as_ref() != Some(owner) => {
+                *known = Some(owner.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn owners(&self) -> impl Iterator<Item = &N> {
+        self.owners.iter().flatten()
+    }
+}
+
+/// The slots by `CLUSTER SLOTS`; none if it is no answer of a cluster.
+pub(super) fn ranges(reply: &Reply) -> Option<Vec<Range>> {
+    let Reply::List(rows) = reply else {
+        return None;
+    };
+    rows.iter().map(range).collect()
+}
+
+fn range(row: &Reply) -> Option<Range> {
+    let Reply::List(row) = row else {
+        return None;
+    };
+    let [
+        Reply::Integer(first),
+        Reply::Integer(last),
+        Reply::List(primary),
+        ..,
+    ] = &row[..]
+    else {
+        return None;
+    };
+    let [host, Reply::Integer(port), ..] = &primary[..] else {
+        return None;
+    };
+    let slots = u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?;
+    Some(Range {
+        slots: (*slots.end() < SLOTS).then_some(slots)?,
+        host: match host {
+            // It does not know its own name, or is told not to say it.
+            Reply::Text(host) if host != "?" => host.clone(),
+            _ => String::new(),
+        },
+        port: u16::try_from(*port).ok()?,
+    })
+}
+
+/// The way that is shown behind `MOVED` or `ASK`: `<slot> <host>:<port>`.
+pub(super) fn redirect(text: &str) -> Option<Redirect> {
+    let mut words = text.split(' ').skip(1);
+    let slot = words.next()?.parse().ok()?;
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    Some(Redirect {
+        slot: (slot < SLOTS).then_some(slot)?,
+        host: host.to_owned(),
+        port: port.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_share_the_slot_of_their_tag() {
+        // The example of the cluster specification.
+        assert_eq!(slot("123456789"), 0x31C3);
+        assert_eq!(slot("{t}:x"), slot("t"));
+        assert_ne!(slot("{}x"), slot("{}y"));
+    }
+
+    #[test]
+    fn a_redirection_names_slot_and_address() {
+        let shown = |text| redirect(text).map(|to| (to.slot, to.host, to.port));
+        let to = |slot, host: &str, port| Some((slot, host.to_owned(), port));
+        assert_eq!(
+            shown("MOVED 3999 10.0.0.1:6381"),
+            to(3999, "10.0.0.1", 6381)
+        );
+        assert_eq!(shown("ASK 0 ::1:7000"), to(0, "::1", 7000));
+        assert_eq!(shown("MOVED 1 :7000"), to(1, "", 7000));
+        for text in [
+            "",
+            "MOVED",
+            "MOVED 1",
+            "MOVED x h:1",
+            "MOVED 1 h",
+            "MOVED 1 h:x",
+            "MOVED 16384 h:1",
+        ] {
+            assert_eq!(shown(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_a_server_is_read_and_nonsense_is_not() {
+        let row = |first, last, host: Reply, port| {
+            let primary = Reply::List(vec![host, Reply::Integer(port), Reply::Text("id".into())]);
+            Reply::List(vec![Reply::Integer(first), Reply::Integer(last), primary])
+        };
+        let text = |text: &str| Reply::Text(text.to_owned());
+        let table = |rows: Vec<Reply>| ranges(&Reply::List(rows));
+        let read = table(vec![
+            row(0, 99, text("h"), 7000),
+            row(100, 16_383, Reply::Nil, 7001),
+            row(5, 5, text("?"), 7001),
+        ]);
+        let expected = [
+            (0..=99, "h", 7000),
+            (100..=16_383, "", 7001),
+            (5..=5, "", 7001),
+        ];
+        let expected = expected.map(|(slots, host, port)| Range {
+            slots,
+            host: host.to_owned(),
+            port,
+        });
+        assert_eq!(read.unwrap(), expected);
+        for nonsense in [
+            row(0, 16_384, text("h"), 1),
+            row(-1, 3, text("h"), 1),
+            row(0, 3, text("h"), 70_000),
+            Reply::List(Vec::new()),
+            Reply::Nil,
+        ] {
+            assert_eq!(table(vec![nonsense]), None);
+        }
+        assert_eq!(ranges(&Reply::Nil), None);
+    }
+
+    #[test]
+    fn only_a_change_is_news() {
+        let mut slots = Slots::new();
+        assert!(slots.learn(7, &'a') && !slots.learn(7, &'a') && slots.learn(7, &'b'));
+        assert_eq!(slots.owner(7), Some(&'b'));
+        assert_eq!(slots.owner(8), None);
+        assert!(!slots.learn(u16::MAX, &'a'));
+        assert_eq!(slots.owners().count(), 1);
+    }
+}
