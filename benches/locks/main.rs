@@ -14,6 +14,7 @@ mod markdown;
 mod names;
 mod plot;
 mod processes;
+mod read_write;
 mod renewal;
 mod report;
 mod section;
@@ -43,12 +44,13 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 9] = [
+const SHAPES: [&str; 10] = [
     "uncontended",
     "reentry",
     "names",
     "tasks",
     "tasks_1ms",
+    "read_write",
     "processes",
     "wakeup",
     "server_time",
@@ -147,6 +149,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "names" => names::run(effort).await,
             "tasks" => tasks::loopback(effort).await,
             "tasks_1ms" => tasks::one_millisecond(effort).await,
+            "read_write" => read_write::run(effort).await,
             "processes" => processes::run(effort).await,
             "wakeup" => wakeup::run(effort).await,
             "server_time" => server_time::run(effort).await,
