@@ -105,6 +105,15 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
+    /// What is left until then.
+    pub(crate) fn left(self) -> Duration {
+        match self {
+            Self::Once => Duration::ZERO,
+            Self::At(end) => Moment::now().until(end),
+            Self::Never => Duration::MAX,
+        }
+    }
+
     pub(crate) fn within(wait: Duration) -> Self {
         if wait.is_zero() {
             return Self::Once;

@@ -40,6 +40,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::fair",
             "protocol::hold_key protocol::lock protocol::script",
         ),
+        (
+            "protocol::batch",
+            "protocol::answer protocol::fenced protocol::hold_key protocol::lock protocol::reply protocol::script",
+        ),
         ("protocol::steps", "protocol::reply protocol::script"),
         ("protocol::plain", "protocol::hold_key protocol::script"),
         (

@@ -6,6 +6,8 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test files")]
 
+#[path = "support/stats.rs"]
+mod stats;
 mod support;
 
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use std::time::Instant;
 
 use redlatch::{Client, ErrorKind, Member, MultiLock, Owner, ReentrantLock};
 use redlatch_testkit::Server;
+use stats::scripts_run;
 use support::probe::{eventually_heard, kind, millis, nothing_left, secs, soon};
 use support::{client, eventually, eventually_idle};
 
@@ -198,6 +201,50 @@ async fn members_are_of_any_kind() {
     reading.unlock().await.unwrap();
     eventually_free(&server).await;
     eventually_idle(&client).await;
+}
+
+#[tokio::test]
+async fn members_of_one_server_cost_one_request_to_take_and_one_to_give_back() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let set = MultiLock::new([
+        Member::from(client.lock("a")),
+        client.fenced_lock("b").into(),
+        client.lock("c").into(),
+    ]);
+    // The server learns the scripts.
+    set.lock().await.unwrap().unlock().await.unwrap();
+    let mut probe = server.connection();
+    let mut before = scripts_run(&mut probe);
+    let mut requests = |probe: &mut _| {
+        let now = scripts_run(probe);
+        now - std::mem::replace(&mut before, now)
+    };
+    let mut last = None;
+    for _ in 0..3 {
+        let guard = set.lock().await.unwrap();
+        assert_eq!(requests(&mut probe), 1);
+        let token = guard.tokens().nth(1).unwrap();
+        assert!(token > last);
+        last = token;
+        guard.unlock().await.unwrap();
+        assert_eq!(requests(&mut probe), 1);
+        let guard = set.try_lock().await.unwrap().unwrap();
+        assert_eq!(requests(&mut probe), 1);
+        guard.unlock().await.unwrap();
+        requests(&mut probe);
+    }
+    // What others hold is found by one request too, and nothing was taken then.
+    for busy in ["a", "b", "c"] {
+        let guard = other.lock(busy).lock().await.unwrap();
+        requests(&mut probe);
+        assert!(set.try_lock().await.unwrap().is_none());
+        assert_eq!(requests(&mut probe), 1);
+        assert_eq!(held(&server), [busy]);
+        guard.unlock().await.unwrap();
+    }
+    eventually_idle(&client).await;
+    assert_eq!(held(&server), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -110,9 +110,8 @@ async fn calls_of_a_read_write_lock(lock: ReadWriteLock) {
     assert!(sizes.iter().all(|size| *size <= 1024), "{sizes:?}");
 }
 
-async fn calls_of_a_set(set: MultiLock) {
+async fn calls_of_a_set(set: MultiLock, guard: MultiGuard) {
     let second = Duration::from_secs(1);
-    let guard = set.lock().await.unwrap();
     let sizes = [
         call(set.lock()),
         call(set.try_lock()),
@@ -160,7 +159,9 @@ async fn futures_of_all_calls_can_be_spawned_and_are_small() {
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     calls_of_a_read_write_lock(client.read_write_lock("rw")).await;
-    calls_of_a_set(MultiLock::new([client.lock("a"), client.lock("b")])).await;
+    let set = MultiLock::new([client.lock("a"), client.lock("b")]);
+    let both = set.lock().await.unwrap();
+    calls_of_a_set(set, both).await;
     call(Client::connect(server.url()));
     call(Client::builder().build());
     // Also within a task, with a guard held over each await.

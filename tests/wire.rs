@@ -437,6 +437,8 @@ fn request_that_arrives_once_more_lowers_no_share() {
             &["k", "token"],
             &["1", "9000", "take", "0"],
         ),
+        ("lock_acquire_all", &["k", "k"], &["9000", ""]),
+        ("lock_acquire_all", &["k", "token"], &["9000", "0"]),
         ("lock_reenter", &["k"], &["2", "9000"]),
     ] {
         // Taken by such a request, and twice more since.
@@ -454,5 +456,6 @@ fn request_that_arrives_once_more_lowers_no_share() {
         .concat();
         assert_eq!(probe.command(&call).array()[0].text(), "granted");
         assert_eq!(probe.hgetall("k"), before, "{script}");
+        assert_eq!(probe.command(&["GET", "token"]).text(), "7");
     }
 }

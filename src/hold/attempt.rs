@@ -350,18 +350,29 @@ impl<'a> Attempt<'a> {
     }
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
+        self.begin();
+        let answered = self.order.anchor.run(call, self.budget).await;
+        if let Err(error) = &answered {
+            self.failed(error);
+        }
+        answered
+    }
+
+    /// Before a request that may leave the hold on the server is sent.
+    pub(crate) fn begin(&mut self) -> Arc<Hold> {
         let anchor = &self.order.anchor;
         self.debt
             .get_or_insert_with(|| anchor.debt(&self.hold, self.queue));
-        let answered = anchor.run(call, self.budget).await;
-        if let Err(error) = &answered {
-            if error.is_unanswered() {
-                self.in_doubt = true;
-            } else {
-                self.nothing_held();
-            }
+        self.hold.clone()
+    }
+
+    /// That request brought no answer.
+    pub(crate) fn failed(&mut self, error: &Error) {
+        if error.is_unanswered() {
+            self.in_doubt = true;
+        } else {
+            self.nothing_held();
         }
-        answered
     }
 
     /// Waits for what this owner has given back on the other side of a read-write lock. False if it holds that side.
@@ -375,7 +386,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The server has answered that this hold is not there.
-    fn nothing_held(&mut self) {
+    pub(crate) fn nothing_held(&mut self) {
         if !self.in_doubt
             && let Some(debt) = self.debt.take()
         {
@@ -384,7 +395,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The server has granted the hold, by a request sent at `sent`.
-    fn commit(&mut self, sent: Moment, token: Option<u64>) -> Result<LockGuard, Error> {
+    pub(crate) fn commit(&mut self, sent: Moment, token: Option<u64>) -> Result<LockGuard, Error> {
         let Order { anchor, term, .. } = self.order;
         if token.is_none() && self.hold.key.token().is_some() {
             let name = self.order.name.key();

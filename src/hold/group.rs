@@ -8,15 +8,17 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::batch::{self, Batched};
 use super::guard::LockGuard;
 use super::order::Order;
-use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::{Limit, Term};
 
 /// Sets that were in each other's way on several servers part within this time, more each time that they meet.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// Locks in one request.
+const MOST: usize = 100;
 
 /// Takes all locks, or none: then one of them was busy until the limit. The guards stand in the order of the locks.
 ///
@@ -30,8 +32,32 @@ pub(crate) async fn acquire(
     let mut ranked: Vec<_> = orders.into_iter().enumerate().collect();
     ranked.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&ranked).await?;
+    let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
+    let ranks: Vec<_> = ranks.collect();
+    let mut rest = &ranks[..];
+    // Which of the rest is to be asked for by itself.
+    let mut apart = None;
     let mut held: Vec<(usize, LockGuard)> = Vec::with_capacity(ranked.len());
-    for rank in ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key()) {
+    while let Some(rank) = rest.first() {
+        let run = run(rest).min(apart.unwrap_or(MOST));
+        if run > 1 {
+            let (places, orders): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
+            match keeping(&held, batch::acquire(&orders, limit)).await? {
+                Batched::Granted(guards) => {
+                    held.extend(places.into_iter().zip(guards));
+                    rest = &rest[run..];
+                    apart = apart.and_then(|at: usize| at.checked_sub(run));
+                    continue;
+                }
+                Batched::Busy(_) if limit == Limit::Once => return Ok(None),
+                Batched::Busy(at) | Batched::Apart(at) => apart = Some(at),
+            }
+            if apart > Some(1) {
+                continue;
+            }
+        }
+        rest = &rest[1..];
+        apart = apart.and_then(|at| at.checked_sub(1));
         let (places, orders): (Vec<_>, Vec<_>) =
             rank.iter().map(|(at, order)| (*at, order)).unzip();
         let taken = keeping(&held, equals(&orders, limit)).await?;
@@ -43,6 +69,22 @@ pub(crate) async fn acquire(
     ensure_valid(&held).await?;
     held.sort_by_key(|(at, _)| *at);
     Ok(Some(held.into_iter().map(|(_, guard)| guard).collect()))
+}
+
+/// How many locks can be asked for by one request, from the first on.
+fn run(ranks: &[&[(usize, Order)]]) -> usize {
+    let first = singles(ranks).next();
+    let together = singles(ranks)
+        .take_while(|(_, order)| first.is_some_and(|(_, first)| first.goes_with(order)));
+    together.count()
+}
+
+/// The locks up to the first of several with one key.
+fn singles<'a>(ranks: &'a [&'a [(usize, Order)]]) -> impl Iterator<Item = (usize, &'a Order)> {
+    ranks.iter().map_while(|rank| match rank {
+        [(at, order)] => Some((*at, order)),
+        _ => None,
+    })
 }
 
 /// Refuses a lock that is in the set twice. Two clients may have one key each, if that is on two servers.
@@ -120,11 +162,7 @@ async fn equals(orders: &[&Order], limit: Limit) -> Result<Option<Vec<LockGuard>
         first = at;
         let random = pause.mul_f64(fastrand::f64());
         pause = (pause * 2).min(LONGEST_PAUSE);
-        let left = match limit {
-            Limit::Once => return Ok(None),
-            Limit::At(end) => Moment::now().until(end),
-            Limit::Never => Duration::MAX,
-        };
+        let left = limit.left();
         if left.is_zero() {
             return Ok(None);
         }

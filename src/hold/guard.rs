@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::lease::Lease;
-use super::level::{give_back, released};
+use super::level::{GivenBack, give_back, released};
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::session::hold::Loss;
@@ -47,20 +47,23 @@ impl LockGuard {
     ///
     /// Once polled, the release goes on in the background if the future is dropped.
     pub async fn unlock(mut self) -> Result<(), Error> {
+        let given_back = self.give_back();
+        let order = &self.lease.order;
+        let unlock = async { released(&order.anchor, given_back?, &order.name).await };
+        order.anchor.within(Box::pin(unlock)).await
+    }
+
+    /// Gives the level back here. What is to be done on the server for that is the caller's.
+    pub(crate) fn give_back(&mut self) -> Result<GivenBack, Error> {
         self.done = true;
         let Lease { order, hold } = &self.lease;
-        let unlock = async {
-            order.anchor.ensure_open()?;
-            if self.lease.is_lost() {
-                drop(order.anchor.watchdog.lose(hold, Loss::Expired));
-                return Err(self.lease.lost_error());
-            }
-            match give_back(&order.anchor, &order.queue(), hold, Some(order.term)) {
-                Some(given_back) => released(&order.anchor, given_back, &order.name).await,
-                None => Err(self.lease.lost_error()),
-            }
-        };
-        order.anchor.within(Box::pin(unlock)).await
+        order.anchor.ensure_open()?;
+        if self.lease.is_lost() {
+            drop(order.anchor.watchdog.lose(hold, Loss::Expired));
+            return Err(self.lease.lost_error());
+        }
+        let given_back = give_back(&order.anchor, &order.queue(), hold, Some(order.term));
+        given_back.ok_or_else(|| self.lease.lost_error())
     }
 
     /// Takes the lock once more, on the same terms, from whatever task: the guard is the proof.

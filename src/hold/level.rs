@@ -247,6 +247,11 @@ pub(crate) async fn released(
             }
         }
     };
+    still_held(settled, name)
+}
+
+/// Whether a level that was given back was still held.
+pub(crate) fn still_held(settled: Settled, name: &LockName) -> Result<(), Error> {
     match settled {
         // An earlier send went unanswered: it was this release that removed the hold.
         Settled::Done | Settled::Absent { repeated: true } => Ok(()),

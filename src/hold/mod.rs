@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;
+pub(crate) mod batch;
 pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod in_queue;

@@ -7,6 +7,7 @@ use super::fenced::FencingToken;
 use super::handle::Handle;
 use super::member::{Member, Members};
 use crate::error::{Error, ErrorKind};
+use crate::hold::batch;
 use crate::hold::group;
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
@@ -178,8 +179,10 @@ impl MultiGuard {
     ///
     /// As [`LockGuard::unlock`].
     pub async fn unlock(self) -> Result<(), Error> {
-        let unlocks = self.guards.into_iter().map(LockGuard::unlock);
-        group::all(unlocks).await.into_iter().collect()
+        match self.guards.first().map(|guard| guard.order.anchor.clone()) {
+            Some(anchor) => anchor.within(Box::pin(batch::release(self.guards))).await,
+            None => Ok(()),
+        }
     }
 
     /// Resolves when the first of the leases can no longer be trusted; see [`Lease::lost`].

@@ -400,7 +400,7 @@ fn token(rest: &[Reply]) -> Option<Option<u64>> {
     }
 }
 
-fn unsigned(count: i64) -> u64 {
+pub(super) fn unsigned(count: i64) -> u64 {
     u64::try_from(count).unwrap_or(0)
 }
 

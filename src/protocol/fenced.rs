@@ -37,6 +37,11 @@ pub(crate) fn token(fencing: &Fencing) -> Call<'_> {
     Call::new(&script::FENCED_TOKEN, vec![&*fencing.key], Vec::new())
 }
 
+/// Where the last token is, and how long it is remembered.
+pub(crate) fn tokens(fencing: &Fencing) -> (&str, Arg<'_>) {
+    (&fencing.key, ttl(fencing))
+}
+
 fn ttl(fencing: &Fencing) -> Arg<'_> {
     fencing.ttl.map_or(Arg::Number(0), Arg::from)
 }

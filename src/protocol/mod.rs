@@ -1,6 +1,7 @@
 //! What is said to the server, what it answers, and what follows from it. No I/O and no clock: time is passed in.
 
 pub(crate) mod answer;
+pub(crate) mod batch;
 pub(crate) mod counted;
 pub(crate) mod counter;
 pub(crate) mod fair;

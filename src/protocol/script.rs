@@ -25,6 +25,11 @@ enum Arity {
     PerKey {
         args: usize,
     },
+    /// Any number of locks, with so many keys and arguments for each.
+    PerLock {
+        keys: usize,
+        args: usize,
+    },
 }
 
 impl Script {
@@ -50,9 +55,11 @@ macro_rules! scripts {
 
 scripts! {
     LOCK_ACQUIRE = "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_ACQUIRE_ALL = "lock_acquire_all" Arity::PerLock { keys: 2, args: 5 };
     LOCK_REENTER = "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
     LOCK_MOVE = "lock_move" Arity::Fixed { keys: 2, args: 10 };
     LOCK_RELEASE = "lock_release" Arity::Fixed { keys: 2, args: 6 };
+    LOCK_RELEASE_ALL = "lock_release_all" Arity::PerLock { keys: 2, args: 6 };
     LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
     LOCK_EXTEND = "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "lock_renew" Arity::PerKey { args: 3 };
@@ -141,6 +148,7 @@ impl<'a> Call<'a> {
             match script.arity {
                 Arity::Fixed { keys: k, args: a } => (keys.len(), args.len()) == (k, a),
                 Arity::PerKey { args: a } => args.len() == keys.len() * a,
+                Arity::PerLock { keys: k, args: a } => args.len() * k == keys.len() * a,
             },
             "{} called with {} keys and {} arguments",
             script.name,
@@ -172,7 +180,7 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{answer, counted, reply};
+    use crate::protocol::{answer, batch, counted, reply};
 
     /// The lines of a script's header, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
@@ -197,6 +205,11 @@ mod tests {
             return Arity::PerKey { args };
         }
         let (keys, args) = (count("KEYS["), count("ARGV["));
+        let each =
+            |what: &str, of: usize| (1..=of).all(|n| count(&format!("{what}[{n} of {of}] ")) == 1);
+        if each("KEYS", keys) && each("ARGV", args) {
+            return Arity::PerLock { keys, args };
+        }
         assert!(
             (1..=keys).all(|n| count(&format!("KEYS[{n}] ")) == 1),
             "{}",
@@ -251,9 +264,11 @@ mod tests {
     fn headers_and_enums_name_every_answer() {
         let decoded: &[(&Script, &[&str])] = &[
             (&LOCK_ACQUIRE, answer::Acquired::TAGS),
+            (&LOCK_ACQUIRE_ALL, batch::AllAcquired::TAGS),
             (&LOCK_REENTER, answer::Reentered::TAGS),
             (&LOCK_MOVE, answer::Moved::TAGS),
             (&LOCK_RELEASE, answer::Released::TAGS),
+            (&LOCK_RELEASE_ALL, batch::AllReleased::TAGS),
             (&LOCK_ADOPT, answer::Adopted::TAGS),
             (&LOCK_EXTEND, answer::Extended::TAGS),
             (&LOCK_RENEW, reply::STANDS),

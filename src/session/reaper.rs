@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use super::backend::Backend;
+use super::backend::{Answer, Backend};
 use super::baton::{Baton, Handover, Owed, Settled};
 use super::grants::{Expected, Grants};
 use super::hold::{Hold, Release};
@@ -18,6 +18,7 @@ use super::sync::Spawner;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::answer::Released;
+use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::script::Request;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -141,49 +142,118 @@ impl Reaper {
     /// Brings the server's record of a hold to the levels that it has here.
     async fn settle(&self, backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
         let _turn = hold.turn.lock().await;
+        let Some(release) = self.release(hold) else {
+            return Ok(Settled::Done);
+        };
+        let call = hold.key.release(release.keep);
+        let answered = backend.run(&call, hold.timeout).await;
+        let answer = answered.inspect_err(|error| release.failed(error))?;
+        let released = Released::decode(&answer.reply)?;
+        Ok(self.released(&release, released, &answer))
+    }
+
+    /// The same for several holds of one server, with one request.
+    async fn settle_all(
+        &self,
+        backend: &Backend,
+        holds: &[Arc<Hold>],
+    ) -> Result<Vec<Settled>, Error> {
+        let mut turns = Vec::with_capacity(holds.len());
+        // Whoever waits for several turns does so in one order.
+        let mut in_order: Vec<_> = holds.iter().collect();
+        in_order.sort_by_key(|hold| hold.id);
+        for hold in in_order {
+            turns.push(hold.turn.lock().await);
+        }
+        let mut settled = vec![Settled::Done; holds.len()];
+        let releases: Vec<_> = holds
+            .iter()
+            .zip(&mut settled)
+            .filter_map(|(hold, settled)| Some((self.release(hold)?, settled)))
+            .collect();
+        let timeout = releases.iter().map(|(release, _)| release.hold.timeout);
+        let Some(timeout) = timeout.min() else {
+            return Ok(settled);
+        };
+        let keys = releases
+            .iter()
+            .map(|(release, _)| (&release.hold.key, release.keep));
+        let answered = backend.run(&batch::release(keys), timeout).await;
+        let answer = answered.inspect_err(|error| {
+            for (release, _) in &releases {
+                release.failed(error);
+            }
+        })?;
+        let AllReleased(outcomes) = AllReleased::decode(&answer.reply, releases.len())?;
+        for ((release, settled), released) in releases.into_iter().zip(outcomes) {
+            *settled = self.released(&release, released, &answer);
+        }
+        Ok(settled)
+    }
+
+    /// What to ask for, with the hold's turn. None if nothing is owed any more.
+    fn release<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
         // Guards that go at the same time owe one release, and whoever comes first pays it for all.
         // One that was never granted here may have been asked for again since.
         if hold.release() == Release::Done && hold.was_granted() {
-            return Ok(Settled::Done);
+            return None;
         }
-        let keep = hold.levels();
-        let note = |release| {
-            if keep == 0 {
-                hold.note_release(release);
-            }
-        };
-        let heard = self.0.hub.heard_on(hold.key.name.channel());
-        let answered = backend.run(&hold.key.release(keep), hold.timeout).await;
-        let answer = answered.inspect_err(|error| {
-            if error.is_unanswered() {
-                note(Release::InDoubt);
-            }
-        })?;
-        match Released::decode(&answer.reply)? {
+        Some(Releasing {
+            hold,
+            keep: hold.levels(),
+            heard: self.0.hub.heard_on(hold.key.name.channel()),
+        })
+    }
+
+    fn released(&self, release: &Releasing<'_>, released: Released, answer: &Answer) -> Settled {
+        let hold = release.hold;
+        match released {
             Released::Freed { told } => {
-                note(Release::Done);
-                self.give_way(hold, told, heard, answer.sent);
-                Ok(Settled::Done)
+                release.note(Release::Done);
+                self.give_way(hold, told, release.heard, answer.sent);
+                Settled::Done
             }
             Released::Moved { number } => {
-                note(Release::Done);
+                release.note(Release::Done);
                 self.granted(number, answer.sent);
-                Ok(Settled::Done)
+                Settled::Done
             }
             Released::Kept => {
-                note(Release::Done);
-                Ok(Settled::Done)
+                release.note(Release::Done);
+                Settled::Done
             }
             Released::Absent => {
                 if answer.repeated {
-                    note(Release::InDoubt);
+                    release.note(Release::InDoubt);
                 }
-                Ok(Settled::Absent {
+                Settled::Absent {
                     repeated: answer.repeated || hold.release() == Release::InDoubt,
-                })
+                }
             }
             // Whether a try that went unanswered gave it back, or it was lost before, nobody can tell.
-            Released::Taken => Ok(Settled::Absent { repeated: false }),
+            Released::Taken => Settled::Absent { repeated: false },
+        }
+    }
+}
+
+/// A release that is about to be sent.
+struct Releasing<'a> {
+    hold: &'a Hold,
+    keep: u32,
+    /// How many messages had come in on the lock's channel before.
+    heard: u64,
+}
+
+impl Releasing<'_> {
+    fn note(&self, release: Release) {
+        if self.keep == 0 {
+            self.hold.note_release(release);
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        if error.is_unanswered() {
+            self.note(Release::InDoubt);
         }
     }
 }
@@ -233,6 +303,27 @@ impl Debt {
             self.reaper.settle(backend, &hold).await?
         };
         self.owed = None;
+        Ok(settled)
+    }
+
+    /// Pays several debts now, of holds of one server that are given back by one request. What cannot be paid stays
+    /// owed, and goes to the reaper.
+    pub(crate) async fn pay_all(
+        debts: Vec<Self>,
+        backend: &Backend,
+    ) -> Result<Vec<Settled>, Error> {
+        let Some(reaper) = debts.first().map(|debt| debt.reaper.clone()) else {
+            return Ok(Vec::new());
+        };
+        let owed = debts.iter().filter_map(|debt| debt.owed.clone());
+        let (holds, settling): (Vec<_>, Vec<_>) = owed
+            .map(|(hold, queue)| (hold.clone(), Settling::new(queue, hold.owner.clone())))
+            .unzip();
+        let settled = reaper.settle_all(backend, &holds).await?;
+        drop(settling);
+        for debt in debts {
+            debt.forgive();
+        }
         Ok(settled)
     }
 }

@@ -1,0 +1,157 @@
+//! Several locks of one server, taken by one request and given back by one.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::attempt::Attempt;
+use super::group;
+use super::guard::LockGuard;
+use super::level::{GivenBack, released, still_held};
+use super::order::Order;
+use crate::error::Error;
+use crate::options::Limit;
+use crate::protocol::batch::{self, AllAcquired, Obstacle};
+use crate::session::Queue;
+use crate::session::queue::Heed;
+use crate::session::reaper::Debt;
+
+/// The answer to a try to take several locks at once.
+pub(crate) enum Batched {
+    Granted(Vec<LockGuard>),
+    /// None was taken: somebody holds the one at this place.
+    Busy(usize),
+    /// None was taken: the one at this place is to be asked for by itself, since there is something to wait for in
+    /// this process, or it is held already.
+    Apart(usize),
+}
+
+impl Order {
+    /// Whether both may be asked for by one request.
+    pub(crate) fn goes_with(&self, other: &Self) -> bool {
+        let batched = self.kind.is_batched() && other.kind.is_batched();
+        batched && Arc::ptr_eq(&self.anchor, &other.anchor)
+    }
+}
+
+/// Takes locks that [go together](Order::goes_with), or none of them, by one request. They are in nobody's way here.
+pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, Error> {
+    let queues: Vec<Queue> = orders.iter().map(|order| order.queue()).collect();
+    let (mut attempts, mut places) = (Vec::new(), Vec::new());
+    for (at, (order, queue)) in orders.iter().zip(&queues).enumerate() {
+        let front = match limit {
+            Limit::Once => None,
+            // The front of its line, if nobody stands there.
+            Limit::At(_) | Limit::Never => match queue.front.try_acquire() {
+                Ok(front) if !queue.is_held_here() && queue.courtesy().is_none() => Some(front),
+                _ => return Ok(Batched::Apart(at)),
+            },
+        };
+        let asking = queue.turn_at_once(&order.owner, Heed::All);
+        if asking.is_none() || queue.has_baton() || order.own(queue).is_some() {
+            return Ok(Batched::Apart(at));
+        }
+        places.push((front, asking));
+        attempts.push(Attempt::new(order, queue));
+    }
+    let Some(Order { anchor, .. }) = orders.first() else {
+        return Ok(Batched::Granted(Vec::new()));
+    };
+    anchor.ensure_open()?;
+    let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
+    let leases = orders.iter().map(|order| order.term.lease());
+    let call = batch::acquire(holds.iter().map(|hold| &hold.key).zip(leases));
+    let budget = holds.iter().map(|hold| hold.timeout).min();
+    let answered = anchor.run(&call, budget.unwrap_or_default()).await;
+    let answer = match answered {
+        Ok(answer) => answer,
+        Err(error) => {
+            for attempt in &mut attempts {
+                attempt.failed(&error);
+            }
+            // Who asks by itself tries again within the limit.
+            return match error.is_passing() && !limit.left().is_zero() {
+                true => Ok(Batched::Apart(0)),
+                false => Err(orders[0].blame(error)),
+            };
+        }
+    };
+    match AllAcquired::decode(&answer.reply, orders.len())? {
+        AllAcquired::Granted(granted) => {
+            let granted = attempts.iter_mut().zip(&queues).zip(granted);
+            let commit = |((attempt, queue), token): ((&mut Attempt<'_>, &Queue), _)| {
+                queue.count_streak(false);
+                attempt.commit(answer.sent, token)
+            };
+            granted
+                .map(commit)
+                .collect::<Result<_, _>>()
+                .map(Batched::Granted)
+        }
+        AllAcquired::Not { at, because } => {
+            for attempt in &mut attempts {
+                attempt.nothing_held();
+            }
+            let order = orders[at];
+            let error = match because {
+                Obstacle::Busy => return Ok(Batched::Busy(at)),
+                Obstacle::Exhausted => order.exhausted(),
+                Obstacle::Spent => order.spent(),
+                Obstacle::WrongKind => Error::wrong_kind(order.name.key()),
+            };
+            Err(order.blame(error))
+        }
+    }
+}
+
+/// Gives back one level of each, those that go together by one request. Each is given back, whatever becomes of the
+/// others; the error is of the first that failed.
+pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
+    // All of them before the first await: from here on the release goes on if this future is dropped.
+    let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();
+    let mut batches: Vec<(Vec<&Order>, Vec<Debt>)> = Vec::new();
+    let mut outcomes: Vec<Outcome<'_>> = Vec::new();
+    for (guard, given_back) in guards.iter().zip(given_back) {
+        let order = &guard.order;
+        match given_back {
+            Ok(GivenBack::Owed(debt)) => {
+                let beside = batches
+                    .iter_mut()
+                    .find(|(orders, _)| order.goes_with(orders[0]));
+                match beside {
+                    Some((orders, debts)) => {
+                        orders.push(order);
+                        debts.push(debt);
+                    }
+                    None => batches.push((vec![order], vec![debt])),
+                }
+            }
+            Ok(handed_on) => {
+                outcomes.push(Box::pin(released(&order.anchor, handed_on, &order.name)));
+            }
+            Err(error) => outcomes.push(Box::pin(std::future::ready(Err(error)))),
+        }
+    }
+    outcomes.extend(
+        batches
+            .into_iter()
+            .map(|(orders, debts)| -> Outcome<'_> { Box::pin(release_together(orders, debts)) }),
+    );
+    group::all(outcomes).await.into_iter().collect()
+}
+
+type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+
+async fn release_together(orders: Vec<&Order>, mut debts: Vec<Debt>) -> Result<(), Error> {
+    let Some(Order { anchor, name, .. }) = orders.first() else {
+        return Ok(());
+    };
+    if debts.len() == 1
+        && let Some(debt) = debts.pop()
+    {
+        return released(anchor, GivenBack::Owed(debt), name).await;
+    }
+    let settled = Debt::pay_all(debts, &anchor.backend).await?;
+    let mut outcomes = settled.into_iter().zip(orders);
+    outcomes.try_for_each(|(settled, order)| still_held(settled, &order.name))
+}

@@ -1,0 +1,173 @@
+//! Several locks of one server in one call, and its answers.
+
+use crate::error::Error;
+use crate::options::LeaseTime;
+use crate::protocol::answer::{Released, unsigned};
+use crate::protocol::fenced;
+use crate::protocol::hold_key::{HoldKey, Kind};
+use crate::protocol::lock::{PUBLISH, UNLOCKED};
+use crate::protocol::reply::Reply;
+use crate::protocol::script::{self, Arg, Call};
+
+const SET: &str = "a set of locks";
+
+impl Kind {
+    /// Whether several locks of such kinds on one server are taken by one call, and given back by one.
+    pub(crate) fn is_batched(&self) -> bool {
+        matches!(self, Self::Reentrant | Self::Fenced(_))
+    }
+}
+
+/// Takes the locks of holds of [such kinds](Kind::is_batched), all or none.
+pub(crate) fn acquire<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
+    let (mut keys, mut args) = (Vec::new(), Vec::new());
+    for (hold, lease) in holds {
+        let lock = &**hold.name.key();
+        let (tokens, remembered) = match &hold.kind {
+            Kind::Fenced(fencing) => fenced::tokens(fencing),
+            _ => (lock, Arg::Text("")),
+        };
+        keys.extend([lock, tokens]);
+        args.extend([
+            Arg::Text(hold.field()),
+            Arg::Text(hold.companion()),
+            Arg::Text(hold.number()),
+            lease.into(),
+            remembered,
+        ]);
+    }
+    Call::new(&script::LOCK_ACQUIRE_ALL, keys, args).of(SET)
+}
+
+/// Brings holds of such kinds down to these shares.
+pub(crate) fn release<'a>(holds: impl Iterator<Item = (&'a HoldKey, u32)>) -> Call<'a> {
+    let (mut keys, mut args) = (Vec::new(), Vec::new());
+    for (hold, share) in holds {
+        keys.extend([&**hold.name.key(), &**hold.name.channel()]);
+        args.extend([
+            Arg::Text(hold.field()),
+            Arg::Text(hold.companion()),
+            Arg::Text(hold.number()),
+            share.into(),
+            Arg::Number(UNLOCKED),
+            Arg::Text(PUBLISH),
+        ]);
+    }
+    Call::new(&script::LOCK_RELEASE_ALL, keys, args).of(SET)
+}
+
+/// The answer to a try to take several locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AllAcquired {
+    /// The token of each, if it has one.
+    Granted(Vec<Option<u64>>),
+    /// None was taken, because of the one at this place.
+    Not { at: usize, because: Obstacle },
+}
+
+/// Why a lock was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    Busy,
+    Exhausted,
+    /// The tokens of a fenced lock are used up.
+    Spent,
+    WrongKind,
+}
+
+/// The answer to the release of several holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AllReleased(pub(crate) Vec<Released>);
+
+impl AllAcquired {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["granted", "busy", "exhausted", "spent", "wrong_kind"];
+
+    /// The answer for so many locks.
+    pub(crate) fn decode(reply: &Reply, locks: usize) -> Result<Self, Error> {
+        let (because, place) = match reply.tagged() {
+            Some(("granted", [Reply::List(tokens)])) if tokens.len() == locks => {
+                let token = |token: &Reply| match *token {
+                    // -1 for none.
+                    Reply::Integer(token) => Ok(u64::try_from(token).ok()),
+                    _ => Err(reply.unexpected()),
+                };
+                let tokens = tokens.iter().map(token).collect::<Result<_, _>>()?;
+                return Ok(Self::Granted(tokens));
+            }
+            Some(("busy", &[Reply::Integer(place)])) => (Obstacle::Busy, place),
+            Some(("exhausted", &[Reply::Integer(place)])) => (Obstacle::Exhausted, place),
+            Some(("spent", &[Reply::Integer(place)])) => (Obstacle::Spent, place),
+            Some(("wrong_kind", &[Reply::Integer(place)])) => (Obstacle::WrongKind, place),
+            _ => return Err(reply.unexpected()),
+        };
+        match usize::try_from(place) {
+            Ok(place) if (1..=locks).contains(&place) => Ok(Self::Not {
+                at: place - 1,
+                because,
+            }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+impl AllReleased {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["done"];
+
+    /// The answer for so many holds.
+    pub(crate) fn decode(reply: &Reply, holds: usize) -> Result<Self, Error> {
+        let one = |outcome: &Reply| match *outcome {
+            Reply::Integer(-1) => Ok(Released::Kept),
+            Reply::Integer(-2) => Ok(Released::Absent),
+            Reply::Integer(told @ 0..) => Ok(Released::Freed {
+                told: unsigned(told),
+            }),
+            _ => Err(reply.unexpected()),
+        };
+        match reply.tagged() {
+            Some(("done", [Reply::List(items)])) if items.len() == holds => {
+                items.iter().map(one).collect::<Result<_, _>>().map(Self)
+            }
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn answers_are_one_for_each_lock_and_name_one_of_them() {
+        let list = |items: &[i64]| Reply::List(items.iter().copied().map(Reply::Integer).collect());
+        let tagged = |tag: &str, rest: Reply| Reply::List(vec![Reply::Text(tag.into()), rest]);
+        let granted = AllAcquired::decode(&tagged("granted", list(&[-1, 7])), 2).unwrap();
+        assert_eq!(granted, AllAcquired::Granted(vec![None, Some(7)]));
+        let busy = AllAcquired::decode(&tagged("busy", Reply::Integer(2)), 2).unwrap();
+        let because = Obstacle::Busy;
+        assert_eq!(busy, AllAcquired::Not { at: 1, because });
+        let released = AllReleased::decode(&tagged("done", list(&[-2, 0, -1])), 3).unwrap();
+        let freed = Released::Freed { told: 0 };
+        assert_eq!(released.0, [Released::Absent, freed, Released::Kept]);
+
+        for odd in [
+            Reply::Nil,
+            tagged("granted", Reply::Integer(1)),
+            tagged("granted", list(&[1])),
+            tagged("granted", Reply::List(vec![Reply::Nil, Reply::Nil])),
+            tagged("busy", Reply::Integer(0)),
+            tagged("busy", Reply::Integer(3)),
+            tagged("spent", Reply::Nil),
+            tagged("done", list(&[0])),
+            tagged("done", list(&[0, -3])),
+        ] {
+            let kinds = [
+                AllAcquired::decode(&odd, 2).unwrap_err().kind(),
+                AllReleased::decode(&odd, 2).unwrap_err().kind(),
+            ];
+            assert_eq!(kinds, [ErrorKind::Protocol; 2], "{odd:?}");
+        }
+    }
+}
