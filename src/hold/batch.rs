@@ -29,8 +29,9 @@ pub(crate) enum Batched {
 impl Order {
     /// Whether both may be asked for by one request.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
+        let place = |order: &Self| order.anchor.backend.group(order.name.key());
         let batched = self.kind.is_batched() && other.kind.is_batched();
-        batched && Arc::ptr_eq(&self.anchor, &other.anchor)
+        batched && Arc::ptr_eq(&self.anchor, &other.anchor) && place(self) == place(other)
     }
 }
 

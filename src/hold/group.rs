@@ -104,12 +104,10 @@ async fn ensure_distinct(ranked: &[(usize, Order)]) -> Result<(), Error> {
     }
     for rank in several {
         let mut servers: Vec<Arc<str>> = Vec::new();
-        for (order, server) in rank.iter().map(|(_, order)| order).zip(
-            all(rank
-                .iter()
-                .map(|(_, order)| order.anchor.server(order.name.key())))
-            .await,
-        ) {
+        let asked = rank
+            .iter()
+            .map(|(_, order)| order.anchor.server(order.name.key()));
+        for ((_, order), server) in rank.iter().zip(all(asked).await) {
             let server = server.map_err(|error| order.blame(error))?;
             if servers.contains(&server) {
                 return Err(twice(order));

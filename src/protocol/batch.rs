@@ -5,7 +5,7 @@ use crate::options::LeaseTime;
 use crate::protocol::answer::{Released, unsigned};
 use crate::protocol::fenced;
 use crate::protocol::hold_key::{HoldKey, Kind};
-use crate::protocol::lock::{PUBLISH, UNLOCKED};
+use crate::protocol::lock::UNLOCKED;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
@@ -50,7 +50,7 @@ pub(crate) fn release<'a>(holds: impl Iterator<Item = (&'a HoldKey, u32)>) -> Ca
             Arg::Text(hold.number()),
             share.into(),
             Arg::Number(UNLOCKED),
-            Arg::Text(PUBLISH),
+            Arg::Publish,
         ]);
     }
     Call::new(&script::LOCK_RELEASE_ALL, keys, args).of(SET)
