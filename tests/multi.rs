@@ -80,6 +80,71 @@ async fn set_is_had_whole_and_given_back_whole() {
 }
 
 #[tokio::test]
+async fn members_are_on_the_server_what_they_are_by_themselves() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let owner = Owner::unique();
+    let field = format!("{}:{owner}", client.id());
+    let companion = format!("|{field}");
+    let mut probe = server.connection();
+    let mut shapes = Vec::new();
+    for together in [true, false] {
+        let [a, b] = ["a", "b"].map(|name| client.lock(name).owned_by(&owner).lease(secs(9)));
+        let (set, alone) = match together {
+            true => (Some(MultiLock::new([b, a]).lock().await.unwrap()), None),
+            false => (
+                None,
+                Some((a.lock().await.unwrap(), b.lock().await.unwrap())),
+            ),
+        };
+        for name in ["a", "b"] {
+            let hash = probe.hgetall(name);
+            assert_eq!(hash.len(), 2);
+            let (number, share) = hash[&companion].split_once(':').unwrap();
+            assert!(number.starts_with('h') && number.len() == 17, "{number}");
+            assert!((8_000..=9_000).contains(&probe.pttl(name)));
+            shapes.push((hash[&field].clone(), share.to_owned()));
+        }
+        assert_eq!(probe.keys().len(), 2, "a set has no key of its own");
+        drop((set, alone));
+        eventually_free(&server).await;
+    }
+    assert_eq!(shapes, vec![("1".to_owned(), "1".to_owned()); 4]);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn member_that_is_held_already_is_taken_again() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let owner = Owner::unique();
+    let set = MultiLock::new(locks(&client, ["a", "b", "c"])).owned_by(&owner);
+    for name in ["a", "b", "c"] {
+        let one = client.lock(name).owned_by(&owner);
+        let outer = one.lock().await.unwrap();
+        let all = soon(set.lock()).await.unwrap();
+        assert_eq!(one.hold_count().await.unwrap(), 2);
+        let tried = set.try_lock().await.unwrap().unwrap();
+        assert_eq!(one.hold_count().await.unwrap(), 3);
+        tried.unlock().await.unwrap();
+        all.unlock().await.unwrap();
+        assert_eq!(held(&server), [name]);
+        outer.unlock().await.unwrap();
+    }
+    // A named owner is in again through another client.
+    let (named, other) = (Owner::named("req-7"), self::client(&server).await);
+    let here = MultiLock::new(locks(&client, ["a", "b"])).owned_by(&named);
+    let there = MultiLock::new(locks(&other, ["b", "a"])).owned_by(&named);
+    let first = here.lock().await.unwrap();
+    let second = there.try_lock().await.unwrap().unwrap();
+    first.unlock().await.unwrap();
+    assert_eq!(held(&server), ["a", "b"]);
+    second.verify().await.unwrap();
+    second.unlock().await.unwrap();
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test]
 async fn busy_member_leaves_the_others_free() {
     let server = Server::start();
     let (client, other) = (client(&server).await, client(&server).await);
@@ -271,12 +336,46 @@ async fn opposite_orders_never_deadlock() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(secs(120), task)
-            .await
-            .unwrap()
-            .unwrap();
+        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
     }
     nothing_left(&server, [&clients[0], &clients[1]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opposite_orders_over_two_servers_never_deadlock() {
+    const ROUNDS: usize = 200;
+    let servers = [Server::start(), Server::start()];
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for opposite in [false, true] {
+        let (one, two) = (client(&servers[0]).await, client(&servers[1]).await);
+        // Held together on the first server are those around the one on the second.
+        let mut members: Vec<Member> = vec![
+            one.lock("a").into(),
+            two.plain_lock("b").into(),
+            one.lock("c").into(),
+            one.fenced_lock("d").into(),
+        ];
+        if opposite {
+            members.reverse();
+        }
+        let (set, inside) = (MultiLock::new(members), inside.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = set.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
+    }
+    for server in &servers {
+        eventually_free(server).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
