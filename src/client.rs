@@ -17,6 +17,9 @@ use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
 use crate::options::{LeaseTime, Prefer, PubSub, ReleaseBy, Settings};
 use crate::protocol::hold_key::{Fencing, Kind, Line, ReadWrite};
+use crate::semaphore::counted::Semaphore;
+use crate::semaphore::expirable::ExpirableSemaphore;
+use crate::semaphore::pool::{Leases, Pool};
 use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
 
@@ -137,6 +140,18 @@ impl Client {
         PlainLock::new(self.handle(name.as_ref(), |_| Kind::Plain(ReleaseBy::Auto)))
     }
 
+    /// The semaphore of this name. No I/O.
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore(self.pool(name.as_ref(), Leases::None))
+    }
+
+    /// The semaphore of this name whose permits have a lease. No I/O.
+    #[must_use]
+    pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
+        ExpirableSemaphore(self.pool(name.as_ref(), Leases::Of(None)))
+    }
+
     /// The count-down latch of this name. No I/O.
     #[must_use]
     pub fn latch(&self, name: impl AsRef<str>) -> Latch {
@@ -189,6 +204,14 @@ impl Client {
     /// Once polled, closing goes on in the background if the future is dropped.
     pub async fn close(&self) {
         self.anchor.close().await;
+    }
+
+    fn pool(&self, name: &str, leases: Leases) -> Pool {
+        let name = self.name(name, LockName::semaphore);
+        Pool {
+            counter: Counter::new(self.anchor.clone(), name),
+            leases,
+        }
     }
 
     fn handle(&self, name: &str, kind: impl FnOnce(&LockName) -> Kind) -> Handle {

@@ -21,7 +21,8 @@ use crate::vigil::{Asked, Question, until_yes};
 /// # When to use it, and when another
 ///
 /// To go on when a known number of things has happened elsewhere. For one at a time, a
-/// [`ReentrantLock`](crate::ReentrantLock). Within one process, a `JoinSet` or tokio's `Barrier` does without a server.
+/// [`ReentrantLock`](crate::ReentrantLock); for at most so many at a time, a [`Semaphore`](crate::Semaphore). Within
+/// one process, a `JoinSet` or tokio's `Barrier` does without a server.
 ///
 /// # Guarantee and limit
 ///

@@ -11,7 +11,11 @@
 //!   [`PlainLock`], from [`Client::plain_lock`]. Its owner may not take it again.
 //! - Several of them at once, all or none: [`MultiLock`].
 //!
-//! To wait until many processes have done their parts, there is a [`Latch`], from [`Client::latch`].
+//! And without owners:
+//!
+//! - At most so many at a time: [`Semaphore`], from [`Client::semaphore`].
+//! - The same, where a holder may crash: [`ExpirableSemaphore`], from [`Client::expirable_semaphore`].
+//! - To wait until many processes have done their parts: [`Latch`], from [`Client::latch`].
 //!
 //! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
 //! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
@@ -56,9 +60,11 @@ mod lock;
 mod name;
 mod options;
 mod owner;
+mod permit_id;
 #[cfg(doc)]
 pub mod pitfalls;
 mod protocol;
+mod semaphore;
 mod session;
 mod vigil;
 
@@ -79,6 +85,9 @@ pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
 pub use options::{Prefer, PubSub, ReleaseBy};
 pub use owner::Owner;
+pub use permit_id::PermitId;
+pub use semaphore::counted::{Semaphore, SemaphorePermit};
+pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
 
 #[doc(no_inline)]
 pub use fred;

@@ -26,6 +26,11 @@ impl LockName {
         Self::with_channel("redisson_rwlock", prefix, name)
     }
 
+    /// The name of a semaphore.
+    pub(crate) fn semaphore(prefix: &str, name: &str) -> Result<Self, Error> {
+        Self::with_channel("redisson_sc", prefix, name)
+    }
+
     /// The name of a latch. Its channel has the whole key as its hash tag, so in a cluster a key with a tag of its own
     /// would lie elsewhere.
     pub(crate) fn latch(prefix: &str, name: &str) -> Result<Self, Error> {
@@ -158,6 +163,9 @@ mod tests {
 
     #[test]
     fn counters_have_channels_of_their_own() {
+        let semaphore = |name| LockName::semaphore("", name).unwrap();
+        assert_eq!(&**semaphore("k").channel(), "redisson_sc:{k}");
+        assert_eq!(&**semaphore("{t}:x").channel(), "redisson_sc:{t}:x");
         let latch = |name| LockName::latch("p:", name).unwrap();
         for (name, channel) in [
             ("k", "redisson_countdownlatch__channel__{p:k}"),

@@ -18,6 +18,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("owner", "error"),
         ("backoff", "error"),
         ("options", "clock error"),
+        ("permit_id", "error"),
     ],
     &[
         ("protocol", ""),
@@ -29,6 +30,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("protocol::counter", "protocol::script"),
         (
             "protocol::latch",
+            "protocol::counter protocol::lock protocol::script",
+        ),
+        (
+            "protocol::semaphore",
             "protocol::counter protocol::lock protocol::script",
         ),
         ("protocol::lock", "protocol::hold_key protocol::script"),
@@ -91,6 +96,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::reaper",
             "session::backend session::baton session::grants session::hold session::hub session::queue session::sync",
         ),
+        ("session::loan", "session::backend session::reaper"),
         (
             "session::watchdog",
             "session::backend session::baton session::hold session::queue session::reaper",
@@ -111,6 +117,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("lock::multi", "lock::fenced lock::handle lock::member"),
         ("lock::*", "lock::handle lock::member lock::verbs"),
         ("latch", ""),
+        ("semaphore", ""),
+        ("semaphore::pool", ""),
+        ("semaphore::verbs", "semaphore::pool"),
+        ("semaphore::*", "semaphore::pool semaphore::verbs"),
     ],
     &[("client", ""), ("lib", "*")],
 ];
@@ -135,6 +145,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "lock/",
             "client.rs",
             "counter.rs",
+            "semaphore/",
             "vigil.rs",
         ],
     ),
@@ -157,6 +168,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "hold/",
             "lock/",
             "latch.rs",
+            "semaphore/",
             "client.rs",
             "lib.rs",
         ],

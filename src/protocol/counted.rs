@@ -1,6 +1,7 @@
 //! What the scripts of semaphores and latches answer, as data.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
+use crate::protocol::answer::Ttl;
 use crate::protocol::reply::Reply;
 
 /// A count: read, or as it is after a change.
@@ -21,16 +22,44 @@ pub(crate) enum Deleted {
     Absent,
 }
 
+/// The answer to a try to take permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Granted,
+    /// Not so many are free; the first lease of a permit that ends.
+    Busy(Ttl),
+    /// These permits were given up, or given back: a request that came late.
+    Returned,
+}
+
+/// The answer to permits that are given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Returned {
+    /// With leases: how many of them had not ended.
+    Done(i64),
+    Absent,
+}
+
 impl Count {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["count", "wrong_kind"];
     #[cfg(test)]
     pub(crate) const DOWN_TAGS: &[&str] = &["counted", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const ADD_TAGS: &[&str] = &["added", "exhausted", "wrong_kind"];
+    #[cfg(test)]
+    pub(crate) const DRAIN_TAGS: &[&str] = &["drained", "wrong_kind"];
 
     /// `name` is the counter, for an error.
     pub(crate) fn decode(reply: &Reply, name: &str) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("count" | "counted", &[Reply::Integer(count)])) => Ok(Self(count)),
+            Some(("count" | "counted" | "added" | "drained", &[Reply::Integer(count)])) => {
+                Ok(Self(count))
+            }
+            Some(("exhausted", [])) => Err(Error::new(
+                ErrorKind::Refused,
+                format!("{name:?} would have more permits free than 2^31 - 1, or less than -2^31"),
+            )),
             _ => Err(unexpected(reply, name)),
         }
     }
@@ -38,6 +67,11 @@ impl Count {
     /// None below zero.
     pub(crate) fn unsigned(self) -> u32 {
         u32::try_from(self.0.max(0)).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn signed(self) -> i32 {
+        let end = if self.0 < 0 { i32::MIN } else { i32::MAX };
+        i32::try_from(self.0).unwrap_or(end)
     }
 }
 
@@ -67,6 +101,35 @@ impl Deleted {
     }
 }
 
+impl Taken {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["granted", "busy", "returned", "wrong_kind"];
+
+    pub(crate) fn decode(reply: &Reply, name: &str) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("granted", [Reply::Integer(_)])) => Ok(Self::Granted),
+            Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
+            Some(("returned", [])) => Ok(Self::Returned),
+            _ => Err(unexpected(reply, name)),
+        }
+    }
+}
+
+impl Returned {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["returned", "absent"];
+    #[cfg(test)]
+    pub(crate) const LEASED_TAGS: &[&str] = &["returned"];
+
+    pub(crate) fn decode(reply: &Reply, name: &str) -> Result<Self, Error> {
+        match reply.tagged() {
+            Some(("returned", &[Reply::Integer(count)])) => Ok(Self::Done(count)),
+            Some(("absent", [])) => Ok(Self::Absent),
+            _ => Err(unexpected(reply, name)),
+        }
+    }
+}
+
 fn unexpected(reply: &Reply, name: &str) -> Error {
     match reply.tagged() {
         Some(("wrong_kind", [])) => Error::wrong_kind(name),
@@ -77,7 +140,6 @@ fn unexpected(reply: &Reply, name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
 
     #[test]
     fn unknown_answers_are_errors() {
@@ -96,13 +158,22 @@ mod tests {
                 Count::decode(&reply, "k").unwrap_err().kind(),
                 Set::decode(&reply, "k").unwrap_err().kind(),
                 Deleted::decode(&reply, "k").unwrap_err().kind(),
+                Taken::decode(&reply, "k").unwrap_err().kind(),
+                Returned::decode(&reply, "k").unwrap_err().kind(),
             ];
-            assert_eq!(kinds, [ErrorKind::Protocol; 3], "{reply:?}");
+            assert_eq!(kinds, [ErrorKind::Protocol; 5], "{reply:?}");
         }
         let reply = list(vec![text("wrong_kind")]);
         assert_eq!(
             Set::decode(&reply, "k").unwrap_err().kind(),
             ErrorKind::WrongKind
         );
+    }
+
+    #[test]
+    fn counts_beyond_javas_stay_at_its_ends() {
+        assert_eq!((Count(-3).unsigned(), Count(-3).signed()), (0, -3));
+        assert_eq!(Count(i64::MAX).signed(), i32::MAX);
+        assert_eq!(Count(i64::MIN).signed(), i32::MIN);
     }
 }

@@ -20,6 +20,10 @@ impl Mark {
         Self(format!("{beside}:{number:016x}").into())
     }
 
+    pub(crate) fn of(key: &str) -> Self {
+        Self(key.into())
+    }
+
     pub(crate) fn key(&self) -> &str {
         &self.0
     }

@@ -14,6 +14,7 @@ pub(crate) mod read_write;
 pub(crate) mod renewal;
 pub(crate) mod reply;
 pub(crate) mod script;
+pub(crate) mod semaphore;
 pub(crate) mod steps;
 pub(crate) mod verbs;
 pub(crate) mod wait;

@@ -95,6 +95,14 @@ scripts! {
     MARK_FORGET = "mark_forget" Arity::Fixed { keys: 1, args: 0 };
     LATCH_COUNT_DOWN = "latch_count_down" Arity::Fixed { keys: 3, args: 3 };
     LATCH_DELETE = "latch_delete" Arity::Fixed { keys: 3, args: 3 };
+    SEMAPHORE_ACQUIRE = "semaphore_acquire" Arity::Fixed { keys: 2, args: 2 };
+    SEMAPHORE_RETURN = "semaphore_return" Arity::Fixed { keys: 3, args: 4 };
+    SEMAPHORE_ADD = "semaphore_add" Arity::Fixed { keys: 3, args: 3 };
+    SEMAPHORE_DRAIN = "semaphore_drain" Arity::Fixed { keys: 2, args: 1 };
+    PERMIT_ACQUIRE = "permit_acquire" Arity::Fixed { keys: 4, args: 4 };
+    PERMIT_RETURN = "permit_return" Arity::Fixed { keys: 4, args: 3 };
+    PERMIT_EXTEND = "permit_extend" Arity::Fixed { keys: 1, args: 2 };
+    PERMIT_COUNT = "permit_count" Arity::Fixed { keys: 3, args: 1 };
 }
 
 /// An argument of a script.
@@ -304,6 +312,14 @@ mod tests {
             (&MARK_FORGET, &["forgotten"]),
             (&LATCH_COUNT_DOWN, counted::Count::DOWN_TAGS),
             (&LATCH_DELETE, counted::Deleted::TAGS),
+            (&SEMAPHORE_ACQUIRE, counted::Taken::TAGS),
+            (&SEMAPHORE_RETURN, counted::Returned::TAGS),
+            (&SEMAPHORE_ADD, counted::Count::ADD_TAGS),
+            (&SEMAPHORE_DRAIN, counted::Count::DRAIN_TAGS),
+            (&PERMIT_ACQUIRE, counted::Taken::TAGS),
+            (&PERMIT_RETURN, counted::Returned::LEASED_TAGS),
+            (&PERMIT_EXTEND, answer::Extended::TAGS),
+            (&PERMIT_COUNT, counted::Count::TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {

@@ -5,6 +5,7 @@ pub(crate) mod baton;
 pub(crate) mod grants;
 pub(crate) mod hold;
 pub(crate) mod hub;
+pub(crate) mod loan;
 pub(crate) mod queue;
 pub(crate) mod reaper;
 pub(crate) mod sync;
@@ -36,6 +37,7 @@ use backend::{Answer, Backend, Doubts};
 use baton::Baton;
 use hold::{Hold, Loss};
 use hub::Hub;
+use loan::{Book, Borrowed};
 use queue::Queues;
 use reaper::{Collector, Debt, Reaper};
 use sync::Spawner;
@@ -53,6 +55,7 @@ pub(crate) struct Session {
     pub(crate) queues: Arc<Queues<Baton<Debt>>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
+    pub(crate) book: Arc<Book>,
     /// Where the tasks run.
     runtime: Handle,
     /// Fires when the client is closed or its runtime ends: from then on nothing is begun.
@@ -86,6 +89,7 @@ impl Session {
             backend,
             queues,
             reaper,
+            book: Arc::default(),
             runtime,
             closing,
             closed: CancellationToken::new(),
@@ -195,6 +199,19 @@ impl Session {
         Debt::new(hold.clone(), queue.clone(), &self.reaper)
     }
 
+    /// Gives permits back now, and tells whether they were all still taken.
+    pub(crate) async fn give_back(&self, borrowed: Borrowed) -> Result<(), Error> {
+        let give_back = async {
+            self.ensure_open()?;
+            let loan = borrowed.loan.clone();
+            match borrowed.give_back(&self.backend).await? {
+                true => Ok(()),
+                false => Err(loan.lost()),
+            }
+        };
+        self.within(Box::pin(give_back)).await
+    }
+
     /// Closes, which goes on if this future is dropped.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
@@ -235,6 +252,7 @@ impl fmt::Debug for Session {
                 "waiting",
                 &(self.queues.in_line() + self.reaper.in_queues()),
             )
+            .field("permits", &self.book.len())
             .field("channels", &self.hub.len())
             .finish_non_exhaustive()
     }
@@ -288,6 +306,7 @@ async fn serve(
     session.closing.cancel();
     session.lose_all();
     session.reaper.leave_queues();
+    session.book.give_all_back(&session.reaper);
     let started = Moment::now();
     // A release has its own time-out; this is one, and time for a connection that broke to come back.
     collector

@@ -293,6 +293,11 @@ impl<B> Queue<B> {
         InLine(self)
     }
 
+    /// Whether any call stands in line.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.lock().in_line > 0
+    }
+
     /// Makes a baton of a debt and leaves it for whoever is next in line. The debt is given back if nobody is, or
     /// if a release is on its way.
     pub(crate) fn offer<D, R>(&self, debt: D, hand_on: impl FnOnce(D) -> (B, R)) -> Result<R, D> {

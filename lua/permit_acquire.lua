@@ -1,0 +1,61 @@
+-- Takes permits with a lease if so many are free, after those whose lease has ended were given back.
+--
+-- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[2] its channel
+-- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
+-- KEYS[4] mark of these permits, if they were given back
+-- ARGV[1] permits to take
+-- ARGV[2] their ids, 32 hex digits each
+-- ARGV[3] lease, in milliseconds; 0: without end
+-- ARGV[4] publish command, PUBLISH or SPUBLISH
+-- Returns granted, permits left: by this call, now or when it came before
+-- Returns busy, milliseconds or -1: so many are not free; when the first lease ends
+-- Returns returned: these permits were given back, or given up
+-- Returns wrong_kind: the key is no counter
+-- Publishes how many are free on KEYS[2] when leases have ended
+
+-- What Redisson writes for a permit without a lease.
+local NEVER = 922337203685477
+
+if redis.call('EXISTS', KEYS[4]) == 1 then
+  return {'returned'}
+end
+local value = redis.call('GET', KEYS[1])
+if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
+  return {'wrong_kind'}
+end
+local free, permits = tonumber(value or 0), tonumber(ARGV[1])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ends = ARGV[3] == '0' and NEVER or now + tonumber(ARGV[3])
+local entries = {}
+for hex in string.gmatch(ARGV[2], string.rep('%x', 32)) do
+  local id = string.gsub(hex, '%x%x', function(byte)
+    return string.char(tonumber(byte, 16))
+  end)
+  if redis.call('ZSCORE', KEYS[3], id) then
+    return {'granted', free}
+  end
+  entries[#entries + 1] = string.format('%.0f', ends)
+  entries[#entries + 1] = id
+end
+
+local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1000)
+if #ended > 0 then
+  redis.call('ZREM', KEYS[3], unpack(ended))
+  free = redis.call('INCRBY', KEYS[1], #ended)
+  redis.call(ARGV[4], KEYS[2], free)
+end
+if free < permits then
+  local first = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+  local score = tonumber(first[2] or NEVER)
+  return {'busy', score < NEVER and score - now or -1}
+end
+redis.call('DECRBY', KEYS[1], permits)
+redis.call('ZADD', KEYS[3], unpack(entries))
+-- A semaphore that Redisson gave an end has it for its permits too.
+local ttl = redis.call('PTTL', KEYS[1])
+if ttl > 0 then
+  redis.call('PEXPIRE', KEYS[3], ttl)
+end
+return {'granted', free - permits}

@@ -1,0 +1,24 @@
+-- Tells how many permits are free, after those whose lease has ended were given back.
+--
+-- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[2] its channel
+-- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
+-- ARGV[1] publish command, PUBLISH or SPUBLISH
+-- Returns count, count: 0 if there is none
+-- Returns wrong_kind: the key is no counter
+-- Publishes how many are free on KEYS[2] when leases have ended
+
+local value = redis.call('GET', KEYS[1])
+if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
+  return {'wrong_kind'}
+end
+local free = tonumber(value or 0)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1000)
+if #ended > 0 then
+  redis.call('ZREM', KEYS[3], unpack(ended))
+  free = redis.call('INCRBY', KEYS[1], #ended)
+  redis.call(ARGV[1], KEYS[2], free)
+end
+return {'count', free}

@@ -1,0 +1,26 @@
+-- Gives permits a new lease from now on, if the present one has not ended.
+--
+-- KEYS[1] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
+-- ARGV[1] their ids, 32 hex digits each
+-- ARGV[2] lease, in milliseconds
+-- Returns extended: the new lease is set for each
+-- Returns absent: one of them is not taken any more, or its lease has ended; nothing was changed
+-- Publishes nothing
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ends = string.format('%.0f', now + tonumber(ARGV[2]))
+local entries = {}
+for hex in string.gmatch(ARGV[1], string.rep('%x', 32)) do
+  local id = string.gsub(hex, '%x%x', function(byte)
+    return string.char(tonumber(byte, 16))
+  end)
+  local score = redis.call('ZSCORE', KEYS[1], id)
+  if not score or tonumber(score) <= now then
+    return {'absent'}
+  end
+  entries[#entries + 1] = ends
+  entries[#entries + 1] = id
+end
+redis.call('ZADD', KEYS[1], unpack(entries))
+return {'extended'}

@@ -1,0 +1,40 @@
+-- Gives permits with a lease back, and wakes those that wait.
+--
+-- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[2] its channel
+-- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
+-- KEYS[4] mark of these permits, if they were given back
+-- ARGV[1] their ids, 32 hex digits each
+-- ARGV[2] publish command, PUBLISH or SPUBLISH
+-- ARGV[3] how long to remember that they were given back, in milliseconds; 0: not at all, no other call can come
+-- Returns returned, permits: how many of them were taken, and their lease had not ended
+-- Publishes how many are free on KEYS[2] when permits were given back
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- A server that is out of memory refuses a script at its first write only, and never a DEL.
+redis.call('DEL', KEYS[4])
+local found, live = 0, 0
+for hex in string.gmatch(ARGV[1], string.rep('%x', 32)) do
+  local id = string.gsub(hex, '%x%x', function(byte)
+    return string.char(tonumber(byte, 16))
+  end)
+  local score = redis.call('ZSCORE', KEYS[3], id)
+  if score then
+    redis.call('ZREM', KEYS[3], id)
+    found = found + 1
+    if tonumber(score) > now then
+      live = live + 1
+    end
+  end
+end
+if ARGV[3] ~= '0' then
+  redis.call('SET', KEYS[4], 'returned', 'PX', ARGV[3])
+end
+if found > 0 then
+  local free = redis.call('INCRBY', KEYS[1], found)
+  if free > 0 then
+    redis.call(ARGV[2], KEYS[2], free)
+  end
+end
+return {'returned', live}

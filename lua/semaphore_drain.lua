@@ -1,0 +1,23 @@
+-- Takes every permit that is free.
+--
+-- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[2] mark of this call
+-- ARGV[1] how long the mark is kept, in milliseconds
+-- Returns drained, permits taken: by this call, now or when it came before
+-- Returns wrong_kind: the key is no counter
+-- Publishes nothing
+
+local done = redis.call('GET', KEYS[2])
+if done then
+  return {'drained', tonumber(done)}
+end
+local value = redis.call('GET', KEYS[1])
+if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
+  return {'wrong_kind'}
+end
+local free = math.max(tonumber(value or 0), 0)
+if free > 0 then
+  redis.call('DECRBY', KEYS[1], free)
+  redis.call('SET', KEYS[2], free, 'PX', ARGV[1])
+end
+return {'drained', free}

@@ -1,0 +1,6 @@
+//! A shared number of permits, with or without a lease.
+
+pub(crate) mod counted;
+pub(crate) mod expirable;
+pub(crate) mod pool;
+mod verbs;

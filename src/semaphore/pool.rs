@@ -1,0 +1,264 @@
+//! What both semaphores do: permits that are taken, in order of arrival here, and counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{Instrument, debug, debug_span};
+
+use crate::clock::Moment;
+use crate::counter::{Counter, check};
+use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
+use crate::options::{LeaseTime, Limit};
+use crate::permit_id::PermitId;
+use crate::protocol::counted::{Count, Set, Taken};
+use crate::protocol::semaphore::{self, PermitKey};
+use crate::session::hold::fresh_number;
+use crate::session::loan::{Borrowed, Loan};
+use crate::vigil::{Asked, Question, until_yes};
+
+/// So many permits with a lease fit into one call.
+const MOST_LEASED: u32 = 1_000;
+
+/// A semaphore, with or without leases.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    pub(crate) counter: Counter,
+    pub(crate) leases: Leases,
+}
+
+/// Whether permits come back by themselves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Leases {
+    /// Never.
+    None,
+    /// After so long, if a lease is given.
+    Of(Option<Duration>),
+}
+
+impl Pool {
+    pub(crate) async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
+        let set = async {
+            let name = self.counter.open()?;
+            let permits = check("the number of permits", permits, 0)?;
+            let set = self
+                .counter
+                .change(name, |name, mark| semaphore::set(name, mark, permits));
+            Ok(Set::decode(&set.await?, name.key())? == Set::Done)
+        };
+        self.counter.anchor.within(Box::pin(set)).await
+    }
+
+    pub(crate) async fn available_permits(&self) -> Result<i32, Error> {
+        let available = async {
+            let name = self.counter.open()?;
+            let reply = match self.leases {
+                Leases::None => self.counter.ask(&semaphore::read(name)).await?,
+                Leases::Of(_) => {
+                    let taken = semaphore::taken(name);
+                    self.counter.ask(&semaphore::count(name, &taken)).await?
+                }
+            };
+            Ok(Count::decode(&reply, name.key())?.signed())
+        };
+        self.counter.anchor.within(Box::pin(available)).await
+    }
+
+    pub(crate) async fn add_permits(&self, permits: i64) -> Result<(), Error> {
+        let add = async {
+            let name = self.counter.open()?;
+            let added = self
+                .counter
+                .change(name, |name, mark| semaphore::add(name, mark, permits));
+            Count::decode(&added.await?, name.key()).map(drop)
+        };
+        self.counter.anchor.within(Box::pin(add)).await
+    }
+
+    pub(crate) async fn drain_permits(&self) -> Result<u32, Error> {
+        let drain = async {
+            let name = self.counter.open()?;
+            let drained = self.counter.change(name, semaphore::drain).await?;
+            Ok(Count::decode(&drained, name.key())?.unsigned())
+        };
+        self.counter.anchor.within(Box::pin(drain)).await
+    }
+
+    /// Gives back a permit with a lease, whoever took it. False if it is not taken.
+    pub(crate) async fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
+        let release = async {
+            let name = self.counter.open()?;
+            let anchor = &self.counter.anchor;
+            let key = PermitKey::leased(name.clone(), vec![id], None);
+            let loan = Loan::new(key, self.counter.timeout());
+            // To whomever.
+            loan.granted(Moment::now());
+            let borrowed = anchor.book.borrow(&loan, &anchor.reaper);
+            borrowed.give_back(&anchor.backend).await
+        };
+        self.counter.anchor.within(Box::pin(release)).await
+    }
+
+    /// Takes permits. None if so many were not free until the limit.
+    pub(crate) async fn acquire(
+        &self,
+        permits: u32,
+        limit: impl FnOnce() -> Limit + Send,
+    ) -> Result<Option<Borrowed>, Error> {
+        let acquire = async {
+            let name = self.counter.open()?;
+            let span = debug_span!("acquire", semaphore = %name.key(), permits);
+            let mut take = self.take(name, permits)?;
+            let taken = self.in_order(name, &mut take, limit());
+            let taken = taken.instrument(span).await?;
+            match (taken, take.least) {
+                (Some((_, left)), Some(least)) if left < least => Err(too_late(name, least)),
+                (taken, _) => Ok(taken.map(|(borrowed, _)| borrowed)),
+            }
+        };
+        self.counter.anchor.within(Box::pin(acquire)).await
+    }
+
+    /// Asks at once if nobody waits here, else when those that came before have their permits.
+    async fn in_order(
+        &self,
+        name: &LockName,
+        take: &mut Take<'_>,
+        limit: Limit,
+    ) -> Result<Option<(Borrowed, Duration)>, Error> {
+        let anchor = &self.counter.anchor;
+        let mut wait = self.counter.wait(limit);
+        let once = wait.is_single_attempt();
+        // A lock of the same name has a line of its own.
+        let line = anchor.queues.enter(name.channel());
+        if !line.is_waited_for() {
+            match take.ask().await {
+                Ok(Asked::Yes(taken)) => return Ok(Some(taken)),
+                Err(error) if once || !error.is_passing() => return Err(error),
+                Ok(Asked::Not(_)) | Err(_) => {}
+            }
+        }
+        if once {
+            return Ok(None);
+        }
+        let _in_line = line.stand();
+        let Some(_front) = anchor
+            .in_line(name.key(), &wait, line.front.acquire())
+            .await?
+        else {
+            return Ok(None);
+        };
+        let taken = until_yes(anchor, name.channel(), &mut wait, take).await?;
+        debug!(granted = taken.is_some(), waited = ?wait.waited(Moment::now()), "waited");
+        Ok(taken)
+    }
+
+    fn take<'a>(&'a self, name: &LockName, permits: u32) -> Result<Take<'a>, Error> {
+        let settings = &self.counter.anchor.settings;
+        let permits = check("the number of permits", permits, 1)?;
+        let (key, lease) = match self.leases {
+            Leases::None => {
+                let key = PermitKey::new(name.clone(), permits, fresh_number());
+                (key, None)
+            }
+            Leases::Of(_) if permits > MOST_LEASED => {
+                return Err(Error::invalid(format!(
+                    "{MOST_LEASED} permits with a lease can be taken at once, not {permits}"
+                )));
+            }
+            Leases::Of(lease) => {
+                let lease = lease.map(LeaseTime::new).transpose()?;
+                let ids = (0..permits).map(|_| PermitId::fresh()).collect();
+                (PermitKey::leased(name.clone(), ids, lease), lease)
+            }
+        };
+        let least = lease
+            .map(|lease| settings.min_validity(lease))
+            .transpose()?;
+        let timeout = lease.map_or(settings.command_timeout, |lease| settings.timeout(lease));
+        Ok(Take {
+            counter: &self.counter,
+            loan: Loan::new(key, timeout),
+            lease,
+            least,
+            borrowed: None,
+        })
+    }
+}
+
+/// Are so many permits free?
+struct Take<'a> {
+    counter: &'a Counter,
+    loan: Arc<Loan>,
+    lease: Option<LeaseTime>,
+    /// What must be left of the lease when the permits are handed out.
+    least: Option<Duration>,
+    /// There from before the first request until an answer shows that nothing was taken.
+    borrowed: Option<Borrowed>,
+}
+
+impl Take<'_> {
+    /// The server has answered that nothing was taken.
+    fn nothing_taken(&mut self) {
+        if !self.loan.is_in_doubt()
+            && let Some(borrowed) = self.borrowed.take()
+        {
+            borrowed.forgive();
+        }
+    }
+}
+
+impl Question for Take<'_> {
+    /// With what can be trusted of the lease.
+    type Yes = (Borrowed, Duration);
+
+    async fn ask(&mut self) -> Result<Asked<Self::Yes>, Error> {
+        let anchor = &self.counter.anchor;
+        let loan = self.loan.clone();
+        self.borrowed
+            .get_or_insert_with(|| anchor.book.borrow(&loan, &anchor.reaper));
+        let answer = match anchor.run(&loan.key.acquire(), loan.timeout).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                if error.is_unanswered() {
+                    loan.doubt();
+                }
+                self.nothing_taken();
+                return Err(error);
+            }
+        };
+        if answer.repeated {
+            loan.doubt();
+        }
+        match Taken::decode(&answer.reply, loan.key.name.key()) {
+            Ok(Taken::Granted) => {
+                loan.granted(answer.sent);
+                let left = self.lease.map_or(Duration::MAX, |lease| {
+                    let end = answer.sent.plus(lease.get() - lease.margin());
+                    Moment::now().until(end)
+                });
+                let borrowed = self.borrowed.take();
+                Ok(Asked::Yes((borrowed.ok_or_else(Error::closed)?, left)))
+            }
+            Ok(Taken::Busy(ttl)) => {
+                self.nothing_taken();
+                Ok(Asked::Not(ttl))
+            }
+            // The client was closed meanwhile, and gave them back.
+            Ok(Taken::Returned) => Err(Error::closed()),
+            Err(error) => {
+                if error.kind() == ErrorKind::WrongKind {
+                    self.nothing_taken();
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+fn too_late(name: &LockName, least: Duration) -> Error {
+    let name = name.key();
+    Error::lost(format!(
+        "a permit of {name:?} was granted with less than {least:?} of its lease left, and was given back"
+    ))
+}
