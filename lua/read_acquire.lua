@@ -1,84 +1,143 @@
--- Takes a read lock for one owner beside other readers, or tells how long whoever is in the way may stay.
+-- Takes read locks for many owners at once, each beside other readers, or tells how long whoever is in the way may stay.
 --
 -- KEYS[1] the lock, a hash: mode -> read or write, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
 -- KEYS[3] the mark of a writer that waits: when it came:hold number
 -- KEYS[4] the mark of a reader that waits, likewise
--- ARGV[1] owner field
--- ARGV[2] hold number, h and 16 hex digits
--- ARGV[3] share to reach, in levels
--- ARGV[4] lease, in milliseconds
--- ARGV[5] readers, writers or arrival: who goes first
--- ARGV[6] when this call came, as a busy answer told it; at first, how long it has waited, negative, in microseconds
--- ARGV[7] how long its mark lasts if it waits, in milliseconds; 0 for a call that does not wait
--- Returns granted, levels of the owner: the share is reached; the lease is no shorter than before
--- Returns busy, TTL in ms or -1 for none, when this call came, 1 or 0 for a mark of its own: a writer is in the way
--- Returns exhausted: the owner would have more levels than are looked through
--- Returns wrong_kind: the key is no lock of this shape
+-- ARGV[1] readers, writers or arrival: who goes first
+-- ARGV[1 of 6] owner field
+-- ARGV[2 of 6] hold number, h and 16 hex digits
+-- ARGV[3 of 6] share to reach, in levels
+-- ARGV[4 of 6] lease, in milliseconds
+-- ARGV[5 of 6] when this call came, as a busy answer told it; at first, how long it has waited, negative, in microseconds
+-- ARGV[6 of 6] how long its mark lasts if it waits, in milliseconds; 0 for a call that does not wait
+-- Returns for each owner granted, levels of the owner: the share is reached; the lease is no shorter than before
+-- Returns for each owner busy, TTL in ms or -1 for none, when this call came, 1 or 0 for a mark of its own: a writer is
+--   in the way
+-- Returns for each owner exhausted: the owner would have more levels than are looked through
+-- Returns for each owner wrong_kind: the key is no lock of this shape
 -- Publishes nothing
 
-local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
-local number, lease, came = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[6])
-local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1], ARGV[1] .. ':write')
-local mode, total, writes = found[1], found[2] or '0', found[3]
-if mode ~= 'read' and mode ~= 'write' and (mode or redis.call('EXISTS', KEYS[1]) == 1) then
-  return {'wrong_kind'}
+local prefer, count = ARGV[1], (#ARGV - 1) / 6
+local wanted = {}
+for i = 1, count do
+  wanted[2 * i - 1] = ARGV[6 * i - 4]
+  wanted[2 * i] = ARGV[6 * i - 4] .. ':write'
 end
-if not string.find(total, '^%d+$') then
-  return {'wrong_kind'}
-end
-total = tonumber(total)
-local share = 0
-for level = 1, math.min(total, 1000) do
-  if redis.call('GET', levels .. level) == number then
-    share = share + 1
+local found = redis.call('HMGET', KEYS[1], 'mode', unpack(wanted))
+local mode = found[1]
+local is_lock = mode == 'read' or mode == 'write' or not mode and redis.call('EXISTS', KEYS[1]) == 0
+
+local now
+local function arrival(came)
+  if came > 0 then
+    return came
   end
+  if not now then
+    local time = redis.call('TIME')
+    now = time[1] * 1000000 + time[2]
+  end
+  return now + came
 end
 
-local function arrival()
-  if came <= 0 then
-    local now = redis.call('TIME')
-    came = came + now[1] * 1000000 + now[2]
-  end
-  return came
+local ttls = {}
+local function ttl(key)
+  ttls[key] = ttls[key] or redis.call('PTTL', key)
+  return ttls[key]
 end
 
--- Whoever reads already, or writes, waits for nobody.
-local entered, ttl = total > 0 or writes, nil
-if not entered and mode == 'write' then
-  ttl = redis.call('PTTL', KEYS[1])
-elseif not entered and ARGV[5] ~= 'readers' then
+local since
+if is_lock and mode ~= 'write' and prefer ~= 'readers' then
   local mark = redis.call('GET', KEYS[3])
-  local since = mark and tonumber(string.match(mark, '^(%d+):') or 0)
-  if since and (ARGV[5] == 'writers' or since <= arrival()) then
-    ttl = redis.call('PTTL', KEYS[3])
-  end
+  since = mark and tonumber(string.match(mark, '^(%d+):') or 0)
 end
-if ttl then
-  local marked = 0
-  if ARGV[5] == 'arrival' and ARGV[7] ~= '0' then
-    local since, waits = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+):(h%x+)$')
-    if not since or waits == number or tonumber(since) > arrival() then
-      redis.call('SET', KEYS[4], string.format('%.0f:', arrival()) .. number, 'PX', ARGV[7])
-      marked = 1
+
+-- Every answer comes before the first write, so that an error changes nothing.
+local answers, totals, levels, longest = {}, {}, {}, 0
+local waiting, served = {}, {}
+for i = 1, count do
+  local field, number, share, lease, came, lasts = unpack(ARGV, 6 * i - 4, 6 * i + 1)
+  local known, writes = found[2 * i] or '0', found[2 * i + 1]
+  if not is_lock or not string.find(known, '^%d+$') then
+    answers[i] = {'wrong_kind'}
+  else
+    local stem = KEYS[2] .. ':' .. field .. ':rwlock_timeout:'
+    local recorded = {}
+    for level = 1, math.min(tonumber(known), 1000) do
+      if redis.call('GET', stem .. level) == number then
+        recorded[#recorded + 1] = stem .. level
+      end
+    end
+    came = tonumber(came)
+    local total = totals[field] or tonumber(known)
+    local after = math.max(total - #recorded + tonumber(share), total)
+    local obstacle
+    -- Whoever reads already, or writes, waits for nobody.
+    if total == 0 and not writes then
+      if mode == 'write' then
+        obstacle = KEYS[1]
+      elseif since and (prefer == 'writers' or since <= arrival(came)) then
+        obstacle = KEYS[3]
+      end
+    end
+    if obstacle then
+      answers[i] = {'busy', ttl(obstacle), arrival(came), 0}
+      if prefer == 'arrival' and lasts ~= '0' then
+        waiting[#waiting + 1] = {at = i, came = arrival(came), number = number, lasts = lasts}
+      end
+    elseif after > 1000 then
+      answers[i] = {'exhausted'}
+    else
+      answers[i] = {'granted', after}
+      totals[field] = after
+      longest = math.max(longest, tonumber(lease))
+      for level = total + 1, after do
+        levels[#levels + 1] = {stem .. level, number, lease}
+      end
+      for _, level in ipairs(recorded) do
+        if redis.call('PTTL', level) < tonumber(lease) then
+          levels[#levels + 1] = {level, number, lease}
+        end
+      end
+      if came > 0 then
+        served[number] = true
+      end
     end
   end
-  return {'busy', ttl, arrival(), marked}
+end
+local marked, holder
+if #waiting > 0 or next(served) then
+  marked, holder = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+):(h%x+)$')
 end
 
-local after = math.max(total - share + tonumber(ARGV[3]), total)
-if after > 1000 then
-  return {'exhausted'}
+if longest > 0 then
+  local shares = {}
+  for field, total in pairs(totals) do
+    shares[#shares + 1] = field
+    shares[#shares + 1] = total
+  end
+  redis.call('HSET', KEYS[1], 'mode', mode or 'read', unpack(shares))
+  -- The hash before its levels: it never outlives the longest of them.
+  if redis.call('PTTL', KEYS[1]) < longest then
+    redis.call('PEXPIRE', KEYS[1], longest)
+  end
+  for _, level in ipairs(levels) do
+    redis.call('SET', level[1], level[2], 'PX', level[3])
+  end
 end
-redis.call('HSET', KEYS[1], 'mode', mode or 'read', ARGV[1], after)
--- The hash before its levels: it never outlives the longest of them.
-if redis.call('PTTL', KEYS[1]) < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
-for level = total + 1, after do
-  redis.call('SET', levels .. level, number, 'PX', lease)
-end
-if tonumber(ARGV[6]) > 0 and string.match(redis.call('GET', KEYS[4]) or '', ':(h%x+)$') == number then
+if served[holder] then
   redis.call('DEL', KEYS[4])
+  marked = nil
 end
-return {'granted', after}
+-- One mark for all: of the one that came first, and of two that came together the one that has it.
+local first = waiting[1]
+for _, one in ipairs(waiting) do
+  if one.came < first.came or one.came == first.came and one.number == holder then
+    first = one
+  end
+end
+if first and (not marked or first.number == holder or tonumber(marked) > first.came) then
+  redis.call('SET', KEYS[4], string.format('%.0f:', first.came) .. first.number, 'PX', first.lasts)
+  answers[first.at][4] = 1
+end
+return answers

@@ -1,89 +1,135 @@
--- Brings a hold of one side of a read-write lock down to a lower share, or withdraws the mark of one that waited;
--- wakes those that may get in by it.
+-- Brings holds of one side of a read-write lock down to lower shares, or withdraws the mark of one that waited; wakes
+-- those that may get in by it.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] the lock's channel
 -- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> hold number, with its lease
 -- KEYS[4] the mark of one that waits on this side: when it came:hold number
--- ARGV[1] field of the owner on this side
--- ARGV[2] hold number, h and 16 hex digits
--- ARGV[3] share to keep, in levels
--- ARGV[4] message to publish
--- ARGV[5] publish command, PUBLISH or SPUBLISH
--- Returns released, subscribers told: the lock is free, or its writer only reads from now on
--- Returns kept, levels of the owner: levels are left, of this hold or others
--- Returns absent: this hold is not there any more; at most its mark was removed
--- Publishes the message on KEYS[2] when others may get in
+-- ARGV[1] message to publish
+-- ARGV[2] publish command, PUBLISH or SPUBLISH
+-- ARGV[1 of 3] field of the owner on this side
+-- ARGV[2 of 3] hold number, h and 16 hex digits
+-- ARGV[3 of 3] share to keep, in levels
+-- Returns for each hold released, subscribers told: with it the lock is free, or its writer only reads from now on
+-- Returns for each hold kept, levels of the owner: levels are left, of this hold or others
+-- Returns for each hold absent: it is not there any more; at most its mark was removed
+-- Publishes the message on KEYS[2], once, when others may get in
 
-local stem = KEYS[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
-local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1])
-local mode, total = found[1], tonumber(found[2] or 0) or 0
-local mine = {}
-for level = math.min(total, 1000), 1, -1 do
-  if redis.call('GET', stem .. level) == ARGV[2] then
-    mine[#mine + 1] = level
-  end
+local wanted = {'mode'}
+for at = 3, #ARGV, 3 do
+  wanted[#wanted + 1] = ARGV[at]
 end
-local keep = tonumber(ARGV[3])
-if #mine == 0 then
-  if string.match(redis.call('GET', KEYS[4]) or '', ':(h%x+)$') == ARGV[2] then
-    redis.call('DEL', KEYS[4])
-    redis.call(ARGV[5], KEYS[2], ARGV[4])
-  end
-  return {'absent'}
-end
-if keep >= #mine then
-  return {'kept', total}
-end
+local found = redis.call('HMGET', KEYS[1], unpack(wanted))
+local mode = found[1]
 
-local lease = redis.call('PTTL', stem .. mine[1])
--- A server that is out of memory refuses a script at its first write only, and never a DEL or RENAME. From the last
--- level of this hold on: whatever lies beyond is another's, and moves into the gap.
-for i = 1, #mine - keep do
-  local level = stem .. mine[i]
-  if mine[i] == total or redis.call('EXISTS', stem .. total) == 0 then
-    redis.call('DEL', level)
+-- Every answer comes before the first write, so that an error changes nothing.
+local answers, owners, mark = {}, {}, nil
+local changes, leases, last, withdrawn, downgraded = {}, {}, nil, false, false
+for i = 1, #wanted - 1 do
+  local field, number, keep = unpack(ARGV, 3 * i, 3 * i + 2)
+  local stem = KEYS[3] .. ':' .. field .. ':rwlock_timeout:'
+  local owner = owners[field]
+  if not owner then
+    owner = {total = tonumber(found[i + 1] or 0) or 0, numbers = {}}
+    for level = 1, math.min(owner.total, 1000) do
+      owner.numbers[level] = redis.call('GET', stem .. level)
+    end
+    owners[field] = owner
+  end
+  local mine = {}
+  for level = math.min(owner.total, 1000), 1, -1 do
+    if owner.numbers[level] == number then
+      mine[#mine + 1] = level
+    end
+  end
+  if #mine == 0 then
+    mark = mark or redis.call('GET', KEYS[4]) or ''
+    withdrawn = withdrawn or string.match(mark, ':(h%x+)$') == number
+    answers[i] = {'absent'}
   else
-    redis.call('RENAME', stem .. total, level)
+    -- From the last level of this hold on: whatever lies beyond is another's, and moves into the gap.
+    for n = 1, #mine - tonumber(keep) do
+      local level, top = mine[n], owner.total
+      if n == 1 then
+        leases[#leases + 1] = stem .. level
+        last = i
+      end
+      if level == top or not owner.numbers[top] then
+        changes[#changes + 1] = {'DEL', stem .. level}
+      else
+        changes[#changes + 1] = {'RENAME', stem .. top, stem .. level}
+      end
+      owner.numbers[level], owner.numbers[top] = level < top and owner.numbers[top], nil
+      owner.total = top - 1
+      owner.changed = true
+    end
+    answers[i] = {'kept', owner.total}
   end
-  total = total - 1
 end
-if total > 0 then
-  redis.call('HSET', KEYS[1], ARGV[1], total)
-else
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  if redis.call('HLEN', KEYS[1]) == 1 then
-    redis.call('DEL', KEYS[1])
-    return {'released', redis.call(ARGV[5], KEYS[2], ARGV[4])}
+local left, gone = {}, {}
+for field, owner in pairs(owners) do
+  if owner.changed and owner.total > 0 then
+    left[#left + 1] = field
+    left[#left + 1] = owner.total
+  elseif owner.changed then
+    gone[#gone + 1] = field
+    downgraded = downgraded or string.sub(field, -6) == ':write'
   end
 end
-
-local downgraded = total == 0 and string.sub(ARGV[1], -6) == ':write'
 if downgraded then
-  redis.call('HSET', KEYS[1], 'mode', 'read')
   mode = 'read'
 end
+local free = last and redis.call('HLEN', KEYS[1]) == #gone + 1
+local ttl, lease = 0, 0
+if last and not free and mode == 'read' then
+  ttl = redis.call('PTTL', KEYS[1])
+  for _, level in ipairs(leases) do
+    lease = lease < ttl and math.max(lease, redis.call('PTTL', level)) or lease
+  end
+end
+
+-- A server that is out of memory refuses a script at its first write only, and never a DEL or RENAME.
+for _, change in ipairs(changes) do
+  redis.call(unpack(change))
+end
+if withdrawn then
+  redis.call('DEL', KEYS[4])
+end
+if not free then
+  if #gone > 0 then
+    redis.call('HDEL', KEYS[1], unpack(gone))
+  end
+  if downgraded then
+    left[#left + 1] = 'mode'
+    left[#left + 1] = mode
+  end
+  if #left > 0 then
+    redis.call('HSET', KEYS[1], unpack(left))
+  end
+end
 -- If the hash lasts as long as the levels that went, it may outlive those that are left.
-local ttl = redis.call('PTTL', KEYS[1])
-if mode == 'read' and lease >= ttl then
+if last and not free and mode == 'read' and lease >= ttl then
   local longest = 0
   local fields = redis.call('HGETALL', KEYS[1])
   for i = #fields - 1, 1, -2 do
-    local level = longest < ttl and tonumber(fields[i + 1]) or 0
-    for level = math.min(level, 1000), 1, -1 do
-      local left = redis.call('PTTL', KEYS[3] .. ':' .. fields[i] .. ':rwlock_timeout:' .. level)
-      longest = math.max(longest, left)
+    local levels = longest < ttl and tonumber(fields[i + 1]) or 0
+    for level = math.min(levels, 1000), 1, -1 do
+      local rest = redis.call('PTTL', KEYS[3] .. ':' .. fields[i] .. ':rwlock_timeout:' .. level)
+      longest = math.max(longest, rest)
     end
   end
-  if longest == 0 then
-    redis.call('DEL', KEYS[1])
-    return {'released', redis.call(ARGV[5], KEYS[2], ARGV[4])}
-  end
-  if longest < ttl then
+  free = longest == 0
+  if not free and longest < ttl then
     redis.call('PEXPIRE', KEYS[1], longest)
   end
 end
-if downgraded then
-  return {'released', redis.call(ARGV[5], KEYS[2], ARGV[4])}
+if free then
+  redis.call('DEL', KEYS[1])
 end
-return {'kept', total}
+if free or downgraded or withdrawn then
+  local told = redis.call(ARGV[2], KEYS[2], ARGV[1])
+  if free or downgraded then
+    answers[last] = {'released', told}
+  end
+end
+return answers

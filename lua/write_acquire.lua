@@ -31,10 +31,10 @@ if not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
 total = tonumber(total)
-local share = 0
+local recorded = {}
 for level = 1, math.min(total, 1000) do
   if redis.call('GET', levels .. level) == number then
-    share = share + 1
+    recorded[#recorded + 1] = levels .. level
   end
 end
 
@@ -48,7 +48,7 @@ end
 
 local ttl
 if total > 0 then
-  if share == 0 and ARGV[8] == 'take' then
+  if #recorded == 0 and ARGV[8] == 'take' then
     ttl = redis.call('PTTL', KEYS[1])
   end
 elseif mode then
@@ -80,7 +80,7 @@ if ttl then
   return {'busy', ttl, arrival(), marked}
 end
 
-local after = math.max(total - share + tonumber(ARGV[3]), total)
+local after = math.max(total - #recorded + tonumber(ARGV[3]), total)
 if after > 1000 then
   return {'exhausted'}
 end
@@ -91,6 +91,11 @@ if redis.call('PTTL', KEYS[1]) < lease then
 end
 for level = total + 1, after do
   redis.call('SET', levels .. level, number, 'PX', lease)
+end
+for _, level in ipairs(recorded) do
+  if redis.call('PTTL', level) < lease then
+    redis.call('PEXPIRE', level, lease)
+  end
 end
 if tonumber(ARGV[6]) > 0 and string.match(redis.call('GET', KEYS[3]) or '', ':(h%x+)$') == number then
   redis.call('DEL', KEYS[3])

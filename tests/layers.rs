@@ -86,7 +86,14 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::sync", ""),
         ("session::hold", ""),
         ("session::hub", "session::backend"),
-        ("session::queue", "session::hold session::sync"),
+        (
+            "session::convoy",
+            "session::backend session::hold session::sync",
+        ),
+        (
+            "session::queue",
+            "session::backend session::convoy session::hold session::sync",
+        ),
         (
             "session::baton",
             "session::hold session::queue session::sync",
@@ -94,7 +101,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::grants", "session::hold"),
         (
             "session::reaper",
-            "session::backend session::baton session::grants session::hold session::hub session::queue session::sync",
+            "session::backend session::baton session::convoy session::grants session::hold session::hub session::queue session::sync",
         ),
         ("session::loan", "session::backend session::reaper"),
         (

@@ -16,7 +16,7 @@ use redlatch_testkit::{Connection, Server};
 use support::polls::Polls;
 use support::probe::{begin, kind, millis, nothing_left, secs, soon, subscribers};
 use support::scene::{Scene, patient};
-use support::{builder, client, eventually, eventually_idle};
+use support::{builder, client, eventually, eventually_idle, sha};
 use tokio::task::JoinHandle;
 
 const CHANNEL: &str = "redisson_rwlock:{k}";
@@ -605,4 +605,120 @@ async fn readers_wait_beside_each_other_and_not_in_line() {
     }
     drop(first);
     nothing_left(&server, [&client]).await;
+}
+
+/// Scripts that the server has run, those sent by their hash.
+fn scripts(probe: &mut Connection) -> u64 {
+    let text = probe.command(&["INFO", "commandstats"]).text();
+    let calls = text.split_once("cmdstat_evalsha:calls=").map(|(_, calls)| {
+        let digits = calls.split(',').next().unwrap();
+        digits.parse().unwrap()
+    });
+    calls.unwrap_or(0)
+}
+
+#[tokio::test]
+async fn readers_of_one_process_go_together() {
+    let server = Server::start();
+    let (here, there) = (client(&server).await, client(&server).await);
+    let mut probe = server.connection();
+    // Loads the scripts.
+    somebody(&here)
+        .read()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    let writer = somebody(&there).write().await.unwrap();
+    let readers: Vec<_> = (0..100).map(|_| reading(&here)).collect();
+    eventually_marked(&mut probe, READER_MARK).await;
+    eventually_heard(&mut probe, 1).await;
+    probe.command(&["CONFIG", "RESETSTAT"]);
+    writer.unlock().await.unwrap();
+    let mut guards = Vec::new();
+    for reader in readers {
+        guards.push(soon(reader).await.unwrap().unwrap());
+    }
+    let releases: Vec<_> = guards
+        .into_iter()
+        .map(|guard| tokio::spawn(guard.unlock()))
+        .collect();
+    for release in releases {
+        soon(release).await.unwrap().unwrap();
+    }
+    let sent = scripts(&mut probe);
+    assert!(sent <= 50, "{sent} scripts for 100 readers in and out");
+    nothing_left(&server, [&here, &there]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_whose_shared_request_goes_unanswered_are_all_in_once() {
+    let scene = Scene::open(patient).await;
+    let mut probe = scene.server.connection();
+    for _ in 0..10 {
+        let writer = somebody(&scene.other).write().await.unwrap();
+        let readers: Vec<_> = (0..16).map(|_| reading(&scene.client)).collect();
+        eventually_marked(&mut probe, READER_MARK).await;
+        eventually_heard(&mut probe, 1).await;
+        scene.proxy.cut_reply_to(sha("read_acquire"));
+        writer.unlock().await.unwrap();
+        let mut guards = Vec::new();
+        for reader in readers {
+            guards.push(soon(reader).await.unwrap().unwrap());
+        }
+        eventually("the cut", async || !scene.proxy.cut_reply_armed()).await;
+        for guard in &guards {
+            guard.verify().await.unwrap();
+        }
+        let levels: u64 = probe
+            .hgetall("k")
+            .iter()
+            .filter(|(field, _)| *field != "mode")
+            .map(|(_, levels)| levels.parse::<u64>().unwrap())
+            .sum();
+        assert_eq!(levels, 16);
+        scene.proxy.cut_reply_to(sha("rw_release"));
+        let releases: Vec<_> = guards
+            .into_iter()
+            .map(|guard| tokio::spawn(guard.unlock()))
+            .collect();
+        for release in releases {
+            soon(release).await.unwrap().unwrap();
+        }
+        assert!(!scene.proxy.cut_reply_armed());
+    }
+    scene.ends_clean().await;
+}
+
+#[tokio::test]
+async fn reader_that_leaves_takes_nobody_with_it_whose_request_it_sends() {
+    let scene = Scene::open(patient).await;
+    // Long enough for the others to gather behind the first.
+    scene.proxy.delay(millis(3));
+    for round in 0..24 {
+        let mut readers: Vec<_> = (0..8).map(|_| reading(&scene.client)).collect();
+        // A sweep: the first and the second who send are dropped at some point of their way.
+        tokio::time::sleep(millis(round)).await;
+        for leaving in readers.drain(..2) {
+            leaving.abort();
+            drop(leaving.await);
+        }
+        let mut releases = Vec::new();
+        for reader in readers {
+            let guard = soon(reader).await.unwrap().unwrap();
+            guard.verify().await.unwrap();
+            releases.push(tokio::spawn(guard.unlock()));
+        }
+        for leaving in releases.drain(..2) {
+            tokio::task::yield_now().await;
+            leaving.abort();
+            drop(leaving.await);
+        }
+        for release in releases {
+            soon(release).await.unwrap().unwrap();
+        }
+    }
+    scene.proxy.delay(Duration::ZERO);
+    scene.ends_clean().await;
 }

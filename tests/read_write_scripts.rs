@@ -11,6 +11,8 @@ const MARK: i64 = 1_000;
 const CHANNEL: &str = "redisson_rwlock:{k}";
 const WRITER_MARK: &str = "redlatch_rwlock_writer:{k}";
 const READER_MARK: &str = "redlatch_rwlock_reader:{k}";
+/// Of the scripts that take a side.
+const ENTRY_KEYS: [&str; 4] = ["k", "{k}", WRITER_MARK, READER_MARK];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
@@ -129,14 +131,19 @@ impl Scene {
     }
 
     fn run(&mut self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
+        let reply = self.send(script, keys, args);
+        assert!(!matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
+        reply
+    }
+
+    fn send(&mut self, script: &str, keys: &[&str], args: &[impl AsRef<str>]) -> Reply {
         let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
         let source = std::fs::read_to_string(path).unwrap();
         let count = keys.len().to_string();
         let head = ["EVAL", &source, &count];
-        let command: Vec<&str> = head.iter().chain(keys).chain(args).copied().collect();
-        let reply = self.redis.command(&command);
-        assert!(!matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
-        reply
+        let args = args.iter().map(AsRef::as_ref);
+        let command: Vec<&str> = head.iter().chain(keys).copied().chain(args).collect();
+        self.redis.command(&command)
     }
 
     /// A script that answers with a tag; the tag, and the numbers that come with it.
@@ -146,19 +153,33 @@ impl Scene {
         (reply[0].text(), numbers)
     }
 
-    fn acquire(&mut self, hold: &Hold) -> (String, Vec<i64>) {
-        let script = match hold.side {
-            Read => "read_acquire",
-            Write => "write_acquire",
+    /// The same of a script that answers so for each of its entries.
+    fn entries(&mut self, script: &str, keys: &[&str], args: &[String]) -> Vec<(String, Vec<i64>)> {
+        let reply = self.send(script, keys, args);
+        assert!(!matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
+        let answers = reply.array();
+        let tagged = |answer: Reply| {
+            let answer = answer.array();
+            let numbers = answer[1..].iter().map(Reply::int).collect();
+            (answer[0].text(), numbers)
         };
+        answers.into_iter().map(tagged).collect()
+    }
+
+    fn acquire(&mut self, hold: &Hold) -> (String, Vec<i64>) {
+        if hold.side == Read {
+            return single(self.read_together(&[hold]));
+        }
         let numbers = [hold.lease, hold.came, hold.mark].map(|number| number.to_string());
         let [lease, came, mark] = &numbers;
         let field = hold.field();
-        let mut args = vec![&*field, &hold.number, "1", lease, hold.prefer, came, mark];
-        if hold.side == Write {
-            args.push(hold.entry);
-        }
-        self.tagged(script, &["k", "{k}", WRITER_MARK, READER_MARK], &args)
+        let (prefer, entry) = (hold.prefer, hold.entry);
+        let args = [&field, &hold.number, "1", lease, prefer, came, mark, entry];
+        self.tagged("write_acquire", &ENTRY_KEYS, &args)
+    }
+
+    fn read_together(&mut self, holds: &[&Hold]) -> Vec<(String, Vec<i64>)> {
+        self.entries("read_acquire", &ENTRY_KEYS, &read_args(holds))
     }
 
     fn take(&mut self, hold: &Hold) {
@@ -185,18 +206,13 @@ impl Scene {
     }
 
     fn release(&mut self, hold: &Hold, keep: u32) -> (String, Vec<i64>) {
-        let message = if hold.side == Read { "0" } else { "1" };
-        self.tagged(
-            "rw_release",
-            &["k", CHANNEL, "{k}", hold.own_mark()],
-            &[
-                &hold.field(),
-                &hold.number,
-                &keep.to_string(),
-                message,
-                "PUBLISH",
-            ],
-        )
+        single(self.release_together(&[hold], keep))
+    }
+
+    /// All of them of one side.
+    fn release_together(&mut self, holds: &[&Hold], keep: u32) -> Vec<(String, Vec<i64>)> {
+        let args = release_args(holds, keep);
+        self.entries("rw_release", &release_keys(holds[0]), &args)
     }
 
     fn extend(&mut self, hold: &Hold, lease: i64, mode: &str) -> String {
@@ -363,6 +379,33 @@ impl Scene {
     }
 }
 
+fn read_args(holds: &[&Hold]) -> Vec<String> {
+    let mut args = vec![holds[0].prefer.to_owned()];
+    for hold in holds {
+        args.extend([hold.field(), hold.number.clone(), "1".to_owned()]);
+        args.extend([hold.lease, hold.came, hold.mark].map(|number| number.to_string()));
+    }
+    args
+}
+
+fn release_keys(hold: &Hold) -> [&str; 4] {
+    ["k", CHANNEL, "{k}", hold.own_mark()]
+}
+
+fn release_args(holds: &[&Hold], keep: u32) -> Vec<String> {
+    let message = if holds[0].side == Read { "0" } else { "1" };
+    let mut args = [message, "PUBLISH"].map(str::to_owned).to_vec();
+    for hold in holds {
+        args.extend([hold.field(), hold.number.clone(), keep.to_string()]);
+    }
+    args
+}
+
+fn single(mut answers: Vec<(String, Vec<i64>)>) -> (String, Vec<i64>) {
+    assert_eq!(answers.len(), 1);
+    answers.remove(0)
+}
+
 fn answer<const N: usize>(tag: &str, numbers: [i64; N]) -> (String, Vec<i64>) {
     (tag.to_owned(), numbers.to_vec())
 }
@@ -450,6 +493,24 @@ fn levels_are_counted_on_both_sides_and_a_script_that_runs_again_adds_none() {
         assert_eq!(scene.release(&hold, 0), answer("absent", []));
         assert_eq!(scene.published().len(), 1, "once");
         scene.is_clean();
+    }
+}
+
+#[test]
+fn call_that_comes_again_has_the_lease_count_anew() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let held = hold(side, "A:1", 1);
+        scene.take(&held);
+        scene.expire(&held.level(1), 5_000);
+        scene.expire("k", 5_000);
+        scene.take(&held);
+        scene.is_near(&held.level(1), LEASE);
+        scene.is_near("k", LEASE);
+        scene.expire(&held.level(1), 2 * LEASE);
+        scene.take(&held);
+        scene.is_near(&held.level(1), 2 * LEASE);
+        assert_eq!(scene.release(&held, 0), answer("released", [1]));
     }
 }
 
@@ -1124,4 +1185,126 @@ fn lock_whose_server_forgot_it_is_taken_anew() {
     assert_eq!(scene.check(&[&read, &write]), [0, 1]);
     assert_eq!(scene.release(&read, 0), answer("absent", []));
     assert_eq!(scene.release(&write, 0), answer("released", [1]));
+}
+
+#[test]
+fn readers_that_ask_together_are_answered_one_by_one() {
+    let mut scene = Scene::new();
+    let (one, two) = (reader("A:1", 1), reader("A:2", 2).lease(60_000));
+    let other = reader("job", 3);
+    let three = [&one, &two, &other];
+    for _ in 0..2 {
+        assert_eq!(
+            scene.read_together(&three),
+            vec![answer("granted", [1]); 3],
+            "a script that runs again adds nothing"
+        );
+        let all = [("mode", "read"), ("A:1", "1"), ("A:2", "1"), ("job", "1")];
+        assert_eq!(scene.hash(), fields(all));
+        scene.is_near("k", 60_000);
+        scene.is_near(&one.level(1), LEASE);
+        scene.is_near(&two.level(1), 60_000);
+    }
+    let again = [reader("job", 4), reader("A:1", 1), reader("job", 5)];
+    assert_eq!(
+        scene.read_together(&[&again[0], &again[1], &again[2]]),
+        [2, 1, 3].map(|levels| answer("granted", [levels])),
+        "each of an owner's holds has a level"
+    );
+    let gone = reader("A:1", 9);
+    assert_eq!(
+        scene.release_together(&[&other, &gone, &again[2], &two], 0),
+        [
+            answer("kept", [2]),
+            answer("absent", []),
+            answer("kept", [1]),
+            answer("kept", [0]),
+        ]
+    );
+    assert_eq!(
+        scene.text(&again[0].level(1)),
+        Some(again[0].number.clone())
+    );
+    scene.is_near("k", LEASE);
+    assert_eq!(scene.published(), [""; 0]);
+    assert_eq!(
+        scene.release_together(&[&again[0], &one], 0),
+        [answer("kept", [0]), answer("released", [1])]
+    );
+    assert_eq!(scene.published(), ["0"], "told once");
+    scene.is_clean();
+}
+
+#[test]
+fn of_readers_that_ask_together_each_has_its_place_and_the_first_the_mark() {
+    let mut scene = Scene::new();
+    let holder = reader("A:9", 9);
+    scene.take(&holder);
+    let (_, write) = scene.is_refused(&writer("A:8", 8).waited(10_000).waits());
+    let came_before = reader("A:1", 1).waited(60_000).waits();
+    let (late, later) = (reader("A:2", 2).waited(1).waits(), reader("A:3", 3).waits());
+    let heedless = reader("A:4", 4);
+    let answers = scene.read_together(&[&came_before, &later, &late, &heedless]);
+    let tags: Vec<&str> = answers.iter().map(|(tag, _)| tag.as_str()).collect();
+    assert_eq!(tags, ["granted", "busy", "busy", "busy"]);
+    let marked: Vec<i64> = answers[1..].iter().map(|(_, numbers)| numbers[2]).collect();
+    assert_eq!(marked, [0, 1, 0]);
+    let came = answers[2].1[1];
+    assert_eq!(answers[1].1[1], came + 1_000, "by one clock");
+    let mark = |came: i64, hold: &Hold| Some(format!("{came}:{}", hold.number));
+    assert_eq!(scene.text(READER_MARK), mark(came, &late));
+
+    assert_eq!(scene.release(&write, 0), answer("absent", []));
+    let place = |hold: &Hold, came: i64| Hold {
+        came,
+        ..hold.clone()
+    };
+    let both = [place(&later, came + 1_000), place(&late, came)];
+    assert_eq!(
+        scene.read_together(&[&both[0], &both[1]]),
+        vec![answer("granted", [1]); 2]
+    );
+    assert_eq!(scene.text(READER_MARK), None, "its mark goes with the wait");
+}
+
+#[test]
+fn of_calls_that_came_together_the_mark_stays_with_the_one_that_has_it() {
+    let mut scene = Scene::new();
+    scene.take(&writer("A:9", 9));
+    let (_, first) = scene.is_refused(&reader("A:1", 1).waits());
+    let twin = Hold {
+        came: first.came,
+        ..reader("A:2", 2).waits()
+    };
+    scene.redis.command(&["PEXPIRE", READER_MARK, "300"]);
+    let answers = scene.read_together(&[&twin, &first]);
+    assert_eq!((answers[0].1[2], answers[1].1[2]), (0, 1));
+    scene.is_near(READER_MARK, MARK);
+}
+
+#[test]
+fn error_in_one_of_several_calls_changes_nothing_for_any() {
+    let mut scene = Scene::new();
+    let (one, two) = (reader("A:1", 1), reader("A:2", 2));
+    scene.take(&two);
+    scene.redis.command(&["DEL", &two.level(1)]);
+    scene.redis.command(&["RPUSH", &two.level(1), "x"]);
+    let fresh = reader("A:3", 3);
+    let before = scene.dump();
+    let asked = scene.send("read_acquire", &ENTRY_KEYS, &read_args(&[&fresh, &two]));
+    assert!(matches!(asked, Reply::Error(_)), "{asked:?}");
+    assert_eq!(scene.dump(), before);
+    scene.take(&one);
+    let before = scene.dump();
+    let args = release_args(&[&one, &two], 0);
+    let released = scene.send("rw_release", &release_keys(&one), &args);
+    assert!(matches!(released, Reply::Error(_)), "{released:?}");
+    assert_eq!(scene.dump(), before);
+    scene.redis.command(&["DEL", READER_MARK]);
+    scene.redis.command(&["RPUSH", READER_MARK, "x"]);
+    let args = release_args(&[&one, &fresh], 0);
+    let released = scene.send("rw_release", &release_keys(&one), &args);
+    assert!(matches!(released, Reply::Error(_)), "{released:?}");
+    // The list is no level of anybody.
+    assert_eq!(scene.release(&one, 0), answer("released", [1]));
 }

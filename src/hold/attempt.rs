@@ -23,6 +23,7 @@ use crate::protocol::wait::Alarm;
 use crate::session::Queue;
 use crate::session::backend::Answer;
 use crate::session::baton::{Baton, Owed, Settled};
+use crate::session::convoy::Reading;
 use crate::session::grants::Expected;
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::{Asking, Heed};
@@ -128,14 +129,10 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
-        let hold = self.hold.clone();
-        let call = hold
-            .key
-            .acquire(1, self.order.term.lease(), take, self.place);
-        let mut answer = self.run(&call).await?;
+        let mut answer = self.ask(take).await?;
         let mut acquired = Acquired::decode(&answer.reply)?;
         if acquired == Acquired::Upgrade && self.other_side_settles().await {
-            answer = self.run(&call).await?;
+            answer = self.ask(take).await?;
             acquired = Acquired::decode(&answer.reply)?;
         }
         match acquired {
@@ -347,6 +344,39 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
+    }
+
+    async fn ask(&mut self, take: Take) -> Result<Answer, Error> {
+        let lease = self.order.term.lease();
+        if self.order.kind.is_shared() {
+            return self.ask_beside_others(lease).await;
+        }
+        let hold = self.hold.clone();
+        self.run(&hold.key.acquire(1, lease, take, self.place))
+            .await
+    }
+
+    /// Asks together with others of this process that want to read.
+    async fn ask_beside_others(&mut self, lease: LeaseTime) -> Result<Answer, Error> {
+        let reading = Reading {
+            hold: self.begin(),
+            lease,
+            place: self.place,
+        };
+        // Those that found the lock busy are woken together.
+        let crowd = self.place.is_some_and(|place| place.came > 0);
+        let anchor = &self.order.anchor;
+        let readings = &self.queue.readings;
+        let asked = readings.run(reading, crowd, &anchor.backend, self.budget);
+        let answered = asked.await.or_else(|error| {
+            anchor.ensure_open()?;
+            Err(error)
+        });
+        match &answered {
+            Ok(answer) => self.in_doubt |= answer.repeated,
+            Err(error) => self.failed(error),
+        }
+        answered
     }
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {

@@ -19,7 +19,30 @@ pub(crate) fn read<'a>(
     lease: LeaseTime,
     waits: Option<Place>,
 ) -> Call<'a> {
-    enter(key, sides, &script::READ_ACQUIRE, share, lease, waits)
+    let keys = vec![
+        &**key.name.key(),
+        &*sides.stem,
+        &*sides.writer,
+        &*sides.reader,
+    ];
+    let mut args = Vec::with_capacity(7);
+    args.push(sides.prefer.into());
+    let mut call = Call::begun(&script::READ_ACQUIRE, keys, args);
+    read_too(&mut call, key, share, lease, waits);
+    call
+}
+
+/// Has a call that reads do so for another owner of the same lock too.
+pub(crate) fn read_too<'a>(
+    call: &mut Call<'a>,
+    key: &'a HoldKey,
+    share: u32,
+    lease: LeaseTime,
+    waits: Option<Place>,
+) {
+    call.args.extend([key.field(), key.number()].map(Arg::Text));
+    let [came, mark] = place(waits);
+    call.args.extend([share.into(), lease.into(), came, mark]);
 }
 
 pub(crate) fn write<'a>(
@@ -30,36 +53,25 @@ pub(crate) fn write<'a>(
     take: Take,
     waits: Option<Place>,
 ) -> Call<'a> {
-    let mut call = enter(key, sides, &script::WRITE_ACQUIRE, share, lease, waits);
+    let [came, mark] = place(waits);
     // A numbered owner is this client's alone: whoever else bears its number is a copy of this process.
-    call.args.push(Arg::Text(match take {
+    let entry = Arg::Text(match take {
         Take::JoinOnly => "join",
         _ if key.is_named() => "share",
         Take::Free | Take::Stand { .. } => "take",
-    }));
+    });
+    let prefer = sides.prefer.into();
+    let rest = [share.into(), lease.into(), prefer, came, mark, entry];
+    let mut call = call(key, sides, &script::WRITE_ACQUIRE, rest);
+    call.keys.extend([&*sides.writer, &*sides.reader]);
     call
 }
 
-fn enter<'a>(
-    key: &'a HoldKey,
-    sides: &'a ReadWrite,
-    script: &'static Script,
-    share: u32,
-    lease: LeaseTime,
-    waits: Option<Place>,
-) -> Call<'a> {
-    let mark = waits.map_or(0, |_| MARK.as_millis() as i64);
+/// When a call came, and how long its mark lasts.
+fn place<'a>(waits: Option<Place>) -> [Arg<'a>; 2] {
     let came = waits.map_or(0, |place| place.came);
-    let rest = [
-        share.into(),
-        lease.into(),
-        sides.prefer.into(),
-        Arg::Number(came),
-        Arg::Number(mark),
-    ];
-    let mut call = call(key, sides, script, rest);
-    call.keys.extend([&*sides.writer, &*sides.reader]);
-    call
+    let mark = waits.map_or(0, |_| MARK.as_millis() as i64);
+    [came, mark].map(Arg::Number)
 }
 
 pub(crate) fn reenter<'a>(
@@ -77,16 +89,23 @@ pub(crate) fn reenter<'a>(
 }
 
 pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) -> Call<'a> {
-    let message = Arg::Number(message(&key.kind));
-    let rest = [share.into(), message, Arg::Publish];
-    let mut call = call(key, sides, &script::RW_RELEASE, rest);
-    call.keys = vec![
+    let keys = vec![
         &**key.name.key(),
         &**key.name.channel(),
         &*sides.stem,
         &**key.line(),
     ];
+    let mut args = Vec::with_capacity(5);
+    args.extend([Arg::Number(message(&key.kind)), Arg::Publish]);
+    let mut call = Call::begun(&script::RW_RELEASE, keys, args);
+    release_too(&mut call, key, share);
     call
+}
+
+/// Has a release bring down another hold of the same side too.
+pub(crate) fn release_too<'a>(call: &mut Call<'a>, key: &'a HoldKey, share: u32) {
+    call.args.extend([key.field(), key.number()].map(Arg::Text));
+    call.args.push(share.into());
 }
 
 pub(crate) fn adopt<'a>(
@@ -235,6 +254,27 @@ mod tests {
         for (waits, expected) in [(None, [0, 0]), (Some(place), [7, 1_000])] {
             let call = key.acquire(1, lease, Take::Free, waits);
             assert_eq!(call.args[5..], expected.map(Arg::Number));
+        }
+    }
+
+    #[test]
+    fn calls_of_several_owners_have_the_keys_of_one_and_the_arity_of_many() {
+        let (name, sides) = sides();
+        let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
+        let kind = Kind::Read(sides.clone());
+        let [one, two] =
+            [1, 2].map(|n| HoldKey::new(name.clone(), kind.clone(), "c", &Owner::unique(), n));
+        let mut calls = [read(&one, &sides, 1, lease, None), release(&one, &sides, 0)];
+        let keys = calls.clone().map(|call| call.keys);
+        read_too(&mut calls[0], &two, 1, lease, None);
+        release_too(&mut calls[1], &two, 0);
+        for (call, keys) in calls.into_iter().zip(keys) {
+            assert_eq!(call.keys, keys);
+            for key in [&one, &two] {
+                let number = Arg::Text(key.number());
+                assert_eq!(call.args.iter().filter(|arg| **arg == number).count(), 1);
+            }
+            drop(Call::new(call.script, call.keys, call.args));
         }
     }
 

@@ -52,6 +52,19 @@ impl Reply {
         items.iter().map(stands).collect()
     }
 
+    /// The first of several answers, and so many others.
+    pub(crate) fn split(self, others: usize) -> Result<(Self, Vec<Self>), Error> {
+        let unexpected = self.unexpected();
+        let Self::List(items) = self else {
+            return Err(unexpected);
+        };
+        let mut items = items.into_iter();
+        match items.next() {
+            Some(first) if items.len() == others => Ok((first, items.collect())),
+            _ => Err(unexpected),
+        }
+    }
+
     pub(crate) fn unexpected(&self) -> Error {
         let message =
             format!("the server gave an answer that no script of this crate gives: {self:?}");
@@ -62,6 +75,22 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_to_several_calls_are_as_many_as_the_calls() {
+        let list = |items: &[i64]| Reply::List(items.iter().map(|n| Reply::Integer(*n)).collect());
+        let (first, rest) = list(&[1, 2]).split(1).unwrap();
+        assert_eq!((first, rest), (Reply::Integer(1), vec![Reply::Integer(2)]));
+        for (reply, others) in [
+            (Reply::Nil, 0),
+            (list(&[]), 0),
+            (list(&[1]), 1),
+            (list(&[1, 2]), 0),
+        ] {
+            let error = reply.split(others).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protocol);
+        }
+    }
 
     #[test]
     fn an_answer_of_the_wrong_shape_is_an_error_and_no_panic() {

@@ -30,6 +30,12 @@ enum Arity {
         keys: usize,
         args: usize,
     },
+    /// Any number of entries but none, with so many arguments for each behind the others.
+    PerEntry {
+        keys: usize,
+        args: usize,
+        each: usize,
+    },
 }
 
 impl Script {
@@ -80,10 +86,10 @@ scripts! {
     PLAIN_CHECK = "plain_check" Arity::PerKey { args: 1 };
     PLAIN_FORCE_RELEASE = "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
     PLAIN_INSPECT = "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
-    READ_ACQUIRE = "read_acquire" Arity::Fixed { keys: 4, args: 7 };
+    READ_ACQUIRE = "read_acquire" Arity::PerEntry { keys: 4, args: 1, each: 6 };
     WRITE_ACQUIRE = "write_acquire" Arity::Fixed { keys: 4, args: 8 };
     RW_REENTER = "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
-    RW_RELEASE = "rw_release" Arity::Fixed { keys: 4, args: 5 };
+    RW_RELEASE = "rw_release" Arity::PerEntry { keys: 4, args: 2, each: 3 };
     RW_ADOPT = "rw_adopt" Arity::Fixed { keys: 2, args: 6 };
     RW_EXTEND = "rw_extend" Arity::Fixed { keys: 2, args: 4 };
     RW_RENEW = "rw_renew" Arity::PerKey { args: 4 };
@@ -157,6 +163,13 @@ impl<'a> Call<'a> {
                 Arity::Fixed { keys: k, args: a } => (keys.len(), args.len()) == (k, a),
                 Arity::PerKey { args: a } => args.len() == keys.len() * a,
                 Arity::PerLock { keys: k, args: a } => args.len() * k == keys.len() * a,
+                Arity::PerEntry {
+                    keys: k,
+                    args: a,
+                    each,
+                } => {
+                    keys.len() == k && args.len() > a && (args.len() - a).is_multiple_of(each)
+                }
             },
             "{} called with {} keys and {} arguments",
             script.name,
@@ -212,12 +225,14 @@ mod tests {
             );
             return Arity::PerKey { args };
         }
-        let (keys, args) = (count("KEYS["), count("ARGV["));
-        let each =
+        let (keys, mut args) = (count("KEYS["), count("ARGV["));
+        let of_each =
             |what: &str, of: usize| (1..=of).all(|n| count(&format!("{what}[{n} of {of}] ")) == 1);
-        if each("KEYS", keys) && each("ARGV", args) {
+        if of_each("KEYS", keys) && of_each("ARGV", args) {
             return Arity::PerLock { keys, args };
         }
+        let each = (1..=args).find(|each| of_each("ARGV", *each));
+        args -= each.unwrap_or(0);
         assert!(
             (1..=keys).all(|n| count(&format!("KEYS[{n}] ")) == 1),
             "{}",
@@ -228,7 +243,10 @@ mod tests {
             "{}",
             script.name
         );
-        Arity::Fixed { keys, args }
+        match each {
+            Some(each) => Arity::PerEntry { keys, args, each },
+            None => Arity::Fixed { keys, args },
+        }
     }
 
     /// The answers that the header names.
@@ -237,7 +255,10 @@ mod tests {
             .iter()
             .filter_map(|line| line.strip_prefix("Returns "))
             .map(|line| {
-                let line = line.strip_prefix("for each key ").unwrap_or(line);
+                let line = line
+                    .strip_prefix("for each ")
+                    .and_then(|line| line.split_once(' '))
+                    .map_or(line, |(_, line)| line);
                 line.split([',', ':']).next().unwrap().to_owned()
             })
             .collect();
@@ -249,10 +270,16 @@ mod tests {
     fn given(script: &Script) -> Vec<String> {
         let mut answers: Vec<String> = Vec::new();
         for line in script.source.lines().filter(|line| !line.starts_with("--")) {
-            if let Some((_, rest)) = line.split_once("return {'") {
-                answers.push(rest.split('\'').next().unwrap().to_owned());
+            for (start, answer) in [("return", " {'"), ("answers[", "] = {'")] {
+                if let Some((_, rest)) = line.split_once(start)
+                    && let Some((_, rest)) = rest.split_once(answer)
+                {
+                    answers.push(rest.split('\'').next().unwrap().to_owned());
+                }
             }
-            if let Some((_, rest)) = line.split_once("answers[i] = ") {
+            if let Some((_, rest)) = line.split_once("answers[i] = ")
+                && !rest.starts_with('{')
+            {
                 answers.push(rest.to_owned());
             }
         }

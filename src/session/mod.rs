@@ -2,6 +2,7 @@
 
 pub(crate) mod backend;
 pub(crate) mod baton;
+pub(crate) mod convoy;
 pub(crate) mod grants;
 pub(crate) mod hold;
 pub(crate) mod hub;

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
+use super::backend::Answer;
+use super::convoy::{Convoy, GivingBack, Reading};
 use super::hold::Hold;
 use super::sync::{Mutex, MutexGuard, Notify, Semaphore};
 use crate::owner::Owner;
@@ -44,6 +46,10 @@ pub(crate) struct Queue<B> {
     pub(crate) freed: Notify,
     /// Tells everybody that a release is no longer on its way.
     settled: Notify,
+    /// Of one side of a read-write lock: those that ask to read, if this is the side,
+    pub(crate) readings: Convoy<Reading, Answer>,
+    /// and those that give back.
+    pub(crate) releases: Convoy<GivingBack, Answer>,
     state: Mutex<State<B>>,
 }
 
@@ -148,6 +154,8 @@ impl<B> Queue<B> {
             front: Semaphore::new(1),
             freed: Notify::new(),
             settled: Notify::new(),
+            readings: Convoy::default(),
+            releases: Convoy::default(),
             state: Mutex::new(State {
                 owners: HashMap::new(),
                 in_line: 0,
@@ -167,6 +175,11 @@ impl<B> Queue<B> {
             .hold
             .clone()
             .filter(|hold| hold.is_live())
+    }
+
+    /// Whether anybody here holds the lock, or asks for it.
+    pub(crate) fn is_crowded(&self) -> bool {
+        !self.lock().owners.is_empty()
     }
 
     /// Whether anybody here holds the lock and cares for it.
@@ -484,6 +497,10 @@ impl<B> Settling<B> {
     pub(crate) fn new(queue: QueueRef<B>, owner: Owner) -> Self {
         queue.lock().settling.push(owner.clone());
         Self { queue, owner }
+    }
+
+    pub(crate) fn queue(&self) -> &QueueRef<B> {
+        &self.queue
     }
 }
 

@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 
 use super::backend::{Answer, Backend};
 use super::baton::{Baton, Handover, Owed, Settled};
+use super::convoy::GivingBack;
 use super::grants::{Expected, Grants};
 use super::hold::{Hold, Release};
 use super::hub::Hub;
@@ -140,13 +141,22 @@ impl Reaper {
     }
 
     /// Brings the server's record of a hold to the levels that it has here.
-    async fn settle(&self, backend: &Backend, hold: &Hold) -> Result<Settled, Error> {
+    async fn settle(
+        &self,
+        backend: &Backend,
+        queue: &QueueRef,
+        hold: &Arc<Hold>,
+    ) -> Result<Settled, Error> {
         let _turn = hold.turn.lock().await;
         let Some(release) = self.release(hold) else {
             return Ok(Settled::Done);
         };
-        let call = hold.key.release(release.keep);
-        let answered = backend.run(&call, hold.timeout).await;
+        let answered = if hold.key.kind.sides().is_some() {
+            release_beside_others(backend, queue, hold, release.keep).await
+        } else {
+            let call = hold.key.release(release.keep);
+            backend.run(&call, hold.timeout).await
+        };
         let answer = answered.inspect_err(|error| release.failed(error))?;
         let released = Released::decode(&answer.reply)?;
         Ok(self.released(&release, released, &answer))
@@ -258,6 +268,25 @@ impl Releasing<'_> {
     }
 }
 
+/// Releases one side of a read-write lock together with others of this process.
+async fn release_beside_others(
+    backend: &Backend,
+    queue: &QueueRef,
+    hold: &Arc<Hold>,
+    keep: u32,
+) -> Result<Answer, Error> {
+    let giving_back = GivingBack {
+        hold: hold.clone(),
+        keep,
+    };
+    // The lock is not free by this one: it may as well wait for those that end with it.
+    let crowd = queue.is_crowded();
+    let releases = &queue.releases;
+    releases
+        .run(giving_back, crowd, backend, hold.timeout)
+        .await
+}
+
 /// What we may owe the server: to bring its record of a hold down to the levels that we count.
 ///
 /// It exists from before a request that could leave too much on the server is sent, until an answer shows that
@@ -299,8 +328,9 @@ impl Debt {
             return Ok(Settled::Done);
         };
         let settled = {
-            let _settling = Settling::new(queue, hold.owner.clone());
-            self.reaper.settle(backend, &hold).await?
+            let settling = Settling::new(queue, hold.owner.clone());
+            let queue = settling.queue();
+            self.reaper.settle(backend, queue, &hold).await?
         };
         self.owed = None;
         Ok(settled)
@@ -428,10 +458,11 @@ async fn settle(
 ) {
     let end = Moment::now().plus(hold.longest_lease().get());
     // Whoever waits for this release waits for one try: after that the server is the one to ask.
+    let queue = settling.queue().clone();
     let mut settling = Some(settling);
     let mut retry = Retry::until(end);
     loop {
-        let Err(error) = reaper.settle(&backend, &hold).await else {
+        let Err(error) = reaper.settle(&backend, &queue, &hold).await else {
             return;
         };
         drop(settling.take());
