@@ -17,6 +17,8 @@
 //! - The same, where a holder may crash: [`ExpirableSemaphore`], from [`Client::expirable_semaphore`].
 //! - To wait until many processes have done their parts: [`Latch`], from [`Client::latch`].
 //!
+//! A whole function under a lock: the attribute [`locked`](attr.locked.html), with the feature `macros`.
+//!
 //! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
 //! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
 //! [`Lease::lost`]. What you get is a guard; dropping it releases the lock.
@@ -49,6 +51,8 @@
 //! channels that are subscribed to anew; `debug` for each acquisition, with its wait, in a span `acquire` with the
 //! lock and the owner. Names of locks and owners appear in them, passwords never.
 
+#[cfg(feature = "macros")]
+mod attribute;
 mod backoff;
 mod client;
 mod clock;
@@ -68,6 +72,11 @@ mod semaphore;
 mod session;
 mod vigil;
 
+#[cfg(feature = "macros")]
+pub use attribute::locked;
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub use attribute::private as __locked;
 pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, ErrorKind};

@@ -129,7 +129,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("semaphore::verbs", "semaphore::pool"),
         ("semaphore::*", "semaphore::pool semaphore::verbs"),
     ],
-    &[("client", ""), ("lib", "*")],
+    &[("client", ""), ("attribute", ""), ("lib", "*")],
 ];
 
 /// What may stand only in the sources named beside it, each the beginning of a path.

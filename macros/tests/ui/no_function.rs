@@ -1,0 +1,6 @@
+use redlatch::locked;
+
+#[locked(client = client, name = "order")]
+struct Order;
+
+fn main() {}
