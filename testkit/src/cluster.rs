@@ -15,6 +15,7 @@ const POLL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
+    builder: ServerBuilder,
 }
 
 /// A slot on its way from one server to another.
@@ -58,13 +59,35 @@ impl Cluster {
                 &["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string()],
             );
         }
-        let cluster = Self { nodes };
-        let end = Instant::now() + READY_LIMIT;
-        while !cluster.nodes.iter().all(|node| cluster.is_ready(node)) {
-            assert!(Instant::now() < end, "the servers do not become a cluster");
-            thread::sleep(POLL);
-        }
+        let cluster = Self { nodes, builder };
+        wait_until("the servers are a cluster", || {
+            cluster.nodes.iter().all(|node| cluster.is_ready(node))
+        });
         cluster
+    }
+
+    /// A server that replicates this primary and takes its place when it is gone.
+    pub fn replica_of(&self, primary: &Server) -> Server {
+        let replica = self.builder.clone().start();
+        let mut connection = replica.connection();
+        let any = self.nodes[0].port().to_string();
+        done(&mut connection, &["CLUSTER", "MEET", "127.0.0.1", &any]);
+        let id = id(primary);
+        let linked = Reply::Text(b"connected".to_vec());
+        wait_until("the replica has heard of its primary", || {
+            let reply = connection.command(&["CLUSTER", "REPLICATE", &id]);
+            matches!(reply, Reply::Status(_))
+        });
+        wait_until("the replica replicates", || {
+            connection.command(&["ROLE"]).array().contains(&linked)
+        });
+        for node in &self.nodes {
+            wait_until("the others know the replica", || {
+                let rows = node.connection().command(&["CLUSTER", "SLAVES", &id]);
+                matches!(rows, Reply::Array(rows) if !rows.is_empty())
+            });
+        }
+        replica
     }
 
     /// The servers, in the order of their slots.
@@ -170,6 +193,14 @@ impl Move<'_> {
             let mut connection = node.connection();
             done(&mut connection, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
         }
+    }
+}
+
+fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let end = Instant::now() + READY_LIMIT;
+    while !ready() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        thread::sleep(POLL);
     }
 }
 

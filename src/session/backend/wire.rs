@@ -40,8 +40,11 @@ impl Wire {
         }
     }
 
-    /// Connects now, and tells if that fails.
+    /// Connects now, and tells if that fails; if it was used before it keeps connecting by itself.
     pub(super) async fn connect(&self) -> Result<(), Error> {
+        if self.kept.get().is_some() {
+            return Ok(());
+        }
         let connection = connected(&self.client).await.map_err(|error| {
             let text = format!("cannot connect: {}", error.details());
             Error::new(ErrorKind::Backend, text).caused_by(error)

@@ -1,0 +1,359 @@
+//! Locks in a cluster: three real servers, slots that move, servers that hang, die and are replaced.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "shared with other test files")]
+
+mod support;
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, ErrorKind, Owner, PubSub};
+use redlatch_testkit::{Cluster, Server};
+use support::probe::{kind, millis, secs, soon};
+use support::scene::patient;
+use support::{builder, eventually};
+
+/// For cases that leave it as it is.
+static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::start);
+
+/// A name whose slot is on this server.
+fn name_on(cluster: &Cluster, node: usize) -> String {
+    let port = cluster.nodes()[node].port();
+    let mut names = (0..).map(|number| format!("job-{number}"));
+    let name = names.find(|name| cluster.owner(name).0.port() == port);
+    name.expect("names have all slots")
+}
+
+async fn patient_client(cluster: &Cluster, pubsub: PubSub) -> Client {
+    let builder = patient(builder(cluster.url())).pubsub(pubsub);
+    builder.build().await.unwrap()
+}
+
+/// How many listen to a channel on this server.
+fn listeners(server: &Server, pubsub: PubSub, channel: &str) -> i64 {
+    let count = if pubsub == PubSub::Plain {
+        "NUMSUB"
+    } else {
+        "SHARDNUMSUB"
+    };
+    let answer = server.connection().command(&["PUBSUB", count, channel]);
+    answer.array()[1].int()
+}
+
+fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_are_woken_by_the_message_of_either_way() {
+    for pubsub in [PubSub::Auto, PubSub::Plain, PubSub::Sharded] {
+        let client = patient_client(&SHARED, pubsub).await;
+        let other = patient_client(&SHARED, pubsub).await;
+        for node in 0..3 {
+            let name = format!("{pubsub:?}{}", name_on(&SHARED, node));
+            let owner = SHARED.owner(&name).0;
+            let guard = client.lock(&name).lock().await.unwrap();
+            let lock = other.lock(&name);
+            let waiter = tokio::spawn(async move { lock.lock().await });
+            eventually("the waiter listens where Redisson publishes", async || {
+                listeners(owner, pubsub, &channel(&name)) == 1
+            })
+            .await;
+            guard.unlock().await.unwrap();
+            soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        }
+        client.close().await;
+        other.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_listens_the_other_way_hears_nothing() {
+    let sharded = patient_client(&SHARED, PubSub::Sharded).await;
+    let plain = patient_client(&SHARED, PubSub::Plain).await;
+    let guard = sharded.lock("mixed").lock().await.unwrap();
+    let lock = plain.lock("mixed");
+    let mut waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("the waiter listens", async || {
+        listeners(SHARED.owner("mixed").0, PubSub::Plain, &channel("mixed")) == 1
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    let early = tokio::time::timeout(millis(300), &mut waiter).await;
+    assert!(early.is_err(), "the setting has no effect");
+    waiter.abort();
+    sharded.close().await;
+    plain.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_with_braces_that_part_a_lock_are_refused_and_tags_are_heeded() {
+    let client = patient_client(&SHARED, PubSub::Auto).await;
+    for name in ["a{b", "{}x", "x}y", "{", "}", "a}b{"] {
+        let error = client.lock(name).try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}");
+        for error in [
+            kind(client.fair_lock(name).try_lock().await),
+            kind(client.read_write_lock(name).try_read().await),
+            kind(client.plain_lock(name).try_lock().await),
+        ] {
+            assert_eq!(error, ErrorKind::InvalidInput, "{name}");
+        }
+    }
+    let (first, second) = ("{tag}:1", "{tag}:2");
+    assert_eq!(SHARED.slot(first), SHARED.slot(second));
+    for name in [first, second, "a{tag}b", "{tag}{other}", "x}y{tag}"] {
+        let fair = client.fair_lock(name).lock().await.unwrap();
+        fair.unlock().await.unwrap();
+        let lock = client.fenced_lock(name);
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        let lock = client.read_write_lock(name);
+        lock.write().await.unwrap().unlock().await.unwrap();
+        assert!(!client.lock(name).is_locked().await.unwrap());
+    }
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_are_connected_to_when_they_are_needed_and_one_that_answers_suffices() {
+    let cluster = Cluster::start();
+    let [first, second, third] = cluster.nodes() else {
+        panic!("three servers");
+    };
+    let connections = |server: &Server| {
+        let list = server.connection().command(&["CLIENT", "LIST"]).text();
+        // Less the one that asks.
+        list.lines().count() - 1
+    };
+    let url = format!(
+        "redis-cluster://127.0.0.1:1?node=127.0.0.1:{}",
+        second.port()
+    );
+    let client = Client::connect(url).await.unwrap();
+    assert_eq!([first, second, third].map(connections), [0, 1, 0]);
+    let lock = client.lock(name_on(&cluster, 2));
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!([first, second, third].map(connections), [0, 1, 1]);
+
+    let single = Client::connect(first.url()).await.unwrap();
+    let error = single.lock(name_on(&cluster, 2)).try_lock().await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("redis-cluster://"), "{error}");
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_goes_with_its_slot() {
+    let cluster = Cluster::start();
+    let lease = secs(2);
+    let client = builder(cluster.url())
+        .watchdog_lease(lease)
+        .build()
+        .await
+        .unwrap();
+    let lock = client.fenced_lock("job");
+    let guard = lock.lock().await.unwrap();
+    let other = client.fair_lock("{job}").lock().await.unwrap();
+    let (from, to) = cluster.owner("job");
+    cluster.move_slot(cluster.slot("job"), from, to);
+    let end = Instant::now() + lease * 2;
+    while Instant::now() < end {
+        assert!(!guard.is_lost() && !other.is_lost());
+        assert!(to.connection().exists("job"));
+        tokio::time::sleep(millis(20)).await;
+    }
+    guard.verify().await.unwrap();
+    guard.reenter().await.unwrap().unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+    other.unlock().await.unwrap();
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    assert!(!to.connection().exists("job"));
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_whose_slot_moves_is_woken_by_the_message_there() {
+    let cluster = Cluster::start();
+    for pubsub in [PubSub::Sharded, PubSub::Plain] {
+        let holder = patient_client(&cluster, pubsub).await;
+        let client = patient_client(&cluster, pubsub).await;
+        let guard = holder.lock("job").lock().await.unwrap();
+        let fair = holder.fair_lock("{job}:fair").lock().await.unwrap();
+        let written = holder.read_write_lock("{job}:rw").write().await.unwrap();
+        let (from, to) = cluster.owner("job");
+        let lock = client.lock("job");
+        let fair_lock = client.fair_lock("{job}:fair");
+        let read_write = client.read_write_lock("{job}:rw");
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        let in_queue = tokio::spawn(async move { fair_lock.lock().await });
+        let reader = tokio::spawn(async move { read_write.read().await });
+        eventually("the waiter listens", async || {
+            listeners(from, pubsub, &channel("job")) == 1
+        })
+        .await;
+        cluster.move_slot(cluster.slot("job"), from, to);
+        eventually("it listens where the slot is", async || {
+            listeners(to, pubsub, &channel("job")) == 1
+        })
+        .await;
+        assert_eq!(listeners(from, PubSub::Sharded, &channel("job")), 0);
+        // Leases and parks are a minute long.
+        guard.unlock().await.unwrap();
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        fair.unlock().await.unwrap();
+        let next = soon(in_queue).await.unwrap().unwrap();
+        next.unlock().await.unwrap();
+        written.unlock().await.unwrap();
+        soon(reader).await.unwrap().unwrap().unlock().await.unwrap();
+        eventually("the old server is left", async || {
+            listeners(from, PubSub::Plain, &channel("job")) == 0
+        })
+        .await;
+        holder.close().await;
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_that_is_half_moved_is_followed() {
+    let cluster = Cluster::start();
+    let client = patient_client(&cluster, PubSub::Auto).await;
+    let stays = client.lock("{job}:stays").lock().await.unwrap();
+    let (from, to) = cluster.owner("job");
+    let begun = cluster.begin_move(cluster.slot("job"), from, to);
+
+    // What is not there is asked for at the new server: ASK.
+    let lock = client.lock("{job}:new");
+    let new = soon(lock.lock()).await.unwrap();
+    let other = lock.owned_by(&Owner::unique());
+    assert!(other.try_lock().await.unwrap().is_none());
+    new.verify().await.unwrap();
+    stays.verify().await.unwrap();
+    assert!(new.remaining() > secs(50));
+
+    // A release is about a channel too, which is nowhere: TRYAGAIN, until the move is done.
+    let released = tokio::spawn(async move {
+        new.unlock().await?;
+        stays.unlock().await
+    });
+    tokio::time::sleep(millis(100)).await;
+    assert!(!released.is_finished());
+    begun.keys(usize::MAX);
+    begun.finish();
+    soon(released).await.unwrap().unwrap();
+    assert_eq!(to.connection().keys(), [""; 0]);
+    client.close().await;
+}
+
+/// One server hangs, or dies, for two leases.
+async fn one_server_fails(fail: impl FnOnce(&Server)) {
+    let cluster = Cluster::start();
+    let lease = secs(2);
+    let client = patient_of(&cluster, lease).await;
+    let other = patient_of(&cluster, lease).await;
+    let names: Vec<String> = (0..3).map(|node| name_on(&cluster, node)).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(client.lock(name).lock().await.unwrap());
+    }
+    // A release to the one that fails holds nothing up.
+    let dropped = client.lock(format!("{{{}}}:2", names[0]));
+    let dropped = dropped.lock().await.unwrap();
+    let waiting = |name: &str| {
+        let lock = other.lock(name);
+        tokio::spawn(async move { lock.try_lock_for(secs(30)).await })
+    };
+    let stuck = waiting(&names[0]);
+    let waiter = waiting(&names[1]);
+    eventually("the waiters listen", async || {
+        format!("{other:?}").contains("channels: 2")
+    })
+    .await;
+
+    fail(&cluster.nodes()[0]);
+    drop(dropped);
+    let failed = Instant::now();
+    let mut worst = Duration::ZERO;
+    let mut lost = None;
+    while failed.elapsed() < lease * 2 {
+        if guards[0].is_lost() {
+            lost.get_or_insert_with(|| failed.elapsed());
+        }
+        let started = Instant::now();
+        for guard in &guards[1..] {
+            assert!(!guard.is_lost(), "a hold on a server that is well");
+            guard.verify().await.unwrap();
+        }
+        let free = client.lock(format!("{{{}}}:free", names[2]));
+        free.lock().await.unwrap().unlock().await.unwrap();
+        worst = worst.max(started.elapsed());
+        tokio::time::sleep(millis(5)).await;
+    }
+    assert!(worst < millis(300), "{worst:?} for four calls");
+    assert!(lost.is_some_and(|after| after < lease), "{lost:?}");
+    soon(guards[0].lost()).await;
+    let released = Instant::now();
+    guards.remove(1).unlock().await.unwrap();
+    let next = soon(waiter).await.unwrap().unwrap();
+    next.expect("woken").unlock().await.unwrap();
+    assert!(released.elapsed() < millis(300), "{:?}", released.elapsed());
+    stuck.abort();
+    println!("worst of four calls: {worst:?}; lost after {lost:?}");
+}
+
+async fn patient_of(cluster: &Cluster, lease: Duration) -> Client {
+    let builder = builder(cluster.url()).watchdog_lease(lease);
+    builder.poll_cap(secs(60)).build().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_hangs_delays_no_other() {
+    one_server_fails(Server::freeze).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_is_killed_delays_no_other() {
+    one_server_fails(Server::kill).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_that_takes_over_is_found() {
+    let cluster = Cluster::start();
+    let name = name_on(&cluster, 0);
+    let primary = &cluster.nodes()[0];
+    let replica = cluster.replica_of(primary);
+    let client = patient_of(&cluster, secs(30)).await;
+    let kept = client.lock(&name).lock().await.unwrap();
+    let mut copy = replica.connection();
+    eventually("the hold is replicated", async || copy.keys() == [&*name]).await;
+    // From now on the replica lags behind.
+    let mut admin = primary.connection();
+    admin.command(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
+    admin.command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let gone = client.lock(format!("{{{name}}}:gone")).lease(secs(60));
+    let gone = gone.lock().await.unwrap();
+    let other = client.lock(&name).owned_by(&Owner::unique());
+    let waiter = tokio::spawn(async move { other.try_lock_for(secs(60)).await });
+    eventually("the waiter listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    primary.kill();
+    eventually("the replica is the primary", async || {
+        copy.command(&["ROLE"]).array()[0].text() == "master"
+    })
+    .await;
+    let promoted = Instant::now();
+    soon(gone.lost()).await;
+    assert!(promoted.elapsed() < secs(2), "{:?}", promoted.elapsed());
+    kept.verify().await.unwrap();
+    kept.unlock().await.unwrap();
+    let next = soon(waiter).await.unwrap().unwrap().expect("served");
+    next.unlock().await.unwrap();
+    client.close().await;
+}
