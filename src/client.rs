@@ -355,6 +355,26 @@ impl ClientBuilder {
         self
     }
 
+    /// The longest lease of a [`RedLock`](crate::RedLock) in the whole fleet, and so how long a server that may have
+    /// forgotten what it granted does not vote; 60 seconds if nothing is said. Longer leases are answered with
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) by a RedLock; other locks do not heed it.
+    ///
+    /// Give all clients of the fleet the same: a server rests for as long as the client that asks was told.
+    pub fn max_lease(mut self, longest: Duration) -> Self {
+        self.settings.max_lease = longest;
+        self
+    }
+
+    /// Says that this server loses nothing that it has answered: it writes each command to disk before it answers
+    /// (`appendfsync always`), and no replica ever takes its place. Of a [`RedLock`](crate::RedLock) it then votes at
+    /// once after a restart, if its data is there.
+    ///
+    /// Where this is not so, two owners may hold a RedLock after a restart.
+    pub fn durable(mut self) -> Self {
+        self.settings.durable = true;
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors

@@ -121,6 +121,11 @@ impl Error {
         self
     }
 
+    /// Whether it is the server's or the network's doing, and not the call's.
+    pub(crate) fn is_about_the_server(&self) -> bool {
+        matches!(self.kind, ErrorKind::Backend | ErrorKind::Timeout)
+    }
+
     pub(crate) fn is_passing(&self) -> bool {
         self.outlook != Outlook::Final
     }

@@ -10,6 +10,7 @@
 //! - The same beside processes that use redis-py's `Lock`, redsync or alike, or where scripts are not allowed:
 //!   [`PlainLock`], from [`Client::plain_lock`]. Its owner may not take it again.
 //! - Several of them at once, all or none: [`MultiLock`].
+//! - One on a majority of independent servers, so that it outlives the loss of the others: [`RedLock`].
 //!
 //! And without owners:
 //!
@@ -90,6 +91,7 @@ pub use lock::member::Member;
 pub use lock::multi::{MultiGuard, MultiLock};
 pub use lock::plain::PlainLock;
 pub use lock::read_write::{ReadLock, ReadWriteLock, WriteLock};
+pub use lock::red::{RedGuard, RedLock};
 pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
 pub use options::{Prefer, PubSub, ReleaseBy};

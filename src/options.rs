@@ -151,6 +151,9 @@ pub(crate) struct Settings {
     pub(crate) token_ttl: Option<Duration>,
     pub(crate) prefer: Prefer,
     pub(crate) pubsub: PubSub,
+    pub(crate) max_lease: Duration,
+    /// The server loses nothing that it has answered.
+    pub(crate) durable: bool,
 }
 
 impl Default for Settings {
@@ -165,6 +168,8 @@ impl Default for Settings {
             token_ttl: None,
             prefer: Prefer::Arrival,
             pubsub: PubSub::Auto,
+            max_lease: Duration::from_secs(60),
+            durable: false,
         }
     }
 }
@@ -195,6 +200,7 @@ impl Settings {
                 )));
             }
         }
+        LeaseTime::new(self.max_lease)?;
         match self.max_hold {
             Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(
                 "max_hold is at least {SHORTEST_LEASE:?}, not {given:?}"
@@ -274,6 +280,7 @@ mod tests {
         refuse(|s| s.poll_cap = Duration::ZERO);
         refuse(|s| s.max_hold = Some(Duration::ZERO));
         refuse(|s| s.token_ttl = Some(Duration::ZERO));
+        refuse(|s| s.max_lease = Duration::ZERO);
         refuse(|s| s.token_ttl = Some(Duration::from_secs(29)));
         refuse(|s| s.min_validity = Some(Duration::from_secs(30)));
         assert!(Settings::default().check().is_ok());

@@ -18,6 +18,7 @@ use crate::protocol::fair;
 use crate::protocol::hold_key::HoldKey;
 use crate::protocol::lock::Take;
 use crate::protocol::read_write::MARK;
+use crate::protocol::red::{self, Franchise, Polled};
 use crate::protocol::script::Call;
 use crate::protocol::wait::Alarm;
 use crate::session::Queue;
@@ -35,6 +36,16 @@ pub(crate) enum Attempted {
     Busy(Ttl),
     /// The lock was left to others.
     Yielded,
+}
+
+/// The answer of one of several servers to an attempt.
+pub(crate) enum Polling {
+    Voted(Attempted),
+    /// It may have forgotten votes; for so long it does not vote, and so long ago it was first asked since.
+    Resting {
+        left: Duration,
+        age: Duration,
+    },
 }
 
 /// One acquisition that has no hold yet, with the same hold number in all its tries.
@@ -135,8 +146,33 @@ impl<'a> Attempt<'a> {
             answer = self.ask(take).await?;
             acquired = Acquired::decode(&answer.reply)?;
         }
+        self.settle(acquired, answer.sent)
+    }
+
+    /// One attempt at a server whose vote counts only if it remembers its votes.
+    pub(crate) async fn poll(&mut self) -> Result<Polling, Error> {
+        let hold = self.hold.clone();
+        let Order { anchor, term, .. } = self.order;
+        let acquire = hold.key.acquire(1, term.lease(), Take::Free, None);
+        let franchise = Franchise {
+            longest: LeaseTime::new(anchor.settings.max_lease)?,
+            durable: anchor.settings.durable,
+        };
+        let mark = self.order.mark();
+        let answer = self.run(&red::guarded(acquire, &mark, franchise)).await?;
+        match Polled::decode(&answer.reply)? {
+            Polled::Voted(acquired) => self.settle(acquired, answer.sent).map(Polling::Voted),
+            Polled::Resting { left, age } => {
+                self.nothing_held();
+                Ok(Polling::Resting { left, age })
+            }
+        }
+    }
+
+    /// Goes on with what the server has answered to a request sent at `sent`.
+    fn settle(&mut self, acquired: Acquired, sent: Moment) -> Result<Attempted, Error> {
         match acquired {
-            Acquired::Granted { count, token } => self.go_on(answer.sent, count, token),
+            Acquired::Granted { count, token } => self.go_on(sent, count, token),
             Acquired::Busy(ttl) => {
                 self.nothing_held();
                 Ok(Attempted::Busy(ttl))

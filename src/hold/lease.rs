@@ -69,6 +69,11 @@ impl Lease {
         self.hold.remaining()
     }
 
+    /// The last moment at which the lease can be trusted if nothing more is heard from the server.
+    pub(crate) fn trusted_until(&self) -> Moment {
+        self.hold.lock().schedule.deadline()
+    }
+
     /// Who holds the lock.
     #[must_use]
     pub fn owner(&self) -> &Owner {

@@ -3,9 +3,11 @@
 pub(crate) mod acquire;
 pub(crate) mod attempt;
 pub(crate) mod batch;
+pub(crate) mod election;
 pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod in_queue;
 pub(crate) mod lease;
 pub(crate) mod level;
 pub(crate) mod order;
+pub(crate) mod seats;

@@ -1,5 +1,6 @@
 //! What is asked for: a lock, for an owner, on terms.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use crate::name::LockName;
 use crate::options::Term;
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
+use crate::protocol::red::MARK;
 use crate::protocol::wait::Alarm;
 use crate::session::hold::Hold;
 use crate::session::{Anchor, Queue};
@@ -127,6 +129,19 @@ impl Order {
     /// Says which lock of a set an error is about.
     pub(crate) fn blame(&self, error: Error) -> Error {
         error.about(self.name.key())
+    }
+
+    /// Where the server of this lock keeps its mark, which tells whether it votes on a lock over several.
+    pub(crate) fn mark(&self) -> Cow<'static, str> {
+        match self.anchor.backend.is_clustered() {
+            true => self.name.beside(MARK).into(),
+            false => MARK.into(),
+        }
+    }
+
+    /// How long one request for this lock may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.anchor.settings.timeout(self.term.lease())
     }
 
     /// How long the server may be silent before a wait without limit gives up.

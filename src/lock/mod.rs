@@ -7,6 +7,7 @@ pub(crate) mod member;
 pub(crate) mod multi;
 pub(crate) mod plain;
 pub(crate) mod read_write;
+pub(crate) mod red;
 pub(crate) mod reentrant;
 pub(crate) mod spin;
 mod verbs;

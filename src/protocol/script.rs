@@ -10,6 +10,9 @@ use crate::options::ReleaseBy;
 pub(crate) struct Script {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
+    /// Its file, behind that of a guard if it has one.
+    #[cfg(test)]
+    parts: &'static [&'static str],
     arity: Arity,
     hash: OnceLock<String>,
 }
@@ -47,10 +50,12 @@ impl Script {
 }
 
 macro_rules! scripts {
-    ($($id:ident = $name:literal $arity:expr;)*) => {
+    ($($id:ident = $($file:literal),+ $arity:expr;)*) => {
         $(pub(crate) static $id: Script = Script {
-            name: $name,
-            source: include_str!(concat!("../../lua/", $name, ".lua")),
+            name: concat!($($file, " "),+).trim_ascii_end(),
+            source: concat!($(include_str!(concat!("../../lua/", $file, ".lua"))),+),
+            #[cfg(test)]
+            parts: &[$(include_str!(concat!("../../lua/", $file, ".lua"))),+],
             arity: $arity,
             hash: OnceLock::new(),
         };)*
@@ -109,6 +114,10 @@ scripts! {
     PERMIT_RETURN = "permit_return" Arity::Fixed { keys: 4, args: 3 };
     PERMIT_EXTEND = "permit_extend" Arity::Fixed { keys: 1, args: 2 };
     PERMIT_COUNT = "permit_count" Arity::Fixed { keys: 3, args: 1 };
+    RED_ACQUIRE = "red_guard", "lock_acquire" Arity::Fixed { keys: 2, args: 8 };
+    RED_PLAIN_ACQUIRE = "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 5 };
+    RED_MARK = "red_mark" Arity::Fixed { keys: 1, args: 0 };
+    RED_BEGIN = "red_begin" Arity::Fixed { keys: 1, args: 2 };
 }
 
 /// An argument of a script.
@@ -201,16 +210,12 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{answer, batch, counted, reply};
+    use crate::protocol::{answer, batch, counted, red, reply};
 
-    /// The lines of a script's header, without the dashes.
+    /// The lines of a script's header, and of its guard's, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
-        script
-            .source
-            .lines()
-            .map_while(|line| line.strip_prefix("--"))
-            .map(str::trim)
-            .collect()
+        let lines = |part: &&'static str| part.lines().map_while(|line| line.strip_prefix("--"));
+        script.parts.iter().flat_map(lines).map(str::trim).collect()
     }
 
     fn declared(script: &Script) -> Arity {
@@ -233,16 +238,13 @@ mod tests {
         }
         let each = (1..=args).find(|each| of_each("ARGV", *each));
         args -= each.unwrap_or(0);
-        assert!(
-            (1..=keys).all(|n| count(&format!("KEYS[{n}] ")) == 1),
-            "{}",
-            script.name
-        );
-        assert!(
-            (1..=args).all(|n| count(&format!("ARGV[{n}] ")) == 1),
-            "{}",
-            script.name
-        );
+        for (what, all) in [("KEYS", keys), ("ARGV", args)] {
+            // A guard counts on from the script that it stands ahead of.
+            let guards = count(&format!("{what}[+"));
+            let own = (1..=all - guards).all(|n| count(&format!("{what}[{n}] ")) == 1);
+            let further = (1..=guards).all(|n| count(&format!("{what}[+{n}] ")) == 1);
+            assert!(own && further, "{}", script.name);
+        }
         match each {
             Some(each) => Arity::PerEntry { keys, args, each },
             None => Arity::Fixed { keys, args },
@@ -347,6 +349,10 @@ mod tests {
             (&PERMIT_RETURN, counted::Returned::LEASED_TAGS),
             (&PERMIT_EXTEND, answer::Extended::TAGS),
             (&PERMIT_COUNT, counted::Count::TAGS),
+            (&RED_ACQUIRE, red::Polled::TAGS),
+            (&RED_PLAIN_ACQUIRE, red::Polled::PLAIN_TAGS),
+            (&RED_MARK, red::Marked::TAGS),
+            (&RED_BEGIN, red::Begun::TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {
@@ -382,8 +388,13 @@ mod tests {
             })
             .collect();
         files.sort();
-        let mut names: Vec<String> = ALL.iter().map(|script| script.name.to_owned()).collect();
+        let mut names: Vec<String> = ALL
+            .iter()
+            .flat_map(|script| script.name.split(' '))
+            .map(str::to_owned)
+            .collect();
         names.sort();
+        names.dedup();
         assert_eq!(files, names);
     }
 }

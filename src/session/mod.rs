@@ -196,6 +196,11 @@ impl Session {
         }
     }
 
+    /// Runs a future on the client's own runtime, where it is dropped with it.
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(future));
+    }
+
     pub(crate) fn debt(&self, hold: &Arc<Hold>, queue: &Queue) -> Debt {
         Debt::new(hold.clone(), queue.clone(), &self.reaper)
     }

@@ -281,6 +281,11 @@ impl Backend {
         self.home(key)?.silence()
     }
 
+    /// Whether it is time that somebody who can do without a silent server asks it all the same.
+    pub(crate) fn is_to_be_tried(&self, key: &str) -> bool {
+        self.home(key).is_none_or(|node| node.is_to_be_tried())
+    }
+
     /// Whether a doubt is about a hold of this key.
     pub(crate) fn concerns(&self, doubt: &Doubt, key: &str) -> bool {
         match doubt {

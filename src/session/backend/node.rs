@@ -29,6 +29,8 @@ use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Call, Steps, Unscripted};
 
+/// How often a silent server is asked by those that can do without it.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How long a goodbye to the server may take.
 const GOODBYE: Duration = Duration::from_millis(500);
 
@@ -67,6 +69,8 @@ struct Health {
 #[derive(Debug)]
 struct Silence {
     since: Moment,
+    /// When somebody tried who could have done without.
+    tried: Moment,
     /// How the last one failed.
     error: Error,
 }
@@ -283,11 +287,11 @@ impl Node {
         budget: Duration,
         source: fred::error::Error,
     ) -> Error {
-        let since = self
+        let (since, tried) = self
             .health
             .lock()
             .as_ref()
-            .map_or(started, |silence| silence.since);
+            .map_or((started, started), |silence| (silence.since, silence.tried));
         let client = self.commands.client();
         let error = if client.is_connected() {
             if since.until(Moment::now()) >= client.perf_config().default_command_timeout {
@@ -306,6 +310,7 @@ impl Node {
         let error = error.unanswered().caused_by(source);
         *self.health.lock() = Some(Silence {
             since,
+            tried,
             error: error.clone(),
         });
         error
@@ -345,6 +350,19 @@ impl Node {
             .lock()
             .as_ref()
             .map(|silence| (silence.since, silence.error.clone()))
+    }
+
+    /// Whether it is time that somebody who can do without a silent server asks it all the same.
+    pub(super) fn is_to_be_tried(&self) -> bool {
+        let now = Moment::now();
+        match &mut *self.health.lock() {
+            Some(silence) if silence.tried.plus(TRY_AGAIN) > now => false,
+            Some(silence) => {
+                silence.tried = now;
+                true
+            }
+            None => true,
+        }
     }
 
     /// What this server knows of the cluster's slots; none if it is in no cluster.

@@ -1,0 +1,464 @@
+//! One acquisition over several servers: asks all at once, wins with a majority, and has every other outcome undone.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::{Instrument, debug, debug_span, info};
+
+use super::attempt::{Attempt, Attempted, Polling};
+use super::group::all;
+use super::order::Order;
+use super::seats::Seats;
+use crate::backoff::Backoff;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::options::Limit;
+use crate::protocol::answer::Ttl;
+use crate::protocol::quorum::{
+    Mark, Verdict, Vote, first_use, is_one_server_twice, majority, verdict,
+};
+use crate::protocol::red::{self, Begun, Marked};
+use crate::protocol::wait::{Alarm, Step, Wait};
+use crate::session::{Anchor, Queue};
+
+/// What is asked for of several servers.
+#[derive(Debug)]
+pub(crate) struct Election {
+    orders: Vec<Order>,
+}
+
+/// The future of one server's answer. It goes on behind the call's back once a majority has been found.
+type Ask<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// How a round ended.
+enum Round {
+    Won(Seats),
+    FirstUse,
+    /// Others have some of the servers, for so long at the most.
+    Outvoted(Ttl),
+    TooFew(Error),
+}
+
+impl Election {
+    /// Nothing is checked that the orders do not show by themselves.
+    pub(crate) fn new(orders: Vec<Order>) -> Self {
+        Self { orders }
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        self.orders[0].name.key()
+    }
+
+    /// Takes the lock on a majority of the servers. None if it was busy until the limit.
+    pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<Seats>, Error> {
+        let first = &self.orders[0];
+        let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.orders.len());
+        self.elect(limit).instrument(span).await
+    }
+
+    async fn elect(&self, limit: Limit) -> Result<Option<Seats>, Error> {
+        let first = &self.orders[0];
+        let alarm = Alarm::Pauses {
+            backoff: Backoff::exponential(),
+            cap: first.anchor.settings.poll_cap,
+        };
+        let mut wait = Wait::new(Moment::now(), limit, first.patience(), alarm);
+        first.anchor.ensure_open()?;
+        self.ensure_distinct().await?;
+        let line = self.line();
+        let mut front = None;
+        let mut too_few_since = None;
+        let mut begun = false;
+        loop {
+            if front.is_none() && !wait.is_single_attempt() && !self.is_held() {
+                let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
+                    return Ok(None);
+                };
+                let turn = tokio::time::timeout(at_most, line.front.acquire());
+                match first.anchor.unless_closed(turn).await? {
+                    Ok(permit) => front = permit.ok(),
+                    Err(_) => continue,
+                }
+            }
+            let freed = line.freed.notified();
+            let step = match self.round(&line, begun).await? {
+                Round::Won(seats) => {
+                    debug!(waited = ?wait.waited(Moment::now()), "acquired");
+                    return Ok(Some(seats));
+                }
+                Round::FirstUse => {
+                    begun = true;
+                    self.begin().await?;
+                    continue;
+                }
+                Round::Outvoted(ttl) => {
+                    too_few_since = None;
+                    wait.busy(Moment::now(), ttl, fastrand::f64())
+                }
+                Round::TooFew(error) => {
+                    let now = Moment::now();
+                    match wait.failed(now, Some(*too_few_since.get_or_insert(now))) {
+                        Step::GiveUp => return Err(error),
+                        step => step,
+                    }
+                }
+            };
+            let Step::Park(pause) = step else {
+                return Ok(None);
+            };
+            let woken = async {
+                tokio::select! {
+                    () = freed => {}
+                    () = sleep(pause) => {}
+                }
+            };
+            first.anchor.unless_closed(woken).await?;
+        }
+    }
+
+    /// Where the waiters of this process stand, so that they are not in each other's way on the servers.
+    fn line(&self) -> Queue {
+        let first = &self.orders[0];
+        let line = first.name.beside("redlatch_redlock_line").into();
+        first.anchor.queues.enter(&line)
+    }
+
+    /// Whether this owner has the lock: to take it again, it waits for nobody.
+    fn is_held(&self) -> bool {
+        let held = self.orders.iter().filter(|order| {
+            let queue = order.anchor.queues.find(order.name.key());
+            queue.is_some_and(|queue| order.own(&queue).is_some())
+        });
+        held.count() >= majority(self.orders.len())
+    }
+
+    /// Asks every server once, and has given back what was granted if it is no majority. A first use is `begun` once a
+    /// call.
+    async fn round(&self, line: &Queue, begun: bool) -> Result<Round, Error> {
+        let spared = self.silent();
+        let asks = self.orders.iter().zip(spared).map(|(order, spared)| {
+            let order = order.clone();
+            async move {
+                match spared {
+                    Some(error) => Err(error),
+                    None => ask(order).await,
+                }
+            }
+        });
+        let mut asked = Asked::new(self.orders.len(), asks);
+        let verdict = asked.decide(vote).await;
+        let until = match verdict {
+            Verdict::Won(until) => until,
+            Verdict::FirstUse if !begun => return Ok(Round::FirstUse),
+            Verdict::Outvoted => return Ok(Round::Outvoted(least(&asked))),
+            Verdict::FirstUse | Verdict::TooFew | Verdict::Open => {
+                return self.too_few(&asked).map(Round::TooFew);
+            }
+        };
+        let least = self.orders.iter().map(|order| order.min_validity).max();
+        if Moment::now().until(until) < least.unwrap_or_default() {
+            return Err(self.orders[0].too_late());
+        }
+        let seats = Seats::new(self.orders.len(), line.clone());
+        let mut late = Vec::new();
+        for (at, answer) in asked.answers.into_iter().enumerate() {
+            match answer {
+                Answer::Here(Ok(Polling::Voted(Attempted::Granted(guard)))) => {
+                    seats.join(at, guard);
+                }
+                Answer::Awaited(ask) => late.push((at, ask)),
+                Answer::Here(_) => {}
+            }
+        }
+        self.go_on(&seats, late);
+        Ok(Round::Won(seats))
+    }
+
+    /// For each server that is silent, why it is not asked: so nobody waits for it, nor is anything owed to it for each
+    /// round. All are asked if the others are no majority.
+    fn silent(&self) -> Vec<Option<Error>> {
+        let silence = |order: &Order| Some(order.anchor.backend.silence(order.name.key())?.1);
+        let mut silent: Vec<_> = self.orders.iter().map(silence).collect();
+        let speaking = silent.iter().filter(|silence| silence.is_none()).count();
+        if speaking < majority(self.orders.len()) {
+            silent.fill(None);
+        }
+        for (order, silence) in self.orders.iter().zip(&silent) {
+            let key = order.name.key();
+            if silence.is_some() && order.anchor.backend.is_to_be_tried(key) {
+                let order = order.clone();
+                // Its answer, whatever it is, ends the silence.
+                order.anchor.clone().spawn(async move {
+                    let look = order
+                        .anchor
+                        .run(&red::look(&order.mark()), order.timeout())
+                        .await;
+                    debug!(server = ?look.map(|answer| answer.reply), "a silent server was asked");
+                });
+            }
+        }
+        silent
+    }
+
+    /// Waits behind the call's back for those that have not answered, so that the guard has all that it can.
+    fn go_on(&self, seats: &Seats, late: Vec<(usize, Ask<Result<Polling, Error>>)>) {
+        if late.is_empty() {
+            return;
+        }
+        let seats = seats.visitor();
+        self.orders[0].anchor.spawn(async move {
+            let late = late.into_iter().map(|(at, ask)| {
+                let seats = seats.clone();
+                async move {
+                    if let Ok(Polling::Voted(Attempted::Granted(guard))) = ask.await {
+                        seats.join(at, guard);
+                    }
+                }
+            });
+            all(late).await;
+        });
+    }
+
+    /// Lets servers vote that were never asked before, if all of them say so.
+    async fn begin(&self) -> Result<(), Error> {
+        let looks = all(self.orders.iter().map(async |order| {
+            let answer = order
+                .anchor
+                .run(&red::look(&order.mark()), order.timeout())
+                .await?;
+            Marked::decode(&answer.reply)
+        }));
+        let mut marks: Vec<Mark> = Vec::with_capacity(self.orders.len());
+        for look in looks.await {
+            let Ok(Marked::Marked(mark)) = look else {
+                return Ok(());
+            };
+            marks.push(mark);
+        }
+        if is_one_server_twice(&marks) {
+            return Err(self.one_server());
+        }
+        let Some(fleet) = first_use(&marks) else {
+            return Ok(());
+        };
+        let fleet = &*fleet;
+        let begun = all(self.orders.iter().zip(&marks).map(async |(order, mark)| {
+            let place = order.mark();
+            let call = red::begin(&place, mark, fleet);
+            let answer = order.anchor.run(&call, order.timeout()).await?;
+            Begun::decode(&answer.reply)
+        }));
+        let begun = begun.await;
+        let joined = begun
+            .iter()
+            .filter(|begun| matches!(begun, Ok(Begun::Begun)));
+        info!(
+            fleet,
+            joined = joined.count(),
+            "the servers of this RedLock are used for the first time"
+        );
+        Ok(())
+    }
+
+    /// Refuses two members whose servers are one: its vote would count twice. What cannot be asked cannot vote either.
+    async fn ensure_distinct(&self) -> Result<(), Error> {
+        let servers = all(self
+            .orders
+            .iter()
+            .map(|order| order.anchor.server(order.name.key())))
+        .await;
+        for (at, server) in servers.iter().enumerate() {
+            let mut before = servers[..at].iter().flatten();
+            if server
+                .as_ref()
+                .is_ok_and(|server| before.any(|other| other == server))
+            {
+                return Err(self.one_server());
+            }
+        }
+        Ok(())
+    }
+
+    fn one_server(&self) -> Error {
+        let name = self.name();
+        Error::invalid(format!(
+            "two members of {name:?} lie on one server, whose vote would count twice"
+        ))
+    }
+
+    /// What kept a majority from voting.
+    fn too_few(&self, asked: &Asked<Result<Polling, Error>>) -> Result<Error, Error> {
+        let (mut yes, mut no, mut resting) = (0, 0, 0);
+        let mut rest = Duration::ZERO;
+        let mut errors: Vec<Error> = Vec::new();
+        for answer in asked.answers() {
+            match answer {
+                Ok(Polling::Voted(Attempted::Granted(_))) => yes += 1,
+                Ok(Polling::Voted(_)) => no += 1,
+                Ok(Polling::Resting { left, .. }) => {
+                    resting += 1;
+                    rest = rest.max(*left);
+                }
+                Err(error) => errors.push(error.clone()),
+            }
+        }
+        let (servers, name) = (self.orders.len(), self.name());
+        let most = majority(servers);
+        // What a majority of the servers would say to each of its members is no matter of how many answer.
+        let decisive = errors.iter().find(|error| {
+            let alike = errors.iter().filter(|other| other.kind() == error.kind());
+            !error.is_about_the_server() && alike.count() > servers - most
+        });
+        if let Some(error) = decisive {
+            return Err(error.clone());
+        }
+        let failed = errors.len();
+        let mut message = format!(
+            "{name:?} takes {most} of {servers} servers: {yes} granted it, {no} had it busy, {failed} failed or did \
+             not answer"
+        );
+        if resting > 0 {
+            message += &format!(
+                ", {resting} may have forgotten what they granted and rest for {rest:?} more at the most"
+            );
+        }
+        let error = Error::new(ErrorKind::Quorum, message).passing();
+        Ok(match errors.into_iter().next() {
+            Some(source) => error.caused_by(source),
+            None => error,
+        })
+    }
+}
+
+/// Refuses a lease that would outlast the rest of a server that forgot it.
+pub(crate) fn refuse_longer(order: &Order, lease: Duration) -> Result<(), Error> {
+    let longest = order.anchor.settings.max_lease;
+    if lease > longest {
+        return Err(Error::invalid(format!(
+            "a lease of {lease:?} is longer than max_lease, which is {longest:?}"
+        )));
+    }
+    Ok(())
+}
+
+/// Asks one server for its part.
+async fn ask(order: Order) -> Result<Polling, Error> {
+    order.anchor.ensure_open()?;
+    let queue = order.queue();
+    loop {
+        if let Some(hold) = order.own(&queue) {
+            if let Some(guard) = order.reenter(&queue, &hold).await? {
+                return Ok(Polling::Voted(Attempted::Granted(guard)));
+            }
+            continue;
+        }
+        let mut attempt = Attempt::new(&order, &queue);
+        let _asking = attempt.turn().await?;
+        if order.own(&queue).is_none() {
+            return attempt.poll().await;
+        }
+    }
+}
+
+fn vote(answer: &Result<Polling, Error>) -> Vote {
+    match answer {
+        Ok(Polling::Voted(Attempted::Granted(guard))) => Vote::Yes(guard.trusted_until()),
+        Ok(Polling::Voted(Attempted::Busy(_) | Attempted::Yielded)) => Vote::No,
+        Ok(Polling::Resting { age, .. }) => Vote::Abstained { age: *age },
+        Err(_) => Vote::Missing,
+    }
+}
+
+/// How long the first of those lasts that others have.
+fn least(asked: &Asked<Result<Polling, Error>>) -> Ttl {
+    let left = asked.answers().filter_map(|answer| match answer {
+        Ok(Polling::Voted(Attempted::Busy(ttl))) => ttl.left(),
+        _ => None,
+    });
+    left.min().map_or(Ttl::Never, Ttl::Ends)
+}
+
+enum Answer<T> {
+    Awaited(Ask<T>),
+    Here(T),
+}
+
+/// Questions to several servers, asked at once.
+pub(crate) struct Asked<T> {
+    /// Of how many a majority is wanted; those that are asked nothing say no.
+    servers: usize,
+    answers: Vec<Answer<T>>,
+}
+
+impl<T> Asked<T> {
+    pub(crate) fn new<F>(servers: usize, asks: impl Iterator<Item = F>) -> Self
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let answers = asks.map(|ask| Answer::Awaited(Box::pin(ask) as Ask<T>));
+        Self {
+            servers,
+            answers: answers.collect(),
+        }
+    }
+
+    /// Waits for answers until they decide.
+    pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Vote) -> Verdict {
+        poll_fn(|context| {
+            self.poll(context);
+            let said = self.answers.iter().map(|answer| match answer {
+                Answer::Here(answer) => vote(answer),
+                Answer::Awaited(_) => Vote::Awaited,
+            });
+            let mut votes: Vec<_> = said.collect();
+            votes.resize(self.servers, Vote::No);
+            match verdict(&votes) {
+                Verdict::Open => Poll::Pending,
+                decided => Poll::Ready(decided),
+            }
+        })
+        .await
+    }
+
+    /// The answers that are here.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = &T> {
+        self.answers.iter().filter_map(|answer| match answer {
+            Answer::Here(answer) => Some(answer),
+            Answer::Awaited(_) => None,
+        })
+    }
+
+    /// How many are not.
+    pub(crate) fn awaited(&self) -> usize {
+        self.answers.len() - self.answers().count()
+    }
+
+    /// Has what is not answered so far go on in the background.
+    pub(crate) fn go_on(self, client: &Anchor)
+    where
+        T: Send + 'static,
+    {
+        let late = self.answers.into_iter().filter_map(|answer| match answer {
+            Answer::Awaited(ask) => Some(ask),
+            Answer::Here(_) => None,
+        });
+        let late: Vec<_> = late.collect();
+        if !late.is_empty() {
+            client.spawn(async move { drop(all(late).await) });
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) {
+        for answer in &mut self.answers {
+            if let Answer::Awaited(ask) = answer
+                && let Poll::Ready(said) = ask.as_mut().poll(context)
+            {
+                *answer = Answer::Here(said);
+            }
+        }
+    }
+}

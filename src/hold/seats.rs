@@ -1,0 +1,180 @@
+//! The servers that a lock over several is held on: whether they are a majority, and until when.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::group::any;
+use super::guard::LockGuard;
+use super::lease::Lease;
+use crate::clock::Moment;
+use crate::protocol::quorum::trusted_until;
+use crate::session::Queue;
+
+/// What is held of a lock over several servers.
+///
+/// # Invariants
+///
+/// 1. Once there was no majority, there is none any more: whoever joins later does not bring it back, since others may
+///    have had the lock in between.
+/// 2. Once it was given back nobody joins: a grant that comes late is given back by being dropped.
+#[derive(Debug)]
+pub(crate) struct Seats(Arc<Shared>);
+
+/// A way in for those that come late, which keeps nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Visitor(Weak<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    servers: usize,
+    state: Mutex<State>,
+    joined: Notify,
+    /// Where the waiters of this process stand.
+    line: Queue,
+}
+
+#[derive(Debug)]
+struct State {
+    guards: Vec<Option<LockGuard>>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not yet handed out.
+    Open,
+    Held,
+    Lost,
+    GivenBack,
+}
+
+impl Seats {
+    pub(crate) fn new(servers: usize, line: Queue) -> Self {
+        let guards = (0..servers).map(|_| None).collect();
+        Self(Arc::new(Shared {
+            servers,
+            state: Mutex::new(State {
+                guards,
+                phase: Phase::Open,
+            }),
+            joined: Notify::new(),
+            line,
+        }))
+    }
+
+    pub(crate) fn join(&self, at: usize, guard: LockGuard) {
+        self.0.join(at, guard);
+    }
+
+    pub(crate) fn visitor(&self) -> Visitor {
+        // From here on it counts whether they are a majority.
+        self.0.lock().phase = Phase::Held;
+        Visitor(Arc::downgrade(&self.0))
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// How long a majority can be trusted; zero once it is lost.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.0.lock().remaining()
+    }
+
+    /// Waits until a majority can no longer be trusted.
+    pub(crate) async fn lost(&self) {
+        loop {
+            let joined = self.0.joined.notified();
+            tokio::pin!(joined);
+            joined.as_mut().enable();
+            if self.is_lost() {
+                return;
+            }
+            let leases = self.leases();
+            let standing = leases.iter().filter(|lease| !lease.is_lost());
+            tokio::select! {
+                () = any(standing.map(Lease::lost)) => {}
+                () = joined => {}
+            }
+        }
+    }
+
+    pub(crate) fn servers(&self) -> usize {
+        self.0.servers
+    }
+
+    /// What is held, server by server.
+    pub(crate) fn leases(&self) -> Vec<Lease> {
+        let state = self.0.lock();
+        let lease = |guard: &LockGuard| Lease::new(guard.order.clone(), guard.hold.clone());
+        state.guards.iter().flatten().map(lease).collect()
+    }
+
+    /// Takes out what is held, to give it back.
+    pub(crate) fn leave(&self) -> Vec<LockGuard> {
+        let mut state = self.0.lock();
+        state.phase = Phase::GivenBack;
+        state.guards.drain(..).flatten().collect()
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        drop(self.leave());
+        self.0.line.freed.notify_one();
+    }
+}
+
+impl Visitor {
+    pub(crate) fn join(&self, at: usize, guard: LockGuard) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.join(at, guard);
+        }
+    }
+}
+
+impl Shared {
+    fn join(&self, at: usize, guard: LockGuard) {
+        let mut state = self.lock();
+        let counts = match state.phase {
+            Phase::Open => true,
+            Phase::Held => !state.remaining().is_zero(),
+            Phase::Lost | Phase::GivenBack => false,
+        };
+        let refused = match state.guards.get_mut(at) {
+            Some(seat) if counts => seat.replace(guard),
+            _ => Some(guard),
+        };
+        drop(state);
+        // Not under the mutex: what a guard does when it is dropped is its own affair.
+        drop(refused);
+        self.joined.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remaining(&mut self) -> Duration {
+        let now = Moment::now();
+        let promises = self
+            .guards
+            .iter()
+            .flatten()
+            .filter(|guard| !guard.is_lost())
+            .map(|guard| guard.trusted_until());
+        let left = match self.phase {
+            Phase::Open | Phase::Held => trusted_until(promises, self.guards.len()),
+            Phase::Lost | Phase::GivenBack => None,
+        };
+        let left = left.map_or(Duration::ZERO, |until| now.until(until));
+        if left.is_zero() && self.phase == Phase::Held {
+            self.phase = Phase::Lost;
+        }
+        left
+    }
+}

@@ -1,0 +1,401 @@
+//! A lock that a majority of independent servers grants.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::member::{Member, Members};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::hold::election::{Asked, Election, refuse_longer};
+use crate::hold::guard::LockGuard;
+use crate::hold::lease::{Lease, run_until_lost};
+use crate::hold::order::Order;
+use crate::hold::seats::Seats;
+use crate::options::{Limit, ReleaseBy};
+use crate::owner::Owner;
+use crate::protocol::hold_key::Kind;
+use crate::protocol::quorum::{Verdict, Vote, majority};
+use crate::session::Anchor;
+
+/// One lock on several **independent** servers, held by whoever has a majority of them: it outlives the loss of the
+/// others. The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with
+/// the rule for restarts that this page leaves to the operator; Redisson's `RedissonRedLock`.
+///
+/// Made by [`new`](Self::new) from one lock a server, usually of one name, each of a client of its own. Three or five
+/// are usual: two of five may fail, one of three. Members are reentrant or plain; another kind is answered with
+/// [`InvalidInput`](ErrorKind::InvalidInput), and so are two members on one server.
+///
+/// # When to use it, and when another
+///
+/// When a lock must stay available while a server is down, and must not be granted twice by a failover. If a store can
+/// refuse what comes too late, a [`FencedLock`](crate::FencedLock) on one server, or on one with replicas, is simpler
+/// and protects more: **this lock has no token**, since no order of tokens holds over several servers. If it is enough
+/// that work is rarely done twice, a [`ReentrantLock`](crate::ReentrantLock) on one server will do.
+///
+/// # What it needs
+///
+/// - **Clocks that run alike.** A server whose clock jumps ahead during a lease gives its part away too early. 1 % and
+///   2 ms are allowed for.
+/// - **Holders that look.** A process that is paused does not see its lease end: check [`lost`](RedGuard::lost) or
+///   [`is_lost`](RedGuard::is_lost) before each effect, and know that a pause can come after the check.
+/// - **Servers that are independent**, and clients that all name the same ones.
+///
+/// Whether that may be relied upon is disputed: read Kleppmann,
+/// [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), and
+/// antirez, [Is Redlock safe?](http://antirez.com/news/101).
+///
+/// # Servers that forget
+///
+/// A server that lost its data would vote a second time. So each has a mark, the key `redlatch_redlock_mark`, with the
+/// run id of its process. Without it, as after an empty restart or a `FLUSHALL`, or if it is another process's, as after
+/// a restart with older data or when a replica has taken over, the server **rests**: it does not vote until
+/// [`max_lease`](crate::ClientBuilder::max_lease) has passed since it was first asked. Longer leases are
+/// [`InvalidInput`](ErrorKind::InvalidInput). [`durable`](crate::ClientBuilder::durable) spares a server that loses
+/// nothing its rest after a restart.
+///
+/// A fleet's first use does not wait, but takes an answer of every server: only if none has a mark do they all begin at
+/// once. That **all** servers restart empty within two seconds looks the same, and then the lock may be granted twice.
+/// A server that is added later, or put in the place of another, rests first. The user needs the command `INFO`. In a
+/// cluster, which is one member, each name has a mark of its own beside it, and a first use of its own.
+///
+/// # Waiting
+///
+/// Waiters of one process stand in one line, whose first asks all servers at once, after pauses of up to 128 ms, which
+/// chance makes uneven: callers of several processes that each had some of the servers part that way. There is no
+/// order between processes. Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer,
+/// or a sixth of the lease if that is shorter; a majority that answers at once is not held up by others that hang. They
+/// are asked on in the background, and join the guard when they grant their part.
+///
+/// # Lease and owner
+///
+/// Each member has the lease that it was given. What the guard promises is what a majority still promises, counted
+/// from before the requests were sent. Renewal and [`extend`](RedGuard::extend) count a server only if the lock was
+/// still ours there. The owner is one for all: the current task, or the one that [`owned_by`](Self::owned_by) or a
+/// member names. Of reentrant members the owner takes the lock again.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// # let more = [redlatch_testkit::Server::start(), redlatch_testkit::Server::start()];
+/// # let urls = [url.to_string(), more[0].url(), more[1].url()];
+/// use std::time::Duration;
+/// use redlatch::{Client, RedLock};
+///
+/// let mut members = Vec::new();
+/// for url in urls {
+///     members.push(Client::connect(url).await?.lock("report").lease(Duration::from_secs(10)));
+/// }
+/// let lock = RedLock::new(members);
+/// let Some(guard) = lock.try_lock_for(Duration::from_secs(2)).await? else {
+///     return Ok(()); // a majority is somebody else's
+/// };
+/// guard.run_until_lost(async { /* the work */ }).await?;
+/// guard.unlock().await?;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedLock(Members);
+
+impl RedLock {
+    /// The lock of these members, one a server. No I/O; what cannot work is answered by the verbs.
+    #[must_use]
+    pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
+        Self(Members::new(locks))
+    }
+
+    /// Acts for this owner in place of the current task.
+    #[must_use = "this makes a new lock and leaves the old one as it is"]
+    pub fn owned_by(self, owner: &Owner) -> Self {
+        Self(self.0.owned_by(owner))
+    }
+
+    /// Takes the lock, waiting for as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Quorum`](ErrorKind::Quorum) if for one watchdog lease no majority of the servers voted; it says how many
+    /// granted it, had it busy, were silent or rest. [`InvalidInput`](ErrorKind::InvalidInput) for members, leases or
+    /// owners that cannot work; [`LeaseLost`](ErrorKind::LeaseLost) if the majority came so late that too little of
+    /// the lease was left; what a majority of the servers answers alike, such as
+    /// [`WrongKind`](ErrorKind::WrongKind), as of one lock; [`Closed`](ErrorKind::Closed).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, what servers granted or may have granted is released in the background.
+    pub async fn lock(&self) -> Result<RedGuard, Error> {
+        for handle in self.0.handles() {
+            handle.ensure_endless()?;
+        }
+        match self.acquire(|| Limit::Never).await? {
+            Some(guard) => Ok(guard),
+            None => Err(Error::new(
+                ErrorKind::Timeout,
+                "a wait without limit came to its limit",
+            )),
+        }
+    }
+
+    /// Asks all servers once. None if others have some of a majority.
+    ///
+    /// Two callers that come at the same time may each get some of the servers, and both None.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), but [`Quorum`](ErrorKind::Quorum) at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
+        self.acquire(|| Limit::Once).await
+    }
+
+    /// Takes the lock, waiting at most so long. None if it was busy until then.
+    ///
+    /// Requests on their way at the end are waited for, so the call returns by its limit plus one
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), but [`Quorum`](ErrorKind::Quorum) when the limit is reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
+        self.acquire(|| Limit::within(wait)).await
+    }
+
+    async fn acquire(
+        &self,
+        limit: impl FnOnce() -> Limit + Send,
+    ) -> Result<Option<RedGuard>, Error> {
+        // Before the first await: the owner is who polls first.
+        let (owner, orders) = self.0.orders()?;
+        let client = self.0.anchor()?;
+        for order in &orders {
+            fits(order)?;
+        }
+        let acquire = async {
+            let election = Election::new(orders);
+            let seats = election.acquire(limit()).await?;
+            Ok(seats.map(|seats| RedGuard {
+                seats,
+                client: client.clone(),
+                name: election.name().clone(),
+                owner,
+            }))
+        };
+        client.within(Box::pin(acquire)).await
+    }
+}
+
+/// Refuses a member that cannot be one of several.
+fn fits(order: &Order) -> Result<(), Error> {
+    let title = order.kind.title();
+    match order.kind {
+        Kind::Reentrant | Kind::Plain(ReleaseBy::Auto | ReleaseBy::Script) => {}
+        Kind::Plain(ReleaseBy::Transaction) => {
+            return Err(Error::invalid(
+                "a member of a RedLock is taken by script; this plain lock goes by transaction only",
+            ));
+        }
+        _ => {
+            return Err(Error::invalid(format!(
+                "the members of a RedLock are reentrant or plain; {title} cannot be one"
+            )));
+        }
+    }
+    refuse_longer(order, order.term.lease().get())
+}
+
+/// A majority of the servers of a [`RedLock`], until the guard is unlocked or dropped.
+///
+/// Dropping the guard releases all of them in the background.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct RedGuard {
+    seats: Seats,
+    /// Of one of the members.
+    client: Arc<Anchor>,
+    name: Arc<str>,
+    owner: Owner,
+}
+
+impl RedGuard {
+    /// Gives the lock back on every server, and says whether a majority was still held. Returns when a majority has
+    /// confirmed it; the others are told in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if no majority was held any more; [`Quorum`](ErrorKind::Quorum) if too few
+    /// servers answered to tell. The release is tried again in the background, and the lock is free when its lease has
+    /// passed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, the release goes on in the background if the future is dropped.
+    pub async fn unlock(self) -> Result<(), Error> {
+        let unlock = async {
+            if self.is_lost() {
+                return Err(self.lost_error());
+            }
+            let guards = self.seats.leave();
+            let ask = |guard: LockGuard| async { guard.unlock().await.map(|()| Moment::NEVER) };
+            self.ask(guards.into_iter().map(ask), "released").await?;
+            Ok(())
+        };
+        self.client.within(Box::pin(unlock)).await
+    }
+
+    /// Resolves when no majority can be trusted any more: enough servers have said that the hold is gone, or have not
+    /// confirmed a renewal in time. Loss is final; see [`Lease::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost by dropping the future.
+    pub async fn lost(&self) {
+        self.seats.lost().await;
+    }
+
+    /// Whether no majority can be trusted any more; see [`Lease::is_lost`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.seats.is_lost()
+    }
+
+    /// How long a majority can still be trusted if nothing more is heard from the servers. Zero once it is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.seats.remaining()
+    }
+
+    /// Who holds the lock.
+    #[must_use]
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Gives the lock a new lease from now on, on every server where it is still held; see [`Lease::extend`]. It is
+    /// taken anew on none.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a lease below 50 ms or above
+    /// [`max_lease`](crate::ClientBuilder::max_lease); [`LeaseLost`](ErrorKind::LeaseLost) if no majority is held any
+    /// more; [`Quorum`](ErrorKind::Quorum) if too few servers answered, some of which may have set the new lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lease::extend`], on each server.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let extend = async {
+            let leases = self.standing()?;
+            for held in &leases {
+                refuse_longer(&held.order, lease)?;
+            }
+            let ask = |held: Lease| async move {
+                held.extend(lease).await?;
+                Ok(held.trusted_until())
+            };
+            let late = self.ask(leases.into_iter().map(ask), "extended").await?;
+            late.go_on(&self.client);
+            Ok(())
+        };
+        self.client.within(Box::pin(extend)).await
+    }
+
+    /// Asks the servers whether a majority of them still has this very hold; see [`Lease::verify`].
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if it does not; [`Quorum`](ErrorKind::Quorum) if too few answered.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is changed on the servers, whenever the future is dropped.
+    pub async fn verify(&self) -> Result<(), Error> {
+        let verify = async {
+            let ask = |held: Lease| async move {
+                held.verify().await?;
+                Ok(held.trusted_until())
+            };
+            self.ask(self.standing()?.into_iter().map(ask), "confirmed")
+                .await?;
+            Ok(())
+        };
+        self.client.within(Box::pin(verify)).await
+    }
+
+    /// Runs a future for as long as a majority can be trusted; see [`Lease::run_until_lost`].
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if it was lost before the future was done. The future is dropped then; its
+    /// work may be half done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future drops the one inside. The lock stays held.
+    pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        run_until_lost(future, self.lost(), || self.is_lost(), || self.lost_error()).await
+    }
+
+    fn standing(&self) -> Result<Vec<Lease>, Error> {
+        match self.is_lost() {
+            true => Err(self.lost_error()),
+            false => Ok(self.seats.leases()),
+        }
+    }
+
+    /// Asks all servers that have something of the lock, and wants a majority of all to do it. Gives back the
+    /// questions that are not answered so far.
+    async fn ask<F>(
+        &self,
+        asks: impl Iterator<Item = F>,
+        done: &str,
+    ) -> Result<Asked<Result<Moment, Error>>, Error>
+    where
+        F: Future<Output = Result<Moment, Error>> + Send + 'static,
+    {
+        let servers = self.seats.servers();
+        let mut asked = Asked::new(servers, asks);
+        let vote = |answer: &Result<Moment, Error>| match answer {
+            Ok(until) => Vote::Yes(*until),
+            Err(error) if error.kind() == ErrorKind::LeaseLost => Vote::No,
+            Err(_) => Vote::Missing,
+        };
+        if let Verdict::Won(_) = asked.decide(vote).await {
+            return Ok(asked);
+        }
+        let yes = asked.answers().filter(|answer| answer.is_ok()).count();
+        let errors = asked.answers().filter_map(|answer| answer.as_ref().err());
+        let failed: Vec<_> = errors
+            .filter(|error| error.kind() != ErrorKind::LeaseLost)
+            .collect();
+        if yes + failed.len() + asked.awaited() < majority(servers) {
+            return Err(self.lost_error());
+        }
+        let name = &self.name;
+        let error = Error::new(
+            ErrorKind::Quorum,
+            format!(
+                "{name:?} was {done} on {yes} of {servers} servers, which are too few; the others failed or did not answer"
+            ),
+        );
+        Err(match failed.first() {
+            Some(source) => error.caused_by(Error::clone(source)),
+            None => error,
+        })
+    }
+
+    fn lost_error(&self) -> Error {
+        let name = &self.name;
+        Error::lost(format!(
+            "{name:?} was lost on a majority of its servers; stop the work that it protected"
+        ))
+    }
+}

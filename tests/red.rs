@@ -1,0 +1,641 @@
+//! Locks over several servers: what a majority grants, and what none may.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "shared with other test files")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redlatch::{
+    Client, ClientBuilder, ErrorKind, Member, Owner, RedGuard, RedLock, ReentrantLock, ReleaseBy,
+};
+use redlatch_testkit::{Proxy, Server};
+use support::polls::Polls;
+use support::probe::{kind, millis, secs, soon};
+use support::{builder, eventually, eventually_idle, source};
+
+const NAME: &str = "job";
+const MARK: &str = "redlatch_redlock_mark";
+
+/// Independent servers.
+struct Fleet(Vec<Arc<Server>>);
+
+/// One process's clients of a fleet.
+struct Clients(Vec<Client>);
+
+impl Fleet {
+    fn start(servers: usize) -> Self {
+        Self::of((0..servers).map(|_| Server::start()))
+    }
+
+    fn of(servers: impl IntoIterator<Item = Server>) -> Self {
+        Self(servers.into_iter().map(Arc::new).collect())
+    }
+
+    async fn clients(&self) -> Clients {
+        self.clients_with(|builder| builder).await
+    }
+
+    async fn clients_with(&self, settings: impl Fn(ClientBuilder) -> ClientBuilder) -> Clients {
+        Clients::of(self.0.iter().map(|server| server.url()), settings).await
+    }
+
+    /// The servers where the lock is held.
+    fn held(&self, servers: impl IntoIterator<Item = usize>) -> usize {
+        let held = |at: &usize| self.0[*at].connection().exists(NAME);
+        servers.into_iter().filter(held).count()
+    }
+
+    async fn eventually_free(&self, servers: impl IntoIterator<Item = usize> + Clone) {
+        eventually("no server has the lock", async || {
+            self.held(servers.clone()) == 0
+        })
+        .await;
+    }
+
+    /// Nothing is left of anybody but the marks.
+    async fn nothing_left<const N: usize>(&self, all: [&Clients; N]) {
+        for client in all.iter().flat_map(|clients| &clients.0) {
+            eventually_idle(client).await;
+        }
+        for server in &self.0 {
+            let mut probe = server.connection();
+            eventually("only the mark is left", async || probe.keys() == [MARK]).await;
+            assert_eq!(probe.channels(), Vec::<String>::new());
+        }
+    }
+}
+
+impl Clients {
+    async fn of(
+        urls: impl IntoIterator<Item = String>,
+        settings: impl Fn(ClientBuilder) -> ClientBuilder,
+    ) -> Self {
+        let mut clients = Vec::new();
+        for url in urls {
+            clients.push(settings(builder(url)).build().await.unwrap());
+        }
+        Self(clients)
+    }
+
+    fn members(&self) -> Vec<ReentrantLock> {
+        self.0.iter().map(|client| client.lock(NAME)).collect()
+    }
+
+    /// The lock for somebody new.
+    fn lock(&self) -> RedLock {
+        RedLock::new(self.members()).owned_by(&Owner::unique())
+    }
+
+    fn leased(&self, lease: Duration) -> RedLock {
+        let members = self.members().into_iter();
+        RedLock::new(members.map(|member| member.lease(lease))).owned_by(&Owner::unique())
+    }
+
+    /// Waits until each of these has the lock: those that a guard did not wait for join it later.
+    async fn eventually_hold(&self, clients: impl IntoIterator<Item = usize> + Clone) {
+        let holds = |at: usize| format!("{:?}", self.0[at]).contains("holds: 1");
+        eventually("they hold it", async || {
+            clients.clone().into_iter().all(holds)
+        })
+        .await;
+    }
+
+    /// Has the servers used for the first time.
+    async fn settle(&self) {
+        self.lock().lock().await.unwrap().unlock().await.unwrap();
+    }
+}
+
+async fn taken(lock: &RedLock) -> RedGuard {
+    soon(lock.try_lock()).await.unwrap().expect("nobody has it")
+}
+
+#[tokio::test]
+async fn lock_is_had_on_every_server_and_given_back_on_every_server() {
+    let fleet = Fleet::start(5);
+    let clients = fleet.clients().await;
+    let owner = Owner::unique();
+    let lock = clients.lock().owned_by(&owner);
+    let guard = taken(&lock).await;
+    eventually("all five grant it", async || fleet.held(0..5) == 5).await;
+    assert!(!guard.is_lost() && guard.remaining() > secs(20));
+    assert_eq!(guard.owner(), &owner);
+    guard.verify().await.unwrap();
+    assert_eq!(guard.run_until_lost(async { 7 }).await.unwrap(), 7);
+    assert!(clients.lock().try_lock().await.unwrap().is_none());
+    let again = taken(&lock).await;
+    again.unlock().await.unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    fleet.eventually_free(0..5).await;
+    drop(taken(&clients.lock()).await);
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn plain_members_exclude_their_owner_too() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    let members = clients.0.iter().map(|client| client.plain_lock(NAME));
+    let lock = RedLock::new(members).owned_by(&Owner::unique());
+    let guard = taken(&lock).await;
+    assert!(lock.try_lock().await.unwrap().is_none());
+    guard.extend(secs(20)).await.unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    taken(&lock).await.unlock().await.unwrap();
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_before_anything_is_taken() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    let [one, two, three] = &clients.0[..] else {
+        panic!("three clients")
+    };
+    let refused = async |lock: RedLock, why: &str| {
+        let error = soon(lock.try_lock()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    refused(RedLock::new(Vec::<ReentrantLock>::new()), "one lock").await;
+    refused(clients.leased(secs(61)), "max_lease").await;
+    refused(RedLock::new([one.fair_lock(NAME)]), "a fair lock").await;
+    let members = [Member::from(one.lock(NAME)), two.fenced_lock(NAME).into()];
+    refused(RedLock::new(members), "a fenced lock").await;
+    let members = [one.plain_lock(NAME), two.plain_lock(NAME)];
+    let by_transaction = members.map(|member| member.release_by(ReleaseBy::Transaction));
+    refused(RedLock::new(by_transaction), "script").await;
+    let members = [one.lock(NAME), two.lock(NAME), one.lock("other")];
+    refused(RedLock::new(members), "one server").await;
+    let again = builder(fleet.0[1].url()).build().await.unwrap();
+    let members = [
+        one.lock(NAME),
+        two.lock(NAME),
+        again.lock(NAME),
+        three.lock(NAME),
+    ];
+    refused(RedLock::new(members), "one server").await;
+    let members = [one, two].map(|client| client.lock(NAME).owned_by(&Owner::unique()));
+    refused(RedLock::new(members), "owners").await;
+    let guard = taken(&clients.lock()).await;
+    assert_eq!(kind(guard.extend(secs(61)).await), ErrorKind::InvalidInput);
+    guard.unlock().await.unwrap();
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn two_of_five_may_be_killed_and_three_may_not() {
+    let fleet = Fleet::start(5);
+    let clients = fleet.clients().await;
+    clients.settle().await;
+    let held = taken(&clients.lock()).await;
+    clients.eventually_hold(0..5).await;
+    fleet.0[0].kill();
+    fleet.0[1].kill();
+    held.verify().await.unwrap();
+    held.unlock().await.unwrap();
+    let guard = taken(&clients.lock()).await;
+    guard.extend(secs(20)).await.unwrap();
+    guard.unlock().await.unwrap();
+    fleet.eventually_free(2..5).await;
+
+    fleet.0[2].kill();
+    let error = soon(clients.lock().try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Quorum);
+    let text = error.to_string();
+    assert!(
+        text.contains("3 of 5") && text.contains("2 granted"),
+        "{text}"
+    );
+    assert!(text.contains("3 failed"), "{text}");
+    assert!(std::error::Error::source(&error).is_some());
+    let wait = millis(400);
+    let started = Instant::now();
+    let error = clients.lock().try_lock_for(wait).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Quorum);
+    assert!(started.elapsed() >= wait);
+    fleet.eventually_free(3..5).await;
+}
+
+#[tokio::test]
+async fn holder_learns_when_the_majority_is_killed() {
+    let fleet = Fleet::start(3);
+    let clients = fleet
+        .clients_with(|it| it.watchdog_lease(millis(900)))
+        .await;
+    let guard = taken(&clients.lock()).await;
+    clients.eventually_hold(0..3).await;
+    tokio::time::timeout(millis(1_500), guard.lost())
+        .await
+        .expect_err("it is renewed");
+    fleet.0[0].kill();
+    tokio::time::timeout(millis(1_500), guard.lost())
+        .await
+        .expect_err("two of three still renew it");
+    fleet.0[1].kill();
+    let started = Instant::now();
+    soon(guard.lost()).await;
+    assert!(started.elapsed() < secs(2), "{:?}", started.elapsed());
+    assert!(guard.is_lost() && guard.remaining().is_zero());
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+}
+
+#[tokio::test]
+async fn servers_that_hang_hold_nobody_up() {
+    let fleet = Fleet::start(5);
+    let clients = fleet.clients_with(|it| it.command_timeout(secs(4))).await;
+    clients.settle().await;
+    fleet.0[1].freeze();
+    fleet.0[3].freeze();
+    // They have four seconds each for their answers.
+    for _ in 0..20 {
+        let started = Instant::now();
+        let guard = taken(&clients.lock()).await;
+        guard.extend(secs(20)).await.unwrap();
+        guard.verify().await.unwrap();
+        guard.unlock().await.unwrap();
+        assert!(started.elapsed() < secs(1), "{:?}", started.elapsed());
+    }
+    let guard = taken(&clients.lock()).await;
+    let started = Instant::now();
+    assert!(clients.lock().try_lock().await.unwrap().is_none());
+    assert!(started.elapsed() < secs(1), "{:?}", started.elapsed());
+    guard.unlock().await.unwrap();
+    fleet.0[1].thaw();
+    fleet.0[3].thaw();
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn server_that_answers_late_joins_the_guard() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[2].port()).await;
+    let urls = [fleet.0[0].url(), fleet.0[1].url(), proxy.url()];
+    let clients = Clients::of(urls, |it| it).await;
+    clients.settle().await;
+    proxy.delay(millis(60));
+    let guard = taken(&clients.lock()).await;
+    clients.eventually_hold(0..3).await;
+    proxy.delay(Duration::ZERO);
+    fleet.0[0].connection().command(&["DEL", NAME]);
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+
+    // What comes when the guard has gone is given back.
+    proxy.delay(millis(60));
+    taken(&clients.lock()).await.unlock().await.unwrap();
+    fleet.nothing_left([&clients]).await;
+}
+
+/// A fleet of five behind proxies, one for each client and server: A has the lock on the first three alone, and B
+/// reaches only the last three. So they meet on the third.
+struct Split {
+    fleet: Fleet,
+    holder: RedGuard,
+    others: Clients,
+    _holders: Clients,
+    _proxies: Vec<Proxy>,
+}
+
+/// Longer than any lease in these tests.
+const MAX_LEASE: Duration = Duration::from_secs(4);
+
+/// With a rest that a test can wait for.
+fn rested(builder: ClientBuilder) -> ClientBuilder {
+    builder.max_lease(MAX_LEASE).watchdog_lease(MAX_LEASE)
+}
+
+impl Split {
+    /// `before` and `after` the third server grants its part, something is done to it.
+    async fn of(
+        third: Server,
+        before: impl FnOnce(&Server),
+        after: impl FnOnce(&Server),
+        settings: impl Fn(ClientBuilder) -> ClientBuilder,
+    ) -> Self {
+        let settings = |it: ClientBuilder| settings(rested(it));
+        let [one, two, four, five] = std::array::from_fn(|_| Server::start());
+        let fleet = Fleet::of([one, two, third, four, five]);
+        fleet.clients_with(settings).await.settle().await;
+        let (mut proxies, mut urls) = (Vec::new(), Vec::new());
+        for server in fleet.0.iter().chain(&fleet.0) {
+            let proxy = Proxy::start(server.port()).await;
+            urls.push(proxy.url());
+            proxies.push(proxy);
+        }
+        let others = urls.split_off(5);
+        let (holders, others) = (
+            Clients::of(urls, settings).await,
+            Clients::of(others, settings).await,
+        );
+        for cut in [3, 4, 5, 6] {
+            proxies[cut].black_hole(true);
+        }
+        before(&fleet.0[2]);
+        let holder = taken(&holders.leased(millis(3_500))).await;
+        assert_eq!((fleet.held(0..3), fleet.held(3..5)), (3, 0));
+        after(&fleet.0[2]);
+        Self {
+            fleet,
+            holder,
+            others,
+            _holders: holders,
+            _proxies: proxies,
+        }
+    }
+
+    /// Nobody else gets in while the holder may trust its lease, and then somebody does.
+    async fn excludes(&self) {
+        let lock = self.others.lock();
+        let error = soon(lock.try_lock()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Quorum);
+        assert!(
+            error.to_string().contains("1 may have forgotten"),
+            "{error}"
+        );
+        let deadline = Instant::now() + self.holder.remaining();
+        let guard = soon(lock.try_lock_for(secs(20))).await.unwrap().unwrap();
+        assert!(Instant::now() > deadline, "two owners at a time");
+        guard.unlock().await.unwrap();
+        self.fleet.eventually_free(0..5).await;
+    }
+}
+
+#[tokio::test]
+async fn server_restarted_empty_does_not_vote_for_one_max_lease() {
+    let split = Split::of(Server::start(), |_| {}, Server::restart, |it| it).await;
+    split.excludes().await;
+}
+
+#[tokio::test]
+async fn server_that_was_flushed_does_not_vote_for_one_max_lease() {
+    let flush = |server: &Server| drop(server.connection().command(&["FLUSHALL"]));
+    let split = Split::of(Server::start(), |_| {}, flush, |it| it).await;
+    split.excludes().await;
+}
+
+fn save(server: &Server) {
+    server.connection().command(&["SAVE"]);
+}
+
+#[tokio::test]
+async fn server_restarted_with_old_data_does_not_vote_for_one_max_lease() {
+    let split = Split::of(Server::start(), save, Server::restart, |it| it).await;
+    assert!(
+        split.fleet.0[2].connection().exists(MARK),
+        "the old mark is back"
+    );
+    split.excludes().await;
+}
+
+#[tokio::test]
+async fn server_that_is_said_to_be_durable_votes_at_once() {
+    let durable = ClientBuilder::durable;
+    let kept = Server::builder().persistent().start();
+    let split = Split::of(kept, |_| {}, Server::restart, durable).await;
+    assert!(
+        soon(split.others.lock().try_lock())
+            .await
+            .unwrap()
+            .is_none()
+    );
+    drop(split);
+
+    // It is believed: where it is not so, another gets in before the lease has passed.
+    let split = Split::of(Server::start(), save, Server::restart, durable).await;
+    taken(&split.others.lock()).await.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn promoted_replica_does_not_vote_for_one_max_lease() {
+    let fleet = Fleet::start(3);
+    let settings = rested;
+    fleet.clients_with(settings).await.settle().await;
+    let replica = Server::builder().replica_of(fleet.0[2].port()).start();
+    eventually("the mark is there", async || {
+        replica.connection().exists(MARK)
+    })
+    .await;
+    replica.connection().command(&["REPLICAOF", "NO", "ONE"]);
+    let urls = [fleet.0[0].url(), fleet.0[1].url(), replica.url()];
+    let clients = Clients::of(urls, settings).await;
+    fleet.0[0].kill();
+    let error = soon(clients.lock().try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Quorum);
+    let guard = soon(clients.lock().try_lock_for(secs(20))).await.unwrap();
+    guard.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn first_use_takes_an_answer_of_every_server_or_a_rest() {
+    let fleet = Fleet::start(3);
+    let clients = fleet
+        .clients_with(|it| it.max_lease(secs(3)).watchdog_lease(secs(3)))
+        .await;
+    fleet.0[0].freeze();
+    let started = Instant::now();
+    let error = soon(clients.lock().try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Quorum);
+    assert!(
+        error.to_string().contains("2 may have forgotten"),
+        "{error}"
+    );
+    let guard = soon(clients.lock().try_lock_for(secs(20))).await.unwrap();
+    assert!(started.elapsed() > secs(2), "{:?}", started.elapsed());
+    guard.unwrap().unlock().await.unwrap();
+    fleet.0[0].thaw();
+    fleet.eventually_free(0..3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_clients_that_collide_on_a_new_fleet_get_in_one_after_the_other() {
+    let fleet = Fleet::start(5);
+    let inside = Arc::new(AtomicBool::new(false));
+    let passed = Arc::new(AtomicUsize::new(0));
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        all.push(fleet.clients().await);
+    }
+    let mut tasks = Vec::new();
+    for clients in &all {
+        let (lock, inside, passed) = (clients.lock(), inside.clone(), passed.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..3 {
+                let guard = lock.try_lock_for(secs(60)).await.unwrap().unwrap();
+                assert!(!inside.swap(true, Ordering::SeqCst), "two at a time");
+                tokio::task::yield_now().await;
+                inside.store(false, Ordering::SeqCst);
+                passed.fetch_add(1, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+            }
+        }));
+    }
+    let started = Instant::now();
+    eventually("somebody gets in", async || {
+        passed.load(Ordering::SeqCst) > 0
+    })
+    .await;
+    println!("the first after {:?}", started.elapsed());
+    for task in tasks {
+        task.await.unwrap();
+    }
+    println!("30 sections of 10 clients in {:?}", started.elapsed());
+    for clients in &all {
+        fleet.nothing_left([clients]).await;
+    }
+}
+
+#[tokio::test]
+async fn waiters_of_one_process_get_in_one_after_the_other() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    let inside = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (lock, inside) = (clients.lock(), inside.clone());
+            tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                assert!(!inside.swap(true, Ordering::SeqCst), "two at a time");
+                guard.verify().await.unwrap();
+                inside.store(false, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+            })
+        })
+        .collect();
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn extension_counts_only_servers_where_the_lock_was_still_ours() {
+    let fleet = Fleet::start(5);
+    let clients = fleet.clients().await;
+    let guard = taken(&clients.leased(secs(20))).await;
+    clients.eventually_hold(0..5).await;
+    for server in &fleet.0[..2] {
+        server.connection().command(&["DEL", NAME]);
+    }
+    soon(guard.extend(secs(40))).await.unwrap();
+    assert!(guard.remaining() > secs(30));
+    fleet.0[2].connection().command(&["DEL", NAME]);
+    assert_eq!(kind(guard.extend(secs(50)).await), ErrorKind::LeaseLost);
+    assert!(guard.is_lost());
+    soon(guard.lost()).await;
+    assert_eq!(fleet.held(0..3), 0, "it is taken anew on none");
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    fleet.eventually_free(0..5).await;
+}
+
+#[tokio::test]
+async fn wait_ends_at_its_limit() {
+    let fleet = Fleet::start(3);
+    let (clients, others) = (fleet.clients().await, fleet.clients().await);
+    let guard = taken(&others.lock()).await;
+    let (wait, started) = (millis(300), Instant::now());
+    assert!(clients.lock().try_lock_for(wait).await.unwrap().is_none());
+    let took = started.elapsed();
+    // One command timeout is the promised slack.
+    assert!(took >= wait && took < wait + secs(1), "{took:?}");
+    let lock = clients.lock();
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    guard.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    fleet.nothing_left([&clients, &others]).await;
+}
+
+#[test]
+fn crashed_holder_frees_the_lock_within_its_lease() {
+    let fleet = Fleet::start(3);
+    let lease = secs(1);
+    let crashed = tokio::runtime::Runtime::new().unwrap();
+    let guard = crashed.block_on(async {
+        let clients = fleet.clients_with(|it| it.watchdog_lease(lease)).await;
+        taken(&clients.lock()).await
+    });
+    std::mem::forget(guard);
+    crashed.shutdown_background();
+    let started = Instant::now();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let clients = fleet.clients().await;
+        let guard = soon(clients.lock().lock()).await.unwrap();
+        assert!(
+            started.elapsed() < lease + secs(1),
+            "{:?}",
+            started.elapsed()
+        );
+        guard.unlock().await.unwrap();
+    });
+}
+
+#[tokio::test]
+async fn grant_without_its_reply_counts_once_and_is_given_back() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[0].port()).await;
+    let urls = [proxy.url(), fleet.0[1].url(), fleet.0[2].url()];
+    let clients = Clients::of(urls, |it| it).await;
+    clients.settle().await;
+    let acquire = source("red_guard") + &source("lock_acquire");
+    let acquire = sha1_smol::Sha1::from(acquire).digest().to_string();
+    for _ in 0..20 {
+        proxy.cut_reply_to(acquire.clone());
+        let guard = taken(&clients.lock()).await;
+        eventually("the reply was cut", async || !proxy.cut_reply_armed()).await;
+        let (field, _) = fleet.0[1].connection().hgetall(NAME).pop_last().unwrap();
+        assert!(field.starts_with('|'));
+        guard.unlock().await.unwrap();
+        fleet.eventually_free(0..3).await;
+    }
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn dropped_call_leaves_nothing_held() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[0].port()).await;
+    let urls = [proxy.url(), fleet.0[1].url(), fleet.0[2].url()];
+    let (clients, others) = (Clients::of(urls, |it| it).await, fleet.clients().await);
+    clients.settle().await;
+    fleet.eventually_free(0..3).await;
+    Polls::sweep(&proxy, "acquire", async |_, polls| {
+        let lock = clients.lock();
+        drop(polls.run(lock.try_lock_for(secs(60))).await);
+        let guard = soon(others.lock().lock()).await.unwrap();
+        guard.unlock().await.unwrap();
+        fleet.eventually_free(0..3).await;
+    })
+    .await;
+    Polls::sweep(&proxy, "unlock", async |_, polls| {
+        let guard = soon(clients.lock().lock()).await.unwrap();
+        polls.run(guard.unlock()).await;
+        fleet.eventually_free(0..3).await;
+    })
+    .await;
+    fleet.nothing_left([&clients, &others]).await;
+}
+
+#[tokio::test]
+async fn name_in_use_by_something_else_is_the_wrong_kind() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    clients.settle().await;
+    for server in &fleet.0[..2] {
+        server.connection().command(&["SET", NAME, "7"]);
+    }
+    let error = soon(clients.lock().try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+    fleet.0[0].connection().command(&["DEL", NAME]);
+    taken(&clients.lock()).await.unlock().await.unwrap();
+}
