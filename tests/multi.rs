@@ -336,7 +336,7 @@ async fn opposite_orders_never_deadlock() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
+        tokio::time::timeout(secs(30), task).await.unwrap().unwrap();
     }
     nothing_left(&server, [&clients[0], &clients[1]]).await;
 }
@@ -371,7 +371,7 @@ async fn opposite_orders_over_two_servers_never_deadlock() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
+        tokio::time::timeout(secs(30), task).await.unwrap().unwrap();
     }
     for server in &servers {
         eventually_free(server).await;
@@ -382,8 +382,7 @@ async fn opposite_orders_over_two_servers_never_deadlock() {
 async fn one_name_on_three_servers_goes_to_one_at_a_time() {
     const ROUNDS: usize = 25;
     let servers = [Server::start(), Server::start(), Server::start()];
-    let inside = Arc::new(AtomicUsize::new(0));
-    let mut tasks = Vec::new();
+    let mut sets = Vec::new();
     for start in 0..4 {
         let mut clients = Vec::new();
         for server in &servers {
@@ -391,7 +390,13 @@ async fn one_name_on_three_servers_goes_to_one_at_a_time() {
         }
         // Each knows the servers in another order.
         clients.rotate_left(start % 3);
-        let set = MultiLock::new(clients.iter().map(|client| client.lock("k")));
+        sets.push(MultiLock::new(
+            clients.iter().map(|client| client.lock("k")),
+        ));
+    }
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for set in sets {
         let inside = inside.clone();
         tasks.push(tokio::spawn(async move {
             for _ in 0..ROUNDS {
@@ -404,7 +409,7 @@ async fn one_name_on_three_servers_goes_to_one_at_a_time() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
+        tokio::time::timeout(secs(30), task).await.unwrap().unwrap();
     }
     for server in &servers {
         eventually_free(server).await;

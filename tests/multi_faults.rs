@@ -127,6 +127,32 @@ async fn lost_replies_count_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_packets_leave_the_next_holds_of_the_owner_alone() {
+    let scene = Scene::open(patient).await;
+    let set = pair(&scene.client);
+    for script in ["lock_acquire_all", "lock_release_all"] {
+        let (first, mut late);
+        if script == "lock_acquire_all" {
+            late = scene.proxy.hold_request(sha(script));
+            let (taken, ()) = tokio::join!(set.lock(), late.caught());
+            taken.unwrap().unlock().await.unwrap();
+        } else {
+            first = set.lock().await.unwrap();
+            late = scene.proxy.hold_request(sha(script));
+            let (unlocked, ()) = tokio::join!(first.unlock(), late.caught());
+            unlocked.unwrap();
+        }
+        let second = set.lock().await.unwrap();
+        late.deliver().await;
+        assert_eq!((scene.levels("a"), scene.levels("b")), (1, 1), "{script}");
+        second.verify().await.unwrap();
+        give_back(second).await;
+        assert_eq!((scene.levels("a"), scene.levels("b")), (0, 0), "{script}");
+    }
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crashed_holder_frees_all_within_their_leases() {
     let server = Server::start();
     let lease = secs(2);

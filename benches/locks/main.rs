@@ -44,9 +44,10 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 10] = [
+const SHAPES: [&str; 11] = [
     "uncontended",
     "reentry",
+    "multi",
     "names",
     "tasks",
     "tasks_1ms",
@@ -146,6 +147,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
         match shape {
             "uncontended" => uncontended::run(effort).await,
             "reentry" => uncontended::reentry(effort).await,
+            "multi" => uncontended::multi(effort).await,
             "names" => names::run(effort).await,
             "tasks" => tasks::loopback(effort).await,
             "tasks_1ms" => tasks::one_millisecond(effort).await,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::ReentrantLock;
+use redlatch::{MultiLock, ReentrantLock};
 
 use crate::Failure;
 
@@ -13,6 +13,16 @@ pub(crate) trait Section: Send + Sync + 'static {
 }
 
 impl Section for ReentrantLock {
+    async fn pass(&self) -> Result<Duration, Failure> {
+        let asked = Instant::now();
+        let guard = self.lock().await?;
+        let waited = asked.elapsed();
+        guard.unlock().await?;
+        Ok(waited)
+    }
+}
+
+impl Section for MultiLock {
     async fn pass(&self) -> Result<Duration, Failure> {
         let asked = Instant::now();
         let guard = self.lock().await?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::Client;
+use redlatch::{Client, MultiLock};
 use redlatch_testkit::Server;
 
 use crate::Failure;
@@ -62,6 +62,27 @@ pub(crate) async fn reentry(effort: &Effort) -> Result<Chapter, Failure> {
             &product,
             &floor,
             Target::None,
+        )],
+        curves: Vec::new(),
+    })
+}
+
+pub(crate) async fn multi(effort: &Effort) -> Result<Chapter, Failure> {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await?;
+    let set = MultiLock::new(["1", "2", "3"].map(|part| client.lock(format!("{{{NAME}}}:{part}"))));
+    let (three, one) = alternate(set, client.lock(NAME), effort.calls / 2).await?;
+    client.close().await;
+    Ok(Chapter {
+        title: "Multi lock: three at once",
+        how: "One task takes and gives back three locks of one slot as a set, in turns with one lock by itself, call \
+              pair by call pair. The floor is that one lock, of this crate; the ratio is that of the medians.",
+        lines: vec![line(
+            "set of 3",
+            "multi3_ratio",
+            &three,
+            &one,
+            Target::AtMost(1.3),
         )],
         curves: Vec::new(),
     })
