@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use java::{Churned, Jvm, tell};
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, PermitId, ReentrantLock};
 use redlatch_testkit::Server;
 use support::probe::{
     NEVER, acquiring, begin, calls_of, eventually_heard, kind, millis, nothing_left, reset_calls,
@@ -802,4 +802,118 @@ async fn latch_is_counted_down_by_both_and_wakes_both() {
         assert!(java.ask::<bool>("delete").await);
         assert!(soon(here).await.unwrap().unwrap());
     }
+}
+
+/// All waits here end by a message, or not in time.
+#[tokio::test]
+async fn permits_of_a_semaphore_go_to_and_fro() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    for name in ["s", "{t}:s"] {
+        let (ours, java) = (both.client.semaphore(name), both.jvm.semaphore(name, 1));
+        assert!(java.ask::<bool>("set 3").await);
+        assert!(!ours.try_set_permits(9).await.unwrap());
+        let two = ours.acquire_many(2).await.unwrap();
+        assert_eq!(java.ask::<i32>("available").await, 1);
+        assert!(!java.ask::<bool>("try 2").await);
+        assert!(java.ask::<bool>("acquire 1").await);
+        assert!(ours.try_acquire().await.unwrap().is_none());
+
+        // Java asks twice before it waits, and so do we.
+        let waiter = both.jvm.semaphore(name, 2);
+        let waiting = both.parked(1, || tokio::spawn(waiter.ask::<bool>("acquire 2")));
+        let waiting = waiting.await;
+        two.release().await.unwrap();
+        assert!(soon(waiting).await.unwrap());
+
+        let here = ours.clone();
+        let waiting = both.parked(1, || {
+            tokio::spawn(async move { here.acquire_many(3).await })
+        });
+        let waiting = waiting.await;
+        assert!(java.ask::<bool>("release 1").await);
+        assert!(java.ask::<bool>("release 2").await);
+        let three = soon(waiting).await.unwrap().unwrap();
+
+        // To take some away wakes nobody, and breaks nobody's wait.
+        let waiter = both.jvm.semaphore(name, 2);
+        let waiting = both.parked(1, || tokio::spawn(waiter.ask::<bool>("acquire 1")));
+        let waiting = waiting.await;
+        ours.add_permits(-2).await.unwrap();
+        assert_eq!(java.ask::<i32>("available").await, -2);
+        drop(three);
+        assert!(soon(waiting).await.unwrap());
+        assert!(java.ask::<bool>("add 4").await);
+        assert_eq!(ours.available_permits().await.unwrap(), 4);
+        assert_eq!(java.ask::<u32>("drain").await, 4);
+        ours.release(2).await.unwrap();
+        assert_eq!(ours.drain_permits().await.unwrap(), 2);
+        assert_eq!(java.ask::<i32>("available").await, 0);
+        both.server.connection().command(&["DEL", name]);
+    }
+    both.nothing_left().await;
+}
+
+#[tokio::test]
+async fn ids_of_permits_cross_over_and_their_leases_count_for_both() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    for name in ["e", "{t}:e"] {
+        let ours = both.client.expirable_semaphore(name);
+        let java = both.jvm.expirable_semaphore(name, 1);
+        assert!(ours.try_set_permits(2).await.unwrap());
+        let permit = ours.clone().lease(secs(60)).acquire().await.unwrap();
+        let theirs: String = java.ask("acquire").await;
+        let id: PermitId = theirs.parse().unwrap();
+        assert_eq!(id.to_string(), theirs);
+        assert!(ours.try_acquire().await.unwrap().is_none());
+        assert_eq!(java.ask::<String>("try").await, "null");
+        assert_eq!(java.ask::<u32>("available").await, 0);
+
+        // Each gives the other's back.
+        assert!(
+            java.ask::<bool>(&format!("extend {} 50000", permit.id()))
+                .await
+        );
+        assert!(java.ask::<bool>(&format!("release {}", permit.id())).await);
+        assert_eq!(kind(permit.release().await), ErrorKind::LeaseLost);
+        assert!(ours.release_permit(&id).await.unwrap());
+        assert!(!java.ask::<bool>(&format!("release {theirs}")).await);
+        assert_eq!(ours.available_permits().await.unwrap(), 2);
+
+        // Each wakes the other.
+        let all = ours.acquire_many(2).await.unwrap();
+        let waiter = both.jvm.expirable_semaphore(name, 2);
+        let waiting = both.parked(1, || tokio::spawn(waiter.ask::<String>("acquire")));
+        let waiting = waiting.await;
+        all.release().await.unwrap();
+        let theirs = soon(waiting).await.unwrap();
+        let here = ours.clone();
+        let waiting = both.parked(1, || {
+            tokio::spawn(async move { here.acquire_many(2).await })
+        });
+        let waiting = waiting.await;
+        assert!(java.ask::<bool>(&format!("release {theirs}")).await);
+        soon(waiting)
+            .await
+            .unwrap()
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+
+        // What neither gives back comes back to the other by its lease, with no message.
+        let brief = ours.clone().lease(millis(700));
+        brief.acquire_many(2).await.unwrap().forget();
+        let theirs: String = soon(java.ask("lease 700")).await;
+        let theirs_too: String = soon(java.ask("lease 700")).await;
+        assert_ne!(theirs, theirs_too);
+        let both_back = soon(ours.acquire_many(2)).await.unwrap();
+        both_back.release().await.unwrap();
+        assert_eq!(java.ask::<u32>("available").await, 2);
+        both.server.connection().command(&["DEL", name]);
+    }
+    both.nothing_left().await;
 }

@@ -110,6 +110,14 @@ impl Jvm {
         JavaCounter(self.lock_of("latch", name, thread))
     }
 
+    pub(crate) fn semaphore(&self, name: &str, thread: u32) -> JavaCounter {
+        JavaCounter(self.lock_of("semaphore", name, thread))
+    }
+
+    pub(crate) fn expirable_semaphore(&self, name: &str, thread: u32) -> JavaCounter {
+        JavaCounter(self.lock_of("expirable", name, thread))
+    }
+
     fn lock_of(&self, kind: &str, name: &str, thread: u32) -> JavaLock {
         JavaLock {
             jvm: self.clone(),

@@ -13,6 +13,8 @@ import org.redisson.api.RBucket;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
@@ -63,6 +65,10 @@ public final class Peer {
         switch (words[3]) {
             case "latch":
                 return latch(redisson.getCountDownLatch(words[4]), words);
+            case "semaphore":
+                return semaphore(redisson.getSemaphore(words[4]), words);
+            case "expirable":
+                return expirable(redisson.getPermitExpirableSemaphore(words[4]), words);
             default:
                 return lock(lock(words[3], words[4]), words);
         }
@@ -82,6 +88,51 @@ public final class Peer {
                 return true;
             case "delete":
                 return latch.delete();
+            default:
+                throw new IllegalArgumentException("no verb " + words[2]);
+        }
+    }
+
+    private Object semaphore(RSemaphore semaphore, String[] words) throws InterruptedException {
+        switch (words[2]) {
+            case "set":
+                return semaphore.trySetPermits(Integer.parseInt(words[5]));
+            case "acquire":
+                semaphore.acquire(Integer.parseInt(words[5]));
+                return true;
+            case "try":
+                return semaphore.tryAcquire(Integer.parseInt(words[5]));
+            case "release":
+                semaphore.release(Integer.parseInt(words[5]));
+                return true;
+            case "add":
+                semaphore.addPermits(Integer.parseInt(words[5]));
+                return true;
+            case "drain":
+                return semaphore.drainPermits();
+            case "available":
+                return semaphore.availablePermits();
+            default:
+                throw new IllegalArgumentException("no verb " + words[2]);
+        }
+    }
+
+    private Object expirable(RPermitExpirableSemaphore semaphore, String[] words) throws InterruptedException {
+        switch (words[2]) {
+            case "set":
+                return semaphore.trySetPermits(Integer.parseInt(words[5]));
+            case "acquire":
+                return semaphore.acquire();
+            case "lease":
+                return semaphore.acquire(Long.parseLong(words[5]), TimeUnit.MILLISECONDS);
+            case "try":
+                return semaphore.tryAcquire();
+            case "release":
+                return semaphore.tryRelease(words[5]);
+            case "extend":
+                return semaphore.updateLeaseTime(words[5], Long.parseLong(words[6]), TimeUnit.MILLISECONDS);
+            case "available":
+                return semaphore.availablePermits();
             default:
                 throw new IllegalArgumentException("no verb " + words[2]);
         }

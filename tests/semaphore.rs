@@ -1,0 +1,417 @@
+//! What each semaphore has of its own: its keys and messages, in Redisson's form; what is forgotten; leases.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use redlatch::{Client, ErrorKind, ExpirableSemaphore, PermitId};
+use redlatch_testkit::{Connection, Proxy, Reply, Server, Subscriber};
+use support::probe::{NEVER, eventually_listening, kind, millis, nothing_left, secs, soon};
+use support::scene::{Scene, patient};
+use support::{builder, client, eventually, sha};
+
+const DAY: i64 = 24 * 60 * 60 * 1_000;
+/// What Redisson writes for a permit without a lease.
+const NEVER_ENDS: &str = "922337203685477";
+
+async fn unpolled(server: &Server) -> Client {
+    let unpolled = builder(server.url()).poll_cap(NEVER / 2).build().await;
+    unpolled.unwrap()
+}
+
+fn told(subscriber: &mut Subscriber) -> Vec<String> {
+    let message = |_| subscriber.next(millis(300)).map(|(_, text)| text);
+    (0..).map_while(message).collect()
+}
+
+fn permits_out(probe: &mut Connection, key: &str) -> Vec<(Vec<u8>, String)> {
+    let range = ["ZRANGE", key, "0", "-1", "WITHSCORES"];
+    let items = probe.command(&range).array();
+    let pair = |pair: &[Reply]| match pair {
+        [Reply::Text(id), score] => (id.clone(), score.text()),
+        other => panic!("no id and score: {other:?}"),
+    };
+    items.chunks(2).map(pair).collect()
+}
+
+fn bytes(id: PermitId) -> Vec<u8> {
+    let hex = id.to_string();
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    (0..32).step_by(2).map(byte).collect()
+}
+
+fn now() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_secs_f64() * 1_000.0
+}
+
+#[tokio::test]
+async fn semaphore_is_redissons_string_with_a_mark_for_each_call_that_has_permits() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let mut heard = server.connection().into_subscriber(&["redisson_sc:{s}"]);
+    let semaphore = client.semaphore("s");
+    assert!(semaphore.try_set_permits(5).await.unwrap());
+    assert_eq!(told(&mut heard), ["5"]);
+    assert_eq!(probe.pttl("s"), -1);
+
+    let permit = semaphore.acquire_many(2).await.unwrap();
+    assert_eq!(probe.command(&["GET", "s"]), Reply::Text(b"3".into()));
+    let mut keys = probe.keys();
+    keys.retain(|key| key != "s");
+    let [mark] = &keys[..] else {
+        panic!("one mark: {keys:?}")
+    };
+    let number = mark.strip_prefix("redlatch_permit:{s}:").unwrap();
+    assert!(number.len() == 16 && number.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    assert!((1..=DAY).contains(&probe.pttl(mark)));
+    permit.release().await.unwrap();
+    assert_eq!(told(&mut heard), ["5"]);
+
+    semaphore.add_permits(3).await.unwrap();
+    semaphore.add_permits(-2).await.unwrap();
+    semaphore.add_permits(0).await.unwrap();
+    // None are free by what goes, and so nobody is told; Java cannot bear to be told of less than none.
+    assert_eq!(told(&mut heard), ["8"]);
+    assert_eq!(semaphore.drain_permits().await.unwrap(), 6);
+    semaphore.add_permits(-4).await.unwrap();
+    semaphore.release(3).await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), -1);
+    semaphore.release(2).await.unwrap();
+    assert_eq!(told(&mut heard), ["1"]);
+    eventually("the marks go", async || probe.keys() == ["s"]).await;
+
+    probe.command(&["DEL", "s"]);
+    semaphore.release(2).await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 2);
+    probe.command(&["DEL", "s"]);
+    drop(heard);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn forgotten_permits_stay_taken_until_somebody_gives_as_many_back() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let semaphore = one.semaphore("s");
+    semaphore.try_set_permits(3).await.unwrap();
+    semaphore.acquire_many(2).await.unwrap().forget();
+    let mut probe = server.connection();
+    eventually("the mark goes", async || probe.keys() == ["s"]).await;
+    one.close().await;
+    let semaphore = two.semaphore("s");
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+    semaphore.release(2).await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+    assert_eq!(kind(semaphore.release(0).await), ErrorKind::InvalidInput);
+    probe.command(&["DEL", "s"]);
+    nothing_left(&server, [&two]).await;
+}
+
+/// The request is still on its way when it has been given up, and comes after the one that gives back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_that_comes_after_its_undo_takes_nothing() {
+    let scene = Scene::open(patient).await;
+    let mut probe = scene.server.connection();
+    for script in ["semaphore_acquire", "permit_acquire"] {
+        let (semaphore, expirable) = (
+            scene.client.semaphore(script),
+            scene.client.expirable_semaphore(script),
+        );
+        semaphore.try_set_permits(2).await.unwrap();
+        let mut late = scene.proxy.hold_request(sha(script));
+        tokio::select! {
+            biased;
+            () = late.caught() => {}
+            _ = async {
+                match script {
+                    "permit_acquire" => expirable.acquire().await.map(drop),
+                    _ => semaphore.acquire().await.map(drop),
+                }
+            } => panic!("it was caught"),
+        }
+        let beside = format!("redlatch_permit:{{{script}}}:");
+        eventually("the undo", async || {
+            let marks = probe.keys().into_iter();
+            marks.filter(|key| key.starts_with(&beside)).count() == 1
+        })
+        .await;
+        late.deliver().await;
+        assert_eq!(semaphore.available_permits().await.unwrap(), 2, "{script}");
+        assert!(!probe.exists(&format!("{{{script}}}:timeout")));
+    }
+}
+
+#[test]
+fn permits_that_nobody_remembers_are_given_back_once() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let source = include_str!("../lua/semaphore_return.lua");
+    let mut give_back = |kept: &str, marked: &str| {
+        let call = [
+            "EVAL", source, "3", "s", "channel", "mark", "2", "PUBLISH", kept, marked,
+        ];
+        probe.command(&call).array()[0].text()
+    };
+    assert_eq!(give_back("0", "lapsed"), "absent", "no such semaphore");
+    server.connection().command(&["SET", "s", "1"]);
+    assert_eq!(give_back("0", "marked"), "absent");
+    assert_eq!(give_back("60000", "lapsed"), "returned");
+    assert_eq!(give_back("60000", "lapsed"), "absent");
+    assert_eq!(server.connection().command(&["GET", "s"]).text(), "3");
+    server.connection().command(&["SET", "s", "2147483646"]);
+    server.connection().command(&["DEL", "mark"]);
+    assert_eq!(give_back("60000", "lapsed"), "returned");
+    let most = server.connection().command(&["GET", "s"]).text();
+    assert_eq!(most, i32::MAX.to_string(), "Java can count no more");
+}
+
+#[tokio::test]
+async fn permits_with_a_lease_are_redissons_sorted_set() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    for (name, set) in [("e", "{e}:timeout"), ("{t}:e", "{t}:e:timeout")] {
+        let channel = format!("redisson_sc:{}", set.strip_suffix(":timeout").unwrap());
+        let mut heard = server.connection().into_subscriber(&[channel]);
+        let semaphore = client.expirable_semaphore(name);
+        semaphore.try_set_permits(4).await.unwrap();
+        let unending = semaphore.acquire().await.unwrap();
+        assert_eq!(
+            permits_out(&mut probe, set),
+            [(bytes(unending.id()), NEVER_ENDS.to_owned())]
+        );
+        let asked = now();
+        let leased = semaphore.clone().lease(secs(60));
+        let two = leased.acquire_many(2).await.unwrap();
+        let out = permits_out(&mut probe, set);
+        assert_eq!(out.len(), 3);
+        for id in two.ids() {
+            let score = out.iter().find(|(out, _)| *out == bytes(*id)).unwrap();
+            let left = score.1.parse::<f64>().unwrap() - asked;
+            assert!((59_000.0..62_000.0).contains(&left), "{left}");
+        }
+        assert_eq!(two.id(), two.ids()[0]);
+        assert_eq!((two.permits(), unending.permits()), (2, 1));
+        assert_eq!(probe.command(&["GET", name]).text(), "1");
+        let mut keys = probe.keys();
+        keys.sort();
+        let mut expected = [name, set];
+        expected.sort_unstable();
+        assert_eq!(keys, expected, "nothing of ours");
+        two.release().await.unwrap();
+        unending.release().await.unwrap();
+        assert_eq!(told(&mut heard), ["4", "3", "4"]);
+        assert_eq!(probe.keys(), [name]);
+        probe.command(&["DEL", name]);
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn permits_end_with_the_semaphore_if_java_gave_it_an_end() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    probe.command(&["SET", "e", "2", "PX", "60000"]);
+    let permit = client.expirable_semaphore("e").acquire().await.unwrap();
+    assert!((1..=60_000).contains(&probe.pttl("{e}:timeout")));
+    permit.release().await.unwrap();
+    assert!((1..=60_000).contains(&probe.pttl("e")));
+}
+
+/// No message tells of the end of a lease.
+#[tokio::test]
+async fn permit_comes_back_at_the_end_of_its_lease_and_is_lost_to_its_holder() {
+    let server = Server::start();
+    let (one, two) = (unpolled(&server).await, unpolled(&server).await);
+    let semaphore = one.expirable_semaphore("e").lease(millis(500));
+    semaphore.try_set_permits(1).await.unwrap();
+    let taken = Instant::now();
+    let permit = semaphore.acquire().await.unwrap();
+    let next = two.expirable_semaphore("e").lease(secs(60));
+    let next = soon(next.acquire()).await.unwrap();
+    let waited = taken.elapsed();
+    assert!(waited >= millis(499) && waited < secs(2), "{waited:?}");
+    assert_eq!(kind(permit.extend(secs(1)).await), ErrorKind::LeaseLost);
+    assert_eq!(kind(permit.release().await), ErrorKind::LeaseLost);
+    next.release().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+
+    // Of a permit that nobody wanted meanwhile the holder is told all the same.
+    let permit = semaphore.acquire().await.unwrap();
+    let mut probe = server.connection();
+    tokio::time::sleep(millis(520)).await;
+    assert_eq!(probe.command(&["GET", "e"]).text(), "0");
+    assert_eq!(kind(permit.release().await), ErrorKind::LeaseLost);
+    assert_eq!(probe.command(&["GET", "e"]).text(), "1");
+    let permit = semaphore.acquire().await.unwrap();
+    permit.forget();
+    eventually("to ask brings it back", async || {
+        semaphore.available_permits().await.unwrap() == 1
+    })
+    .await;
+    probe.command(&["DEL", "e"]);
+    nothing_left(&server, [&one, &two]).await;
+}
+
+#[tokio::test]
+async fn extended_permits_last_longer_all_of_them() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let semaphore = client.expirable_semaphore("e").lease(millis(400));
+    semaphore.try_set_permits(3).await.unwrap();
+    let permit = semaphore.acquire_many(2).await.unwrap();
+    let unending = client.expirable_semaphore("e").acquire().await.unwrap();
+    permit.extend(secs(60)).await.unwrap();
+    unending.extend(secs(60)).await.unwrap();
+    tokio::time::sleep(millis(450)).await;
+    assert_eq!(semaphore.available_permits().await.unwrap(), 0);
+    let scores = permits_out(&mut server.connection(), "{e}:timeout");
+    for (_, score) in scores {
+        let left = score.parse::<f64>().unwrap() - now();
+        assert!((50_000.0..=60_000.0).contains(&left), "{left}");
+    }
+    assert_eq!(
+        kind(permit.extend(millis(49)).await),
+        ErrorKind::InvalidInput
+    );
+
+    // One of two is gone: none is extended.
+    let second = permit.ids()[1];
+    assert!(semaphore.release_permit(&second).await.unwrap());
+    assert_eq!(kind(permit.extend(secs(600)).await), ErrorKind::LeaseLost);
+    assert_eq!(kind(permit.release().await), ErrorKind::LeaseLost);
+    unending.release().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+    server.connection().command(&["DEL", "e"]);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn permit_is_given_back_by_whoever_knows_its_id() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let semaphore = one.expirable_semaphore("e");
+    semaphore.try_set_permits(1).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    let told: PermitId = permit.id().to_string().parse().unwrap();
+    let elsewhere = two.expirable_semaphore("e");
+    assert!(elsewhere.release_permit(&told).await.unwrap());
+    assert!(!elsewhere.release_permit(&told).await.unwrap());
+    assert_eq!(kind(permit.release().await), ErrorKind::LeaseLost);
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+
+    let permit = semaphore.acquire().await.unwrap();
+    let id = permit.id();
+    permit.forget();
+    one.close().await;
+    assert_eq!(elsewhere.available_permits().await.unwrap(), 0);
+    assert!(elsewhere.release_permit(&id).await.unwrap());
+    assert_eq!(elsewhere.available_permits().await.unwrap(), 1);
+    server.connection().command(&["DEL", "e"]);
+    nothing_left(&server, [&two]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permit_that_comes_too_late_is_given_back_and_the_caller_told() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let behind = Client::builder().url(proxy.url());
+    let behind = behind.min_validity(millis(5_500)).build().await.unwrap();
+    let semaphore = behind.expirable_semaphore("e");
+    semaphore.try_set_permits(1).await.unwrap();
+    semaphore.acquire().await.unwrap().release().await.unwrap();
+    // There and back, and the request may take a sixth of the lease.
+    proxy.delay(millis(250));
+    let late = semaphore.clone().lease(secs(6)).acquire().await;
+    assert_eq!(kind(late), ErrorKind::LeaseLost);
+    proxy.delay(Duration::ZERO);
+    let other = client(&server).await.expirable_semaphore("e");
+    eventually("it is back", async || {
+        other.available_permits().await.unwrap() == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn leases_and_numbers_that_cannot_work_are_refused() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let semaphore = client.expirable_semaphore("e");
+    semaphore.try_set_permits(1_000).await.unwrap();
+    for lease in [Duration::ZERO, millis(49), Duration::MAX] {
+        let refused = semaphore.clone().lease(lease).try_acquire().await;
+        assert_eq!(kind(refused), ErrorKind::InvalidInput, "{lease:?}");
+    }
+    let many = semaphore.try_acquire_many(1_001).await;
+    assert_eq!(kind(many), ErrorKind::InvalidInput);
+    let all = semaphore.try_acquire_many(1_000).await.unwrap().unwrap();
+    assert_eq!(all.ids().len(), 1_000);
+    all.extend(secs(60)).await.unwrap();
+    all.release().await.unwrap();
+    let brief = semaphore.clone().lease(millis(100));
+    brief.acquire_many(1_000).await.unwrap().forget();
+    eventually("all come back", async || {
+        semaphore.available_permits().await.unwrap() == 1_000
+    })
+    .await;
+    server.connection().command(&["DEL", "e"]);
+    nothing_left(&server, [&client]).await;
+}
+
+const HOLDER: &str = "REDLATCH_TEST_HOLDER";
+
+async fn crashing(client: &Client) -> ExpirableSemaphore {
+    client.expirable_semaphore("e").lease(secs(2))
+}
+
+#[tokio::test]
+#[ignore = "a process of its own, started by the test below"]
+async fn holder() {
+    let url = env::var(HOLDER).expect("started by the test below");
+    let client = Client::connect(url).await.unwrap();
+    let semaphore = crashing(&client).await;
+    let _all = semaphore.acquire_many(3).await.unwrap();
+    println!("\nholding");
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn permits_of_a_killed_process_come_back_within_their_lease() {
+    let server = Server::start();
+    let client = unpolled(&server).await;
+    let semaphore = crashing(&client).await;
+    semaphore.try_set_permits(3).await.unwrap();
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "holder", "--nocapture"])
+        .env(HOLDER, server.url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let holding = output.lines().any(|line| line.unwrap() == "holding");
+    assert!(holding, "the other process takes the permits");
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    let waiter = semaphore.clone();
+    let waiting = tokio::spawn(async move { waiter.acquire_many(3).await });
+    eventually_listening(&server, "redisson_sc:{e}", 1).await;
+    child.kill().unwrap();
+    let killed = Instant::now();
+    child.wait().unwrap();
+    let all = soon(waiting).await.unwrap().unwrap();
+    let took = killed.elapsed();
+    assert!(took < secs(3), "{took:?}");
+    all.release().await.unwrap();
+    server.connection().command(&["DEL", "e"]);
+    nothing_left(&server, [&client]).await;
+}
