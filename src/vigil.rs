@@ -37,6 +37,8 @@ pub(crate) async fn until_yes<Q: Question>(
 ) -> Result<Option<Q::Yes>, Error> {
     let mut subscription: Option<Subscription> = None;
     loop {
+        // Others of this process may listen already.
+        let heard = session.hub.reception(channel);
         if let Some(subscription) = &mut subscription {
             subscription.catch_up();
         }
@@ -51,10 +53,9 @@ pub(crate) async fn until_yes<Q: Question>(
         let Step::Park(at_most) = wait.busy(Moment::now(), ttl, fastrand::f64()) else {
             return Ok(None);
         };
-        let fresh = subscription.is_none();
         let subscription = subscription.get_or_insert_with(|| session.hub.subscribe(channel));
-        if fresh && subscription.is_heard() {
-            // What was told before is seen by asking again.
+        if subscription.is_heard() && heard != Some(subscription.count()) {
+            // What was told meanwhile is seen by asking again.
             continue;
         }
         let at_most = subscription.patience(at_most);

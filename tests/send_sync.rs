@@ -6,9 +6,9 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use redlatch::{
-    Client, ClientBuilder, Error, ErrorKind, FairLock, Holder, Lease, LockGuard, Member,
-    MultiGuard, MultiLock, Owner, PlainLock, Prefer, ReadLock, ReadWriteLock, ReentrantLock,
-    ReleaseBy, WriteLock,
+    Client, ClientBuilder, Error, ErrorKind, ExpirablePermit, ExpirableSemaphore, FairLock, Holder,
+    Latch, Lease, LockGuard, Member, MultiGuard, MultiLock, Owner, PermitId, PlainLock, Prefer,
+    ReadLock, ReadWriteLock, ReentrantLock, ReleaseBy, Semaphore, SemaphorePermit, WriteLock,
 };
 
 fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -39,26 +39,35 @@ fn public_types_move_freely() {
     everything::<ClientBuilder>();
     everything::<Error>();
     everything::<ErrorKind>();
+    everything::<ExpirablePermit>();
+    everything::<ExpirableSemaphore>();
     everything::<FairLock>();
     everything::<Holder>();
+    everything::<Latch>();
     everything::<Lease>();
     everything::<LockGuard>();
     everything::<Member>();
     everything::<MultiGuard>();
     everything::<MultiLock>();
     everything::<Owner>();
+    everything::<PermitId>();
     everything::<PlainLock>();
     everything::<Prefer>();
     everything::<ReadLock>();
     everything::<ReadWriteLock>();
     everything::<ReentrantLock>();
     everything::<ReleaseBy>();
+    everything::<Semaphore>();
+    everything::<SemaphorePermit>();
     everything::<WriteLock>();
 
     cloned::<Client>();
     cloned::<ClientBuilder>();
     cloned::<Error>();
+    cloned::<ExpirableSemaphore>();
     cloned::<FairLock>();
+    cloned::<Latch>();
+    cloned::<Semaphore>();
     cloned::<Holder>();
     cloned::<Member>();
     cloned::<MultiLock>();
@@ -75,9 +84,12 @@ fn public_types_move_freely() {
     compared::<ReleaseBy>();
     hashed::<ErrorKind>();
     hashed::<Owner>();
+    hashed::<PermitId>();
     hashed::<ReleaseBy>();
     shown::<Owner>();
+    shown::<PermitId>();
     copied::<ErrorKind>();
+    copied::<PermitId>();
     copied::<ReleaseBy>();
     copied::<Prefer>();
     compared::<Prefer>();
@@ -89,6 +101,8 @@ fn a_guard_is_one_level_and_cannot_be_cloned() {
     assert!(Asked::<Client>(std::marker::PhantomData).is_clone());
     assert!(!Asked::<LockGuard>(std::marker::PhantomData).is_clone());
     assert!(!Asked::<Lease>(std::marker::PhantomData).is_clone());
+    assert!(!Asked::<SemaphorePermit>(std::marker::PhantomData).is_clone());
+    assert!(!Asked::<ExpirablePermit>(std::marker::PhantomData).is_clone());
 }
 
 /// A call that may be spawned wherever its handle goes, and whose future costs its caller little.
@@ -123,6 +137,49 @@ async fn calls_of_a_set(set: MultiLock, guard: MultiGuard) {
         call(guard.unlock()),
     ];
     assert!(sizes.iter().all(|size| *size <= 1024), "{sizes:?}");
+}
+
+async fn calls_of_counters(client: Client) {
+    let second = Duration::from_secs(1);
+    let (semaphore, latch) = (client.semaphore("s"), client.latch("l"));
+    let expirable = client.expirable_semaphore("e").lease(second);
+    let _set = (
+        semaphore.try_set_permits(1).await,
+        expirable.try_set_permits(1).await,
+    );
+    let (Ok(permit), Ok(leased)) = (semaphore.acquire().await, expirable.acquire().await) else {
+        panic!("one is free");
+    };
+    let id = leased.id();
+    let sizes = [
+        call(semaphore.try_set_permits(1)),
+        call(semaphore.acquire()),
+        call(semaphore.acquire_many(2)),
+        call(semaphore.try_acquire()),
+        call(semaphore.try_acquire_many(2)),
+        call(semaphore.try_acquire_for(second)),
+        call(semaphore.try_acquire_many_for(2, second)),
+        call(semaphore.available_permits()),
+        call(semaphore.add_permits(1)),
+        call(semaphore.drain_permits()),
+        call(semaphore.release(1)),
+        call(permit.release()),
+        call(expirable.acquire()),
+        call(expirable.try_acquire_many_for(2, second)),
+        call(expirable.available_permits()),
+        call(expirable.release_permit(&id)),
+        call(leased.extend(second)),
+        call(leased.release()),
+        call(latch.try_set_count(1)),
+        call(latch.count()),
+        call(latch.count_down()),
+        call(latch.wait()),
+        call(latch.wait_for(second)),
+        call(latch.delete()),
+    ];
+    for (call, size) in sizes.iter().enumerate() {
+        assert!(*size <= 1024, "call {call} of the list: {size} bytes");
+    }
 }
 
 async fn calls_of_a_handle(lock: ReentrantLock, guard: LockGuard, client: Client) {
@@ -162,6 +219,7 @@ async fn futures_of_all_calls_can_be_spawned_and_are_small() {
     let set = MultiLock::new([client.lock("a"), client.lock("b")]);
     let both = set.lock().await.unwrap();
     calls_of_a_set(set, both).await;
+    calls_of_counters(client.clone()).await;
     call(Client::connect(server.url()));
     call(Client::builder().build());
     // Also within a task, with a guard held over each await.
