@@ -19,48 +19,57 @@ use redlatch::{
     Client, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
+use support::place::Place;
 use support::polls::Polls;
 use support::probe::{begin, kind, millis, secs, soon};
 use support::scene::{Scene, patient};
-use support::{builder, client, eventually, eventually_idle};
+use support::{eventually, eventually_idle};
 
 const NAME: &str = "job";
 /// What a kind may leave beside a lock that is free: the last token of a fenced one.
 const KEPT: &str = "redisson_lock_token:";
 
-/// Runs every case for every kind.
+/// Runs these cases for every kind, each at a place of its own.
 macro_rules! table {
-    ($($case:ident),* $(,)?) => {
-        table!(@kind reentrant, ReentrantLock, $($case),*);
-        table!(@kind fenced, FencedLock, $($case),*);
-        table!(@kind fair, FairLock, $($case),*);
-        table!(@kind spin, SpinLock, $($case),*);
-        table!(@kind plain, PlainLock, $($case),*);
-        table!(@kind scriptless, Scriptless, $($case),*);
-        table!(@kind write, WriteLock, $($case),*);
+    ($place:expr => $cases:tt) => {
+        use super::*;
+        table!(@kind reentrant ReentrantLock, $place, $cases);
+        table!(@kind fenced FencedLock, $place, $cases);
+        table!(@kind fair FairLock, $place, $cases);
+        table!(@kind spin SpinLock, $place, $cases);
+        table!(@kind plain PlainLock, $place, $cases);
+        table!(@kind scriptless Scriptless, $place, $cases);
+        table!(@kind write WriteLock, $place, $cases);
     };
-    (@kind $kind:ident, $lock:ty, $($case:ident),*) => {
+    (@kind $kind:ident $lock:ident, $place:expr, [$($case:ident),* $(,)?]) => {
         mod $kind {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case::<$lock>().await;
+                crate::$case::<$lock>($place(<$lock>::server, <$lock>::SCRIPTS)).await;
             })*
         }
     };
 }
 
-table!(
+macro_rules! everywhere {
+    ($($case:ident),* $(,)?) => {
+        mod single {
+            table!(|server: fn() -> Server, _| Place::single(server()) => [$($case),*]);
+        }
+        mod cluster {
+            table!(|_, scripts| Place::cluster(scripts) => [$($case),*]);
+        }
+    };
+}
+
+everywhere!(
     owner_gets_in_again_and_nobody_else,
     unlock_by_one_who_holds_nothing_changes_nothing,
     wait_ends_at_its_limit,
     fixed_lease_ends_and_the_next_gets_in,
     renewed_lease_outlives_many_terms,
     crashed_holder_frees_the_lock_within_its_lease,
-    dropped_acquisition_leaves_nothing_held,
-    dropped_unlock_gives_the_lock_back,
-    acquisition_without_its_reply_is_granted_once,
-    release_without_its_reply_is_a_success,
     waiter_elsewhere_gets_in_after_the_unlock,
     waiters_here_get_in_one_after_the_other,
     level_of_a_named_owner_is_adopted_and_unlocked_elsewhere,
@@ -71,6 +80,15 @@ table!(
     tasks_of_two_clients_never_meet_inside,
     other_shapes_are_the_wrong_kind_and_stay_untouched,
 );
+
+mod proxied {
+    table!(|server: fn() -> Server, _| Place::single(server()) => [
+        dropped_acquisition_leaves_nothing_held,
+        dropped_unlock_gives_the_lock_back,
+        acquisition_without_its_reply_is_granted_once,
+        release_without_its_reply_is_a_success,
+    ]);
+}
 
 /// Nothing is left of the lock, on the server and in the clients.
 async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
@@ -85,10 +103,9 @@ async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
     .await;
 }
 
-async fn owner_gets_in_again_and_nobody_else<L: Lock>() {
-    let server = L::server();
-    let client = client(&server).await;
-    let lock = L::of(&client, NAME).owned_by(&Owner::unique());
+async fn owner_gets_in_again_and_nobody_else<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name()).owned_by(&Owner::unique());
     assert_eq!(lock.holder().await.unwrap(), None);
     let guard = lock.lock().await.unwrap();
     assert!(lock.stranger().try_lock().await.unwrap().is_none());
@@ -111,13 +128,12 @@ async fn owner_gets_in_again_and_nobody_else<L: Lock>() {
         guard.unlock().await.unwrap();
     }
     assert!(!lock.is_locked().await.unwrap());
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }
 
-async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>() {
-    let server = L::server();
-    let client = client(&server).await;
-    let lock = L::of(&client, NAME);
+async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name());
     assert_eq!(kind(lock.unlock().await), ErrorKind::NotHeld);
     let guard = lock.stranger().lock().await.unwrap();
     for stranger in [
@@ -129,51 +145,47 @@ async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>() {
     }
     guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }
 
-async fn wait_ends_at_its_limit<L: Lock>() {
-    let server = L::server();
-    let (client, other) = (client(&server).await, client(&server).await);
-    let guard = L::of(&other, NAME).lock().await.unwrap();
+async fn wait_ends_at_its_limit<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let guard = L::of(&other, place.name()).lock().await.unwrap();
     let wait = millis(300);
     let started = Instant::now();
-    let none = L::of(&client, NAME).stranger().try_lock_for(wait).await;
+    let none = L::of(&client, place.name())
+        .stranger()
+        .try_lock_for(wait)
+        .await;
     assert!(none.unwrap().is_none());
     let took = started.elapsed();
     // One command timeout is the promised slack.
     assert!(took >= wait && took < wait + secs(1), "{took:?}");
     guard.unlock().await.unwrap();
-    nothing_left(&server, [&client, &other]).await;
+    place.nothing_left([&client, &other]).await;
 }
 
-async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>() {
-    let server = L::server();
-    let (client, other) = (client(&server).await, client(&server).await);
-    let guard = L::of(&client, NAME)
+async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let guard = L::of(&client, place.name())
         .lease(millis(400))
         .lock()
         .await
         .unwrap();
-    let next = soon(L::of(&other, NAME).lock()).await.unwrap();
+    let next = soon(L::of(&other, place.name()).lock()).await.unwrap();
     assert!(guard.is_lost(), "lost before anybody else got in");
     soon(guard.lost()).await;
     assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
     next.verify().await.unwrap();
     next.unlock().await.unwrap();
-    nothing_left(&server, [&client, &other]).await;
+    place.nothing_left([&client, &other]).await;
 }
 
-async fn renewed_lease_outlives_many_terms<L: Lock>() {
-    let server = L::server();
+async fn renewed_lease_outlives_many_terms<L: Lock>(place: Place) {
     let lease = millis(400);
-    let client = builder(server.url())
-        .watchdog_lease(lease)
-        .build()
-        .await
-        .unwrap();
-    let lock = L::of(&client, NAME);
+    let client = place.builder().watchdog_lease(lease).build().await.unwrap();
+    let lock = L::of(&client, place.name());
     let guard = lock.lock().await.unwrap();
     let end = Instant::now() + lease * 5;
     while Instant::now() < end {
@@ -183,31 +195,30 @@ async fn renewed_lease_outlives_many_terms<L: Lock>() {
     }
     guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }
 
-async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>() {
-    let server = L::server();
+async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>(place: Place) {
     let lease = secs(2);
-    let url = server.url();
+    let (builder, name) = (place.builder(), place.name().to_owned());
     // Its runtime ends, and with it everything that could renew or release.
     let holder = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
-            let client = builder(url).watchdog_lease(lease).build().await.unwrap();
-            let guard = L::of(&client, NAME).lock().await.unwrap();
+            let client = builder.watchdog_lease(lease).build().await.unwrap();
+            let guard = L::of(&client, &name).lock().await.unwrap();
             std::mem::forget((guard, client));
         });
         runtime.shutdown_background();
     });
     holder.join().unwrap();
     let crashed = Instant::now();
-    let client = client(&server).await;
-    let guard = soon(L::of(&client, NAME).lock()).await.unwrap();
+    let client = place.client().await;
+    let guard = soon(L::of(&client, place.name()).lock()).await.unwrap();
     let took = crashed.elapsed();
     assert!(took < lease + millis(500), "{took:?}");
     guard.unlock().await.unwrap();
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }
 
 /// The next owner gets in, long before a lease could end.
@@ -216,8 +227,8 @@ async fn next_gets_in<L: Lock>(scene: &Scene, name: &str) {
     next.unwrap().expect("free").unlock().await.unwrap();
 }
 
-async fn dropped_acquisition_leaves_nothing_held<L: Lock>() {
-    let scene = Scene::around(L::server(), patient).await;
+async fn dropped_acquisition_leaves_nothing_held<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
     for verb in ["lock", "try_lock", "try_lock_for"] {
         Polls::sweep(&scene.proxy, verb, async |name, polls| {
             let lock = L::of(&scene.client, name);
@@ -236,8 +247,8 @@ async fn dropped_acquisition_leaves_nothing_held<L: Lock>() {
     nothing_left(&scene.server, [&scene.client, &scene.other]).await;
 }
 
-async fn dropped_unlock_gives_the_lock_back<L: Lock>() {
-    let scene = Scene::around(L::server(), patient).await;
+async fn dropped_unlock_gives_the_lock_back<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
     Polls::sweep(&scene.proxy, "unlock", async |name, polls| {
         let guard = L::of(&scene.client, name).lock().await.unwrap();
         drop(polls.run(guard.unlock()).await);
@@ -255,8 +266,8 @@ async fn unanswered<T>(scene: &Scene, request: String, call: impl Future<Output 
     output
 }
 
-async fn acquisition_without_its_reply_is_granted_once<L: Lock>() {
-    let scene = Scene::around(L::server(), patient).await;
+async fn acquisition_without_its_reply_is_granted_once<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
     for _ in 0..20 {
         let guard = unanswered(&scene, L::acquire(), lock.lock()).await.unwrap();
@@ -268,8 +279,8 @@ async fn acquisition_without_its_reply_is_granted_once<L: Lock>() {
     nothing_left(&scene.server, [&scene.client, &scene.other]).await;
 }
 
-async fn release_without_its_reply_is_a_success<L: Lock>() {
-    let scene = Scene::around(L::server(), patient).await;
+async fn release_without_its_reply_is_a_success<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
     for _ in 0..20 {
         let guard = lock.lock().await.unwrap();
@@ -281,26 +292,26 @@ async fn release_without_its_reply_is_a_success<L: Lock>() {
     nothing_left(&scene.server, [&scene.client, &scene.other]).await;
 }
 
-async fn waiter_elsewhere_gets_in_after_the_unlock<L: Lock>() {
-    let scene = Scene::around(L::server(), patient).await;
-    let guard = L::of(&scene.client, NAME).lock().await.unwrap();
-    let lock = L::of(&scene.other, NAME);
+async fn waiter_elsewhere_gets_in_after_the_unlock<L: Lock>(place: Place) {
+    let connect = async || patient(place.builder()).build().await.unwrap();
+    let (client, other) = (connect().await, connect().await);
+    let guard = L::of(&client, place.name()).lock().await.unwrap();
+    let lock = L::of(&other, place.name());
     let waiter = tokio::spawn(async move { lock.lock().await });
     eventually("somebody waits", async || {
-        format!("{:?}", scene.other).contains("waiting: 1,")
+        format!("{other:?}").contains("waiting: 1,")
     })
     .await;
     guard.unlock().await.unwrap();
-    // The leases and parks of this scene are a minute long.
+    // The leases and parks of these clients are a minute long.
     let next = soon(waiter).await.unwrap().unwrap();
     next.unlock().await.unwrap();
-    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+    place.nothing_left([&client, &other]).await;
 }
 
-async fn waiters_here_get_in_one_after_the_other<L: Lock>() {
-    let server = L::server();
-    let client = client(&server).await;
-    let lock = L::of(&client, NAME);
+async fn waiters_here_get_in_one_after_the_other<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name());
     let guard = lock.lock().await.unwrap();
     let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut waiters = Vec::new();
@@ -322,15 +333,14 @@ async fn waiters_here_get_in_one_after_the_other<L: Lock>() {
         served.push(number);
     }
     assert_eq!(served, (0..8).collect::<Vec<_>>());
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }
 
-async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>() {
-    let server = L::server();
-    let (client, other) = (client(&server).await, client(&server).await);
+async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
     let owner = Owner::named("req-7");
-    let here = L::of(&client, NAME).owned_by(&owner);
-    let there = L::of(&other, NAME).owned_by(&owner);
+    let here = L::of(&client, place.name()).owned_by(&owner);
+    let there = L::of(&other, place.name()).owned_by(&owner);
     assert_eq!(here.lock().await.unwrap().detach(), owner);
     let guard = there.adopt().await.unwrap().expect("a level to adopt");
     guard.verify().await.unwrap();
@@ -344,28 +354,26 @@ async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>() {
     assert!(there.adopt().await.unwrap().is_none());
     // What was taken away elsewhere is noticed here by the next renewal or call.
     client.close().await;
-    nothing_left(&server, [&client, &other]).await;
+    place.nothing_left([&client, &other]).await;
 }
 
-async fn forced_unlock_ends_the_hold<L: Lock>() {
-    let server = L::server();
-    let (client, other) = (client(&server).await, client(&server).await);
-    let lock = L::of(&client, NAME);
+async fn forced_unlock_ends_the_hold<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let lock = L::of(&client, place.name());
     assert!(!lock.force_unlock().await.unwrap());
     let guard = lock.lock().await.unwrap();
     assert!(lock.stranger().force_unlock().await.unwrap());
     soon(guard.lost()).await;
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
     let guard = lock.lock().await.unwrap();
-    assert!(L::of(&other, NAME).force_unlock().await.unwrap());
+    assert!(L::of(&other, place.name()).force_unlock().await.unwrap());
     assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
-    nothing_left(&server, [&client, &other]).await;
+    place.nothing_left([&client, &other]).await;
 }
 
-async fn extended_lease_lasts_longer<L: Lock>() {
-    let server = L::server();
-    let client = client(&server).await;
-    let lock = L::of(&client, NAME).lease(secs(1));
+async fn extended_lease_lasts_longer<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name()).lease(secs(1));
     let guard = lock.lock().await.unwrap();
     guard.extend(secs(60)).await.unwrap();
     assert!(guard.remaining() > secs(50));
@@ -374,57 +382,58 @@ async fn extended_lease_lasts_longer<L: Lock>() {
     assert!(lock.remaining_lease().await.unwrap().unwrap() <= secs(5));
     assert!(guard.remaining() <= secs(5));
     guard.unlock().await.unwrap();
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }
 
-async fn lost_key_is_noticed_by_renewal_and_verify<L: Lock>() {
-    let server = L::server();
-    let client = builder(server.url())
+async fn lost_key_is_noticed_by_renewal_and_verify<L: Lock>(place: Place) {
+    let client = place
+        .builder()
         .watchdog_lease(secs(1))
         .build()
         .await
         .unwrap();
-    let mut probe = server.connection();
-    let lock = L::of(&client, NAME);
+    let mut probe = place.probe();
+    let lock = L::of(&client, place.name());
     let guard = lock.lock().await.unwrap();
-    probe.command(&["DEL", NAME]);
+    probe.command(&["DEL", place.name()]);
     assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
     drop(guard);
     let guard = lock.lock().await.unwrap();
-    probe.command(&["DEL", NAME]);
-    let stranger = L::of(&client, NAME).stranger();
+    probe.command(&["DEL", place.name()]);
+    let stranger = L::of(&client, place.name()).stranger();
     // Long before the lease would have told.
     tokio::time::timeout(millis(900), guard.lost())
         .await
         .expect("the renewal notices");
     stranger.lock().await.unwrap().unlock().await.unwrap();
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }
 
-async fn hold_is_lost_when_its_client_closes<L: Lock>() {
-    let server = L::server();
-    let (client, other) = (client(&server).await, client(&server).await);
-    let guard = L::of(&client, NAME).lock().await.unwrap();
+async fn hold_is_lost_when_its_client_closes<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let guard = L::of(&client, place.name()).lock().await.unwrap();
     client.close().await;
     soon(guard.lost()).await;
     assert_eq!(kind(guard.unlock().await), ErrorKind::Closed);
-    assert_eq!(kind(L::of(&client, NAME).lock().await), ErrorKind::Closed);
-    let next = L::of(&other, NAME).try_lock().await.unwrap();
+    assert_eq!(
+        kind(L::of(&client, place.name()).lock().await),
+        ErrorKind::Closed
+    );
+    let next = L::of(&other, place.name()).try_lock().await.unwrap();
     next.expect("released by the close").unlock().await.unwrap();
-    nothing_left(&server, [&other]).await;
+    place.nothing_left([&other]).await;
 }
 
-async fn tasks_of_two_clients_never_meet_inside<L: Lock>() {
+async fn tasks_of_two_clients_never_meet_inside<L: Lock>(place: Place) {
     const SECTIONS: u64 = 40;
-    let server = L::server();
-    let clients = [client(&server).await, client(&server).await];
+    let clients = [place.client().await, place.client().await];
     let inside = Arc::new(AtomicBool::new(false));
     let total = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
     for client in &clients {
         for _ in 0..6 {
-            let lock = L::of(client, NAME).stranger();
+            let lock = L::of(client, place.name()).stranger();
             let (inside, total) = (inside.clone(), total.clone());
             tasks.push(tokio::spawn(async move {
                 for _ in 0..SECTIONS {
@@ -445,23 +454,30 @@ async fn tasks_of_two_clients_never_meet_inside<L: Lock>() {
         tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
     }
     assert_eq!(total.load(Ordering::SeqCst), count * SECTIONS);
-    nothing_left(&server, [&clients[0], &clients[1]]).await;
+    place.nothing_left([&clients[0], &clients[1]]).await;
 }
 
-async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>() {
-    let server = L::server();
-    let client = client(&server).await;
-    let mut probe = server.connection();
-    let hash = [&["HSET", NAME], L::FOREIGN].concat();
-    for command in [&["RPUSH", NAME, "x"][..], &["ZADD", NAME, "1", "x"], &hash] {
+async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let mut probe = place.probe();
+    let hash = [&["HSET", place.name()], L::FOREIGN].concat();
+    for command in [
+        &["RPUSH", place.name(), "x"][..],
+        &["ZADD", place.name(), "1", "x"],
+        &hash,
+    ] {
         probe.command(command);
-        let before = probe.command(&["DUMP", NAME]);
-        let lock = L::of(&client, NAME).lease(Duration::from_secs(5));
+        let before = probe.command(&["DUMP", place.name()]);
+        let lock = L::of(&client, place.name()).lease(Duration::from_secs(5));
         assert_eq!(kind(lock.lock().await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.try_lock().await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.force_unlock().await), ErrorKind::WrongKind);
-        assert_eq!(probe.command(&["DUMP", NAME]), before, "{command:?}");
-        probe.command(&["DEL", NAME]);
+        assert_eq!(
+            probe.command(&["DUMP", place.name()]),
+            before,
+            "{command:?}"
+        );
+        probe.command(&["DEL", place.name()]);
     }
-    nothing_left(&server, [&client]).await;
+    place.nothing_left([&client]).await;
 }

@@ -54,7 +54,7 @@ impl Reply {
 
     /// The array as texts.
     #[track_caller]
-    pub(crate) fn texts(self) -> Vec<String> {
+    pub fn texts(self) -> Vec<String> {
         self.array().iter().map(Self::text).collect()
     }
 }

@@ -17,6 +17,8 @@ pub trait Lock: Clone + Send + Sync + 'static {
     type Guard: Guard;
     /// Whether an owner may take it again.
     const REENTRANT: bool;
+    /// Whether it may run scripts.
+    const SCRIPTS: bool = true;
     /// Fields and values of a hash that is no lock of this kind.
     const FOREIGN: &[&str] = &["mode", "read", "c:1", "1"];
 
@@ -206,6 +208,7 @@ pub struct Scriptless(PlainLock);
 impl Lock for Scriptless {
     type Guard = LockGuard;
     const REENTRANT: bool = false;
+    const SCRIPTS: bool = false;
 
     fn acquire() -> String {
         "NX\r\n".to_owned()

@@ -5,6 +5,7 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod place;
 pub mod polls;
 pub mod probe;
 pub mod scene;

@@ -1,0 +1,114 @@
+//! Where a case of the table runs: a server of its own, or a cluster that all share.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redlatch::{Client, ClientBuilder};
+use redlatch_testkit::{Cluster, Connection, Reply, Server};
+
+use super::{builder, eventually, eventually_idle};
+
+/// What a kind may leave beside a lock that is free: the last token of a fenced one.
+const KEPT: &str = "redisson_lock_token:";
+
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+    let cluster = Cluster::start();
+    for node in cluster.nodes() {
+        let rules = ["on", "nopass", "~*", "&*", "+@all", "-@scripting"];
+        let words = [&["ACL", "SETUSER", "scriptless"][..], &rules].concat();
+        let done = node.connection().command(&words);
+        assert_eq!(done.text(), "OK");
+    }
+    cluster
+});
+
+/// Where a case runs, and the name of its lock there.
+pub struct Place {
+    home: Home,
+    name: String,
+    url: String,
+}
+
+enum Home {
+    Single(Server),
+    Cluster,
+}
+
+impl Place {
+    pub fn single(server: Server) -> Self {
+        Self {
+            url: server.url(),
+            home: Home::Single(server),
+            name: "job".to_owned(),
+        }
+    }
+
+    /// In the cluster, as a user with all rights but that to run scripts, if so be.
+    pub fn cluster(scripts: bool) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(100_000);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let login = if scripts { "" } else { "scriptless:any@" };
+        Self {
+            home: Home::Cluster,
+            name: format!("job-{number}"),
+            url: CLUSTER
+                .url()
+                .replace("cluster://", &format!("cluster://{login}")),
+        }
+    }
+
+    /// The server of its own, to put a proxy in front of.
+    pub fn into_server(self) -> Server {
+        match self.home {
+            Home::Single(server) => server,
+            Home::Cluster => panic!("the cluster is shared"),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn builder(&self) -> ClientBuilder {
+        builder(&self.url)
+    }
+
+    /// With default settings.
+    pub async fn client(&self) -> Client {
+        let client = Client::connect(&self.url).await;
+        client.expect("the servers are up")
+    }
+
+    /// Past everything under test, to the server of the lock.
+    pub fn probe(&self) -> Connection {
+        match &self.home {
+            Home::Single(server) => server.connection(),
+            Home::Cluster => CLUSTER.owner(&self.name).0.connection(),
+        }
+    }
+
+    /// Nothing is left of the lock, on the servers and in the clients.
+    pub async fn nothing_left<const N: usize>(&self, clients: [&Client; N]) {
+        for client in clients {
+            eventually_idle(client).await;
+        }
+        let mut probes = match &self.home {
+            Home::Single(server) => vec![server.connection()],
+            Home::Cluster => CLUSTER.nodes().iter().map(Server::connection).collect(),
+        };
+        let of_lock = |text: &String| text.contains(&self.name) && !text.starts_with(KEPT);
+        for probe in &mut probes {
+            eventually("no channel is left", async || {
+                let mut channels = probe.channels();
+                let sharded = probe.command(&["PUBSUB", "SHARDCHANNELS"]);
+                // An error before Redis 7.
+                if matches!(sharded, Reply::Array(_)) {
+                    channels.extend(sharded.texts());
+                }
+                !channels.iter().any(of_lock)
+            })
+            .await;
+            eventually("no key is left", async || !probe.keys().iter().any(of_lock)).await;
+        }
+    }
+}
