@@ -46,8 +46,13 @@ fn processes_share_locks_without_overlap_loss_or_leftover() {
         Ok(seed) => seed.parse().expect("REDLATCH_SEED is a number"),
         Err(_) => fastrand::u64(..),
     };
-    let soak = env::var_os("REDLATCH_SOAK").is_some();
-    let lasts = Duration::from_secs(if soak { 600 } else { 20 });
+    let seconds = match env::var("REDLATCH_SOAK") {
+        Ok(seconds) => seconds
+            .parse()
+            .expect("REDLATCH_SOAK is a number of seconds"),
+        Err(_) => 20,
+    };
+    let lasts = Duration::from_secs(seconds);
     println!("REDLATCH_SEED={seed}, {PROCESSES} processes of {TASKS} tasks for {lasts:?}");
 
     let server = Server::start();
