@@ -24,21 +24,17 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 
 /// Where a case runs, and the name of its lock there.
 pub struct Place {
-    home: Home,
+    /// None in the cluster.
+    server: Option<Server>,
     name: String,
     url: String,
-}
-
-enum Home {
-    Single(Server),
-    Cluster,
 }
 
 impl Place {
     pub fn single(server: Server) -> Self {
         Self {
             url: server.url(),
-            home: Home::Single(server),
+            server: Some(server),
             name: "job".to_owned(),
         }
     }
@@ -49,7 +45,7 @@ impl Place {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let login = if scripts { "" } else { "scriptless:any@" };
         Self {
-            home: Home::Cluster,
+            server: None,
             name: format!("job-{number}"),
             url: CLUSTER
                 .url()
@@ -59,10 +55,7 @@ impl Place {
 
     /// The server of its own, to put a proxy in front of.
     pub fn into_server(self) -> Server {
-        match self.home {
-            Home::Single(server) => server,
-            Home::Cluster => panic!("the cluster is shared"),
-        }
+        self.server.expect("the cluster is shared")
     }
 
     pub fn name(&self) -> &str {
@@ -81,9 +74,9 @@ impl Place {
 
     /// Past everything under test, to the server of the lock.
     pub fn probe(&self) -> Connection {
-        match &self.home {
-            Home::Single(server) => server.connection(),
-            Home::Cluster => CLUSTER.owner(&self.name).0.connection(),
+        match &self.server {
+            Some(server) => server.connection(),
+            None => CLUSTER.owner(&self.name).0.connection(),
         }
     }
 
@@ -92,9 +85,9 @@ impl Place {
         for client in clients {
             eventually_idle(client).await;
         }
-        let mut probes = match &self.home {
-            Home::Single(server) => vec![server.connection()],
-            Home::Cluster => CLUSTER.nodes().iter().map(Server::connection).collect(),
+        let mut probes = match &self.server {
+            Some(server) => vec![server.connection()],
+            None => CLUSTER.nodes().iter().map(Server::connection).collect(),
         };
         let of_lock = |text: &String| text.contains(&self.name) && !text.starts_with(KEPT);
         for probe in &mut probes {
