@@ -182,6 +182,25 @@ async fn waiter_whose_slot_moves_is_woken_by_the_message_there() {
     for pubsub in [PubSub::Sharded, PubSub::Plain] {
         let holder = patient_client(&cluster, pubsub).await;
         let client = patient_client(&cluster, pubsub).await;
+        // In a slot of its own: those that ask now and then would see the move without any message.
+        let alone = holder.lock("alone").lock().await.unwrap();
+        let (from, to) = cluster.owner("alone");
+        let lock = client.lock("alone");
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        eventually("the waiter listens", async || {
+            listeners(from, pubsub, &channel("alone")) == 1
+        })
+        .await;
+        cluster.move_slot(cluster.slot("alone"), from, to);
+        if pubsub == PubSub::Sharded {
+            eventually("it listens where the slot is", async || {
+                listeners(to, pubsub, &channel("alone")) == 1
+            })
+            .await;
+        }
+        alone.unlock().await.unwrap();
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+
         let guard = holder.lock("job").lock().await.unwrap();
         let fair = holder.fair_lock("{job}:fair").lock().await.unwrap();
         let written = holder.read_write_lock("{job}:rw").write().await.unwrap();
@@ -261,6 +280,12 @@ async fn one_server_fails(fail: impl FnOnce(&Server)) {
     for name in &names {
         guards.push(client.lock(name).lock().await.unwrap());
     }
+    let mut many = Vec::new();
+    for name in (0..90).map(|number| format!("many-{number}")) {
+        if cluster.owner(&name).0.port() != cluster.nodes()[0].port() {
+            many.push(client.lock(name).lock().await.unwrap());
+        }
+    }
     // A release to the one that fails holds nothing up.
     let dropped = client.lock(format!("{{{}}}:2", names[0]));
     let dropped = dropped.lock().await.unwrap();
@@ -289,6 +314,7 @@ async fn one_server_fails(fail: impl FnOnce(&Server)) {
             assert!(!guard.is_lost(), "a hold on a server that is well");
             guard.verify().await.unwrap();
         }
+        assert!(many.iter().all(|guard| !guard.is_lost()));
         let free = client.lock(format!("{{{}}}:free", names[2]));
         free.lock().await.unwrap().unlock().await.unwrap();
         worst = worst.max(started.elapsed());
