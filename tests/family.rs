@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use family::{Guard, Lock, Scriptless};
 use redlatch::{
-    Client, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReentrantLock, SpinLock, WriteLock,
+    Client, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReadLock, ReentrantLock, SpinLock,
+    WriteLock,
 };
 use redlatch_testkit::Server;
 use support::place::Place;
@@ -29,9 +30,10 @@ const NAME: &str = "job";
 /// What a kind may leave beside a lock that is free: the last token of a fenced one.
 const KEPT: &str = "redisson_lock_token:";
 
-/// Runs these cases for every kind, each at a place of its own.
+/// Runs these cases for every kind, each at a place of its own; for the kind that owners hold beside each other, those
+/// that do not need it to be held alone.
 macro_rules! table {
-    ($place:expr => $cases:tt) => {
+    ($place:expr => $cases:tt, beside others $beside:tt) => {
         use super::*;
         table!(@kind reentrant ReentrantLock, $place, $cases);
         table!(@kind fenced FencedLock, $place, $cases);
@@ -40,6 +42,7 @@ macro_rules! table {
         table!(@kind plain PlainLock, $place, $cases);
         table!(@kind scriptless Scriptless, $place, $cases);
         table!(@kind write WriteLock, $place, $cases);
+        table!(@kind read ReadLock, $place, $beside);
     };
     (@kind $kind:ident $lock:ident, $place:expr, [$($case:ident),* $(,)?]) => {
         mod $kind {
@@ -53,41 +56,58 @@ macro_rules! table {
 }
 
 macro_rules! everywhere {
-    ($($case:ident),* $(,)?) => {
+    (all: $($case:ident),*; alone: $($alone:ident),* $(,)?) => {
         mod single {
-            table!(|server: fn() -> Server, _| Place::single(server()) => [$($case),*]);
+            table!(
+                |server: fn() -> Server, _| Place::single(server()) =>
+                [$($case,)* $($alone),*], beside others [$($case),*]
+            );
         }
         mod cluster {
-            table!(|_, scripts| Place::cluster(scripts) => [$($case),*]);
+            table!(
+                |_, scripts| Place::cluster(scripts) =>
+                [$($case,)* $($alone),*], beside others [$($case),*]
+            );
         }
     };
 }
 
 everywhere!(
-    owner_gets_in_again_and_nobody_else,
+    all:
     unlock_by_one_who_holds_nothing_changes_nothing,
+    level_of_a_named_owner_is_adopted_and_unlocked_elsewhere,
+    forced_unlock_ends_the_hold,
+    extended_lease_lasts_longer,
+    lost_key_is_noticed_by_renewal_and_verify,
+    hold_is_lost_when_its_client_closes,
+    other_shapes_are_the_wrong_kind_and_stay_untouched;
+    alone:
+    owner_gets_in_again_and_nobody_else,
     wait_ends_at_its_limit,
     fixed_lease_ends_and_the_next_gets_in,
     renewed_lease_outlives_many_terms,
     crashed_holder_frees_the_lock_within_its_lease,
     waiter_elsewhere_gets_in_after_the_unlock,
     waiters_here_get_in_one_after_the_other,
-    level_of_a_named_owner_is_adopted_and_unlocked_elsewhere,
-    forced_unlock_ends_the_hold,
-    extended_lease_lasts_longer,
-    lost_key_is_noticed_by_renewal_and_verify,
-    hold_is_lost_when_its_client_closes,
     tasks_of_two_clients_never_meet_inside,
-    other_shapes_are_the_wrong_kind_and_stay_untouched,
 );
 
 mod proxied {
-    table!(|server: fn() -> Server, _| Place::single(server()) => [
-        dropped_acquisition_leaves_nothing_held,
-        dropped_unlock_gives_the_lock_back,
-        acquisition_without_its_reply_is_granted_once,
-        release_without_its_reply_is_a_success,
-    ]);
+    table!(
+        |server: fn() -> Server, _| Place::single(server()) =>
+        [
+            dropped_acquisition_leaves_nothing_held,
+            dropped_unlock_gives_the_lock_back,
+            acquisition_without_its_reply_is_granted_once,
+            release_without_its_reply_is_a_success,
+        ],
+        beside others [
+            dropped_acquisition_leaves_nothing_held,
+            dropped_unlock_gives_the_lock_back,
+            acquisition_without_its_reply_is_granted_once,
+            release_without_its_reply_is_a_success,
+        ]
+    );
 }
 
 /// Nothing is left of the lock, on the server and in the clients.

@@ -93,6 +93,93 @@ async fn name_in_use_by_another_shape_is_the_wrong_kind_and_stays_untouched() {
 }
 
 #[tokio::test]
+async fn name_in_use_is_the_wrong_kind_for_both_sides_of_a_read_write_lock() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let lock = client.read_write_lock("k");
+    let (reader, writer) = (lock.reader(), lock.writer());
+    let other = ("other lock", &["HSET", "k", "java:1", "1"][..]);
+    let is_rw = |shape: &str| shape == "read lock" || shape == "write lock";
+    let shapes = SHAPES.iter().copied().filter(|(shape, _)| !is_rw(shape));
+    for (shape, command) in shapes.chain([other]) {
+        probe.command(command);
+        let before = dump(&mut probe);
+        let calls = [
+            ("read", soon(lock.read()).await.err()),
+            ("try_read", lock.try_read().await.err()),
+            (
+                "try_read_for",
+                soon(lock.try_read_for(secs(60))).await.err(),
+            ),
+            ("write", soon(lock.write()).await.err()),
+            ("try_write", lock.try_write().await.err()),
+            (
+                "try_write_for",
+                soon(lock.try_write_for(secs(60))).await.err(),
+            ),
+            ("reader is_locked", reader.is_locked().await.err()),
+            ("reader is_held", reader.is_held().await.err()),
+            ("reader holder", reader.holder().await.err()),
+            ("reader force_unlock", reader.force_unlock().await.err()),
+            ("writer is_locked", writer.is_locked().await.err()),
+            ("writer is_held", writer.is_held().await.err()),
+            ("writer holder", writer.holder().await.err()),
+            ("writer force_unlock", writer.force_unlock().await.err()),
+        ];
+        for (call, error) in calls {
+            let kind = error.map(|error| error.kind());
+            assert_eq!(kind, Some(ErrorKind::WrongKind), "{shape}: {call}");
+        }
+        assert_eq!(dump(&mut probe), before, "{shape}");
+        probe.command(&["DEL", "k"]);
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn both_sides_of_a_read_write_lock_notice_that_their_key_became_something_else() {
+    let server = Server::start();
+    let client = support::builder(server.url())
+        .watchdog_lease(secs(1))
+        .build()
+        .await
+        .unwrap();
+    let mut probe = server.connection();
+    let lock = client.read_write_lock("k");
+    let is_rw = |shape: &str| shape == "read lock" || shape == "write lock";
+    let shapes = SHAPES.iter().filter(|(shape, _)| !is_rw(shape));
+    for (shape, command) in shapes.step_by(3) {
+        for reads in [true, false] {
+            // Noticed by a renewal, which takes a second; whatever is there answers it alike.
+            let noticed = (*shape == "string").then_some("lost");
+            for call in ["verify", "unlock"].into_iter().chain(noticed) {
+                let guard = match reads {
+                    true => lock.read().await.unwrap(),
+                    false => lock.write().await.unwrap(),
+                };
+                probe.command(&["DEL", "k"]);
+                probe.command(command);
+                let before = dump(&mut probe);
+                let lost = match call {
+                    "verify" => guard.verify().await.is_err() && guard.is_lost(),
+                    "unlock" => guard.unlock().await.is_err(),
+                    _ => {
+                        soon(guard.lost()).await;
+                        true
+                    }
+                };
+                assert!(lost, "{shape}: {call}");
+                support::eventually_idle(&client).await;
+                assert_eq!(dump(&mut probe), before, "{shape}: {call}");
+                probe.command(&["FLUSHALL"]);
+            }
+        }
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
 async fn wrong_kind_names_the_lock_and_is_asked_for_once() {
     let server = Server::start();
     let client = client(&server).await;

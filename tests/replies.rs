@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ClientBuilder, ErrorKind, Owner};
+use redlatch::{Client, ClientBuilder, ErrorKind, LockGuard, Owner, ReadWriteLock};
 use support::scene::{Scene, give_back, patient, take};
 use support::{eventually, sha};
 use tokio::time::interval;
@@ -182,6 +182,90 @@ async fn force_unlock_without_its_reply_says_that_it_freed_the_lock() {
         assert_eq!(stale, Err(ErrorKind::LeaseLost));
     }
     scene.lets_the_next_in(NAME).await;
+    scene.ends_clean().await;
+}
+
+/// One side of a read-write lock, and what takes it.
+fn sides(scene: &Scene) -> [(ReadWriteLock, &'static str); 2] {
+    let lock = || {
+        scene
+            .client
+            .read_write_lock(NAME)
+            .owned_by(&Owner::unique())
+    };
+    [(lock(), "read_acquire"), (lock(), "write_acquire")]
+}
+
+async fn enter(lock: &ReadWriteLock, script: &str) -> LockGuard {
+    let entered = match script {
+        "read_acquire" => lock.read().await,
+        _ => lock.write().await,
+    };
+    entered.expect("the lock can be had")
+}
+
+/// The number of levels, and of the keys that record them.
+fn rw_levels(scene: &Scene) -> (u64, usize) {
+    let mut connection = scene.server.connection();
+    let fields = connection.hgetall(NAME);
+    let counts = fields.iter().filter(|(field, _)| *field != "mode");
+    let levels = counts.map(|(_, count)| count.parse::<u64>().expect("a count"));
+    let keys = connection.keys();
+    let records = keys.iter().filter(|key| key.contains(":rwlock_timeout:"));
+    (levels.sum(), records.count())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_sides_of_a_read_write_lock_bear_lost_replies() {
+    let scene = Scene::open(patient).await;
+    for (lock, script) in std::iter::repeat_with(|| sides(&scene)).take(20).flatten() {
+        let guard = unanswered(&scene, script, enter(&lock, script)).await;
+        assert_eq!(rw_levels(&scene), (1, 1), "{script}");
+        scene.keeps_promise(NAME, &guard);
+        let again = unanswered(&scene, "rw_reenter", enter(&lock, script)).await;
+        assert_eq!(rw_levels(&scene), (2, 2), "{script}");
+        unanswered(&scene, "rw_release", give_back(again)).await;
+        assert_eq!(rw_levels(&scene), (1, 1), "{script}");
+        guard.verify().await.expect("the hold stands");
+        unanswered(&scene, "rw_release", give_back(guard)).await;
+        assert_eq!(rw_levels(&scene), (0, 0), "{script}");
+    }
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_requests_do_not_touch_the_next_hold_of_either_side() {
+    let scene = Scene::open(patient).await;
+    let dump = || {
+        let mut connection = scene.server.connection();
+        let keys = connection.keys().into_iter();
+        let levels: Vec<_> = keys
+            .filter(|key| key.contains(":rwlock_timeout:"))
+            .collect();
+        let numbers = levels
+            .iter()
+            .map(|level| connection.command(&["GET", level]).text());
+        let numbers: Vec<_> = numbers.collect();
+        (connection.hgetall(NAME), levels, numbers)
+    };
+    for (lock, script) in sides(&scene) {
+        // A reader would get in beside the next hold, for one lease.
+        let acquire = (script == "write_acquire").then_some(script);
+        for late in ["rw_release"].into_iter().chain(acquire) {
+            let parcel = scene.proxy.hold_request(sha(late));
+            give_back(enter(&lock, script).await).await;
+            let new = enter(&lock, script).await;
+            let before = dump();
+            parcel.deliver().await;
+            assert_eq!(dump(), before, "{late}");
+            new.verify().await.expect("the new hold stands");
+            give_back(new).await;
+        }
+    }
+    eventually("marks are forgotten", async || {
+        scene.server.connection().keys().is_empty()
+    })
+    .await;
     scene.ends_clean().await;
 }
 

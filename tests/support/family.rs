@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redlatch::{
     Client, Error, FairLock, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner, PlainLock,
-    ReentrantLock, SpinLock, WriteLock,
+    ReadLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 
@@ -156,6 +156,15 @@ lock!(
     LockGuard,
     read_write_lock.writer,
     "write_acquire",
+    "rw_release",
+    true,
+    &["c:1", "1"]
+);
+lock!(
+    ReadLock,
+    LockGuard,
+    read_write_lock.reader,
+    "read_acquire",
     "rw_release",
     true,
     &["c:1", "1"]
