@@ -36,6 +36,11 @@ const ACQUIRE: &str = include_str!("../../lua/lock_acquire.lua");
 const REENTER: &str = include_str!("../../lua/lock_reenter.lua");
 const RELEASE: &str = include_str!("../../lua/lock_release.lua");
 const RENEW: &str = include_str!("../../lua/lock_renew.lua");
+const FAIR_ACQUIRE: &str = include_str!("../../lua/fair_acquire.lua");
+const FAIR_RELEASE: &str = include_str!("../../lua/fair_release.lua");
+const READ: &str = include_str!("../../lua/read_acquire.lua");
+const WRITE: &str = include_str!("../../lua/write_acquire.lua");
+const RW_RELEASE: &str = include_str!("../../lua/rw_release.lua");
 
 /// A connection with nothing around it, with the options of the product's.
 pub(crate) struct Floor {
@@ -57,8 +62,17 @@ pub(crate) struct Call {
 pub(crate) struct Bare {
     pub(crate) acquire: Call,
     pub(crate) release: Call,
+    /// Where the hold number stands in the words of each.
+    number_at: [usize; 2],
     /// Hold numbers to go through, and which is next.
     numbers: Arc<(Vec<Value>, AtomicUsize)>,
+}
+
+/// One side of a read-write lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    Read,
+    Write,
 }
 
 /// A hold that the floor renews.
@@ -135,7 +149,80 @@ impl Floor {
             release: self
                 .call(RELEASE, &[name, channel], &release, "released")
                 .await?,
-            numbers: numbers((0..NUMBERS).map(|_| hold_number())),
+            number_at: [KEYS_AT + 1 + 2, KEYS_AT + 2 + 2],
+            numbers: fresh_numbers(),
+        })
+    }
+
+    /// The same of a fair lock that nobody waits for.
+    pub(crate) async fn fair_section(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
+        let Holder { field, companion } = holder(owner);
+        let beside = |what: &str| format!("{what}:{{{name}}}");
+        let keys = [
+            name,
+            &channel(name),
+            &beside("redisson_lock_queue"),
+            &beside("redisson_lock_timeout"),
+            &beside("redlatch_lock_places"),
+        ];
+        let hold = [field.as_str(), companion.as_str(), HOLD_NUMBER];
+        let acquire = [&hold[..], &[LEASE, "wait", "0", "0", "PUBLISH"]].concat();
+        let release = [&hold[..], &["0", "0", "PUBLISH"]].concat();
+        Ok(Bare {
+            acquire: self.call(FAIR_ACQUIRE, &keys, &acquire, "granted").await?,
+            release: self.call(FAIR_RELEASE, &keys, &release, "released").await?,
+            number_at: [KEYS_AT + 5 + 2; 2],
+            numbers: fresh_numbers(),
+        })
+    }
+
+    /// The same of one side of a read-write lock that nobody else wants.
+    pub(crate) async fn side_section(
+        &self,
+        side: Side,
+        name: &str,
+        owner: u64,
+    ) -> Result<Bare, Failure> {
+        let Holder { field, .. } = holder(owner);
+        let beside = |what: &str| format!("{what}:{{{name}}}");
+        let (stem, channel) = (format!("{{{name}}}"), beside("redisson_rwlock"));
+        let [writer, reader] =
+            ["writer", "reader"].map(|side| beside(&format!("redlatch_rwlock_{side}")));
+        let keys = [name, &stem, &writer, &reader];
+        // It has not waited so far, and would leave a mark.
+        let (came, mark) = ("-1", "1000");
+        let (acquire, release, own_mark, number_at) = match side {
+            Side::Read => (
+                self.call(
+                    READ,
+                    &keys,
+                    &["arrival", &field, HOLD_NUMBER, "1", LEASE, came, mark],
+                    "granted",
+                )
+                .await?,
+                ["0", "PUBLISH", &field, HOLD_NUMBER, "0"].map(str::to_owned),
+                &reader,
+                2,
+            ),
+            Side::Write => {
+                let field = format!("{field}:write");
+                let prefer = "arrival";
+                let args = [&field, HOLD_NUMBER, "1", LEASE, prefer, came, mark, "take"];
+                (
+                    self.call(WRITE, &keys, &args, "granted").await?,
+                    ["1", "PUBLISH", &field, HOLD_NUMBER, "0"].map(str::to_owned),
+                    &writer,
+                    1,
+                )
+            }
+        };
+        let release: Vec<&str> = release.iter().map(String::as_str).collect();
+        let keys = [name, &channel, &stem, own_mark];
+        Ok(Bare {
+            acquire,
+            release: self.call(RW_RELEASE, &keys, &release, "released").await?,
+            number_at: [KEYS_AT + 4 + number_at, KEYS_AT + 4 + 3],
+            numbers: fresh_numbers(),
         })
     }
 
@@ -150,6 +237,7 @@ impl Floor {
             release: self
                 .call(RELEASE, &[name, &channel], &release, "kept")
                 .await?,
+            number_at: [KEYS_AT + 1 + 2, KEYS_AT + 2 + 2],
             // The holder's, who is there already.
             numbers: numbers([HOLD_NUMBER.to_owned()]),
         })
@@ -213,6 +301,10 @@ pub(crate) fn channel(name: &str) -> String {
 
 fn hold_number() -> String {
     format!("h{:016x}", fastrand::u64(..))
+}
+
+fn fresh_numbers() -> Arc<(Vec<Value>, AtomicUsize)> {
+    numbers((0..NUMBERS).map(|_| hold_number()))
 }
 
 fn numbers(numbers: impl IntoIterator<Item = String>) -> Arc<(Vec<Value>, AtomicUsize)> {
@@ -279,13 +371,10 @@ impl Section for Bare {
         let asked = Instant::now();
         let (numbers, next) = &*self.numbers;
         let number = &numbers[next.fetch_add(1, Ordering::Relaxed) % numbers.len()];
-        self.acquire
-            .send_with(KEYS_AT + 1 + 2, number.clone())
-            .await?;
+        let [in_acquire, in_release] = self.number_at;
+        self.acquire.send_with(in_acquire, number.clone()).await?;
         let waited = asked.elapsed();
-        self.release
-            .send_with(KEYS_AT + 2 + 2, number.clone())
-            .await?;
+        self.release.send_with(in_release, number.clone()).await?;
         Ok(waited)
     }
 }

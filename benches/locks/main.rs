@@ -8,6 +8,7 @@ mod clock;
 mod crowd;
 mod detour;
 mod effort;
+mod fair;
 mod floor;
 mod machine;
 mod markdown;
@@ -44,13 +45,15 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 11] = [
+const SHAPES: [&str; 13] = [
     "uncontended",
+    "kinds",
     "reentry",
     "multi",
     "names",
     "tasks",
     "tasks_1ms",
+    "fair",
     "read_write",
     "processes",
     "wakeup",
@@ -146,11 +149,13 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
     let chapter = async {
         match shape {
             "uncontended" => uncontended::run(effort).await,
+            "kinds" => uncontended::kinds(effort).await,
             "reentry" => uncontended::reentry(effort).await,
             "multi" => uncontended::multi(effort).await,
             "names" => names::run(effort).await,
             "tasks" => tasks::loopback(effort).await,
             "tasks_1ms" => tasks::one_millisecond(effort).await,
+            "fair" => fair::run(effort).await,
             "read_write" => read_write::run(effort).await,
             "processes" => processes::run(effort).await,
             "wakeup" => wakeup::run(effort).await,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::{MultiLock, ReentrantLock};
+use redlatch::{FairLock, MultiLock, ReadLock, ReentrantLock, WriteLock};
 
 use crate::Failure;
 
@@ -12,22 +12,18 @@ pub(crate) trait Section: Send + Sync + 'static {
     fn pass(&self) -> impl Future<Output = Result<Duration, Failure>> + Send;
 }
 
-impl Section for ReentrantLock {
-    async fn pass(&self) -> Result<Duration, Failure> {
-        let asked = Instant::now();
-        let guard = self.lock().await?;
-        let waited = asked.elapsed();
-        guard.unlock().await?;
-        Ok(waited)
-    }
+macro_rules! sections {
+    ($($lock:ty)*) => {
+        $(impl Section for $lock {
+            async fn pass(&self) -> Result<Duration, Failure> {
+                let asked = Instant::now();
+                let guard = self.lock().await?;
+                let waited = asked.elapsed();
+                guard.unlock().await?;
+                Ok(waited)
+            }
+        })*
+    };
 }
 
-impl Section for MultiLock {
-    async fn pass(&self) -> Result<Duration, Failure> {
-        let asked = Instant::now();
-        let guard = self.lock().await?;
-        let waited = asked.elapsed();
-        guard.unlock().await?;
-        Ok(waited)
-    }
-}
+sections!(ReentrantLock FairLock ReadLock WriteLock MultiLock);

@@ -7,7 +7,7 @@ use redlatch_testkit::Server;
 
 use crate::Failure;
 use crate::effort::Effort;
-use crate::floor::Floor;
+use crate::floor::{Floor, Side};
 use crate::report::{Chapter, Figure, Line, Target};
 use crate::section::Section;
 use crate::waits::Waits;
@@ -84,6 +84,39 @@ pub(crate) async fn multi(effort: &Effort) -> Result<Chapter, Failure> {
             &one,
             Target::AtMost(1.3),
         )],
+        curves: Vec::new(),
+    })
+}
+
+/// The other kinds, each beside its own scripts.
+pub(crate) async fn kinds(effort: &Effort) -> Result<Chapter, Failure> {
+    let server = Server::start();
+    let client = Client::connect(server.url()).await?;
+    let floor = Floor::connect(&server.url()).await?;
+    let span = effort.calls / 4;
+    let [fair, both] = ["bench:product:fair", "bench:product:both"];
+    let [fair_floor, both_floor] = ["bench:bottom!:fair", "bench:bottom!:both"];
+    let both = client.read_write_lock(both);
+    let bare = floor.fair_section(fair_floor, 1).await?;
+    let fair = alternate(client.fair_lock(fair), bare, span).await?;
+    let bare = floor.side_section(Side::Read, both_floor, 1).await?;
+    let read = alternate(both.reader(), bare, span).await?;
+    let bare = floor.side_section(Side::Write, both_floor, 1).await?;
+    let write = alternate(both.writer(), bare, span).await?;
+    client.close().await;
+    let lines = [
+        ("fair lock", "fair_ratio", fair),
+        ("read", "read_ratio", read),
+        ("write", "write_ratio", write),
+    ];
+    Ok(Chapter {
+        title: "Uncontended: fair and read-write locks",
+        how: "As with the first, each beside the scripts of its own kind, which are those of the product.",
+        lines: lines
+            .map(|(shape, key, (product, floor))| {
+                line(shape, key, &product, &floor, Target::AtMost(1.15))
+            })
+            .into(),
         curves: Vec::new(),
     })
 }
