@@ -172,6 +172,7 @@ impl Order {
             if let Some(subscription) = &mut subscription {
                 subscription.catch_up();
             }
+            let heard = self.anchor.hub.reception(self.name.channel());
             // Does a hold here that still stands spare the question? Not if one was given back to move the lock from.
             let spared = trust_holds_here && queue.is_held_here() && !queue.has_baton();
             let attempted = if spared {
@@ -240,7 +241,7 @@ impl Order {
             let fresh = subscription.is_none();
             let subscription = subscription.get_or_insert_with(|| self.subscribe());
             let deaf = !subscription.is_heard();
-            if fresh && !deaf {
+            if fresh && !deaf && heard != Some(subscription.count()) {
                 // What was told before is seen by asking again.
                 continue;
             }
