@@ -57,6 +57,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("protocol::quorum", ""),
         (
+            "protocol::quorum_model",
+            "protocol::quorum protocol::renewal",
+        ),
+        (
             "protocol::red",
             "protocol::answer protocol::quorum protocol::reply protocol::script",
         ),

@@ -11,6 +11,8 @@ pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod plain;
 pub(crate) mod quorum;
+#[cfg(test)]
+mod quorum_model;
 pub(crate) mod read_write;
 pub(crate) mod red;
 pub(crate) mod renewal;

@@ -10,7 +10,7 @@ use crate::clock::Moment;
 const FIRST_USE: Duration = Duration::from_secs(2);
 
 /// What one server has said so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) enum Vote {
     Awaited,
     /// It has granted its part, which can be trusted until then.
@@ -94,7 +94,7 @@ pub(crate) fn trusted_until(
 }
 
 /// Since when a server remembers its votes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The run id of the server, and the time by its clock. No two marks are alike.
     pub(crate) made: Box<str>,
