@@ -103,6 +103,6 @@ pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
 #[doc(no_inline)]
 pub use fred;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
