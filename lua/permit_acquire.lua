@@ -49,7 +49,7 @@ end
 if free < permits then
   local first = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
   local score = tonumber(first[2] or NEVER)
-  return {'busy', score < NEVER and score - now or -1}
+  return {'busy', score < NEVER and math.max(score - now, 0) or -1}
 end
 redis.call('DECRBY', KEYS[1], permits)
 redis.call('ZADD', KEYS[3], unpack(entries))

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::{ErrorKind, Latch};
-use redlatch_testkit::{Reply, Server, Subscriber};
+use redlatch::{ErrorKind, Latch, PubSub};
+use redlatch_testkit::{Cluster, Reply, Server, Subscriber};
 use support::polls::Polls;
 use support::probe::{
     NEVER, calls, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon,
@@ -105,14 +105,19 @@ async fn it_opens_once_for_all_that_wait_and_not_before() {
             }));
         }
         eventually_listening(&server, CHANNEL, 2).await;
-        let counting = (0..PARTS as usize).map(|n| {
+        let count_down = |n: usize| {
             let (latch, begun) = (clients[n % 2].latch("l"), begun.clone());
             tokio::spawn(async move {
                 begun.fetch_add(1, Ordering::SeqCst);
                 latch.count_down().await.unwrap();
             })
-        });
-        for done in counting.collect::<Vec<_>>().into_iter().chain(waiting) {
+        };
+        let all_but_one: Vec<_> = (1..PARTS as usize).map(count_down).collect();
+        for done in all_but_one {
+            soon(done).await.unwrap();
+        }
+        assert!(!clients[0].latch("l").wait_for(millis(20)).await.unwrap());
+        for done in [count_down(0)].into_iter().chain(waiting) {
             soon(done).await.unwrap();
         }
     }
@@ -303,6 +308,32 @@ async fn input_that_cannot_work_is_refused_before_anything_is_sent() {
     assert!(latch.try_set_count(i32::MAX as u32).await.unwrap());
     latch.delete().await.unwrap();
     nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn latch_of_a_cluster_opens_by_its_message() {
+    let cluster = Cluster::start();
+    for pubsub in [PubSub::Auto, PubSub::Plain] {
+        let unpolled = builder(cluster.url()).poll_cap(NEVER / 2).pubsub(pubsub);
+        let client = unpolled.command_timeout(secs(5)).build().await.unwrap();
+        for name in ["a", "b", "c", "d"] {
+            let latch = client.latch(format!("{name}{pubsub:?}"));
+            set(&latch, 2).await;
+            let waiter = latch.clone();
+            let waiting = tokio::spawn(async move { waiter.wait().await });
+            eventually("it listens", async || {
+                format!("{client:?}").contains("channels: 1,")
+            })
+            .await;
+            latch.count_down().await.unwrap();
+            latch.count_down().await.unwrap();
+            soon(waiting).await.unwrap().unwrap();
+            support::eventually_idle(&client).await;
+        }
+        let parted = client.latch("{t}:x").try_set_count(1).await;
+        assert_eq!(kind(parted), ErrorKind::InvalidInput);
+        client.close().await;
+    }
 }
 
 #[tokio::test]

@@ -10,13 +10,13 @@
 mod permits;
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use permits::{Permit, Permits};
-use redlatch::{Client, ErrorKind, ExpirableSemaphore, Semaphore};
-use redlatch_testkit::Server;
+use redlatch::{Client, ErrorKind, ExpirableSemaphore, PubSub, Semaphore};
+use redlatch_testkit::{Cluster, Server};
 use support::polls::Polls;
 use support::probe::{
     NEVER, begin, calls, eventually_listening, kind, millis, reset_calls, secs, soon,
@@ -63,6 +63,7 @@ table!(
     other_shapes_are_the_wrong_kind_and_stay_untouched,
     input_that_cannot_work_is_refused_before_anything_is_sent,
     numbers_that_java_cannot_count_are_refused,
+    permits_of_a_cluster_come_by_message,
 );
 
 /// Waits that end by a message, or never.
@@ -559,4 +560,42 @@ async fn numbers_that_java_cannot_count_are_refused<S: Permits>() {
     semaphore.add(i32::MAX).await.unwrap();
     semaphore.add(1).await.unwrap();
     ends_clean(&server, 0, [&client]).await;
+}
+
+/// For cases that leave no permit out.
+static CLUSTER: LazyLock<Cluster> = LazyLock::new(Cluster::start);
+
+async fn permits_of_a_cluster_come_by_message<S: Permits>() {
+    for pubsub in [PubSub::Auto, PubSub::Plain] {
+        let connect = async || {
+            let unpolled = builder(CLUSTER.url()).poll_cap(NEVER / 2).pubsub(pubsub);
+            unpolled.command_timeout(secs(5)).build().await.unwrap()
+        };
+        let clients = [connect().await, connect().await];
+        for name in ["a", "b", "{t}:c", "d"] {
+            let name = format!("{name}{pubsub:?}{}", S::acquiring());
+            let [here, there] = [&clients[0], &clients[1]].map(|client| S::of(client, &name));
+            here.set(2).await.unwrap();
+            let permit = here.acquire_many(2).await.unwrap();
+            let waiting = tokio::spawn(async move { there.acquire().await });
+            eventually("it listens", async || {
+                format!("{:?}", clients[1]).contains("channels: 1,")
+            })
+            .await;
+            assert!(!waiting.is_finished());
+            permit.release().await.unwrap();
+            drop(soon(waiting).await.unwrap().unwrap());
+            eventually("all are back", async || {
+                here.available().await.unwrap() == 2
+            })
+            .await;
+            here.drain().await.unwrap();
+            eventually_idle(&clients[1]).await;
+        }
+        let odd = S::of(&clients[0], "a{b").set(1).await;
+        assert_eq!(kind(odd), ErrorKind::InvalidInput);
+        for client in clients {
+            client.close().await;
+        }
+    }
 }

@@ -173,6 +173,10 @@ fn permits_that_nobody_remembers_are_given_back_once() {
     assert_eq!(give_back("60000", "lapsed"), "returned");
     let most = server.connection().command(&["GET", "s"]).text();
     assert_eq!(most, i32::MAX.to_string(), "Java can count no more");
+    let source = include_str!("../lua/semaphore_acquire.lua");
+    let take = ["EVAL", source, "2", "s", "mark", "2", "60000"];
+    let answer = server.connection().command(&take).array();
+    assert_eq!(answer[0].text(), "returned");
 }
 
 #[tokio::test]
@@ -268,9 +272,10 @@ async fn permit_comes_back_at_the_end_of_its_lease_and_is_lost_to_its_holder() {
 async fn extended_permits_last_longer_all_of_them() {
     let server = Server::start();
     let client = client(&server).await;
-    let semaphore = client.expirable_semaphore("e").lease(millis(400));
+    let semaphore = client.expirable_semaphore("e").lease(secs(20));
     semaphore.try_set_permits(3).await.unwrap();
-    let permit = semaphore.acquire_many(2).await.unwrap();
+    let brief = semaphore.clone().lease(millis(400));
+    let permit = brief.acquire_many(2).await.unwrap();
     let unending = client.expirable_semaphore("e").acquire().await.unwrap();
     permit.extend(secs(60)).await.unwrap();
     unending.extend(secs(60)).await.unwrap();
@@ -286,13 +291,20 @@ async fn extended_permits_last_longer_all_of_them() {
         ErrorKind::InvalidInput
     );
 
-    // One of two is gone: none is extended.
-    let second = permit.ids()[1];
-    assert!(semaphore.release_permit(&second).await.unwrap());
+    // One of two is gone: none is extended, and the other is given back.
+    let first = permit.id();
+    assert!(semaphore.release_permit(&first).await.unwrap());
     assert_eq!(kind(permit.extend(secs(600)).await), ErrorKind::LeaseLost);
     assert_eq!(kind(permit.release().await), ErrorKind::LeaseLost);
     unending.release().await.unwrap();
     assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+    let permit = semaphore.acquire_many(2).await.unwrap();
+    assert!(semaphore.release_permit(&permit.id()).await.unwrap());
+    drop(permit);
+    eventually("the other is given back", async || {
+        server.connection().command(&["GET", "e"]).text() == "3"
+    })
+    .await;
     server.connection().command(&["DEL", "e"]);
     nothing_left(&server, [&client]).await;
 }

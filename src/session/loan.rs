@@ -7,6 +7,7 @@
 //! that gives it back; the mark of its permits makes a second one harmless.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::protocol::semaphore::{GiveBack, PermitKey, TRIED};
 /// The permits of one call.
 #[derive(Debug)]
 pub(crate) struct Loan {
+    id: u64,
     pub(crate) key: PermitKey,
     /// How long one request for them may take.
     pub(crate) timeout: Duration,
@@ -38,7 +40,9 @@ struct State {
 
 impl Loan {
     pub(crate) fn new(key: PermitKey, timeout: Duration) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             key,
             timeout,
             state: Mutex::default(),
@@ -87,14 +91,14 @@ impl Request for Loan {
     }
 }
 
-/// Every loan of a client, by the mark of its permits.
+/// Every loan of a client, by its id.
 #[derive(Debug, Default)]
-pub(crate) struct Book(Mutex<HashMap<Box<str>, Arc<Loan>>>);
+pub(crate) struct Book(Mutex<HashMap<u64, Arc<Loan>>>);
 
 impl Book {
     /// Writes a loan down, from before its permits are asked for.
     pub(crate) fn borrow(self: &Arc<Self>, loan: &Arc<Loan>, reaper: &Reaper) -> Borrowed {
-        self.lock().insert(loan.key.mark().into(), loan.clone());
+        self.lock().insert(loan.id, loan.clone());
         Borrowed {
             loan: loan.clone(),
             book: self.clone(),
@@ -117,10 +121,10 @@ impl Book {
 
     /// False if it was struck out before.
     fn strike(&self, loan: &Loan) -> bool {
-        self.lock().remove(loan.key.mark()).is_some()
+        self.lock().remove(&loan.id).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Loan>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Loan>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
