@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use java::{Churned, Jvm, tell};
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, PermitId, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, MultiLock, Owner, PermitId, ReentrantLock};
 use redlatch_testkit::Server;
 use support::probe::{
     NEVER, acquiring, begin, calls_of, eventually_heard, kind, millis, nothing_left, reset_calls,
@@ -610,6 +610,79 @@ async fn threads_and_tasks_share_a_counter_and_their_turns() {
     eventually_idle(&client).await;
     probe.command(&["DEL", "counter"]);
     nothing_left(&server, []).await;
+}
+
+#[tokio::test]
+async fn sets_of_both_sides_exclude_each_other_and_single_locks() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = || MultiLock::new(["a", "b"].map(|name| both.client.lock(name)));
+    let java = both.jvm.multi_lock(&["b", "a"], 1);
+
+    assert!(java.lock().await);
+    assert!(ours().try_lock().await.unwrap().is_none());
+    let set = ours();
+    let waiting = both
+        .parked(1, || tokio::spawn(async move { set.lock().await }))
+        .await;
+    assert!(java.unlock().await);
+    let guard = soon(waiting).await.unwrap().unwrap();
+    guard.verify().await.unwrap();
+    assert!(!java.try_lock().await && !java.try_lock_for(millis(300)).await);
+    let waiting = java.lock();
+    guard.unlock().await.unwrap();
+    assert!(soon(waiting).await && java.is_held().await);
+    assert!(ours().try_lock().await.unwrap().is_none());
+    assert!(java.unlock().await);
+
+    // A member by itself is in the way of either.
+    let single = both.jvm.lock("a", 2);
+    assert!(single.lock().await);
+    assert!(ours().try_lock().await.unwrap().is_none());
+    assert!(single.unlock().await);
+    let single = both.client.lock("a").lock().await.unwrap();
+    assert!(!java.try_lock().await);
+    single.unlock().await.unwrap();
+    both.nothing_left().await;
+}
+
+/// Java's sets ask in the order given, and so can meet ours halfway; they give way then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sets_of_opposite_orders_go_on_beside_each_other() {
+    const LASTS: Duration = Duration::from_secs(6);
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let mut probe = both.server.connection();
+    probe.command(&["SET", "counter", "0"]);
+    let java = both.jvm.multi_lock(&["b", "a"], 1).churn("counter", LASTS);
+    let set = MultiLock::new(["a", "b"].map(|name| both.client.lock(name)));
+    let (mut grants, mut longest) = (0, Duration::ZERO);
+    let end = Instant::now() + LASTS;
+    while Instant::now() < end {
+        let asked = Instant::now();
+        let guard = soon_after(LASTS, set.lock()).await.unwrap();
+        longest = longest.max(asked.elapsed());
+        let count: u64 = probe.command(&["GET", "counter"]).text().parse().unwrap();
+        probe.command(&["SET", "counter", &(count + 1).to_string()]);
+        guard.unlock().await.unwrap();
+        grants += 1;
+    }
+    let java = soon_after(LASTS, java).await;
+    tell(&format!(
+        "sets of opposite orders: ours {grants} grants, longest wait {longest:.0?}; Java's {} grants, longest wait {:.0?}",
+        java.grants, java.longest_wait
+    ));
+    let counted = probe.command(&["GET", "counter"]).text();
+    assert_eq!(
+        counted,
+        (grants + java.grants).to_string(),
+        "no update is lost"
+    );
+    assert!(grants > 0 && java.grants > 0);
+    probe.command(&["DEL", "counter"]);
+    both.nothing_left().await;
 }
 
 /// Waits until so many stand in the queue of the fair lock `k`.

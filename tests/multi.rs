@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use redlatch::{Client, ErrorKind, Member, MultiLock, Owner, ReentrantLock};
-use redlatch_testkit::Server;
+use redlatch_testkit::{Cluster, Server};
 use stats::scripts_run;
 use support::probe::{eventually_heard, kind, millis, nothing_left, secs, soon};
 use support::{client, eventually, eventually_idle};
@@ -142,6 +142,23 @@ async fn member_that_is_held_already_is_taken_again() {
     second.verify().await.unwrap();
     second.unlock().await.unwrap();
     nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test]
+async fn set_of_hundreds_is_had_by_a_few_requests() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let names = (0..250).map(|n| client.lock(format!("k{n}")));
+    let set = MultiLock::new(names).owned_by(&Owner::unique());
+    set.lock().await.unwrap().unlock().await.unwrap();
+    let mut probe = server.connection();
+    let before = scripts_run(&mut probe);
+    let guard = set.lock().await.unwrap();
+    assert_eq!(scripts_run(&mut probe) - before, 3);
+    assert_eq!(held(&server).len(), 250);
+    guard.unlock().await.unwrap();
+    assert_eq!(scripts_run(&mut probe) - before, 6);
+    nothing_left(&server, [&client]).await;
 }
 
 #[tokio::test]
@@ -375,6 +392,54 @@ async fn opposite_orders_over_two_servers_never_deadlock() {
     }
     for server in &servers {
         eventually_free(server).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_in_a_cluster_lie_where_they_lie() {
+    let cluster = Cluster::start();
+    let mut names: Vec<String> = (0..6).map(|n| format!("n{n}")).collect();
+    // These share a slot.
+    names.extend(["{t}:1", "{t}:2", "{t}:3"].map(str::to_owned));
+    let clients = [
+        Client::connect(cluster.url()).await.unwrap(),
+        Client::connect(cluster.url()).await.unwrap(),
+    ];
+    let total = || -> u64 {
+        let nodes = cluster.nodes().iter();
+        nodes.map(|node| scripts_run(&mut node.connection())).sum()
+    };
+    let together = set(&clients[0], ["{t}:1", "{t}:2", "{t}:3"]);
+    together.lock().await.unwrap().unlock().await.unwrap();
+    let before = total();
+    let guard = together.lock().await.unwrap();
+    assert_eq!(total() - before, 1, "one request a slot");
+    guard.unlock().await.unwrap();
+    assert_eq!(total() - before, 2);
+
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for client in &clients {
+        names.reverse();
+        let set = MultiLock::new(names.iter().map(|name| client.lock(name)));
+        let inside = inside.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..50 {
+                let guard = set.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                guard.verify().await.unwrap();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(secs(30), task).await.unwrap().unwrap();
+    }
+    let twice = MultiLock::new([clients[0].lock("n1"), clients[1].lock("n1")]);
+    assert_eq!(kind(twice.lock().await), ErrorKind::InvalidInput);
+    for node in cluster.nodes() {
+        eventually_free(node).await;
     }
 }
 

@@ -16,6 +16,9 @@ use crate::session::Queue;
 use crate::session::queue::Heed;
 use crate::session::reaper::Debt;
 
+/// Locks in one request.
+pub(crate) const MOST: usize = 100;
+
 /// The answer to a try to take several locks at once.
 pub(crate) enum Batched {
     Granted(Vec<LockGuard>),
@@ -116,10 +119,8 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
         let order = &guard.order;
         match given_back {
             Ok(GivenBack::Owed(debt)) => {
-                let beside = batches
-                    .iter_mut()
-                    .find(|(orders, _)| order.goes_with(orders[0]));
-                match beside {
+                let mut with_room = batches.iter_mut().filter(|(orders, _)| orders.len() < MOST);
+                match with_room.find(|(orders, _)| order.goes_with(orders[0])) {
                     Some((orders, debts)) => {
                         orders.push(order);
                         debts.push(debt);

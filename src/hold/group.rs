@@ -17,8 +17,6 @@ use crate::options::{Limit, Term};
 /// Sets that were in each other's way on several servers part within this time, more each time that they meet.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// Locks in one request.
-const MOST: usize = 100;
 
 /// Takes all locks, or none: then one of them was busy until the limit. The guards stand in the order of the locks.
 ///
@@ -39,7 +37,7 @@ pub(crate) async fn acquire(
     let mut apart = None;
     let mut held: Vec<(usize, LockGuard)> = Vec::with_capacity(ranked.len());
     while let Some(rank) = rest.first() {
-        let run = run(rest).min(apart.unwrap_or(MOST));
+        let run = run(rest).min(apart.unwrap_or(usize::MAX));
         if run > 1 {
             let (places, orders): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
             match keeping(&held, batch::acquire(&orders, limit)).await? {
@@ -75,6 +73,7 @@ pub(crate) async fn acquire(
 fn run(ranks: &[&[(usize, Order)]]) -> usize {
     let first = singles(ranks).next();
     let together = singles(ranks)
+        .take(batch::MOST)
         .take_while(|(_, order)| first.is_some_and(|(_, first)| first.goes_with(order)));
     together.count()
 }

@@ -105,6 +105,11 @@ impl Jvm {
         self.lock_of("write", name, thread)
     }
 
+    /// Redisson's multi lock of the reentrant locks of these names, in this order.
+    pub(crate) fn multi_lock(&self, names: &[&str], thread: u32) -> JavaLock {
+        self.lock_of("multi", &names.join(","), thread)
+    }
+
     /// Redisson's `RCountDownLatch` of this name, in the hands of one of the JVM's threads.
     pub(crate) fn latch(&self, name: &str, thread: u32) -> JavaCounter {
         JavaCounter(self.lock_of("latch", name, thread))

@@ -3,6 +3,7 @@ package redlatch.interop;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ExecutorService;
@@ -188,6 +189,9 @@ public final class Peer {
                 return redisson.getReadWriteLock(name).readLock();
             case "write":
                 return redisson.getReadWriteLock(name).writeLock();
+            case "multi":
+                return redisson.getMultiLock(
+                        Arrays.stream(name.split(",")).map(redisson::getLock).toArray(RLock[]::new));
             default:
                 throw new IllegalArgumentException("no kind " + kind);
         }
