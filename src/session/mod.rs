@@ -254,11 +254,11 @@ impl fmt::Debug for Session {
             .field("client_id", &self.client_id)
             .field("locks", &self.queues.len())
             .field("holds", &self.watchdog.len())
+            .field("permits", &self.book.len())
             .field(
                 "waiting",
                 &(self.queues.in_line() + self.reaper.in_queues()),
             )
-            .field("permits", &self.book.len())
             .field("channels", &self.hub.len())
             .finish_non_exhaustive()
     }
