@@ -189,6 +189,7 @@ impl Hub {
     async fn listen(self: Arc<Self>, node: Arc<Node>, ear: Arc<Ear>) {
         let mut messages = node.messages();
         let mut pulse = interval(PULSE);
+        pulse.reset();
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // One round trip at a time; what is asked for meanwhile shares the next.
         let mut asking = None;
@@ -224,14 +225,13 @@ impl Hub {
                     }
                 }
                 () = ear.dealt.notified() => {}
-                _ = pulse.tick() => {
+                // Else a channel could be left first and subscribed to then.
+                _ = pulse.tick(), if asking.is_none() => {
                     self.leave(&node, &ear).await;
                     if self.lock().retire(&node, &ear) {
                         return;
                     }
-                    if asking.is_none() {
-                        asking = Some(Box::pin(self.ask(&node, self.take_unasked(&node))));
-                    }
+                    asking = Some(Box::pin(self.ask(&node, self.take_unasked(&node))));
                 }
             }
         }
