@@ -1,4 +1,4 @@
-//! Every way to reach a server, each with a real one: password, user, database, TLS, sentinels and their failover.
+//! Every way to reach a server, each with a real one: password, user, database, TLS, sentinels.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -8,7 +8,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use redlatch::fred::rustls::pki_types::CertificateDer;
 use redlatch::fred::rustls::pki_types::pem::PemObject;
@@ -16,7 +15,7 @@ use redlatch::fred::rustls::{self, ClientConfig, RootCertStore};
 use redlatch::fred::types::config::{Config, ServerConfig};
 use redlatch::{Client, ErrorKind, Owner};
 use redlatch_testkit::{Sentinel, Server};
-use support::{builder, eventually};
+use support::eventually;
 
 /// Takes a lock, finds it excluded for another owner, has the other woken by the unlock.
 async fn take_turns(client: &Client) {
@@ -157,94 +156,4 @@ async fn sentinels_lead_to_the_primary() {
     let primary = Server::start();
     let sentinel = Sentinel::start(&primary, "main");
     take_turns(&Client::connect(sentinel.url()).await.unwrap()).await;
-}
-
-/// Starts a primary, a replica and a sentinel that knows both.
-async fn replicated() -> (Server, Server, Sentinel) {
-    let primary = Server::start();
-    let replica = Server::builder()
-        .replica_of(primary.port())
-        .arg("replica-read-only", "no")
-        .start();
-    let sentinel = Sentinel::start(&primary, "main");
-    eventually("the sentinel knows the replica", async || {
-        let mut connection = redlatch_testkit::Connection::open(sentinel.port());
-        connection
-            .command(&["SENTINEL", "replicas", "main"])
-            .array()
-            .len()
-            == 1
-    })
-    .await;
-    (primary, replica, sentinel)
-}
-
-#[tokio::test]
-async fn after_a_failover_a_replicated_hold_goes_on_and_a_waiter_gets_in() {
-    let (primary, replica, sentinel) = replicated().await;
-    let client = builder(sentinel.url()).build().await.unwrap();
-    let lock = client.lock("k").lease(Duration::from_secs(60));
-    let guard = lock.lock().await.unwrap();
-    let mut copy = replica.connection();
-    eventually("the hold is replicated", async || copy.exists("k")).await;
-
-    let other = client.lock("k").owned_by(&Owner::unique());
-    let waiter = tokio::spawn(async move { other.try_lock_for(Duration::from_secs(30)).await });
-    eventually("the waiter listens", async || {
-        format!("{client:?}").contains("channels: 1")
-    })
-    .await;
-    primary.kill();
-    eventually("the replica is the primary", async || {
-        sentinel.primary() == replica.port()
-    })
-    .await;
-
-    eventually("the hold is confirmed", async || {
-        guard.verify().await.is_ok()
-    })
-    .await;
-    assert!(!guard.is_lost());
-    guard.unlock().await.unwrap();
-    let granted = waiter
-        .await
-        .unwrap()
-        .unwrap()
-        .expect("granted within its limit");
-    granted.unlock().await.unwrap();
-}
-
-#[tokio::test]
-async fn after_a_failover_that_lost_the_hold_its_holder_learns_of_it_at_once() {
-    let (primary, replica, sentinel) = replicated().await;
-    let client = builder(sentinel.url()).build().await.unwrap();
-    let guard = client
-        .lock("k")
-        .lease(Duration::from_secs(60))
-        .lock()
-        .await
-        .unwrap();
-    let mut copy = replica.connection();
-    eventually("the hold is replicated", async || copy.exists("k")).await;
-    // As if the replica had lagged behind: asynchronous replication promises nothing else.
-    copy.command(&["DEL", "k"]);
-
-    primary.kill();
-    eventually("the replica is the primary", async || {
-        sentinel.primary() == replica.port()
-    })
-    .await;
-    let promoted = Instant::now();
-    tokio::time::timeout(Duration::from_secs(10), guard.lost())
-        .await
-        .expect("lost() fires");
-    assert!(
-        promoted.elapsed() < Duration::from_secs(2),
-        "lost() fired {:?} after it",
-        promoted.elapsed()
-    );
-    assert_eq!(
-        guard.unlock().await.unwrap_err().kind(),
-        ErrorKind::LeaseLost
-    );
 }

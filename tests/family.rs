@@ -69,6 +69,9 @@ macro_rules! everywhere {
                 [$($case,)* $($alone),*], beside others [$($case),*]
             );
         }
+        mod sentinels {
+            table!(|_, _| Place::sentinels() => [$($case),*]);
+        }
     };
 }
 

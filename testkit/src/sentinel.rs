@@ -8,7 +8,7 @@ use crate::process::Process;
 use crate::reply::Reply;
 use crate::server::Server;
 
-/// One sentinel process that watches a primary with a quorum of one.
+/// One sentinel process that watches a primary.
 #[derive(Debug)]
 pub struct Sentinel {
     // Declared before the directory: the process ends before its files go.
@@ -25,7 +25,12 @@ impl Sentinel {
     /// With what to install when there is no server program, and with the
     /// sentinel's log when it does not come up.
     pub fn start(primary: &Server, service: &str) -> Self {
-        let sentinel = on_free_port(|port| Self::launch(primary, service, port));
+        Self::one_of(primary, service, 1)
+    }
+
+    /// A sentinel that acts once so many agree.
+    pub(crate) fn one_of(primary: &Server, service: &str, quorum: usize) -> Self {
+        let sentinel = on_free_port(|port| Self::launch(primary, service, quorum, port));
         sentinel.unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -46,12 +51,21 @@ impl Sentinel {
         primary_of(&mut connection, &self.service).expect("the sentinel knows its service")
     }
 
-    fn launch(primary: &Server, service: &str, port: u16) -> Result<Self, String> {
+    /// How many replicas, and how many other sentinels, it knows of.
+    pub(crate) fn company(&self) -> [usize; 2] {
+        ["REPLICAS", "SENTINELS"].map(|what| {
+            let mut connection = Connection::open(self.port);
+            let rows = connection.command(&["SENTINEL", what, &self.service]);
+            rows.array().len()
+        })
+    }
+
+    fn launch(primary: &Server, service: &str, quorum: usize, port: u16) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
         let mut config = format!(
             "bind 127.0.0.1\n\
              port {port}\n\
-             sentinel monitor {service} 127.0.0.1 {} 1\n\
+             sentinel monitor {service} 127.0.0.1 {} {quorum}\n\
              sentinel down-after-milliseconds {service} 500\n\
              sentinel failover-timeout {service} 2000\n",
             primary.port()

@@ -1,4 +1,5 @@
 //! Locks of every kind behind one trait, for the cases that they share.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::future::Future;
 use std::ops::Deref;

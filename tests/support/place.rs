@@ -1,10 +1,10 @@
-//! Where a case of the table runs: a server of its own, or a cluster that all share.
+//! Where a case of the table runs: a server of its own, or a cluster or a set with sentinels that all share.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redlatch::{Client, ClientBuilder};
-use redlatch_testkit::{Cluster, Connection, Reply, Server};
+use redlatch_testkit::{Cluster, Connection, Reply, Sentinels, Server};
 
 use super::{builder, eventually, eventually_idle};
 
@@ -22,40 +22,55 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     cluster
 });
 
+static SENTINELS: LazyLock<Sentinels> = LazyLock::new(Sentinels::start);
+
 /// Where a case runs, and the name of its lock there.
 pub struct Place {
-    /// None in the cluster.
-    server: Option<Server>,
+    home: Home,
     name: String,
     url: String,
+}
+
+enum Home {
+    Own(Box<Server>),
+    Cluster,
+    Sentinels,
 }
 
 impl Place {
     pub fn single(server: Server) -> Self {
         Self {
             url: server.url(),
-            server: Some(server),
+            home: Home::Own(Box::new(server)),
             name: "job".to_owned(),
         }
     }
 
     /// In the cluster, as a user with all rights but that to run scripts, if so be.
     pub fn cluster(scripts: bool) -> Self {
+        let login = if scripts { "" } else { "scriptless:any@" };
+        let url = CLUSTER.url();
+        let url = url.replace("cluster://", &format!("cluster://{login}"));
+        Self::shared(Home::Cluster, url)
+    }
+
+    pub fn sentinels() -> Self {
+        Self::shared(Home::Sentinels, SENTINELS.url())
+    }
+
+    fn shared(home: Home, url: String) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(100_000);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let login = if scripts { "" } else { "scriptless:any@" };
-        Self {
-            server: None,
-            name: format!("job-{number}"),
-            url: CLUSTER
-                .url()
-                .replace("cluster://", &format!("cluster://{login}")),
-        }
+        let name = format!("job-{number}");
+        Self { home, name, url }
     }
 
     /// The server of its own, to put a proxy in front of.
     pub fn into_server(self) -> Server {
-        self.server.expect("the cluster is shared")
+        match self.home {
+            Home::Own(server) => *server,
+            Home::Cluster | Home::Sentinels => panic!("it is shared"),
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -74,10 +89,12 @@ impl Place {
 
     /// Past everything under test, to the server of the lock.
     pub fn probe(&self) -> Connection {
-        match &self.server {
-            Some(server) => server.connection(),
-            None => CLUSTER.owner(&self.name).0.connection(),
-        }
+        let server = match &self.home {
+            Home::Own(server) => server,
+            Home::Cluster => CLUSTER.owner(&self.name).0,
+            Home::Sentinels => SENTINELS.primary(),
+        };
+        server.connection()
     }
 
     /// Nothing is left of the lock, on the servers and in the clients.
@@ -85,12 +102,13 @@ impl Place {
         for client in clients {
             eventually_idle(client).await;
         }
-        let mut probes = match &self.server {
-            Some(server) => vec![server.connection()],
-            None => CLUSTER.nodes().iter().map(Server::connection).collect(),
+        let servers = match &self.home {
+            Home::Cluster => CLUSTER.nodes(),
+            Home::Own(server) => std::slice::from_ref(&**server),
+            Home::Sentinels => std::slice::from_ref(SENTINELS.primary()),
         };
         let of_lock = |text: &String| text.contains(&self.name) && !text.starts_with(KEPT);
-        for probe in &mut probes {
+        for mut probe in servers.iter().map(Server::connection) {
             eventually("no channel is left", async || {
                 let mut channels = probe.channels();
                 let sharded = probe.command(&["PUBSUB", "SHARDCHANNELS"]);
