@@ -11,3 +11,12 @@ mod forms;
 fn wrong_use_is_an_error_that_points_at_the_argument() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }
+
+#[test]
+#[rustversion::attr(
+    not(stable(1.95)),
+    ignore = "recorded in the words of the compiler 1.95"
+)]
+fn wrong_types_are_errors_of_the_compiler_that_point_at_the_argument() {
+    trybuild::TestCases::new().compile_fail("tests/types/*.rs");
+}
