@@ -70,7 +70,10 @@ macro_rules! everywhere {
             );
         }
         mod sentinels {
-            table!(|_, _| Place::sentinels() => [$($case),*]);
+            table!(
+                |_, _| Place::sentinels() =>
+                [$($case,)* $($alone),*], beside others [$($case),*]
+            );
         }
     };
 }
