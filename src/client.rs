@@ -193,8 +193,8 @@ impl Client {
     }
 
     /// Closes the client, with all its clones and scopes: [`lost`](crate::Lease::lost) fires on live guards, holds
-    /// are released, calls that wait and later ones answer [`Closed`](crate::ErrorKind::Closed), and the
-    /// connections end.
+    /// are released and permits given back, calls that wait and later ones answer
+    /// [`Closed`](crate::ErrorKind::Closed), and the connections end.
     ///
     /// Takes about one [`command_timeout`](ClientBuilder::command_timeout) and a second at the most; what a silent
     /// server was not told by then is free when its lease ends.

@@ -23,7 +23,7 @@ pub enum ErrorKind {
     /// `unlock` on a handle whose owner holds nothing: a bug in the caller.
     NotHeld,
     /// The name is in use by something that cannot exclude this kind of lock, such as a string, a counter or a
-    /// read-write lock. Choose another name.
+    /// read-write lock; or of a semaphore or latch, by something that is no counter. Choose another name.
     WrongKind,
     /// A lock over several servers was granted by too few of them.
     Quorum,
@@ -93,7 +93,7 @@ impl Error {
 
     pub(crate) fn wrong_kind(name: &str) -> Self {
         let message = format!(
-            "{name:?} is in use by something that is no lock of this kind; choose another name"
+            "{name:?} is in use by something that is not of this kind; choose another name"
         );
         Self::new(ErrorKind::WrongKind, message)
     }

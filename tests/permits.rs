@@ -64,6 +64,7 @@ table!(
     input_that_cannot_work_is_refused_before_anything_is_sent,
     numbers_that_java_cannot_count_are_refused,
     permits_of_a_cluster_come_by_message,
+    a_permit_costs_two_requests_and_a_wait_here_few_more,
 );
 
 /// Waits that end by a message, or never.
@@ -182,6 +183,21 @@ async fn wait_ends_at_its_limit<S: Permits>() {
     let took = started.elapsed();
     // One command timeout is the promised slack.
     assert!(took >= millis(300) && took < millis(1_300), "{took:?}");
+
+    // Behind another that waits.
+    let front = semaphore.clone();
+    let front = tokio::spawn(async move { front.try_acquire_for(2, secs(60)).await });
+    eventually("it stands in line", async || {
+        format!("{client:?}").contains("waiting: 1,")
+    })
+    .await;
+    let started = Instant::now();
+    let none = semaphore.try_acquire_for(1, millis(300)).await.unwrap();
+    assert!(none.is_none(), "overtook the one before it");
+    let took = started.elapsed();
+    assert!(took >= millis(300) && took < millis(1_300), "{took:?}");
+    front.abort();
+    assert!(front.await.unwrap_err().is_cancelled());
     assert!(
         semaphore.try_acquire().await.unwrap().is_some(),
         "the line is empty again"
@@ -598,4 +614,43 @@ async fn permits_of_a_cluster_come_by_message<S: Permits>() {
             client.close().await;
         }
     }
+}
+
+async fn a_permit_costs_two_requests_and_a_wait_here_few_more<S: Permits>() {
+    const WAITERS: usize = 50;
+    let server = Server::start();
+    let client = unpolled(&server).await;
+    let semaphore = S::of(&client, NAME);
+    semaphore.set(1).await.unwrap();
+    semaphore.acquire().await.unwrap().release().await.unwrap();
+    let mut probe = server.connection();
+    reset_calls(&mut probe);
+    let permit = semaphore.acquire().await.unwrap();
+    permit.release().await.unwrap();
+    assert_eq!(calls(&mut probe)["evalsha"], 2);
+
+    let permit = semaphore.acquire().await.unwrap();
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let waiter = semaphore.clone();
+            tokio::spawn(async move {
+                let permit = waiter.acquire().await.unwrap();
+                permit.release().await.unwrap();
+            })
+        })
+        .collect();
+    eventually("all wait", async || {
+        format!("{client:?}").contains(&format!("waiting: {WAITERS},"))
+    })
+    .await;
+    eventually_listening(&server, CHANNEL, 1).await;
+    reset_calls(&mut probe);
+    drop(permit);
+    for served in waiting {
+        soon(served).await.unwrap();
+    }
+    let each = calls(&mut probe)["evalsha"] as f64 / WAITERS as f64;
+    // To take and to give back; now and then to ask in vain.
+    assert!(each <= 3.0, "{each}");
+    ends_clean(&server, 1, [&client]).await;
 }

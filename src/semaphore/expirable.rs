@@ -28,9 +28,9 @@ use crate::session::loan::Borrowed;
 ///
 /// # Guarantee and limit
 ///
-/// As [`Semaphore`](crate::Semaphore), for as long as each holder is done within its lease: after that the permit may be
-/// somebody else's, and nothing stops the first holder. Leases end by the server's clock. Without a lease a permit stays
-/// taken until it is given back, as in Redisson; a crash leaves it so.
+/// As [`Semaphore`](crate::Semaphore), for as long as each holder is done within its lease: after that the permit may
+/// be somebody else's, and nothing stops the first holder. Leases end by the server's clock. Without a lease a permit
+/// stays taken until it is given back, as in Redisson; a crash leaves it so.
 ///
 /// # Examples
 ///

@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! A loan stands in the book from before its permits are asked for until the server has them back, or until it is
-//! known that there is nothing to give back. Whoever strikes a loan out of the book that is still owed sends the request
-//! that gives it back; the mark of its permits makes a second one harmless.
+//! known that there is nothing to give back. Whoever strikes a loan out of the book that is still owed sends the
+//! request that gives it back; the mark of its permits makes a second one harmless.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

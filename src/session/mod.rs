@@ -175,8 +175,8 @@ impl Session {
         }
     }
 
-    /// Waits for a turn at this key that others of this process have before, and asks nobody. None if it does not come within the
-    /// limit.
+    /// Waits for a turn at this key that others of this process have before, and asks nobody. None if it does not come
+    /// within the limit.
     pub(crate) async fn in_line<T>(
         &self,
         key: &str,
