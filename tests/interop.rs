@@ -990,3 +990,48 @@ async fn ids_of_permits_cross_over_and_their_leases_count_for_both() {
     }
     both.nothing_left().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_permits_are_out_than_there_are_on_both_sides_together() {
+    const ALL: i64 = 3;
+    const LASTS: Duration = Duration::from_secs(2);
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.semaphore("s");
+    assert!(ours.try_set_permits(ALL as u32).await.unwrap());
+    let churn = format!("churn out {}", LASTS.as_millis());
+    let javas: Vec<_> = (1..=4)
+        .map(|thread| tokio::spawn(both.jvm.semaphore("s", thread).ask::<i64>(&churn)))
+        .collect();
+    let end = Instant::now() + LASTS;
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (semaphore, mut probe) = (ours.clone(), both.server.connection());
+            tokio::spawn(async move {
+                let (mut most, mut grants) = (0, 0);
+                while Instant::now() < end {
+                    let permit = semaphore.acquire().await.unwrap();
+                    most = most.max(probe.command(&["INCR", "out"]).int());
+                    tokio::task::yield_now().await;
+                    probe.command(&["DECR", "out"]);
+                    drop(permit);
+                    grants += 1;
+                }
+                assert!(grants > 0, "nothing was granted here");
+                most
+            })
+        })
+        .collect();
+    let mut most = 0;
+    for out in tasks.into_iter().chain(javas) {
+        most = most.max(timeout(secs(30), out).await.unwrap().unwrap());
+    }
+    assert!((2..=ALL).contains(&most), "{most} were out");
+    eventually("all are back", async || {
+        ours.available_permits().await.unwrap() == ALL as i32
+    })
+    .await;
+    both.server.connection().command(&["DEL", "s", "out"]);
+    both.nothing_left().await;
+}

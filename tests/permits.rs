@@ -65,6 +65,7 @@ table!(
     numbers_that_java_cannot_count_are_refused,
     permits_of_a_cluster_come_by_message,
     a_permit_costs_two_requests_and_a_wait_here_few_more,
+    permit_may_be_dropped_anywhere,
 );
 
 /// Waits that end by a message, or never.
@@ -653,4 +654,32 @@ async fn a_permit_costs_two_requests_and_a_wait_here_few_more<S: Permits>() {
     // To take and to give back; now and then to ask in vain.
     assert!(each <= 3.0, "{each}");
     ends_clean(&server, 1, [&client]).await;
+}
+
+async fn permit_may_be_dropped_anywhere<S: Permits>() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let semaphore = S::of(&client, NAME);
+    semaphore.set(2).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    std::thread::spawn(move || drop(permit)).join().unwrap();
+    ends_clean(&server, 2, [&client]).await;
+
+    // Its client was closed and its runtime has ended: what is left is only a value.
+    let url = server.url();
+    let left = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let client = runtime.block_on(Client::connect(url)).unwrap();
+        let semaphore = S::of(&client, NAME);
+        let permits = runtime.block_on(async {
+            let one = semaphore.acquire().await.unwrap();
+            (one, semaphore.acquire().await.unwrap())
+        });
+        runtime.block_on(client.close());
+        permits
+    });
+    let (dropped, released) = left.join().unwrap();
+    drop(dropped);
+    assert_eq!(kind(released.release().await), ErrorKind::Closed);
+    ends_clean(&server, 2, [&client]).await;
 }

@@ -10,6 +10,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
+import org.redisson.api.RAtomicLong;
 import org.redisson.api.RBucket;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
@@ -113,9 +114,25 @@ public final class Peer {
                 return semaphore.drainPermits();
             case "available":
                 return semaphore.availablePermits();
+            case "churn":
+                RAtomicLong out = redisson.getAtomicLong(words[5]);
+                return churn(semaphore, out, TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[6])));
             default:
                 throw new IllegalArgumentException("no verb " + words[2]);
         }
+    }
+
+    /** Takes a permit again and again for so long; the most that were out, as the holders count them. */
+    private static long churn(RSemaphore semaphore, RAtomicLong out, long nanos) throws InterruptedException {
+        long start = System.nanoTime();
+        long most = 0;
+        while (System.nanoTime() - start < nanos) {
+            semaphore.acquire();
+            most = Math.max(most, out.incrementAndGet());
+            out.decrementAndGet();
+            semaphore.release();
+        }
+        return most;
     }
 
     private Object expirable(RPermitExpirableSemaphore semaphore, String[] words) throws InterruptedException {
