@@ -81,8 +81,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend session::backend::transaction session::backend::wire",
         ),
         (
+            "session::backend::listener",
+            "session::backend::slots session::backend::wire",
+        ),
+        (
             "session::backend::node",
-            "session::backend session::backend::maker session::backend::slots session::backend::transaction session::backend::wire",
+            "session::backend session::backend::listener session::backend::maker session::backend::slots session::backend::transaction session::backend::wire",
         ),
         (
             "session::backend::cluster",
@@ -90,7 +94,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend",
-            "session::backend::cluster session::backend::maker session::backend::node session::backend::slots",
+            "session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::slots",
         ),
         ("session::sync", ""),
         ("session::hold", ""),

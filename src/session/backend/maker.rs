@@ -91,8 +91,13 @@ impl Maker {
         Client::new(config, Some(performance), Some(connection), policy)
     }
 
-    /// The address of a server that another one, or the configuration, has named.
+    /// The address of a server that another one has named; without a host it is on the same.
     pub(super) fn address(&self, host: &str, port: u16, named_by: &Server) -> Server {
+        let host = if host.is_empty() {
+            &*named_by.host
+        } else {
+            host
+        };
         #[cfg_attr(
             not(feature = "tls"),
             allow(unused_mut, reason = "only TLS has more names")
@@ -102,8 +107,6 @@ impl Maker {
         {
             address.tls_server_name = self.tls_name(host, &named_by.host).map(Into::into);
         }
-        #[cfg(not(feature = "tls"))]
-        let _ = named_by;
         address
     }
 

@@ -13,6 +13,7 @@
 
 pub(crate) mod address;
 mod cluster;
+mod listener;
 mod maker;
 mod node;
 mod slots;
@@ -38,9 +39,10 @@ use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
 use cluster::Cluster;
+pub(crate) use listener::News;
 use maker::Maker;
+pub(crate) use node::Node;
 use node::{Form, Miss};
-pub(crate) use node::{News, Node};
 pub(crate) use slots::slot;
 
 /// Between two sends of one call whose connection was cut.
@@ -305,8 +307,16 @@ impl Backend {
         channel: &str,
     ) -> Result<Subscribed, Error> {
         let elsewhere = match self.channels {
-            Channels::Sharded => node.subscribe_sharded(channel, self.timeout).await?,
-            _ => node.subscribe(channel, self.timeout).await.map(|()| None)?,
+            Channels::Sharded => {
+                node.listener
+                    .subscribe_sharded(channel, self.timeout)
+                    .await?
+            }
+            _ => node
+                .listener
+                .subscribe(channel, self.timeout)
+                .await
+                .map(|()| None)?,
         };
         Ok(match (elsewhere, self.cluster()) {
             (Some(redirect), Some(cluster)) => {
@@ -321,15 +331,19 @@ impl Backend {
         match self.channels {
             // It went with its slot.
             Channels::Sharded if self.home(channel).is_none_or(|home| *home != *node) => Ok(()),
-            Channels::Sharded => node.unsubscribe_sharded(channel, self.timeout).await,
-            _ => node.unsubscribe(channel, self.timeout).await,
+            Channels::Sharded => {
+                node.listener
+                    .unsubscribe_sharded(channel, self.timeout)
+                    .await
+            }
+            _ => node.listener.unsubscribe(channel, self.timeout).await,
         }
     }
 
     /// Proves that messages of this server's slots can arrive, and that what was sent before has been done. Of a
     /// sharded channel that takes more than an answer: it goes with its slot, and no word is said of it.
     pub(crate) async fn prove(&self, node: &Arc<Node>) -> Result<(), Error> {
-        node.ping(self.timeout).await?;
+        node.listener.ping(self.timeout).await?;
         match self.cluster() {
             Some(cluster) if self.channels == Channels::Sharded => {
                 // Who does not answer here is not the less heard.
@@ -341,7 +355,7 @@ impl Backend {
     }
 
     pub(crate) async fn relisten(&self, node: &Node) {
-        node.relisten(self.timeout).await;
+        node.listener.relisten(self.timeout).await;
     }
 
     /// Changes of where slots are, from now on.

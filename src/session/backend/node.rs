@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fred::clients::Client;
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::Value;
 use fred::types::config::Server;
-use fred::types::{Message, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::timeout;
@@ -17,11 +17,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
 use super::Doubt;
+use super::listener::{Listener, Messages};
 use super::maker::Maker;
 use super::slots::{self, Range, Redirect};
 use super::transaction::Transactions;
 use super::wire::{
-    Said, Wire, arguments, code, forbids_scripts, once, refusal, said, send_asking, send_once,
+    Said, Wire, arguments, code, forbids_scripts, refusal, said, send_asking, send_once,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -40,7 +41,7 @@ pub(crate) struct Node {
     /// As configured; in a cluster a server's own address.
     name: Server,
     pub(super) commands: Wire,
-    listener: Wire,
+    pub(super) listener: Listener,
     pub(super) transactions: Transactions,
     /// The server has said that this user may run no scripts. It may change its mind, and then nothing is lost but a
     /// round trip. Relaxed: nothing else hangs on it.
@@ -128,7 +129,7 @@ impl Node {
         let mending = Handle::spawn(&maker.runtime, async { tokio::join!(mend, tell) });
         Arc::new(Self {
             id,
-            listener: maker.wire(&name),
+            listener: Listener::new(maker.wire(&name)),
             transactions: maker.transactions(&name),
             name,
             commands,
@@ -260,24 +261,12 @@ impl Node {
                 );
                 Miss::Refused(Error::new(ErrorKind::Backend, message).passing())
             }
-            "MOVED" => self
-                .redirected(text)
-                .map_or_else(|| Miss::Refused(error()), Miss::Moved),
-            "ASK" => self
-                .redirected(text)
-                .map_or_else(|| Miss::Refused(error()), Miss::Ask),
+            "MOVED" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Moved),
+            "ASK" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Ask),
             "TRYAGAIN" => Miss::Moving(error().passing()),
             "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" => Miss::Refused(error().passing()),
             _ => Miss::Refused(error()),
         }
-    }
-
-    fn redirected(&self, text: &str) -> Option<Redirect> {
-        let mut redirect = slots::redirect(text)?;
-        if redirect.host.is_empty() {
-            redirect.host = self.name.host.to_string();
-        }
-        Some(redirect)
     }
 
     /// The error of a call that was not answered, and the note that the server is silent.
@@ -374,13 +363,7 @@ impl Node {
                 .passing()
                 .caused_by(error)
         })?;
-        let mut ranges = said(&table).ok().and_then(|table| slots::ranges(&table));
-        for range in ranges.iter_mut().flatten() {
-            if range.host.is_empty() {
-                range.host = self.name.host.to_string();
-            }
-        }
-        Ok(ranges)
+        Ok(said(&table).ok().and_then(|table| slots::ranges(&table)))
     }
 
     /// Whether the server knows sharded channels.
@@ -391,92 +374,9 @@ impl Node {
         answered.is_ok_and(|frame| refusal(&frame).is_none())
     }
 
-    /// Subscribes to a channel. Done when a later [`ping`](Self::ping) is answered, and not when this returns.
-    pub(crate) async fn subscribe(&self, channel: &str, budget: Duration) -> Result<(), Error> {
-        let subscribed = self
-            .listener
-            .client()
-            .with_options(&once(budget))
-            .subscribe(channel)
-            .await;
-        subscribed.map_err(|error| unheard(budget, error))
-    }
-
-    pub(crate) async fn unsubscribe(&self, channel: &str, budget: Duration) -> Result<(), Error> {
-        let unsubscribed = self
-            .listener
-            .client()
-            .with_options(&once(budget))
-            .unsubscribe(channel)
-            .await;
-        unsubscribed.map_err(|error| unheard(budget, error))
-    }
-
-    /// Subscribes to a channel of a slot. Where the slot is, if it is another server's.
-    ///
-    /// One channel in a command: to fred, the reply for a second would be that of the next command.
-    pub(super) async fn subscribe_sharded(
-        &self,
-        channel: &str,
-        budget: Duration,
-    ) -> Result<Option<Redirect>, Error> {
-        let subscribed = self
-            .listener
-            .client()
-            .with_options(&once(budget))
-            .ssubscribe(channel)
-            .await;
-        match subscribed {
-            Ok(()) => Ok(None),
-            Err(error) => match self.redirected(error.details()) {
-                Some(redirect) if error.details().starts_with("MOVED") => Ok(Some(redirect)),
-                _ => Err(unheard(budget, error)),
-            },
-        }
-    }
-
-    pub(super) async fn unsubscribe_sharded(
-        &self,
-        channel: &str,
-        budget: Duration,
-    ) -> Result<(), Error> {
-        let unsubscribed = self
-            .listener
-            .client()
-            .with_options(&once(budget))
-            .sunsubscribe(channel)
-            .await;
-        unsubscribed.map_err(|error| unheard(budget, error))
-    }
-
-    /// Proves that the connection for messages is alive, and that what was sent on it before has been done.
-    pub(crate) async fn ping(&self, budget: Duration) -> Result<(), Error> {
-        let answered = send_once(self.listener.client(), "PING", Vec::new(), budget).await;
-        // To leave a channel whose slot has just moved is refused, which fred takes for the answer to what follows.
-        let answered = answered.and_then(|frame| match refusal(&frame) {
-            Some(text) if text.starts_with("MOVED") => Err(shifted(text)),
-            _ => Ok(()),
-        });
-        answered.map_err(|error| unheard(budget, error))
-    }
-
-    /// Opens a new connection for messages, if that can be done within the budget.
-    pub(crate) async fn relisten(&self, budget: Duration) {
-        if timeout(budget, self.listener.client().force_reconnection())
-            .await
-            .is_err()
-        {
-            debug!("still reconnecting for messages");
-        }
-    }
-
     /// The messages of all subscribed channels from now on.
     pub(crate) fn messages(&self) -> Messages {
-        let client = self.listener.client();
-        Messages {
-            messages: client.message_rx(),
-            reconnects: client.reconnect_rx(),
-        }
+        self.listener.messages()
     }
 
     /// Says goodbye and closes the connections.
@@ -539,49 +439,5 @@ async fn tell_of_reconnects(client: Client, node: u64, doubts: mpsc::UnboundedSe
         Err(broadcast::error::RecvError::Closed)
     ) {
         doubts.send(Doubt::Node(node)).ok();
-    }
-}
-
-fn shifted(text: String) -> fred::error::Error {
-    fred::error::Error::new(fred::error::ErrorKind::Protocol, text)
-}
-
-fn unheard(budget: Duration, source: fred::error::Error) -> Error {
-    let message = format!("the connection for messages gave no answer within {budget:?}");
-    Error::new(ErrorKind::Backend, message)
-        .passing()
-        .caused_by(source)
-}
-
-/// What the connection for messages brings.
-#[derive(Debug)]
-pub(crate) enum News {
-    Message(String),
-    /// Messages were dropped, or may have been.
-    Missed,
-    Reconnected,
-}
-
-/// The stream of messages.
-#[derive(Debug)]
-pub(crate) struct Messages {
-    messages: broadcast::Receiver<Message>,
-    reconnects: broadcast::Receiver<Server>,
-}
-
-impl Messages {
-    /// The next news, or none when the client was closed.
-    pub(crate) async fn next(&mut self) -> Option<News> {
-        tokio::select! {
-            message = self.messages.recv() => match message {
-                Ok(message) => Some(News::Message(message.channel.to_string())),
-                Err(broadcast::error::RecvError::Lagged(_)) => Some(News::Missed),
-                Err(broadcast::error::RecvError::Closed) => None,
-            },
-            reconnect = self.reconnects.recv() => match reconnect {
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => Some(News::Reconnected),
-                Err(broadcast::error::RecvError::Closed) => None,
-            },
-        }
     }
 }
