@@ -297,6 +297,32 @@ async fn server_that_answers_late_joins_the_guard() {
     fleet.nothing_left([&clients]).await;
 }
 
+#[tokio::test]
+async fn server_that_joins_late_does_not_bring_a_lost_majority_back() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[2].port()).await;
+    let urls = [fleet.0[0].url(), fleet.0[1].url(), proxy.url()];
+    let clients = Clients::of(urls, |it| it.command_timeout(secs(4))).await;
+    clients.settle().await;
+    proxy.hold_replies();
+    let guard = taken(&clients.lock()).await;
+    let mut first = fleet.0[0].connection();
+    first.command(&["DEL", NAME]);
+    first.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let holds = |at: usize, count: usize| {
+        format!("{:?}", clients.0[at]).contains(&format!("holds: {count}"))
+    };
+    eventually("the loss is seen", async || holds(0, 0)).await;
+    proxy.release_replies();
+    eventually("the third has answered", async || {
+        holds(2, 0) && fleet.held(2..3) == 0
+    })
+    .await;
+    assert!(guard.is_lost());
+    drop(guard);
+    fleet.eventually_free(0..3).await;
+}
+
 /// A fleet of five behind proxies, one for each client and server: A has the lock on the first three alone, and B
 /// reaches only the last three. So they meet on the third.
 struct Split {

@@ -34,6 +34,11 @@ const NUMBERS: usize = 4096;
 
 const ACQUIRE: &str = include_str!("../../lua/lock_acquire.lua");
 const REENTER: &str = include_str!("../../lua/lock_reenter.lua");
+/// As the product puts them together for a member of a lock over several servers.
+const VOTE: &str = concat!(
+    include_str!("../../lua/red_guard.lua"),
+    include_str!("../../lua/lock_acquire.lua")
+);
 const RELEASE: &str = include_str!("../../lua/lock_release.lua");
 const RENEW: &str = include_str!("../../lua/lock_renew.lua");
 const FAIR_ACQUIRE: &str = include_str!("../../lua/fair_acquire.lua");
@@ -226,6 +231,27 @@ impl Floor {
         })
     }
 
+    /// Takes a member of a lock over several servers and gives it back. The servers must have been used as such.
+    pub(crate) async fn vote(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
+        let Holder { field, companion } = holder(owner);
+        let keys = [name, "redlatch_redlock_mark"];
+        let acquire = [
+            &field,
+            &companion,
+            HOLD_NUMBER,
+            "1",
+            LEASE,
+            "take",
+            "60000",
+            "run",
+        ];
+        Ok(Bare {
+            acquire: self.call(VOTE, &keys, &acquire, "granted").await?,
+            number_at: [KEYS_AT + 2 + 2; 2],
+            ..self.section(name, owner).await?
+        })
+    }
+
     /// Takes a second level of a lock and gives it back, as the product does it for the holder.
     pub(crate) async fn second_level(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
         let Holder { field, companion } = holder(owner);
@@ -369,17 +395,28 @@ fn says(frame: &Resp3Frame, word: &str) -> bool {
 impl Section for Bare {
     async fn pass(&self) -> Result<Duration, Failure> {
         let asked = Instant::now();
-        let (numbers, next) = &*self.numbers;
-        let number = &numbers[next.fetch_add(1, Ordering::Relaxed) % numbers.len()];
-        let [in_acquire, in_release] = self.number_at;
-        self.acquire.send_with(in_acquire, number.clone()).await?;
+        let number = self.take().await?;
         let waited = asked.elapsed();
-        self.release.send_with(in_release, number.clone()).await?;
+        self.give_back(number).await?;
         Ok(waited)
     }
 }
 
 impl Bare {
+    /// Takes it, with the number that comes back.
+    pub(crate) async fn take(&self) -> Result<Value, Failure> {
+        let (numbers, next) = &*self.numbers;
+        let number = &numbers[next.fetch_add(1, Ordering::Relaxed) % numbers.len()];
+        let [in_acquire, _] = self.number_at;
+        self.acquire.send_with(in_acquire, number.clone()).await?;
+        Ok(number.clone())
+    }
+
+    pub(crate) async fn give_back(&self, number: Value) -> Result<(), Failure> {
+        let [_, in_release] = self.number_at;
+        self.release.send_with(in_release, number).await
+    }
+
     /// A round trip: the mean of one task's calls, one after the other, for so long.
     pub(crate) async fn round_trip(&self, span: Duration) -> Result<Duration, Failure> {
         let bare = self.clone();

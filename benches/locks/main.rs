@@ -16,6 +16,7 @@ mod names;
 mod plot;
 mod processes;
 mod read_write;
+mod red;
 mod renewal;
 mod report;
 mod section;
@@ -45,7 +46,7 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 13] = [
+const SHAPES: [&str; 15] = [
     "uncontended",
     "kinds",
     "reentry",
@@ -59,6 +60,8 @@ const SHAPES: [&str; 13] = [
     "wakeup",
     "server_time",
     "renewal",
+    "redlock",
+    "redlock_1ms",
 ];
 
 fn main() -> ExitCode {
@@ -161,6 +164,8 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "wakeup" => wakeup::run(effort).await,
             "server_time" => server_time::run(effort).await,
             "renewal" => renewal::run(effort).await,
+            "redlock" => red::loopback(effort).await,
+            "redlock_1ms" => red::one_millisecond(effort).await,
             _ => Err("no such shape".into()),
         }
     };

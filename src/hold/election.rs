@@ -68,7 +68,6 @@ impl Election {
         };
         let mut wait = Wait::new(Moment::now(), limit, first.patience(), alarm);
         first.anchor.ensure_open()?;
-        self.ensure_distinct().await?;
         let line = self.line();
         let mut front = None;
         let mut too_few_since = None;
@@ -264,23 +263,26 @@ impl Election {
         Ok(())
     }
 
-    /// Refuses two members whose servers are one: its vote would count twice. What cannot be asked cannot vote either.
-    async fn ensure_distinct(&self) -> Result<(), Error> {
-        let servers = all(self
-            .orders
-            .iter()
-            .map(|order| order.anchor.server(order.name.key())))
-        .await;
+    /// Refuses two members whose servers are one: its vote would count twice. False if a server could not be asked,
+    /// which cannot vote either.
+    pub(crate) async fn ensure_distinct(&self) -> Result<bool, Error> {
+        let asked = self.orders.iter().map(async |order| {
+            let key = order.name.key();
+            match order.anchor.backend.silence(key) {
+                Some((_, error)) => Err(error),
+                None => order.anchor.server(key).await,
+            }
+        });
+        let servers = all(asked).await;
         for (at, server) in servers.iter().enumerate() {
             let mut before = servers[..at].iter().flatten();
-            if server
-                .as_ref()
-                .is_ok_and(|server| before.any(|other| other == server))
+            if let Ok(server) = server
+                && before.any(|other| other == server)
             {
                 return Err(self.one_server());
             }
         }
-        Ok(())
+        Ok(servers.iter().all(Result::is_ok))
     }
 
     fn one_server(&self) -> Error {

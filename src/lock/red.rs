@@ -1,7 +1,7 @@
 //! A lock that a majority of independent servers grants.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::member::{Member, Members};
@@ -96,19 +96,27 @@ use crate::session::Anchor;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 #[derive(Clone, Debug)]
-pub struct RedLock(Members);
+pub struct RedLock {
+    members: Members,
+    /// Set once the members' servers were seen to be so many.
+    distinct: Arc<OnceLock<()>>,
+}
 
 impl RedLock {
     /// The lock of these members, one a server. No I/O; what cannot work is answered by the verbs.
     #[must_use]
     pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
-        Self(Members::new(locks))
+        Self {
+            members: Members::new(locks),
+            distinct: Arc::default(),
+        }
     }
 
     /// Acts for this owner in place of the current task.
     #[must_use = "this makes a new lock and leaves the old one as it is"]
-    pub fn owned_by(self, owner: &Owner) -> Self {
-        Self(self.0.owned_by(owner))
+    pub fn owned_by(mut self, owner: &Owner) -> Self {
+        self.members = self.members.owned_by(owner);
+        self
     }
 
     /// Takes the lock, waiting for as long as it takes.
@@ -125,7 +133,7 @@ impl RedLock {
     ///
     /// If the future is dropped, what servers granted or may have granted is released in the background.
     pub async fn lock(&self) -> Result<RedGuard, Error> {
-        for handle in self.0.handles() {
+        for handle in self.members.handles() {
             handle.ensure_endless()?;
         }
         match self.acquire(|| Limit::Never).await? {
@@ -173,13 +181,16 @@ impl RedLock {
         limit: impl FnOnce() -> Limit + Send,
     ) -> Result<Option<RedGuard>, Error> {
         // Before the first await: the owner is who polls first.
-        let (owner, orders) = self.0.orders()?;
-        let client = self.0.anchor()?;
+        let (owner, orders) = self.members.orders()?;
+        let client = self.members.anchor()?;
         for order in &orders {
             fits(order)?;
         }
         let acquire = async {
             let election = Election::new(orders);
+            if self.distinct.get().is_none() && election.ensure_distinct().await? {
+                self.distinct.set(()).ok();
+            }
             let seats = election.acquire(limit()).await?;
             Ok(seats.map(|seats| RedGuard {
                 seats,

@@ -1,0 +1,179 @@
+//! A lock over five servers: taking it, beside five bare requests at once.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use fred::types::Value;
+use redlatch::{Client, RedLock};
+use redlatch_testkit::Server;
+
+use crate::Failure;
+use crate::detour;
+use crate::effort::Effort;
+use crate::floor::{Bare, Floor};
+use crate::report::{Chapter, Figure, Line, Target};
+use crate::waits::Waits;
+
+const SERVERS: usize = 5;
+const MAJORITY: usize = 3;
+const NAME: &str = "bench:product";
+/// As long as the product's.
+const FLOOR_NAME: &str = "bench:bottom!";
+/// Calls before the first that counts.
+const WARM_UP: usize = 200;
+
+pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
+    let fleet = Fleet::open(false).await?;
+    let line = fleet
+        .measure(effort.calls, "redlock5_ratio", 1.15, MAJORITY)
+        .await?;
+    Ok(Chapter {
+        title: "RedLock: five servers",
+        how: "One task takes a RedLock over five servers that nobody else wants, in turns with five bare EVALSHAs of the \
+              same script, sent at once and awaited until the third answer. What follows, the other answers and the \
+              releases, is not counted, and is over before the next call. The ratio is that of the medians.",
+        lines: vec![line],
+        curves: Vec::new(),
+    })
+}
+
+pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure> {
+    let fleet = Fleet::open(true).await?;
+    let line = fleet
+        .measure(effort.calls, "redlock5_1ms_ratio", 1.1, 1)
+        .await?;
+    Ok(Chapter {
+        title: "RedLock: five servers, at 1 ms",
+        how: "The same through proxies that add 1 ms to each round trip, in turns with one bare EVALSHA to one server: \
+              one round trip.",
+        lines: vec![line],
+        curves: Vec::new(),
+    })
+}
+
+struct Fleet {
+    lock: RedLock,
+    clients: Vec<Client>,
+    bare: Vec<Bare>,
+    _floors: Vec<Floor>,
+    _servers: Vec<Server>,
+}
+
+impl Fleet {
+    async fn open(detour: bool) -> Result<Self, Failure> {
+        let (mut clients, mut floors, mut servers) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..SERVERS {
+            let server = Server::start();
+            let url = match detour {
+                true => detour::open(server.port())?,
+                false => server.url(),
+            };
+            clients.push(Client::connect(&url).await?);
+            floors.push(Floor::connect(&url).await?);
+            servers.push(server);
+        }
+        let lock = RedLock::new(clients.iter().map(|client| client.lock(NAME)));
+        // The servers vote once they were used.
+        lock.lock().await?.unlock().await?;
+        let mut bare = Vec::new();
+        for floor in &floors {
+            bare.push(floor.vote(FLOOR_NAME, 1).await?);
+        }
+        Ok(Self {
+            lock,
+            clients,
+            bare,
+            _floors: floors,
+            _servers: servers,
+        })
+    }
+
+    /// Takes both in turns for so long; the floor sends to all servers and waits for so many, or to one.
+    async fn measure(
+        self,
+        span: Duration,
+        key: &str,
+        most: f64,
+        answers: usize,
+    ) -> Result<Line, Failure> {
+        let calls = tokio::spawn(async move {
+            let (mut products, mut floors) = (Vec::new(), Vec::new());
+            for _ in 0..WARM_UP {
+                self.product().await?;
+                self.floor(answers).await?;
+            }
+            let started = Instant::now();
+            while started.elapsed() < span {
+                products.push(self.product().await?);
+                floors.push(self.floor(answers).await?);
+            }
+            Ok::<_, Failure>((Waits::new(products), Waits::new(floors)))
+        });
+        let (product, floor) = calls.await??;
+        let ratio = product.median().as_secs_f64() / floor.median().as_secs_f64();
+        Ok(Line {
+            shape: "lock, five servers".to_owned(),
+            product: product.summary(),
+            floor: floor.summary(),
+            figure: Some(Figure::new(key, ratio, Target::AtMost(most))),
+        })
+    }
+
+    async fn product(&self) -> Result<Duration, Failure> {
+        let asked = Instant::now();
+        let guard = self.lock.lock().await?;
+        let waited = asked.elapsed();
+        guard.unlock().await?;
+        let is_idle = |client: &Client| format!("{client:?}").contains("locks: 0,");
+        while !self.clients.iter().all(is_idle) {
+            tokio::task::yield_now().await;
+        }
+        Ok(waited)
+    }
+
+    async fn floor(&self, answers: usize) -> Result<Duration, Failure> {
+        let servers = if answers == 1 { 1 } else { SERVERS };
+        let bare = &self.bare[..servers];
+        let asked = Instant::now();
+        let mut asks: Vec<Ask<'_>> = bare
+            .iter()
+            .map(|bare| Ask::Awaited(Box::pin(bare.take())))
+            .collect();
+        answered(&mut asks, answers).await?;
+        let waited = asked.elapsed();
+        answered(&mut asks, servers).await?;
+        for (bare, ask) in bare.iter().zip(asks) {
+            if let Ask::Taken(number) = ask {
+                bare.give_back(number).await?;
+            }
+        }
+        Ok(waited)
+    }
+}
+
+enum Ask<'a> {
+    Awaited(Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send + 'a>>),
+    Taken(Value),
+}
+
+/// Waits until so many are answered.
+async fn answered(asks: &mut [Ask<'_>], answers: usize) -> Result<(), Failure> {
+    poll_fn(|context| {
+        let mut taken = 0;
+        for ask in asks.iter_mut() {
+            if let Ask::Awaited(asked) = ask
+                && let Poll::Ready(answer) = asked.as_mut().poll(context)
+            {
+                *ask = Ask::Taken(answer?);
+            }
+            taken += usize::from(matches!(ask, Ask::Taken(_)));
+        }
+        match taken >= answers {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}

@@ -1,0 +1,55 @@
+//! A lock over three servers: with one killed it is granted, with two it is not.
+//!
+//! `cargo run --example redlock`
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Error, ErrorKind, RedLock};
+use redlatch_testkit::Server;
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let mut clients = Vec::new();
+    for server in &servers {
+        clients.push(Client::connect(server.url()).await?);
+    }
+    let members = clients.iter().map(|client| client.lock("report"));
+    let lock = RedLock::new(members);
+
+    let guard = lock.lock().await?;
+    println!(
+        "three servers: granted, for {:.1?} or until it is renewed",
+        guard.remaining()
+    );
+    guard.unlock().await?;
+
+    servers[0].kill();
+    let asked = Instant::now();
+    let guard = lock.lock().await?;
+    println!(
+        "one killed:    granted by the other two, after {:.1?}",
+        asked.elapsed()
+    );
+
+    servers[1].kill();
+    let lost = Instant::now();
+    match guard.verify().await {
+        Ok(()) => println!("two killed:    still confirmed, which cannot be"),
+        Err(error) => println!(
+            "two killed:    the holder asks and hears, after {:.1?}: {error}",
+            lost.elapsed()
+        ),
+    }
+    match lock.try_lock_for(Duration::from_millis(500)).await {
+        Err(error) if error.kind() == ErrorKind::Quorum => {
+            println!("               the next one: {error}");
+        }
+        other => println!("               the next one: {other:?}, which cannot be"),
+    }
+    drop(guard);
+    for client in &clients {
+        client.close().await;
+    }
+    Ok(())
+}
