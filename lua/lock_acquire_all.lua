@@ -1,26 +1,30 @@
--- Takes several locks, each for one owner: all of them, or none.
+-- Takes several locks for one owner: all of them, or none.
 --
--- KEYS[1 of 2] the lock, a hash: owner field -> hold count, companion field -> hold number:share
--- KEYS[2 of 2] its last token; of a lock without tokens, the lock again
--- ARGV[1 of 5] owner field
--- ARGV[2 of 5] companion field of this client and owner
--- ARGV[3 of 5] hold number, h and 16 hex digits
--- ARGV[4 of 5] lease, in milliseconds
--- ARGV[5 of 5] how long the token is remembered, in milliseconds, 0: for ever; empty: the lock has no tokens
--- Returns granted, a list of each lock's token or -1: each share is 1 at least; no lease is shorter than before
+-- KEYS[1 of 1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[..] behind all locks: the last token of each that has tokens
+-- ARGV[1] owner field
+-- ARGV[2] companion field of this client and owner
+-- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[1 of 2] lease, in milliseconds
+-- ARGV[2 of 2] how long the token is remembered, in milliseconds, 0: for ever; -1: the lock has no tokens
+-- Returns granted, a list of the tokens, of the locks that have them: each share is 1 at least; no lease is shorter
 -- Returns busy, place from 1: somebody else holds that lock; nothing was changed
 -- Returns exhausted, place from 1: that hold count would pass its maximum; nothing was changed
 -- Returns spent, place from 1: that token would pass 2^53; nothing was changed
 -- Returns wrong_kind, place from 1: that key is no lock of this shape, or its token no number, or its hold has none
 -- Publishes nothing
 
+local call = redis.call
+local field, companion, number = ARGV[1], ARGV[2], ARGV[3]
+local locks = (#ARGV - 3) / 2
+local totals, records, tokens = {}, {}, {}
+-- As a rule all are free, and then there is nothing to read.
+local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 local now
-local plans = {}
-for i = 1, #KEYS / 2 do
-  local lock, at = KEYS[i * 2 - 1], (i - 1) * 5
-  local fenced = ARGV[at + 5] ~= ''
-  local found = redis.pcall('HMGET', lock, ARGV[at + 1], ARGV[at + 2], 'mode')
-  local last = fenced and redis.pcall('GET', KEYS[i * 2])
+for i = 1, free and #KEYS == locks and 0 or locks do
+  local fenced = ARGV[i * 2 + 3] ~= '-1'
+  local last = fenced and redis.pcall('GET', KEYS[locks + #tokens + 1])
+  local found = redis.pcall('HMGET', KEYS[i], field, companion, 'mode')
   local failed = found.err and found or type(last) == 'table' and last
   if failed and not string.find(failed.err, 'WRONGTYPE', 1, true) then
     return failed
@@ -28,9 +32,9 @@ for i = 1, #KEYS / 2 do
   if failed or found[3] or last and not string.find(last, '^%d+$') then
     return {'wrong_kind', i}
   end
-  local total, share, token = found[1], 0, -1
+  local total = found[1]
   if not total then
-    if redis.call('EXISTS', lock) == 1 then
+    if not free and call('EXISTS', KEYS[i]) == 1 then
       return {'busy', i}
     end
     if fenced then
@@ -40,48 +44,53 @@ for i = 1, #KEYS / 2 do
       end
       -- The clock carries the order over a server that has forgotten its tokens.
       if not now then
-        local time = redis.call('TIME')
+        local time = call('TIME')
         now = time[1] * 1000000 + time[2]
       end
-      token = math.max(tonumber(last or 0) + 1, now)
+      tokens[#tokens + 1] = math.max(tonumber(last or 0) + 1, now)
     end
   else
     if fenced and not last or not string.find(total, '^%d+$') then
       return {'wrong_kind', i}
     end
+    local share = 0
     if found[2] then
-      local number, recorded = string.match(found[2], '^(h%x+):(%d+)$')
-      if number ~= ARGV[at + 3] then
+      local theirs, recorded = string.match(found[2], '^(h%x+):(%d+)$')
+      if theirs ~= number then
         return {'busy', i}
       end
       share = tonumber(recorded)
     end
-    token = tonumber(last or -1)
-  end
-  -- A copy of a call that comes late takes back nothing that was taken since.
-  local reached = math.max(share, 1)
-  local after = tonumber(total or 0) - share + reached
-  -- Java counts holds in an int.
-  if after > 2147483647 then
-    return {'exhausted', i}
-  end
-  plans[i] = {taken = not total, after = after, reached = reached, token = token}
-end
-
-local tokens = {}
-for i, plan in ipairs(plans) do
-  local lock, at = KEYS[i * 2 - 1], (i - 1) * 5
-  local record = ARGV[at + 3] .. ':' .. string.format('%.0f', plan.reached)
-  redis.call('HSET', lock, ARGV[at + 1], string.format('%.0f', plan.after), ARGV[at + 2], record)
-  if plan.taken or redis.call('PTTL', lock) < tonumber(ARGV[at + 4]) then
-    redis.call('PEXPIRE', lock, ARGV[at + 4])
-  end
-  if plan.taken and plan.token > 0 then
-    redis.call('SET', KEYS[i * 2], string.format('%.0f', plan.token))
-    if ARGV[at + 5] ~= '0' then
-      redis.call('PEXPIRE', KEYS[i * 2], ARGV[at + 5])
+    -- A copy of a call that comes late takes back nothing that was taken since.
+    local reached = math.max(share, 1)
+    local after = tonumber(total) - share + reached
+    -- Java counts holds in an int.
+    if after > 2147483647 then
+      return {'exhausted', i}
+    end
+    totals[i] = string.format('%.0f', after)
+    records[i] = number .. ':' .. string.format('%.0f', reached)
+    if fenced then
+      tokens[#tokens + 1] = tonumber(last)
     end
   end
-  tokens[i] = plan.token
+end
+
+local fresh, token_at = number .. ':1', 0
+for i = 1, locks do
+  local lease, remembered = ARGV[i * 2 + 2], ARGV[i * 2 + 3]
+  call('HSET', KEYS[i], field, totals[i] or '1', companion, records[i] or fresh)
+  if not totals[i] or call('PTTL', KEYS[i]) < tonumber(lease) then
+    call('PEXPIRE', KEYS[i], lease)
+  end
+  if remembered ~= '-1' then
+    token_at = token_at + 1
+    if not totals[i] then
+      call('SET', KEYS[locks + token_at], string.format('%.0f', tokens[token_at]))
+      if remembered ~= '0' then
+        call('PEXPIRE', KEYS[locks + token_at], remembered)
+      end
+    end
+  end
 end
 return {'granted', tokens}

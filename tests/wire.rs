@@ -437,7 +437,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
             &["k", "token"],
             &["1", "9000", "take", "0"],
         ),
-        ("lock_acquire_all", &["k", "k"], &["9000", ""]),
+        ("lock_acquire_all", &["k"], &["9000", "-1"]),
         ("lock_acquire_all", &["k", "token"], &["9000", "0"]),
         ("lock_reenter", &["k"], &["2", "9000"]),
     ] {

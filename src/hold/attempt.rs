@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
 use crate::protocol::answer::{Acquired, Adopted, Moved, Place, Ttl};
 use crate::protocol::fair;
-use crate::protocol::hold_key::HoldKey;
+use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::Take;
 use crate::protocol::read_write::MARK;
 use crate::protocol::red::{self, Franchise, Polled};
@@ -70,13 +70,18 @@ pub(crate) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     pub(crate) fn new(order: &'a Order, queue: &'a Queue) -> Self {
+        Self::numbered(order, queue, hold::fresh_number())
+    }
+
+    /// The same by this hold number, which holds of several locks may have.
+    pub(crate) fn numbered(order: &'a Order, queue: &'a Queue, number: u64) -> Self {
         let client = &order.anchor.client_id;
         let key = HoldKey::new(
             order.name.clone(),
             order.kind.clone(),
             client,
             &order.owner,
-            hold::fresh_number(),
+            number,
         );
         let lease = order.term.lease();
         let budget = order.anchor.settings.timeout(lease);
@@ -451,6 +456,10 @@ impl<'a> Attempt<'a> {
         other.live(owner).is_none() && settled.await.is_ok()
     }
 
+    pub(crate) fn is_fenced(&self) -> bool {
+        matches!(self.order.kind, Kind::Fenced(_))
+    }
+
     /// The server has answered that this hold is not there.
     pub(crate) fn nothing_held(&mut self) {
         if !self.in_doubt
@@ -463,7 +472,7 @@ impl<'a> Attempt<'a> {
     /// The server has granted the hold, by a request sent at `sent`.
     pub(crate) fn commit(&mut self, sent: Moment, token: Option<u64>) -> Result<LockGuard, Error> {
         let Order { anchor, term, .. } = self.order;
-        if token.is_none() && self.hold.key.token().is_some() {
+        if token.is_none() && self.is_fenced() {
             let name = self.order.name.key();
             return Err(Error::new(
                 ErrorKind::Protocol,

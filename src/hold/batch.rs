@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::Queue;
+use crate::session::hold::fresh_number;
 use crate::session::queue::Heed;
 use crate::session::reaper::Debt;
 
@@ -30,7 +31,7 @@ pub(crate) enum Batched {
 }
 
 impl Order {
-    /// Whether both may be asked for by one request.
+    /// Whether both, of one owner, may be asked for by one request.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         let place = |order: &Self| order.anchor.backend.group(order.name.key());
         let batched = self.kind.is_batched() && other.kind.is_batched();
@@ -38,10 +39,12 @@ impl Order {
     }
 }
 
-/// Takes locks that [go together](Order::goes_with), or none of them, by one request. They are in nobody's way here.
+/// Takes locks that [go together](Order::goes_with), or none of them, by one request; and only while a call that waits
+/// would pass nobody of this process by.
 pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, Error> {
     let queues: Vec<Queue> = orders.iter().map(|order| order.queue()).collect();
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
+    let number = fresh_number();
     for (at, (order, queue)) in orders.iter().zip(&queues).enumerate() {
         let front = match limit {
             Limit::Once => None,
@@ -56,7 +59,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
             return Ok(Batched::Apart(at));
         }
         places.push((front, asking));
-        attempts.push(Attempt::new(order, queue));
+        attempts.push(Attempt::numbered(order, queue, number));
     }
     let Some(Order { anchor, .. }) = orders.first() else {
         return Ok(Batched::Granted(Vec::new()));
@@ -64,7 +67,8 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
     anchor.ensure_open()?;
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
     let leases = orders.iter().map(|order| order.term.lease());
-    let call = batch::acquire(holds.iter().map(|hold| &hold.key).zip(leases));
+    let keys: Vec<_> = holds.iter().map(|hold| &hold.key).zip(leases).collect();
+    let call = batch::acquire(&keys);
     let budget = holds.iter().map(|hold| hold.timeout).min();
     let answered = anchor.run(&call, budget.unwrap_or_default()).await;
     let answer = match answered {
@@ -81,16 +85,15 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
         }
     };
     match AllAcquired::decode(&answer.reply, orders.len())? {
-        AllAcquired::Granted(granted) => {
-            let granted = attempts.iter_mut().zip(&queues).zip(granted);
-            let commit = |((attempt, queue), token): ((&mut Attempt<'_>, &Queue), _)| {
+        AllAcquired::Granted(tokens) => {
+            let mut tokens = tokens.into_iter();
+            let commit = |(attempt, queue): (&mut Attempt<'_>, &Queue)| {
                 queue.count_streak(false);
-                attempt.commit(answer.sent, token)
+                let fenced = attempt.is_fenced();
+                attempt.commit(answer.sent, fenced.then(|| tokens.next()).flatten())
             };
-            granted
-                .map(commit)
-                .collect::<Result<_, _>>()
-                .map(Batched::Granted)
+            let granted = attempts.iter_mut().zip(&queues).map(commit);
+            granted.collect::<Result<_, _>>().map(Batched::Granted)
         }
         AllAcquired::Not { at, because } => {
             for attempt in &mut attempts {

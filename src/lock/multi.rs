@@ -33,7 +33,7 @@ use crate::owner::Owner;
 /// A task that nests locks by hand, in another order, can still deadlock with a set, as with any lock.
 ///
 /// Redisson's multi locks ask in the order given, and give all back when that takes too long, 1.5 seconds a lock. Beside
-/// a set of these with the opposite order somebody has to give way, and it is they.
+/// a set of these with the opposite order somebody has to give way, and it is they, after that time.
 ///
 /// One name on several servers has no order. Of these the set holds none while it waits for another: if one is busy,
 /// all are given back and tried again after a short random pause. One lock on one server named twice is

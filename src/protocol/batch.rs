@@ -18,40 +18,47 @@ impl Kind {
     }
 }
 
-/// Takes the locks of holds of [such kinds](Kind::is_batched), all or none.
-pub(crate) fn acquire<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
-    let (mut keys, mut args) = (Vec::new(), Vec::new());
-    for (hold, lease) in holds {
-        let lock = &**hold.name.key();
-        let (tokens, remembered) = match &hold.kind {
-            Kind::Fenced(fencing) => fenced::tokens(fencing),
-            _ => (lock, Arg::Text("")),
-        };
-        keys.extend([lock, tokens]);
+/// Takes the locks of holds of [such kinds](Kind::is_batched), all or none. They are of one owner, and one number.
+pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
+    let mut keys = Vec::with_capacity(holds.len() * 2);
+    keys.extend(holds.iter().map(|(hold, _)| &**hold.name.key()));
+    let mut args = Vec::with_capacity(3 + holds.len() * 2);
+    if let Some((first, _)) = holds.first() {
         args.extend([
-            Arg::Text(hold.field()),
-            Arg::Text(hold.companion()),
-            Arg::Text(hold.number()),
-            lease.into(),
-            remembered,
+            Arg::Text(first.field()),
+            Arg::Text(first.companion()),
+            Arg::Text(first.number()),
         ]);
+    }
+    for (hold, lease) in holds {
+        let remembered = match &hold.kind {
+            Kind::Fenced(fencing) => {
+                let (tokens, remembered) = fenced::tokens(fencing);
+                keys.push(tokens);
+                remembered
+            }
+            _ => Arg::Number(-1),
+        };
+        args.extend([Arg::from(*lease), remembered]);
     }
     Call::new(&script::LOCK_ACQUIRE_ALL, keys, args).of(SET)
 }
 
-/// Brings holds of such kinds down to these shares.
-pub(crate) fn release<'a>(holds: impl Iterator<Item = (&'a HoldKey, u32)>) -> Call<'a> {
-    let (mut keys, mut args) = (Vec::new(), Vec::new());
-    for (hold, share) in holds {
-        keys.extend([&**hold.name.key(), &**hold.name.channel()]);
+/// Brings holds of such kinds, of one owner, down to these shares.
+pub(crate) fn release<'a>(holds: &[(&'a HoldKey, u32)]) -> Call<'a> {
+    let mut keys = Vec::with_capacity(holds.len() * 2);
+    let mut args = Vec::with_capacity(4 + holds.len() * 2);
+    if let Some((first, _)) = holds.first() {
         args.extend([
-            Arg::Text(hold.field()),
-            Arg::Text(hold.companion()),
-            Arg::Text(hold.number()),
-            share.into(),
+            Arg::Text(first.field()),
+            Arg::Text(first.companion()),
             Arg::Number(UNLOCKED),
             Arg::Publish,
         ]);
+    }
+    for (hold, share) in holds {
+        keys.extend([&**hold.name.key(), &**hold.name.channel()]);
+        args.extend([Arg::Text(hold.number()), (*share).into()]);
     }
     Call::new(&script::LOCK_RELEASE_ALL, keys, args).of(SET)
 }
@@ -59,8 +66,8 @@ pub(crate) fn release<'a>(holds: impl Iterator<Item = (&'a HoldKey, u32)>) -> Ca
 /// The answer to a try to take several locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllAcquired {
-    /// The token of each, if it has one.
-    Granted(Vec<Option<u64>>),
+    /// The tokens, of the locks that have them.
+    Granted(Vec<u64>),
     /// None was taken, because of the one at this place.
     Not { at: usize, because: Obstacle },
 }
@@ -86,10 +93,9 @@ impl AllAcquired {
     /// The answer for so many locks.
     pub(crate) fn decode(reply: &Reply, locks: usize) -> Result<Self, Error> {
         let (because, place) = match reply.tagged() {
-            Some(("granted", [Reply::List(tokens)])) if tokens.len() == locks => {
+            Some(("granted", [Reply::List(tokens)])) if tokens.len() <= locks => {
                 let token = |token: &Reply| match *token {
-                    // -1 for none.
-                    Reply::Integer(token) => Ok(u64::try_from(token).ok()),
+                    Reply::Integer(token) => Ok(unsigned(token)),
                     _ => Err(reply.unexpected()),
                 };
                 let tokens = tokens.iter().map(token).collect::<Result<_, _>>()?;
@@ -143,8 +149,8 @@ mod tests {
     fn answers_are_one_for_each_lock_and_name_one_of_them() {
         let list = |items: &[i64]| Reply::List(items.iter().copied().map(Reply::Integer).collect());
         let tagged = |tag: &str, rest: Reply| Reply::List(vec![Reply::Text(tag.into()), rest]);
-        let granted = AllAcquired::decode(&tagged("granted", list(&[-1, 7])), 2).unwrap();
-        assert_eq!(granted, AllAcquired::Granted(vec![None, Some(7)]));
+        let granted = AllAcquired::decode(&tagged("granted", list(&[7])), 2).unwrap();
+        assert_eq!(granted, AllAcquired::Granted(vec![7]));
         let busy = AllAcquired::decode(&tagged("busy", Reply::Integer(2)), 2).unwrap();
         let because = Obstacle::Busy;
         assert_eq!(busy, AllAcquired::Not { at: 1, because });
@@ -155,8 +161,8 @@ mod tests {
         for odd in [
             Reply::Nil,
             tagged("granted", Reply::Integer(1)),
-            tagged("granted", list(&[1])),
-            tagged("granted", Reply::List(vec![Reply::Nil, Reply::Nil])),
+            tagged("granted", list(&[1, 2, 3])),
+            tagged("granted", Reply::List(vec![Reply::Nil])),
             tagged("busy", Reply::Integer(0)),
             tagged("busy", Reply::Integer(3)),
             tagged("spent", Reply::Nil),

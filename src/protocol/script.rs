@@ -28,10 +28,11 @@ enum Arity {
     PerKey {
         args: usize,
     },
-    /// Any number of locks, with so many keys and arguments for each.
+    /// Any number of locks, with so many keys for each, and arguments behind the others. There may be more keys.
     PerLock {
         keys: usize,
         args: usize,
+        each: usize,
     },
     /// Any number of entries but none, with so many arguments for each behind the others.
     PerEntry {
@@ -66,11 +67,11 @@ macro_rules! scripts {
 
 scripts! {
     LOCK_ACQUIRE = "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
-    LOCK_ACQUIRE_ALL = "lock_acquire_all" Arity::PerLock { keys: 2, args: 5 };
+    LOCK_ACQUIRE_ALL = "lock_acquire_all" Arity::PerLock { keys: 1, args: 3, each: 2 };
     LOCK_REENTER = "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
     LOCK_MOVE = "lock_move" Arity::Fixed { keys: 2, args: 10 };
     LOCK_RELEASE = "lock_release" Arity::Fixed { keys: 2, args: 6 };
-    LOCK_RELEASE_ALL = "lock_release_all" Arity::PerLock { keys: 2, args: 6 };
+    LOCK_RELEASE_ALL = "lock_release_all" Arity::PerLock { keys: 2, args: 4, each: 2 };
     LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
     LOCK_EXTEND = "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "lock_renew" Arity::PerKey { args: 3 };
@@ -171,7 +172,14 @@ impl<'a> Call<'a> {
             match script.arity {
                 Arity::Fixed { keys: k, args: a } => (keys.len(), args.len()) == (k, a),
                 Arity::PerKey { args: a } => args.len() == keys.len() * a,
-                Arity::PerLock { keys: k, args: a } => args.len() * k == keys.len() * a,
+                Arity::PerLock {
+                    keys: k,
+                    args: a,
+                    each,
+                } => {
+                    let locks = args.len().saturating_sub(a) / each;
+                    args.len() == a + locks * each && keys.len() >= locks * k
+                }
                 Arity::PerEntry {
                     keys: k,
                     args: a,
@@ -221,6 +229,16 @@ mod tests {
     fn declared(script: &Script) -> Arity {
         let lines = header(script);
         let count = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+        let of_each =
+            |what: &str, of: usize| (1..=of).all(|n| count(&format!("{what}[{n} of {of}] ")) == 1);
+        let each = (1..=count("ARGV[")).find(|each| of_each("ARGV", *each));
+        let keys = (1..=count("KEYS[")).find(|keys| of_each("KEYS", *keys));
+        if let (Some(keys), Some(each)) = (keys, each) {
+            let args = count("ARGV[") - each;
+            let common = (1..=args).all(|n| count(&format!("ARGV[{n}] ")) == 1);
+            assert!(common, "{}", script.name);
+            return Arity::PerLock { keys, args, each };
+        }
         if count("KEYS[..] ") == 1 {
             let args = count("ARGV[");
             assert!(
@@ -231,12 +249,6 @@ mod tests {
             return Arity::PerKey { args };
         }
         let (keys, mut args) = (count("KEYS["), count("ARGV["));
-        let of_each =
-            |what: &str, of: usize| (1..=of).all(|n| count(&format!("{what}[{n} of {of}] ")) == 1);
-        if of_each("KEYS", keys) && of_each("ARGV", args) {
-            return Arity::PerLock { keys, args };
-        }
-        let each = (1..=args).find(|each| of_each("ARGV", *each));
         args -= each.unwrap_or(0);
         for (what, all) in [("KEYS", keys), ("ARGV", args)] {
             // A guard counts on from the script that it stands ahead of.

@@ -188,7 +188,8 @@ impl Reaper {
         let keys = releases
             .iter()
             .map(|(release, _)| (&release.hold.key, release.keep));
-        let answered = backend.run(&batch::release(keys), timeout).await;
+        let call = batch::release(&keys.collect::<Vec<_>>());
+        let answered = backend.run(&call, timeout).await;
         let answer = answered.inspect_err(|error| {
             for (release, _) in &releases {
                 release.failed(error);
