@@ -1,4 +1,5 @@
 //! Redisson in a JVM of its own, driven from a test.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 mod kit;
 
@@ -12,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::Owner;
-use redlatch_testkit::Server;
+use redlatch_testkit::{Cluster, Server};
 use tokio::sync::oneshot;
 
 /// What a call has come to: its value, or the exception.
@@ -37,6 +38,20 @@ impl Jvm {
     /// Connects Redisson to this server, its watchdog with this lease. None where it cannot be run: a line, which no test
     /// harness captures, says why.
     pub(crate) async fn start(server: &Server, watchdog: Duration) -> Option<Self> {
+        Self::start_at(server.url(), watchdog).await
+    }
+
+    /// To a cluster, where Redisson publishes by sharded channels if the cluster knows them: `AUTO`; or never: `OFF`.
+    pub(crate) async fn start_in(
+        cluster: &Cluster,
+        sharded: &str,
+        watchdog: Duration,
+    ) -> Option<Self> {
+        let servers: Vec<String> = cluster.nodes().iter().map(Server::url).collect();
+        Self::start_at(format!("{sharded},{}", servers.join(",")), watchdog).await
+    }
+
+    async fn start_at(servers: String, watchdog: Duration) -> Option<Self> {
         static CLASS_PATH: OnceLock<Option<String>> = OnceLock::new();
         let class_path = CLASS_PATH.get_or_init(|| {
             let found = kit::class_path();
@@ -53,7 +68,7 @@ impl Jvm {
                 "-XX:-UsePerfData",
             ])
             .args(["-cp", class_path.as_ref()?, "redlatch.interop.Peer"])
-            .arg(server.url())
+            .arg(servers)
             .arg(watchdog.as_millis().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

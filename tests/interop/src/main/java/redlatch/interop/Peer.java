@@ -20,6 +20,7 @@ import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
+import org.redisson.config.ShardedSubscriptionMode;
 
 /**
  * Redisson, told line by line what to do.
@@ -37,11 +38,18 @@ public final class Peer {
         this.redisson = redisson;
     }
 
-    /** Arguments: the server's URL, and the watchdog's lease. */
+    /** Arguments: the server's URL, or those of a cluster's servers with a way to publish before; the watchdog's lease. */
     public static void main(String[] args) throws IOException {
         Config config = new Config();
         config.setLockWatchdogTimeout(Long.parseLong(args[1]));
-        config.useSingleServer().setAddress(args[0]);
+        String[] servers = args[0].split(",");
+        if (servers.length == 1) {
+            config.useSingleServer().setAddress(servers[0]);
+        } else {
+            config.useClusterServers()
+                    .setShardedSubscriptionMode(ShardedSubscriptionMode.valueOf(servers[0]))
+                    .addNodeAddress(Arrays.copyOfRange(servers, 1, servers.length));
+        }
         Peer peer = new Peer(Redisson.create(config));
         answer("0", "ok " + peer.redisson.getId());
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
