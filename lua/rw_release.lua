@@ -21,10 +21,22 @@ for at = 3, #ARGV, 3 do
 end
 local found = redis.call('HMGET', KEYS[1], unpack(wanted))
 local mode = found[1]
+-- Most owners have one level: those are read, and deleted, by one command.
+local only, numbers = {}, {}
+for i = 2, #wanted do
+  if found[i] == '1' then
+    only[#only + 1] = KEYS[3] .. ':' .. wanted[i] .. ':rwlock_timeout:1'
+  end
+end
+if #only > 0 then
+  for i, number in ipairs(redis.call('MGET', unpack(only))) do
+    numbers[only[i]] = number
+  end
+end
 
 -- Every answer comes before the first write, so that an error changes nothing.
 local answers, owners, mark = {}, {}, nil
-local changes, leases, last, withdrawn, downgraded = {}, {}, nil, false, false
+local changes, deleted, leases, last, withdrawn, downgraded = {}, {}, {}, nil, false, false
 for i = 1, #wanted - 1 do
   local field, number, keep = unpack(ARGV, 3 * i, 3 * i + 2)
   local stem = KEYS[3] .. ':' .. field .. ':rwlock_timeout:'
@@ -32,7 +44,8 @@ for i = 1, #wanted - 1 do
   if not owner then
     owner = {total = tonumber(found[i + 1] or 0) or 0, numbers = {}}
     for level = 1, math.min(owner.total, 1000) do
-      owner.numbers[level] = redis.call('GET', stem .. level)
+      local known = numbers[stem .. level]
+      owner.numbers[level] = known == nil and redis.call('GET', stem .. level) or known
     end
     owners[field] = owner
   end
@@ -54,7 +67,9 @@ for i = 1, #wanted - 1 do
         leases[#leases + 1] = stem .. level
         last = i
       end
-      if level == top or not owner.numbers[top] then
+      if numbers[stem .. level] then
+        deleted[#deleted + 1] = stem .. level
+      elseif level == top or not owner.numbers[top] then
         changes[#changes + 1] = {'DEL', stem .. level}
       else
         changes[#changes + 1] = {'RENAME', stem .. top, stem .. level}
@@ -89,6 +104,9 @@ if last and not free and mode == 'read' then
 end
 
 -- A server that is out of memory refuses a script at its first write only, and never a DEL or RENAME.
+if #deleted > 0 then
+  redis.call('DEL', unpack(deleted))
+end
 for _, change in ipairs(changes) do
   redis.call(unpack(change))
 end
