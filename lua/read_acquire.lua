@@ -19,14 +19,23 @@
 -- Publishes nothing
 
 local prefer, count = ARGV[1], (#ARGV - 1) / 6
-local wanted = {}
-for i = 1, count do
-  wanted[2 * i - 1] = ARGV[6 * i - 4]
-  wanted[2 * i] = ARGV[6 * i - 4] .. ':write'
-end
-local found = redis.call('HMGET', KEYS[1], 'mode', unpack(wanted))
-local mode = found[1]
+local mode = redis.call('HGET', KEYS[1], 'mode')
 local is_lock = mode == 'read' or mode == 'write' or not mode and redis.call('EXISTS', KEYS[1]) == 0
+-- Each field that is looked for costs a search: none is there of a free lock, and none that writes beside readers.
+local reads, writes = {}, {}
+if is_lock and mode then
+  local fields = {}
+  for i = 1, count do
+    fields[i] = ARGV[6 * i - 4]
+  end
+  reads = redis.call('HMGET', KEYS[1], unpack(fields))
+  if mode == 'write' then
+    for i = 1, count do
+      fields[i] = fields[i] .. ':write'
+    end
+    writes = redis.call('HMGET', KEYS[1], unpack(fields))
+  end
+end
 
 local now
 local function arrival(came)
@@ -57,7 +66,7 @@ local answers, totals, levels, longest = {}, {}, {}, 0
 local waiting, served = {}, {}
 for i = 1, count do
   local field, number, share, lease, came, lasts = unpack(ARGV, 6 * i - 4, 6 * i + 1)
-  local known, writes = found[2 * i] or '0', found[2 * i + 1]
+  local known = reads[i] or '0'
   if not is_lock or not string.find(known, '^%d+$') then
     answers[i] = {'wrong_kind'}
   else
@@ -73,7 +82,7 @@ for i = 1, count do
     local after = math.max(total - #recorded + tonumber(share), total)
     local obstacle
     -- Whoever reads already, or writes, waits for nobody.
-    if total == 0 and not writes then
+    if total == 0 and not writes[i] then
       if mode == 'write' then
         obstacle = KEYS[1]
       elseif since and (prefer == 'writers' or since <= arrival(came)) then
