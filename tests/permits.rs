@@ -651,8 +651,8 @@ async fn a_permit_costs_two_requests_and_a_wait_here_few_more<S: Permits>() {
         soon(served).await.unwrap();
     }
     let each = calls(&mut probe)["evalsha"] as f64 / WAITERS as f64;
-    // To take and to give back; now and then to ask in vain.
-    assert!(each <= 3.0, "{each}");
+    // To give back, to ask when it is first in line, and once for each message at the most.
+    assert!(each <= 3.5, "{each}");
     ends_clean(&server, 1, [&client]).await;
 }
 
