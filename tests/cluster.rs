@@ -269,6 +269,33 @@ async fn slot_that_is_half_moved_is_followed() {
     client.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_of_a_slot_that_is_half_moved_are_renewed_where_they_are() {
+    let cluster = Cluster::start();
+    let lease = secs(1);
+    let client = patient_of(&cluster, lease).await;
+    let mut guards = Vec::new();
+    for number in 0..20 {
+        let lock = client.lock(format!("{{job}}:{number}"));
+        guards.push(lock.lock().await.unwrap());
+    }
+    let (from, to) = cluster.owner("job");
+    let begun = cluster.begin_move(cluster.slot("job"), from, to);
+    begun.keys(10);
+    assert_eq!(to.connection().keys().len(), 10);
+    let end = Instant::now() + lease * 3;
+    while Instant::now() < end {
+        assert!(guards.iter().all(|guard| !guard.is_lost()));
+        tokio::time::sleep(millis(10)).await;
+    }
+    begun.keys(usize::MAX);
+    begun.finish();
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    client.close().await;
+}
+
 /// One server hangs, or dies, for two leases.
 async fn one_server_fails(fail: impl FnOnce(&Server)) {
     let cluster = Cluster::start();

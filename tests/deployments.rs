@@ -157,3 +157,21 @@ async fn sentinels_lead_to_the_primary() {
     let sentinel = Sentinel::start(&primary, "main");
     take_turns(&Client::connect(sentinel.url()).await.unwrap()).await;
 }
+
+#[tokio::test]
+async fn replica_says_that_it_takes_no_locks_until_it_is_the_primary() {
+    let primary = Server::start();
+    let replica = Server::builder().replica_of(primary.port()).start();
+    let client = Client::connect(replica.url()).await.unwrap();
+    let lock = client.lock("k");
+    let error = lock.try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("is a replica"), "{error}");
+    let other = lock.clone().owned_by(&Owner::unique());
+    let waiter = tokio::spawn(async move { other.lock().await });
+    let promoted = replica.connection().command(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(promoted.text(), "OK");
+    let guard = waiter.await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    take_turns(&client).await;
+}

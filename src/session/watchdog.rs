@@ -49,6 +49,16 @@ enum Round {
     Check,
 }
 
+/// What the server refused to be asked in one request: for one of the holds, perhaps, or since their slot is being
+/// moved and not all of them are in one place.
+#[derive(Debug)]
+struct Refused {
+    round: Round,
+    shape: Shape,
+    holds: Vec<Arc<Hold>>,
+    budget: Duration,
+}
+
 impl Watchdog {
     pub(crate) fn new(
         backend: Arc<Backend>,
@@ -129,8 +139,13 @@ impl Watchdog {
             tokio::select! {
                 () = sleep(pause.unwrap_or(LONGEST_SLEEP)), if pause.is_some() => {}
                 () = self.woken.notified() => {}
-                Some(ended) = requests.join_next() => if let Err(error) = ended {
-                    warn!(%error, "a renewal ended early");
+                Some(ended) = requests.join_next() => match ended {
+                    Ok(None) => {}
+                    Ok(Some(refused)) => for hold in refused.holds {
+                        let Refused { round, shape, budget, .. } = refused;
+                        requests.spawn(self.clone().ask(round, shape, vec![hold], budget));
+                    },
+                    Err(error) => warn!(%error, "a renewal ended early"),
                 },
                 doubt = doubts.next() => match doubt {
                     Some(doubt) => self.check(&doubt),
@@ -141,7 +156,7 @@ impl Watchdog {
     }
 
     /// Does what is due; the time until something is due again.
-    fn serve(self: &Arc<Self>, requests: &mut JoinSet<()>) -> Option<Duration> {
+    fn serve(self: &Arc<Self>, requests: &mut JoinSet<Option<Refused>>) -> Option<Duration> {
         let now = Moment::now();
         // A request has the holds of one slot. So no server waits for another, nor does a slot that is being moved.
         let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Arc<Hold>>> = BTreeMap::new();
@@ -205,7 +220,7 @@ impl Watchdog {
         shape: Shape,
         holds: Vec<Arc<Hold>>,
         budget: Duration,
-    ) {
+    ) -> Option<Refused> {
         let sent = Moment::now();
         let leases: Vec<_> = holds.iter().map(|hold| hold.renewed_lease()).collect();
         let call = match round {
@@ -239,8 +254,18 @@ impl Watchdog {
                 }
                 debug!(holds = holds.len(), ?round, took = ?sent.until(Moment::now()), "confirmed");
             }
+            Err(error) if holds.len() > 1 && !error.is_unanswered() => {
+                debug!(holds = holds.len(), ?round, %error, "refused together; each by itself");
+                return Some(Refused {
+                    round,
+                    shape,
+                    holds,
+                    budget,
+                });
+            }
             Err(error) => self.unanswered(round, &holds, &error, sent),
         }
+        None
     }
 
     fn unanswered(&self, round: Round, holds: &[Arc<Hold>], error: &Error, sent: Moment) {
