@@ -17,7 +17,7 @@ use redlatch::{
 };
 use redlatch_testkit::{Proxy, Server};
 use support::polls::Polls;
-use support::probe::{kind, millis, secs, soon};
+use support::probe::{calls_of, kind, millis, secs, soon};
 use support::{builder, eventually, eventually_idle, source};
 
 const NAME: &str = "job";
@@ -274,6 +274,27 @@ async fn servers_that_hang_hold_nobody_up() {
     fleet.0[1].thaw();
     fleet.0[3].thaw();
     fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn silent_server_is_not_asked_in_each_round() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    clients.settle().await;
+    let mut probe = fleet.0[0].connection();
+    fleet.0[0].freeze();
+    let alone = clients.0[0].lock("other").try_lock().await;
+    assert_eq!(kind(alone), ErrorKind::Timeout);
+    for _ in 0..100 {
+        taken(&clients.lock()).await.unlock().await.unwrap();
+    }
+    fleet.0[0].thaw();
+    fleet.nothing_left([&clients]).await;
+    let calls = calls_of(&mut probe, "evalsha");
+    assert!(calls < 50, "{calls} requests in 100 rounds");
+    let guard = taken(&clients.lock()).await;
+    clients.eventually_hold(0..1).await;
+    guard.unlock().await.unwrap();
 }
 
 #[tokio::test]
