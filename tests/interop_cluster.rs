@@ -17,7 +17,7 @@ use std::time::Duration;
 use family::{Guard, Lock};
 use java::{JavaLock, Jvm};
 use redlatch::{Client, FairLock, PubSub, ReadLock, ReentrantLock, WriteLock};
-use redlatch_testkit::Cluster;
+use redlatch_testkit::{Cluster, Reply};
 use support::probe::{NEVER, secs, soon};
 use support::{builder, eventually};
 
@@ -34,9 +34,17 @@ struct Both {
 impl Both {
     async fn start(pubsub: PubSub) -> Option<Self> {
         let cluster = Cluster::start();
-        let (sharded, channels) = match pubsub {
-            PubSub::Plain => ("OFF", "CHANNELS"),
-            _ => ("AUTO", "SHARDCHANNELS"),
+        let sharded = if pubsub == PubSub::Plain {
+            "OFF"
+        } else {
+            "AUTO"
+        };
+        let mut probe = cluster.nodes()[0].connection();
+        let known = probe.command(&["PUBSUB", "SHARDCHANNELS"]);
+        // It begins with Redis 7.
+        let channels = match known {
+            Reply::Array(_) if pubsub != PubSub::Plain => "SHARDCHANNELS",
+            _ => "CHANNELS",
         };
         let jvm = Jvm::start_in(&cluster, sharded, LONG).await?;
         let client = builder(cluster.url())
