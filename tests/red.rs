@@ -17,7 +17,7 @@ use redlatch::{
 };
 use redlatch_testkit::{Proxy, Server};
 use support::polls::Polls;
-use support::probe::{calls_of, kind, millis, secs, soon};
+use support::probe::{calls_of, kind, millis, reset_calls, secs, soon};
 use support::{builder, eventually, eventually_idle, source};
 
 const NAME: &str = "job";
@@ -67,7 +67,7 @@ impl Fleet {
         for server in &self.0 {
             let mut probe = server.connection();
             eventually("only the mark is left", async || probe.keys() == [MARK]).await;
-            assert_eq!(probe.channels(), Vec::<String>::new());
+            eventually("no channel is left", async || probe.channels().is_empty()).await;
         }
     }
 }
@@ -604,6 +604,36 @@ async fn wait_ends_at_its_limit() {
     guard.unlock().await.unwrap();
     let guard = soon(waiter).await.unwrap().unwrap();
     guard.unlock().await.unwrap();
+    fleet.nothing_left([&clients, &others]).await;
+}
+
+#[tokio::test]
+async fn waiter_elsewhere_is_woken_by_the_release() {
+    let fleet = Fleet::start(5);
+    let (clients, others) = (fleet.clients().await, fleet.clients().await);
+    clients.settle().await;
+    let mut probe = fleet.0[0].connection();
+    let mut waited = Duration::ZERO;
+    for _ in 0..6 {
+        let guard = soon(others.lock().lock()).await.unwrap();
+        reset_calls(&mut probe);
+        let lock = clients.lock();
+        let waiter = tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            (guard, Instant::now())
+        });
+        // Its tenth pause lasts from 64 to 128 milliseconds.
+        eventually("it has asked often", async || {
+            calls_of(&mut probe, "evalsha") >= 9
+        })
+        .await;
+        let unlocked = Instant::now();
+        guard.unlock().await.unwrap();
+        let (guard, granted) = soon(waiter).await.unwrap();
+        waited += granted.saturating_duration_since(unlocked);
+        guard.unlock().await.unwrap();
+    }
+    assert!(waited < millis(120), "{waited:?} for six");
     fleet.nothing_left([&clients, &others]).await;
 }
 

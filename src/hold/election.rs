@@ -23,7 +23,11 @@ use crate::protocol::quorum::{
 };
 use crate::protocol::red::{self, Begun, Marked};
 use crate::protocol::wait::{Alarm, Step, Wait};
+use crate::session::hub::Subscription;
 use crate::session::{Anchor, Queue};
+
+/// Callers that were told of a release at the same time part within this time.
+const APART: Duration = Duration::from_millis(2);
 
 /// What is asked for of several servers.
 #[derive(Debug)]
@@ -38,9 +42,18 @@ type Ask<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 enum Round {
     Won(Seats),
     FirstUse,
-    /// Others have some of the servers, for so long at the most.
-    Outvoted(Ttl),
+    Outvoted(Defeat),
     TooFew(Error),
+}
+
+/// What it takes to win after all.
+struct Defeat {
+    /// How long the others' leases last, the shortest of them.
+    ttl: Ttl,
+    /// The servers that others have.
+    busy: Vec<usize>,
+    /// How many of these.
+    missing: usize,
 }
 
 impl Election {
@@ -72,6 +85,7 @@ impl Election {
         let mut front = None;
         let mut too_few_since = None;
         let mut begun = false;
+        let mut ears: Vec<Option<Subscription>> = Vec::new();
         loop {
             if front.is_none() && !wait.is_single_attempt() && !self.is_held() {
                 let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
@@ -84,6 +98,10 @@ impl Election {
                 }
             }
             let freed = line.freed.notified();
+            for ear in ears.iter_mut().flatten() {
+                ear.catch_up();
+            }
+            let mut defeat = None;
             let step = match self.round(&line, begun).await? {
                 Round::Won(seats) => {
                     debug!(waited = ?wait.waited(Moment::now()), "acquired");
@@ -94,8 +112,9 @@ impl Election {
                     self.begin().await?;
                     continue;
                 }
-                Round::Outvoted(ttl) => {
+                Round::Outvoted(Defeat { ttl, busy, missing }) => {
                     too_few_since = None;
+                    defeat = Some((busy, missing));
                     wait.busy(Moment::now(), ttl, fastrand::f64())
                 }
                 Round::TooFew(error) => {
@@ -109,10 +128,17 @@ impl Election {
             let Step::Park(pause) = step else {
                 return Ok(None);
             };
+            if defeat.is_some() && ears.is_empty() {
+                ears.extend(self.orders.iter().map(listen));
+            }
             let woken = async {
                 tokio::select! {
                     () = freed => {}
                     () = sleep(pause) => {}
+                    () = told(&mut ears, defeat) => {
+                        // Others were told too.
+                        sleep(APART.mul_f64(fastrand::f64())).await;
+                    }
                 }
             };
             first.anchor.unless_closed(woken).await?;
@@ -153,7 +179,7 @@ impl Election {
         let until = match verdict {
             Verdict::Won(until) => until,
             Verdict::FirstUse if !begun => return Ok(Round::FirstUse),
-            Verdict::Outvoted => return Ok(Round::Outvoted(least(&asked))),
+            Verdict::Outvoted => return Ok(Round::Outvoted(self.defeat(&asked))),
             Verdict::FirstUse | Verdict::TooFew | Verdict::Open => {
                 return self.too_few(&asked).map(Round::TooFew);
             }
@@ -175,6 +201,25 @@ impl Election {
         }
         self.go_on(&seats, late);
         Ok(Round::Won(seats))
+    }
+
+    fn defeat(&self, asked: &Asked<Result<Polling, Error>>) -> Defeat {
+        let (mut yes, mut busy, mut shortest) = (0, Vec::new(), None);
+        for (at, answer) in asked.answers.iter().enumerate() {
+            match answer {
+                Answer::Here(Ok(Polling::Voted(Attempted::Granted(_)))) => yes += 1,
+                Answer::Here(Ok(Polling::Voted(Attempted::Busy(ttl)))) => {
+                    busy.push(at);
+                    shortest = shortest.into_iter().chain(ttl.left()).min();
+                }
+                _ => {}
+            }
+        }
+        Defeat {
+            ttl: shortest.map_or(Ttl::Never, Ttl::Ends),
+            busy,
+            missing: majority(self.orders.len()).saturating_sub(yes),
+        }
     }
 
     /// For each server that is silent, why it is not asked: so nobody waits for it, nor is anything owed to it for each
@@ -375,13 +420,33 @@ fn vote(answer: &Result<Polling, Error>) -> Vote {
     }
 }
 
-/// How long the first of those lasts that others have.
-fn least(asked: &Asked<Result<Polling, Error>>) -> Ttl {
-    let left = asked.answers().filter_map(|answer| match answer {
-        Ok(Polling::Voted(Attempted::Busy(ttl))) => ttl.left(),
-        _ => None,
-    });
-    left.min().map_or(Ttl::Never, Ttl::Ends)
+/// Listens for releases on the server of this order, if its kind tells of them.
+fn listen(order: &Order) -> Option<Subscription> {
+    let tells = matches!(order.alarm, Alarm::Messages { .. });
+    tells.then(|| order.anchor.hub.subscribe(order.name.channel()))
+}
+
+/// Waits until so many of the servers that others had may be free that a majority is.
+async fn told(ears: &mut [Option<Subscription>], defeat: Option<(Vec<usize>, usize)>) {
+    let Some((busy, missing)) = defeat else {
+        return std::future::pending().await;
+    };
+    let of_busy = ears
+        .iter_mut()
+        .enumerate()
+        .filter(|(at, _)| busy.contains(at));
+    let mut awaited: Vec<_> = of_busy
+        .filter_map(|(_, ear)| Some(Box::pin(ear.as_mut()?.news())))
+        .collect();
+    let silent = awaited.len().checked_sub(missing);
+    poll_fn(|context| {
+        awaited.retain_mut(|news| news.as_mut().poll(context).is_pending());
+        match silent {
+            Some(silent) if awaited.len() <= silent => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    })
+    .await;
 }
 
 enum Answer<T> {

@@ -61,9 +61,9 @@ use crate::session::Anchor;
 ///
 /// # Waiting
 ///
-/// Waiters of one process stand in one line, whose first asks all servers at once, after pauses of up to 128 ms, which
-/// chance makes uneven: callers of several processes that each had some of the servers part that way. There is no
-/// order between processes. Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer,
+/// Waiters of one process stand in one line, whose first asks all servers at once: when reentrant members tell that
+/// enough of them are free, and after pauses of up to 128 ms, which chance makes uneven: callers of several processes
+/// that each had some of the servers part that way. There is no order between processes. Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer,
 /// or a sixth of the lease if that is shorter; a majority that answers at once is not held up by others that hang. They
 /// are asked on in the background, and join the guard when they grant their part.
 ///
