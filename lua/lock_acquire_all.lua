@@ -17,11 +17,20 @@
 local call = redis.call
 local field, companion, number = ARGV[1], ARGV[2], ARGV[3]
 local locks = (#ARGV - 3) / 2
-local totals, records, tokens = {}, {}, {}
--- As a rule all are free, and then there is nothing to read.
+local fresh = number .. ':1'
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
+if free and #KEYS == locks then
+  -- As a rule: there is nothing to read.
+  for i = 1, locks do
+    call('HSET', KEYS[i], field, '1', companion, fresh)
+    call('PEXPIRE', KEYS[i], ARGV[i * 2 + 2])
+  end
+  return {'granted', {}}
+end
+
+local totals, records, tokens = {}, {}, {}
 local now
-for i = 1, free and #KEYS == locks and 0 or locks do
+for i = 1, locks do
   local fenced = ARGV[i * 2 + 3] ~= '-1'
   local last = fenced and redis.pcall('GET', KEYS[locks + #tokens + 1])
   local found = redis.pcall('HMGET', KEYS[i], field, companion, 'mode')
@@ -76,7 +85,7 @@ for i = 1, free and #KEYS == locks and 0 or locks do
   end
 end
 
-local fresh, token_at = number .. ':1', 0
+local token_at = 0
 for i = 1, locks do
   local lease, remembered = ARGV[i * 2 + 2], ARGV[i * 2 + 3]
   call('HSET', KEYS[i], field, totals[i] or '1', companion, records[i] or fresh)

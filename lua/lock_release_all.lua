@@ -13,31 +13,36 @@
 -- this hold is not there any more
 -- Publishes the message on KEYS[2 of 2] when that lock becomes free
 
-local call = redis.call
+local call, ask = redis.call, redis.pcall
 local field, companion = ARGV[1], ARGV[2]
 local outcomes, freed = {}, {}
 for i = 1, #KEYS / 2 do
-  local lock, number, keep = KEYS[i * 2 - 1], ARGV[i * 2 + 3], tonumber(ARGV[i * 2 + 4])
-  local found = redis.pcall('HMGET', lock, field, companion)
-  local theirs, recorded = string.match(found[2] or '', '^(h%x+):(%d+)$')
-  if theirs ~= number or not string.find(found[1] or '', '^%d+$') then
-    outcomes[i] = -2
-  else
-    outcomes[i] = -1
-    local total, share = tonumber(found[1]), tonumber(recorded)
-    local left = math.max(total - share + keep, keep)
-    if keep < share and left == 0 then
-      outcomes[i] = 0
-      freed[#freed + 1] = lock
-    elseif keep < share then
-      -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
-      call('HDEL', lock, companion)
-      if keep > 0 then
-        call('HSET', lock, companion, number .. ':' .. ARGV[i * 2 + 4])
+  local lock, number, keep = KEYS[i * 2 - 1], ARGV[i * 2 + 3], ARGV[i * 2 + 4]
+  local found = ask('HMGET', lock, field, companion)
+  local outcome = -2
+  if keep == '0' and found[1] == '1' and found[2] == number .. ':1' then
+    -- As a rule.
+    outcome = 0
+  elseif string.find(found[1] or '', '^%d+$') then
+    local theirs, recorded = string.match(found[2] or '', '^(h%x+):(%d+)$')
+    if theirs == number then
+      local total, share, kept = tonumber(found[1]), tonumber(recorded), tonumber(keep)
+      local left = math.max(total - share + kept, kept)
+      outcome = kept < share and left == 0 and 0 or -1
+      if kept < share and left > 0 then
+        -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+        call('HDEL', lock, companion)
+        if kept > 0 then
+          call('HSET', lock, companion, number .. ':' .. keep)
+        end
+        call('HINCRBY', lock, field, string.format('%.0f', left - total))
       end
-      call('HINCRBY', lock, field, string.format('%.0f', left - total))
     end
   end
+  if outcome == 0 then
+    freed[#freed + 1] = lock
+  end
+  outcomes[i] = outcome
 end
 if #freed > 0 then
   call('DEL', unpack(freed))

@@ -46,19 +46,25 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
     let number = fresh_number();
     for (at, (order, queue)) in orders.iter().zip(&queues).enumerate() {
-        let front = match limit {
-            Limit::Once => None,
+        let place = match limit {
+            Limit::Once => {
+                let apart = queue.has_baton() || order.own(queue).is_some();
+                let asking = queue.turn_at_once(&order.owner, Heed::All);
+                asking.filter(|_| !apart).map(|asking| (None, asking))
+            }
             // The front of its line, if nobody stands there.
             Limit::At(_) | Limit::Never => match queue.front.try_acquire() {
-                Ok(front) if !queue.is_held_here() && queue.courtesy().is_none() => Some(front),
-                _ => return Ok(Batched::Apart(at)),
+                Ok(front) => {
+                    let asking = queue.turn_if_idle(&order.owner);
+                    asking.map(|asking| (Some(front), asking))
+                }
+                Err(_) => None,
             },
         };
-        let asking = queue.turn_at_once(&order.owner, Heed::All);
-        if asking.is_none() || queue.has_baton() || order.own(queue).is_some() {
+        let Some(place) = place else {
             return Ok(Batched::Apart(at));
-        }
-        places.push((front, asking));
+        };
+        places.push(place);
         attempts.push(Attempt::numbered(order, queue, number));
     }
     let Some(Order { anchor, .. }) = orders.first() else {
@@ -142,7 +148,13 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
             .into_iter()
             .map(|(orders, debts)| -> Outcome<'_> { Box::pin(release_together(orders, debts)) }),
     );
-    group::all(outcomes).await.into_iter().collect()
+    match outcomes.pop() {
+        Some(only) if outcomes.is_empty() => only.await,
+        last => {
+            outcomes.extend(last);
+            group::all(outcomes).await.into_iter().collect()
+        }
+    }
 }
 
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;

@@ -262,7 +262,13 @@ impl Handle {
         }
     }
 
-    pub(super) fn order(&self) -> Result<Order, Error> {
+    fn order(&self) -> Result<Order, Error> {
+        self.order_for(self.owner()?)
+    }
+
+    /// The order of a call for this owner, whoever the handle's own is.
+    pub(super) fn order_for(&self, owner: Owner) -> Result<Order, Error> {
+        owner.check()?;
         if let Alarm::Pauses { backoff, .. } = self.alarm {
             backoff.check()?;
         }
@@ -278,7 +284,7 @@ impl Handle {
             kind: self.target()?.kind.clone(),
             alarm: self.alarm,
             attempts: self.attempts,
-            owner: self.owner()?,
+            owner,
             min_validity: self.anchor.settings.min_validity(term.lease())?,
             term,
             anchor: self.anchor.clone(),

@@ -71,9 +71,7 @@ impl Members {
             }
         }
         let owner = owner.cloned().unwrap_or_else(Owner::current);
-        let orders = self
-            .handles()
-            .map(|handle| handle.clone().owned_by(&owner).order());
+        let orders = self.handles().map(|handle| handle.order_for(owner.clone()));
         let orders = orders.collect::<Result<_, _>>()?;
         Ok((owner, orders))
     }

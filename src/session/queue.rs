@@ -241,6 +241,16 @@ impl<B> Queue<B> {
         (open && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
     }
 
+    /// The turn to ask, if nobody here holds the lock or waits for what becomes of it.
+    pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, B>> {
+        let mut state = self.lock();
+        let idle = state.settling.is_empty()
+            && state.baton.is_none()
+            && state.courtesy.is_none()
+            && state.owners.values().all(|slot| slot.hold.is_none());
+        (idle && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
+    }
+
     /// Waits for releases on their way, unless a baton lies here, then for the turn to ask. None if a call of this
     /// owner stands in a queue: to ask beside it does no harm.
     pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Option<Asking<'a, B>> {

@@ -78,7 +78,8 @@ impl Reaper {
     /// the request for that was sent, at `sent`: how long it took tells how far the server is.
     pub(crate) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: Moment) {
         // Readers go together, and are told who goes first.
-        if hold.key.kind.is_shared() || told <= self.0.hub.listeners(hold.key.name.channel()) {
+        let in_reach = || self.0.hub.listeners(hold.key.name.channel());
+        if told == 0 || hold.key.kind.is_shared() || told <= in_reach() {
             return;
         }
         let trip = sent.until(Moment::now());
