@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use redlatch::{
     Client, ClientBuilder, ErrorKind, Member, Owner, RedGuard, RedLock, ReentrantLock, ReleaseBy,
 };
-use redlatch_testkit::{Proxy, Server};
+use redlatch_testkit::{Cluster, Proxy, Server};
 use support::polls::Polls;
 use support::probe::{calls_of, kind, millis, reset_calls, secs, soon};
 use support::{builder, eventually, eventually_idle, source};
@@ -705,6 +705,24 @@ async fn dropped_call_leaves_nothing_held() {
     })
     .await;
     fleet.nothing_left([&clients, &others]).await;
+}
+
+#[tokio::test]
+async fn cluster_is_one_member_with_its_mark_beside_the_lock() {
+    let (cluster, fleet) = (Cluster::start(), Fleet::start(2));
+    let urls = [cluster.url(), fleet.0[0].url(), fleet.0[1].url()];
+    let clients = Clients::of(urls, |it| it).await;
+    let guard = taken(&clients.lock()).await;
+    clients.eventually_hold(0..3).await;
+    let mut home = cluster.owner(NAME).0.connection();
+    assert!(home.exists(NAME) && home.exists(&format!("{MARK}:{{{NAME}}}")));
+    fleet.0[0].kill();
+    guard.extend(secs(20)).await.unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    taken(&clients.lock()).await.unlock().await.unwrap();
+    fleet.eventually_free(1..2).await;
+    eventually("the cluster has it no more", async || !home.exists(NAME)).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use redlatch::{
     Client, ClientBuilder, Error, ErrorKind, ExpirablePermit, ExpirableSemaphore, FairLock, Holder,
     Latch, Lease, LockGuard, Member, MultiGuard, MultiLock, Owner, PermitId, PlainLock, Prefer,
-    ReadLock, ReadWriteLock, ReentrantLock, ReleaseBy, Semaphore, SemaphorePermit, WriteLock,
+    ReadLock, ReadWriteLock, RedGuard, RedLock, ReentrantLock, ReleaseBy, Semaphore,
+    SemaphorePermit, WriteLock,
 };
 
 fn everything<T: Send + Sync + Unpin + Debug + 'static>() {}
@@ -55,6 +56,8 @@ fn public_types_move_freely() {
     everything::<Prefer>();
     everything::<ReadLock>();
     everything::<ReadWriteLock>();
+    everything::<RedGuard>();
+    everything::<RedLock>();
     everything::<ReentrantLock>();
     everything::<ReleaseBy>();
     everything::<Semaphore>();
@@ -71,6 +74,7 @@ fn public_types_move_freely() {
     cloned::<Holder>();
     cloned::<Member>();
     cloned::<MultiLock>();
+    cloned::<RedLock>();
     cloned::<Owner>();
     cloned::<PlainLock>();
     cloned::<ReadLock>();
@@ -125,6 +129,21 @@ async fn calls_of_a_read_write_lock(lock: ReadWriteLock) {
 }
 
 async fn calls_of_a_set(set: MultiLock, guard: MultiGuard) {
+    let second = Duration::from_secs(1);
+    let sizes = [
+        call(set.lock()),
+        call(set.try_lock()),
+        call(set.try_lock_for(second)),
+        call(guard.extend(second)),
+        call(guard.verify()),
+        call(guard.lost()),
+        call(guard.run_until_lost(async {})),
+        call(guard.unlock()),
+    ];
+    assert!(sizes.iter().all(|size| *size <= 1024), "{sizes:?}");
+}
+
+async fn calls_of_a_lock_on_several(set: RedLock, guard: RedGuard) {
     let second = Duration::from_secs(1);
     let sizes = [
         call(set.lock()),
@@ -219,6 +238,9 @@ async fn futures_of_all_calls_can_be_spawned_and_are_small() {
     let set = MultiLock::new([client.lock("a"), client.lock("b")]);
     let both = set.lock().await.unwrap();
     calls_of_a_set(set, both).await;
+    let red = RedLock::new([client.lock("c")]);
+    let majority = red.lock().await.unwrap();
+    calls_of_a_lock_on_several(red, majority).await;
     calls_of_counters(client.clone()).await;
     call(Client::connect(server.url()));
     call(Client::builder().build());
