@@ -246,6 +246,17 @@ impl JavaLock {
         self.ask("unlock")
     }
 
+    /// Unlocks, if Redisson knows by now which server has the slot.
+    pub(crate) async fn unlock_where_it_is(&self) -> bool {
+        match self.send("unlock").await {
+            Ok(_) => true,
+            Err(exception) => {
+                assert!(exception.contains("discovered"), "{exception}");
+                false
+            }
+        }
+    }
+
     /// Unlocks what this thread does not hold: the exception.
     pub(crate) async fn unlock_in_vain(&self) -> String {
         self.send("unlock")
