@@ -227,6 +227,7 @@ async fn renewed_lease_outlives_many_terms<L: Lock>(place: Place) {
 
 async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>(place: Place) {
     let lease = secs(2);
+    let client = place.client().await;
     let (builder, name) = (place.builder(), place.name().to_owned());
     // Its runtime ends, and with it everything that could renew or release.
     let holder = std::thread::spawn(move || {
@@ -240,7 +241,6 @@ async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>(place: Place) {
     });
     holder.join().unwrap();
     let crashed = Instant::now();
-    let client = place.client().await;
     let guard = soon(L::of(&client, place.name()).lock()).await.unwrap();
     let took = crashed.elapsed();
     assert!(took < lease + millis(500), "{took:?}");
