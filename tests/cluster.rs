@@ -429,3 +429,19 @@ async fn replica_that_takes_over_is_found() {
     next.unlock().await.unwrap();
     client.close().await;
 }
+
+#[tokio::test]
+async fn server_and_cluster_that_are_taken_for_each_other_say_so() {
+    let server = Server::start();
+    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let error = Client::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("is in no cluster"), "{error}");
+
+    let client = Client::connect(SHARED.nodes()[0].url()).await.unwrap();
+    let elsewhere = client.lock(name_on(&SHARED, 1)).try_lock().await;
+    let error = elsewhere.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("redis-cluster://"), "{error}");
+    client.close().await;
+}

@@ -9,7 +9,6 @@ mod support;
 
 use std::time::Duration;
 
-use redlatch::fred::types::config::{Config, ServerConfig};
 use redlatch::{Client, ClientBuilder, Error, ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Server};
 use support::client;
@@ -313,22 +312,5 @@ async fn urls_that_cannot_work_are_refused_without_their_password() {
             );
             source = error.source();
         }
-    }
-}
-
-#[tokio::test]
-async fn cluster_is_refused_in_clear_words() {
-    let server = Server::start();
-    let config = Config {
-        server: ServerConfig::new_clustered([("127.0.0.1", server.port())].to_vec()),
-        ..Config::default()
-    };
-    for builder in [
-        Client::builder().config(config),
-        Client::builder().url(format!("redis-cluster://127.0.0.1:{}", server.port())),
-    ] {
-        let error = builder.build().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains("cluster"), "{error}");
     }
 }
