@@ -89,13 +89,14 @@ impl Seats {
             let joined = self.0.joined.notified();
             tokio::pin!(joined);
             joined.as_mut().enable();
+            let leases = self.leases();
+            let standing: Vec<_> = leases.iter().filter(|lease| !lease.is_lost()).collect();
+            // Asked last: what is lost later than it was told to stand wakes this.
             if self.is_lost() {
                 return;
             }
-            let leases = self.leases();
-            let standing = leases.iter().filter(|lease| !lease.is_lost());
             tokio::select! {
-                () = any(standing.map(Lease::lost)) => {}
+                () = any(standing.into_iter().map(Lease::lost)) => {}
                 () = joined => {}
             }
         }
