@@ -178,9 +178,11 @@ impl Election {
         let verdict = asked.decide(vote).await;
         let until = match verdict {
             Verdict::Won(until) => until,
-            Verdict::FirstUse if !begun => return Ok(Round::FirstUse),
-            Verdict::Outvoted => return Ok(Round::Outvoted(self.defeat(&asked))),
-            Verdict::FirstUse | Verdict::TooFew | Verdict::Open => {
+            Verdict::FirstUse { .. } if !begun => return Ok(Round::FirstUse),
+            Verdict::Outvoted | Verdict::FirstUse { outvoted: true } => {
+                return Ok(Round::Outvoted(self.defeat(&asked)));
+            }
+            Verdict::FirstUse { outvoted: false } | Verdict::TooFew | Verdict::Open => {
                 return self.too_few(&asked).map(Round::TooFew);
             }
         };

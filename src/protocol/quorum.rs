@@ -32,8 +32,9 @@ pub(crate) enum Verdict {
     Open,
     /// A majority has granted its parts, all of which can be trusted until then.
     Won(Moment),
-    /// It looks as if the servers had never been asked before.
-    FirstUse,
+    /// It looks as if the servers had never been asked before. If they had, they would have `outvoted` the call, or
+    /// else be too few.
+    FirstUse { outvoted: bool },
     /// A majority votes, and others have some of it.
     Outvoted,
     /// No majority votes.
@@ -69,7 +70,9 @@ pub(crate) fn verdict(votes: &[Vote]) -> Verdict {
     });
     if all_are_new && abstained > 0 && yes + awaited + abstained >= most {
         return match awaited {
-            0 => Verdict::FirstUse,
+            0 => Verdict::FirstUse {
+                outvoted: yes + no >= most,
+            },
             _ => Verdict::Open,
         };
     }
@@ -202,14 +205,14 @@ mod tests {
                     vote => *vote,
                 })
                 .collect();
-            if matches!(before, Verdict::Outvoted | Verdict::TooFew | Verdict::FirstUse) {
+            if matches!(before, Verdict::Outvoted | Verdict::TooFew | Verdict::FirstUse { .. }) {
                 prop_assert!(!matches!(verdict(&after), Verdict::Won(_)));
             }
         }
 
         #[test]
         fn first_use_takes_an_answer_of_every_server_and_no_old_mark_among_those_that_rest(votes in votes()) {
-            if verdict(&votes) == Verdict::FirstUse {
+            if matches!(verdict(&votes), Verdict::FirstUse { .. }) {
                 let in_time = |vote: &Vote| match vote {
                     Vote::Abstained { age } => *age <= FIRST_USE,
                     vote => is_yes(vote) || *vote == Vote::No,
@@ -257,6 +260,20 @@ mod tests {
             mark("c:1", fleet, 0),
         ];
         assert_eq!(first_use(&begun).as_deref(), fleet, "others were faster");
+    }
+
+    #[test]
+    fn first_use_that_a_majority_votes_without_is_no_lack_of_votes() {
+        let yes = Vote::Yes(Moment::from_millis(1));
+        let new = Vote::Abstained {
+            age: Duration::ZERO,
+        };
+        let outvoted = |votes: [Vote; 3]| verdict(&votes) == Verdict::FirstUse { outvoted: true };
+        assert!(outvoted([yes, Vote::No, new]));
+        assert!(outvoted([Vote::No, yes, new]));
+        let too_few = Verdict::FirstUse { outvoted: false };
+        assert_eq!(verdict(&[yes, new, new]), too_few);
+        assert_eq!(verdict(&[new, Vote::No, new]), too_few);
     }
 
     #[test]

@@ -453,7 +453,7 @@ impl Caller {
                             _ => None,
                         }))
                     }
-                    Verdict::FirstUse => Phase::Looking([const { None }; 3]),
+                    Verdict::FirstUse { .. } => Phase::Looking([const { None }; 3]),
                     Verdict::Won(_) | Verdict::Outvoted | Verdict::TooFew => Phase::Idle,
                 };
             }
