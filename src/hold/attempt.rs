@@ -423,8 +423,10 @@ impl<'a> Attempt<'a> {
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
         let answered = self.order.anchor.run(call, self.budget).await;
-        if let Err(error) = &answered {
-            self.failed(error);
+        match &answered {
+            // The send that went unanswered may arrive after this answer.
+            Ok(answer) => self.in_doubt |= answer.repeated,
+            Err(error) => self.failed(error),
         }
         answered
     }

@@ -102,8 +102,11 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
             granted.collect::<Result<_, _>>().map(Batched::Granted)
         }
         AllAcquired::Not { at, because } => {
-            for attempt in &mut attempts {
-                attempt.nothing_held();
+            // A send that went unanswered may arrive after this answer.
+            if !answer.repeated {
+                for attempt in &mut attempts {
+                    attempt.nothing_held();
+                }
             }
             let order = orders[at];
             let error = match because {

@@ -247,13 +247,20 @@ impl Hub {
         for channel in channels {
             match self.backend.subscribe(node, &channel).await {
                 Ok(Subscribed::Asked) => asked.push(channel),
-                // It is dealt out anew.
-                Ok(Subscribed::Elsewhere) => {}
+                Ok(Subscribed::Elsewhere) => self.ask_anew(node, &channel),
                 Err(error) => return (asked, Err(error)),
             }
         }
         let proved = self.backend.prove(node).await;
         (asked, proved)
+    }
+
+    /// A channel that is another server's is dealt out anew, unless its slot has come back meanwhile.
+    fn ask_anew(&self, node: &Node, name: &str) {
+        let is_here = self.backend.home(name).is_some_and(|home| *home == *node);
+        if let Some(channel) = self.lock().channels.get_mut(name) {
+            channel.asked &= !(is_here && channel.home == Some(node.id()));
+        }
     }
 
     fn take_unasked(&self, node: &Node) -> Vec<Arc<str>> {
@@ -313,13 +320,7 @@ impl Hub {
     /// Unsubscribes from what nobody waits for, or not here.
     async fn leave(&self, node: &Node, ear: &Ear) {
         let mut left = std::mem::take(&mut *ear.lock());
-        self.lock().channels.retain(|name, channel| {
-            if channel.users > 0 || channel.home != Some(node.id()) {
-                return true;
-            }
-            left.push(name.clone());
-            false
-        });
+        self.lock().take_unused(node, &mut left);
         for channel in left {
             if let Err(error) = self.backend.unsubscribe(node, &channel).await {
                 // A new connection has none of the channels that were left.
@@ -334,6 +335,20 @@ impl Hub {
 }
 
 impl State {
+    /// Takes out the channels of a server that nobody waits for, beside those that were `left` there.
+    fn take_unused(&mut self, node: &Node, left: &mut Vec<Arc<str>>) {
+        let is_here = |channel: &Channel| channel.home == Some(node.id());
+        // Whose slot went and came back was subscribed to anew.
+        left.retain(|name| !self.channels.get(name).is_some_and(is_here));
+        self.channels.retain(|name, channel| {
+            let is_unused = channel.users == 0 && is_here(channel);
+            if is_unused {
+                left.push(name.clone());
+            }
+            !is_unused
+        });
+    }
+
     /// Ends the listening to a server that has no channel. False if it has.
     fn retire(&mut self, node: &Node, ear: &Ear) -> bool {
         let idle = self.on(node).next().is_none() && ear.lock().is_empty();

@@ -82,19 +82,29 @@ impl Cluster {
 
     /// The server that a redirection names.
     pub(super) fn at(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
-        let address = self
-            .maker
-            .address(&redirect.host, redirect.port, named_by.name());
+        let address = self.address(redirect, named_by);
         self.write().node(&self.maker, &address)
     }
 
     /// The server that has a slot by now.
     pub(super) fn learn(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
-        let node = self.at(redirect, named_by);
-        if self.write().slots.learn(redirect.slot, &node) {
+        let address = self.address(redirect, named_by);
+        let (node, is_news) = {
+            // At once: a server without a slot may be let go.
+            let mut map = self.write();
+            let node = map.node(&self.maker, &address);
+            let is_news = map.slots.learn(redirect.slot, &node);
+            (node, is_news)
+        };
+        if is_news {
             self.moved(BTreeSet::from([redirect.slot]));
         }
         node
+    }
+
+    fn address(&self, redirect: &Redirect, named_by: &Node) -> Server {
+        let (host, port) = (&redirect.host, redirect.port);
+        self.maker.address(host, port, named_by.name())
     }
 
     /// Asks a server which slots it has. What it says of others is not heeded.

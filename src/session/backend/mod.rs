@@ -198,7 +198,9 @@ impl Backend {
                 Miss::Refused(_) | Miss::TimedOut(_) => Duration::MAX,
             };
             if !pause.is_zero() && Moment::now().plus(pause) >= end {
-                return Err(self.given_up(&node, miss, started, budget));
+                let error = self.given_up(&node, miss, started, budget);
+                // Of an earlier send nobody knows whether it was carried out, whatever is said of this one.
+                return Err(if repeated { error.unanswered() } else { error });
             }
             if !pause.is_zero() {
                 repeated |= matches!(miss, Miss::Cut(_));
