@@ -39,6 +39,27 @@ async fn acquisition_without_its_reply_is_granted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn acquisition_without_its_reply_whose_repetition_is_refused_is_undone() {
+    let scene = Scene::open(patient).await;
+    let lock = scene.client.lock(NAME);
+    give_back(take(&lock).await).await;
+    let mut admin = scene.server.connection();
+    scene.proxy.cut_reply_to(sha("lock_acquire"));
+    let mut gate = scene.proxy.stop(sha("lock_acquire"));
+    let call = tokio::spawn(async move { lock.lease(LEASE).try_lock().await });
+    gate.reached().await;
+    assert_eq!(scene.levels(NAME), 1, "the first was carried out");
+    admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    gate.open();
+    let refused = call.await.expect("it ends").expect_err("out of memory");
+    assert_eq!(refused.kind(), ErrorKind::Backend, "{refused}");
+    eventually("it is undone", async || scene.levels(NAME) == 0).await;
+    admin.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    scene.lets_the_next_in(NAME).await;
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn release_without_its_reply_is_a_success() {
     let scene = Scene::open(patient).await;
     let lock = scene.client.lock(NAME);
