@@ -8,18 +8,20 @@
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
 -- ARGV[4] how long the mark is kept, in milliseconds
 -- Returns set: by this call, now or when it came before
--- Returns present: there is a count
+-- Returns present: there is a count, now or when this call came before
 -- Returns wrong_kind: the key is no counter
 -- Publishes the message on KEYS[2] when the count was set
 
-if redis.call('EXISTS', KEYS[3]) == 1 then
-  return {'set'}
+local done = redis.call('GET', KEYS[3])
+if done then
+  return {done}
 end
 local value = redis.call('GET', KEYS[1])
 if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
   return {'wrong_kind'}
 end
 if value then
+  redis.call('SET', KEYS[3], 'present', 'PX', ARGV[4])
   return {'present'}
 end
 redis.call('SET', KEYS[1], ARGV[1])

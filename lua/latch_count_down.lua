@@ -19,6 +19,7 @@ if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
   return {'wrong_kind'}
 end
 if not value then
+  redis.call('SET', KEYS[3], 0, 'PX', ARGV[3])
   return {'counted', 0}
 end
 local left = math.max(tonumber(value) - 1, 0)

@@ -7,18 +7,20 @@
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] how long the mark is kept, in milliseconds
 -- Returns deleted: by this call, now or when it came before
--- Returns absent: there is none
+-- Returns absent: there is none, now or when this call came before
 -- Returns wrong_kind: the key is no counter
 -- Publishes the message on KEYS[2] when the latch was removed
 
-if redis.call('EXISTS', KEYS[3]) == 1 then
-  return {'deleted'}
+local done = redis.call('GET', KEYS[3])
+if done then
+  return {done}
 end
 local value = redis.call('GET', KEYS[1])
 if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
   return {'wrong_kind'}
 end
 if not value then
+  redis.call('SET', KEYS[3], 'absent', 'PX', ARGV[3])
   return {'absent'}
 end
 redis.call('DEL', KEYS[1])

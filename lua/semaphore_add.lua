@@ -7,13 +7,13 @@
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] how long the mark is kept, in milliseconds
 -- Returns added, permits free: by this call, now or when it came before
--- Returns exhausted: more than Java can count
+-- Returns exhausted: more than Java can count, now or when this call came before
 -- Returns wrong_kind: the key is no counter
 -- Publishes how many are free on KEYS[2] when there are more than before, and any
 
 local done = redis.call('GET', KEYS[3])
 if done then
-  return {'added', tonumber(done)}
+  return {tonumber(done) and 'added' or done, tonumber(done)}
 end
 local value = redis.call('GET', KEYS[1])
 if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
@@ -22,6 +22,7 @@ end
 local added = tonumber(ARGV[1])
 local free = tonumber(value or 0) + added
 if free > 2147483647 or free < -2147483648 then
+  redis.call('SET', KEYS[3], 'exhausted', 'PX', ARGV[3])
   return {'exhausted'}
 end
 -- A server that is out of memory refuses a script at its first write only, and never a DEL.

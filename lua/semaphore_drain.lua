@@ -16,8 +16,8 @@ if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
   return {'wrong_kind'}
 end
 local free = math.max(tonumber(value or 0), 0)
+redis.call('SET', KEYS[2], free, 'PX', ARGV[1])
 if free > 0 then
   redis.call('DECRBY', KEYS[1], free)
-  redis.call('SET', KEYS[2], free, 'PX', ARGV[1])
 end
 return {'drained', free}

@@ -218,6 +218,21 @@ async fn late_copy_of_a_call_changes_nothing() {
     set(&latch, 5).await;
     late.deliver().await;
     assert_eq!(latch.count().await.unwrap(), 5);
+
+    // One that found nothing to do has had its answer too.
+    let mut late = scene.proxy.hold_request(sha("counter_set"));
+    let (present, ()) = tokio::join!(latch.try_set_count(7), late.caught());
+    assert!(!present.unwrap());
+    latch.delete().await.unwrap();
+    late.deliver().await;
+    assert_eq!(latch.count().await.unwrap(), 0);
+
+    let mut late = scene.proxy.hold_request(sha("latch_count_down"));
+    let (counted, ()) = tokio::join!(latch.count_down(), late.caught());
+    counted.unwrap();
+    set(&latch, 3).await;
+    late.deliver().await;
+    assert_eq!(latch.count().await.unwrap(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
