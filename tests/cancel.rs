@@ -424,6 +424,30 @@ async fn dropped_close_goes_on_in_the_background() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn close_gives_back_what_is_granted_meanwhile() {
+    let scene = Scene::open(patient).await;
+    let closing = builder(scene.proxy.url())
+        .build()
+        .await
+        .expect("the server is up");
+    scene.proxy.hold_replies();
+    let lock = closing.lock("granted");
+    let granted = tokio::spawn(async move { lock.lock().await.map(drop) });
+    eventually("granted", async || scene.levels("granted") == 1).await;
+    let mut close = Box::pin(closing.close());
+    let early = timeout(Duration::from_millis(200), &mut close).await;
+    assert!(early.is_err(), "closed before the answer");
+    scene.proxy.release_replies();
+    timeout(PROMPT, close).await.expect("the server answers");
+    let closed = granted.await.expect("the call is sound");
+    assert_eq!(closed.map_err(|error| error.kind()), Err(ErrorKind::Closed));
+    let next = scene.other.lock("granted").try_lock().await;
+    let next = next.expect("an answer").expect("free at once");
+    next.unlock().await.expect("held until now");
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_dropped_waits_leave_no_growth() {
     let scene = Scene::open(patient).await;
     let holder = take(&scene.other.lock("busy")).await;

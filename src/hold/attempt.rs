@@ -501,14 +501,18 @@ impl<'a> Attempt<'a> {
         }
         anchor.watchdog.watch(&self.hold);
         let guard = LockGuard::new(Lease::new(self.order.clone(), self.hold.clone()));
-        if let Some(debt) = self.debt.take() {
+        let debt = self.debt.take();
+        // From here on dropping the guard gives the hold back.
+        let fit = anchor.ensure_open().and_then(|()| {
+            if guard.remaining() < self.order.min_validity {
+                return Err(self.order.too_late());
+            }
+            Ok(guard)
+        });
+        // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
+        if let Some(debt) = debt {
             debt.forgive();
         }
-        // From here on dropping the guard gives the hold back.
-        anchor.ensure_open()?;
-        if guard.remaining() < self.order.min_validity {
-            return Err(self.order.too_late());
-        }
-        Ok(guard)
+        fit
     }
 }

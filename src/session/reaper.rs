@@ -6,6 +6,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{debug, warn};
 
 use super::backend::{Answer, Backend};
@@ -52,11 +54,20 @@ struct Shared {
     hub: Arc<Hub>,
     grants: Arc<Grants>,
     runtime: Spawner,
+    /// Counts what is owed, or may be.
+    owing: TaskTracker,
 }
 
 /// What is in the reaper's hands.
 #[derive(Debug)]
-enum Overdue {
+struct Overdue {
+    what: What,
+    /// Goes on from the debt until it is paid, so that whoever waits for all misses none.
+    owing: TaskTrackerToken,
+}
+
+#[derive(Debug)]
+enum What {
     Debt {
         hold: Arc<Hold>,
         settling: Settling<Baton<Debt>>,
@@ -131,8 +142,10 @@ impl Reaper {
 
     /// Has a request sent in the background.
     pub(crate) fn send(&self, errand: Errand) {
+        let what = What::Errand(errand);
+        let owing = self.0.owing.token();
         // After the reaper has ended nobody sends it.
-        self.0.debts.send(Overdue::Errand(errand)).ok();
+        self.0.debts.send(Overdue { what, owing }).ok();
     }
 
     /// Has whatever the server has of a hold released in the background.
@@ -299,6 +312,7 @@ pub(crate) struct Debt {
     /// Empty once paid or forgiven.
     owed: Option<(Arc<Hold>, QueueRef)>,
     reaper: Reaper,
+    owing: TaskTrackerToken,
 }
 
 impl Debt {
@@ -306,6 +320,7 @@ impl Debt {
         Self {
             owed: Some((hold, queue)),
             reaper: reaper.clone(),
+            owing: reaper.0.owing.token(),
         }
     }
 
@@ -371,8 +386,9 @@ impl Drop for Debt {
         if let Some((hold, queue)) = self.owed.take() {
             let settling = Settling::new(queue, hold.owner.clone());
             // After the reaper has ended the key dies by its lease.
-            let overdue = Overdue::Debt { hold, settling };
-            self.reaper.0.debts.send(overdue).ok();
+            let what = What::Debt { hold, settling };
+            let owing = self.owing.clone();
+            self.reaper.0.debts.send(Overdue { what, owing }).ok();
         }
     }
 }
@@ -397,6 +413,7 @@ pub(crate) fn new(
         hub,
         grants: Arc::default(),
         runtime,
+        owing: TaskTracker::new(),
     }));
     (
         reaper.clone(),
@@ -422,14 +439,14 @@ impl Collector {
         }
     }
 
-    /// Pays what is owed by now, for so long at the most.
+    /// Pays what is owed, also by calls that are still under way, for so long at the most.
     pub(crate) async fn finish(mut self, backend: &Arc<Backend>, at_most: Duration) {
-        while let Ok(debt) = self.debts.try_recv() {
-            self.collect(debt, backend);
-        }
+        let owing = self.reaper.0.owing.clone();
+        owing.close();
         let all = async {
-            while let Some(ended) = self.running.join_next().await {
-                report(ended);
+            tokio::select! {
+                () = self.run(backend) => {}
+                () = owing.wait() => {}
             }
         };
         if timeout(at_most, all).await.is_err() {
@@ -439,15 +456,14 @@ impl Collector {
 
     fn collect(&mut self, overdue: Overdue, backend: &Arc<Backend>) {
         let (reaper, backend) = (self.reaper.clone(), backend.clone());
-        match overdue {
-            Overdue::Debt { hold, settling } => {
-                let settled = settle(hold, settling, reaper, backend);
-                self.running.spawn(settled);
+        let Overdue { what, owing } = overdue;
+        self.running.spawn(async move {
+            match what {
+                What::Debt { hold, settling } => settle(hold, settling, reaper, backend).await,
+                What::Errand(errand) => run(errand, backend).await,
             }
-            Overdue::Errand(errand) => {
-                self.running.spawn(run(errand, backend));
-            }
-        }
+            drop(owing);
+        });
     }
 }
 
