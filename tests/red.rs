@@ -570,6 +570,29 @@ async fn waiters_of_one_process_get_in_one_after_the_other() {
 }
 
 #[tokio::test]
+async fn named_owner_takes_again_what_another_process_holds_for_it_and_never_queues() {
+    let fleet = Fleet::start(3);
+    let (clients, others) = (fleet.clients().await, fleet.clients().await);
+    let owner = Owner::named("r7");
+    let held = taken(&others.lock().owned_by(&owner)).await;
+    others.eventually_hold(0..3).await;
+    let mut probe = fleet.0[0].connection();
+    reset_calls(&mut probe);
+    let (first, again) = (clients.lock(), clients.lock().owned_by(&owner));
+    let waiter = tokio::spawn(async move { first.lock().await.unwrap().unlock().await });
+    eventually("the first stands at the front", async || {
+        calls_of(&mut probe, "evalsha") >= 3
+    })
+    .await;
+    let guard = soon(again.lock()).await.unwrap();
+    guard.unlock().await.unwrap();
+    assert!(!waiter.is_finished());
+    held.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap();
+    fleet.nothing_left([&clients, &others]).await;
+}
+
+#[tokio::test]
 async fn extension_counts_only_servers_where_the_lock_was_still_ours() {
     let fleet = Fleet::start(5);
     let clients = fleet.clients().await;

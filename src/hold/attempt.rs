@@ -155,10 +155,10 @@ impl<'a> Attempt<'a> {
     }
 
     /// One attempt at a server whose vote counts only if it remembers its votes.
-    pub(crate) async fn poll(&mut self) -> Result<Polling, Error> {
+    pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Order { anchor, term, .. } = self.order;
-        let acquire = hold.key.acquire(1, term.lease(), Take::Free, None);
+        let acquire = hold.key.acquire(1, term.lease(), take, None);
         let franchise = Franchise {
             longest: LeaseTime::new(anchor.settings.max_lease)?,
             durable: anchor.settings.durable,

@@ -18,6 +18,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::Limit;
 use crate::protocol::answer::Ttl;
+use crate::protocol::lock::Take;
 use crate::protocol::quorum::{
     Mark, Verdict, Vote, first_use, is_one_server_twice, majority, verdict,
 };
@@ -91,10 +92,26 @@ impl Election {
                 let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
                     return Ok(None);
                 };
-                let turn = tokio::time::timeout(at_most, line.front.acquire());
-                match first.anchor.unless_closed(turn).await? {
-                    Ok(permit) => front = permit.ok(),
-                    Err(_) => continue,
+                front = line.front.try_acquire().ok();
+                if front.is_none() {
+                    // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
+                    if first.owner.is_named()
+                        && first.kind.is_reentrant()
+                        && let Round::Won(seats) = self.round(&line, begun, Take::JoinOnly).await?
+                    {
+                        return Ok(Some(seats));
+                    }
+                    let turn = async {
+                        tokio::select! {
+                            permit = line.front.acquire() => permit.ok(),
+                            () = self.appeared() => None,
+                        }
+                    };
+                    let turn = tokio::time::timeout(at_most, turn);
+                    front = first.anchor.unless_closed(turn).await?.ok().flatten();
+                    if front.is_none() {
+                        continue;
+                    }
                 }
             }
             let freed = line.freed.notified();
@@ -102,7 +119,7 @@ impl Election {
                 ear.catch_up();
             }
             let mut defeat = None;
-            let step = match self.round(&line, begun).await? {
+            let step = match self.round(&line, begun, Take::Free).await? {
                 Round::Won(seats) => {
                     debug!(waited = ?wait.waited(Moment::now()), "acquired");
                     return Ok(Some(seats));
@@ -161,16 +178,27 @@ impl Election {
         held.count() >= majority(self.orders.len())
     }
 
+    /// Waits until this owner has the lock, by another call.
+    async fn appeared(&self) {
+        let queues: Vec<_> = self.orders.iter().map(Order::queue).collect();
+        let members = self.orders.iter().zip(&queues);
+        some(
+            majority(self.orders.len()),
+            members.map(|(order, queue)| order.appeared(queue)),
+        )
+        .await;
+    }
+
     /// Asks every server once, and has given back what was granted if it is no majority. A first use is `begun` once a
     /// call.
-    async fn round(&self, line: &Queue, begun: bool) -> Result<Round, Error> {
+    async fn round(&self, line: &Queue, begun: bool, take: Take) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.orders.iter().zip(spared).map(|(order, spared)| {
             let order = order.clone();
             async move {
                 match spared {
                     Some(error) => Err(error),
-                    None => ask(order).await,
+                    None => ask(order, take).await,
                 }
             }
         });
@@ -395,7 +423,7 @@ pub(crate) fn refuse_longer(order: &Order, lease: Duration) -> Result<(), Error>
 }
 
 /// Asks one server for its part.
-async fn ask(order: Order) -> Result<Polling, Error> {
+async fn ask(order: Order, take: Take) -> Result<Polling, Error> {
     order.anchor.ensure_open()?;
     let queue = order.queue();
     loop {
@@ -408,7 +436,7 @@ async fn ask(order: Order) -> Result<Polling, Error> {
         let mut attempt = Attempt::new(&order, &queue);
         let _asking = attempt.turn().await?;
         if order.own(&queue).is_none() {
-            return attempt.poll().await;
+            return attempt.poll(take).await;
         }
     }
 }
@@ -437,14 +465,18 @@ async fn told(ears: &mut [Option<Subscription>], defeat: Option<(Vec<usize>, usi
         .iter_mut()
         .enumerate()
         .filter(|(at, _)| busy.contains(at));
-    let mut awaited: Vec<_> = of_busy
-        .filter_map(|(_, ear)| Some(Box::pin(ear.as_mut()?.news())))
-        .collect();
-    let silent = awaited.len().checked_sub(missing);
+    let news = of_busy.filter_map(|(_, ear)| Some(ear.as_mut()?.news()));
+    some(missing, news).await;
+}
+
+/// Runs futures beside each other until so many are done, for ever if they are fewer.
+async fn some<F: Future>(enough: usize, futures: impl IntoIterator<Item = F>) {
+    let mut running: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let rest = running.len().checked_sub(enough);
     poll_fn(|context| {
-        awaited.retain_mut(|news| news.as_mut().poll(context).is_pending());
-        match silent {
-            Some(silent) if awaited.len() <= silent => Poll::Ready(()),
+        running.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        match rest {
+            Some(rest) if running.len() <= rest => Poll::Ready(()),
             _ => Poll::Pending,
         }
     })
