@@ -319,6 +319,27 @@ async fn server_that_answers_late_joins_the_guard() {
 }
 
 #[tokio::test]
+async fn server_that_answers_after_the_callers_runtime_has_ended_joins_the_guard() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[2].port()).await;
+    let urls = [fleet.0[0].url(), fleet.0[1].url(), proxy.url()];
+    let clients = Clients::of(urls, |it| it.command_timeout(secs(4))).await;
+    clients.settle().await;
+    proxy.delay(millis(300));
+    let lock = clients.lock();
+    let caller = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(lock.lock()).unwrap()
+    });
+    let caller = tokio::task::spawn_blocking(|| caller.join().unwrap());
+    let guard = soon(caller).await.unwrap();
+    clients.eventually_hold(0..3).await;
+    proxy.delay(Duration::ZERO);
+    guard.unlock().await.unwrap();
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
 async fn server_that_joins_late_does_not_bring_a_lost_majority_back() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet.0[2].port()).await;

@@ -202,7 +202,7 @@ impl Election {
                 }
             }
         });
-        let mut asked = Asked::new(self.orders.len(), asks);
+        let mut asked = Asked::new(&self.orders[0].anchor, self.orders.len(), asks);
         let verdict = asked.decide(vote).await;
         let until = match verdict {
             Verdict::Won(until) => until,
@@ -496,11 +496,12 @@ pub(crate) struct Asked<T> {
 }
 
 impl<T> Asked<T> {
-    pub(crate) fn new<F>(servers: usize, asks: impl Iterator<Item = F>) -> Self
+    pub(crate) fn new<F>(client: &Anchor, servers: usize, asks: impl Iterator<Item = F>) -> Self
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let answers = asks.map(|ask| Answer::Awaited(Box::pin(ask) as Ask<T>));
+        // The caller's runtime may end before those do that go on in the background.
+        let answers = asks.map(|ask| Answer::Awaited(Box::pin(client.with_timers(ask)) as Ask<T>));
         Self {
             servers,
             answers: answers.collect(),

@@ -373,7 +373,7 @@ impl RedGuard {
         F: Future<Output = Result<Moment, Error>> + Send + 'static,
     {
         let servers = self.seats.servers();
-        let mut asked = Asked::new(servers, asks);
+        let mut asked = Asked::new(&self.client, servers, asks);
         let vote = |answer: &Result<Moment, Error>| match answer {
             Ok(until) => Vote::Yes(*until),
             Err(error) if error.kind() == ErrorKind::LeaseLost => Vote::No,

@@ -145,8 +145,13 @@ impl Session {
                 output = call => output,
             }
         };
+        Box::pin(self.with_timers(call)).await
+    }
+
+    /// Gives a future timers that outlast the runtime it is polled in.
+    pub(crate) fn with_timers<F: Future>(&self, future: F) -> TokioContext<F> {
         let timers = timers().unwrap_or(&self.runtime);
-        Box::pin(TokioContext::new(call, timers.clone())).await
+        TokioContext::new(future, timers.clone())
     }
 
     /// Waits for a future, unless the client is closed before.
@@ -231,7 +236,7 @@ impl Session {
     }
 }
 
-/// The timers of calls from outside tokio. They are not the client's runtime's, since a timer that is polled after
+/// The timers of calls that no runtime of tokio polls, or more than one. They are not the client's runtime's, since a timer that is polled after
 /// its runtime has ended panics. None if the system has no thread for them.
 fn timers() -> Option<&'static Handle> {
     static TIMERS: OnceLock<Option<Handle>> = OnceLock::new();
