@@ -8,7 +8,7 @@
 -- ARGV[2] their ids, 32 hex digits each
 -- ARGV[3] lease, in milliseconds; 0: without end
 -- ARGV[4] publish command, PUBLISH or SPUBLISH
--- Returns granted, permits left: by this call, now or when it came before
+-- Returns granted, permits left: by this call, now or when it came before; their lease counts from now, or ends later
 -- Returns busy, milliseconds or -1: so many are not free; when the first lease ends
 -- Returns returned: these permits were given back, or given up
 -- Returns wrong_kind: the key is no counter
@@ -28,16 +28,19 @@ local free, permits = tonumber(value or 0), tonumber(ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = ARGV[3] == '0' and NEVER or now + tonumber(ARGV[3])
-local entries = {}
+local entries, score = {}, false
 for hex in string.gmatch(ARGV[2], string.rep('%x', 32)) do
   local id = string.gsub(hex, '%x%x', function(byte)
     return string.char(tonumber(byte, 16))
   end)
-  if redis.call('ZSCORE', KEYS[3], id) then
-    return {'granted', free}
-  end
+  score = score or redis.call('ZSCORE', KEYS[3], id)
   entries[#entries + 1] = string.format('%.0f', ends)
   entries[#entries + 1] = id
+end
+-- Who asks again counts the lease from then. Permits whose lease has ended are taken anew.
+if score and tonumber(score) > now then
+  redis.call('ZADD', KEYS[3], 'XX', 'GT', unpack(entries))
+  return {'granted', free}
 end
 
 local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1000)
@@ -51,11 +54,12 @@ if free < permits then
   local score = tonumber(first[2] or NEVER)
   return {'busy', score < NEVER and math.max(score - now, 0) or -1}
 end
-redis.call('DECRBY', KEYS[1], permits)
-redis.call('ZADD', KEYS[3], unpack(entries))
+-- Those of an ended lease that are still there were not given back, and are not taken twice.
+local added = redis.call('ZADD', KEYS[3], unpack(entries))
+free = redis.call('DECRBY', KEYS[1], added)
 -- A semaphore that Redisson gave an end has it for its permits too.
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl > 0 then
   redis.call('PEXPIRE', KEYS[3], ttl)
 end
-return {'granted', free - permits}
+return {'granted', free}

@@ -221,6 +221,44 @@ async fn permits_with_a_lease_are_redissons_sorted_set() {
     nothing_left(&server, [&client]).await;
 }
 
+/// With two permits of one call, as the client sends it again when the answer was lost.
+#[test]
+fn repeated_call_has_its_whole_lease() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let source = include_str!("../lua/permit_acquire.lua");
+    let (one, two) = ("61".repeat(16), "62".repeat(16));
+    let ids = format!("{one}{two}");
+    let call = [
+        "EVAL", source, "4", "e", "channel", "set", "mark", "2", &ids, "60000", "PUBLISH",
+    ];
+    let members = ["a".repeat(16), "b".repeat(16)];
+    probe.command(&["SET", "e", "3"]);
+    let repeat_at = |ends: f64, free: &str| {
+        let mut probe = server.connection();
+        for member in &members {
+            probe.command(&["ZADD", "set", &format!("{ends:.0}"), member]);
+        }
+        let answer = probe.command(&call).array();
+        assert_eq!(answer[0].text(), "granted");
+        assert_eq!(probe.command(&["GET", "e"]).text(), free);
+        let scores = permits_out(&mut probe, "set").into_iter();
+        let left: Vec<_> = scores
+            .map(|(_, score)| score.parse::<f64>().unwrap() - now())
+            .collect();
+        assert_eq!(left.len(), 2);
+        left[0].min(left[1])
+    };
+    assert_eq!(probe.command(&call).array()[0].text(), "granted");
+    assert!(repeat_at(now() + 5_000.0, "1") > 50_000.0, "raised");
+    assert!(repeat_at(now() + 90_000.0, "1") > 80_000.0, "not lowered");
+    assert!(repeat_at(1.0, "1") > 50_000.0, "taken anew");
+    // More have ended than one call gives back, these two last.
+    let crowd = "for i = 1, 1000 do redis.call('ZADD', 'set', 0, i) end";
+    probe.command(&["EVAL", crowd, "0"]);
+    assert!(repeat_at(1.0, "1001") > 50_000.0, "taken once");
+}
+
 #[tokio::test]
 async fn permits_end_with_the_semaphore_if_java_gave_it_an_end() {
     let server = Server::start();
