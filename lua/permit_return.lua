@@ -7,15 +7,17 @@
 -- ARGV[1] their ids, 32 hex digits each
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] how long to remember that they were given back, in milliseconds; 0: not at all, no other call can come
--- Returns returned, permits: how many of them were taken, and their lease had not ended
+-- Returns returned, permits: how many of them were taken, and their lease had not ended; none if the key is no counter
 -- Publishes how many are free on KEYS[2] when permits were given back
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local value = redis.pcall('GET', KEYS[1]) or '0'
+local counts = type(value) == 'string' and string.find(value, '^%-?%d+$') and #value <= 11
 -- A server that is out of memory refuses a script at its first write only, and never a DEL.
 redis.call('DEL', KEYS[4])
 local found, live = 0, 0
-for hex in string.gmatch(ARGV[1], string.rep('%x', 32)) do
+for hex in string.gmatch(counts and ARGV[1] or '', string.rep('%x', 32)) do
   local id = string.gsub(hex, '%x%x', function(byte)
     return string.char(tonumber(byte, 16))
   end)
@@ -32,7 +34,9 @@ if ARGV[3] ~= '0' then
   redis.call('SET', KEYS[4], 'returned', 'PX', ARGV[3])
 end
 if found > 0 then
-  local free = redis.call('INCRBY', KEYS[1], found)
+  -- Java counts permits in an int.
+  local permits = math.min(found, 2147483647 - tonumber(value))
+  local free = redis.call('INCRBY', KEYS[1], permits)
   if free > 0 then
     redis.call(ARGV[2], KEYS[2], free)
   end

@@ -259,6 +259,34 @@ fn repeated_call_has_its_whole_lease() {
     assert!(repeat_at(1.0, "1001") > 50_000.0, "taken once");
 }
 
+#[test]
+fn permits_are_not_given_back_to_what_is_no_counter() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let source = include_str!("../lua/permit_return.lua");
+    let ids = format!("{}{}", "61".repeat(16), "62".repeat(16));
+    let call = [
+        "EVAL", source, "4", "e", "channel", "set", "mark", &ids, "PUBLISH", "60000",
+    ];
+    for member in ["a".repeat(16), "b".repeat(16)] {
+        probe.command(&["ZADD", "set", NEVER_ENDS, &member]);
+    }
+    for other in [&["SET", "e", "text"][..], &["RPUSH", "e", "a"]] {
+        probe.command(&["DEL", "e"]);
+        probe.command(other);
+        let before = probe.command(&["DUMP", "e"]);
+        let answer = probe.command(&call).array();
+        assert_eq!(answer, [Reply::Text(b"returned".to_vec()), Reply::Int(0)]);
+        assert_eq!(probe.command(&["DUMP", "e"]), before);
+        assert_eq!(permits_out(&mut probe, "set").len(), 2);
+    }
+    probe.command(&["SET", "e", "2147483646"]);
+    let answer = probe.command(&call).array();
+    assert_eq!(answer, [Reply::Text(b"returned".to_vec()), Reply::Int(2)]);
+    let most = probe.command(&["GET", "e"]).text();
+    assert_eq!(most, i32::MAX.to_string(), "Java can count no more");
+}
+
 #[tokio::test]
 async fn permits_end_with_the_semaphore_if_java_gave_it_an_end() {
     let server = Server::start();
