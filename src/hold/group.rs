@@ -11,8 +11,10 @@ use tracing::debug;
 use super::batch::{self, Batched};
 use super::guard::LockGuard;
 use super::order::Order;
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::{Limit, Term};
+use crate::protocol::wait::Wait;
 
 /// Sets that were in each other's way on several servers part within this time, more each time that they meet.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -29,7 +31,7 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Vec<LockGuard>>, Error> {
     let mut ranked: Vec<_> = orders.into_iter().enumerate().collect();
     ranked.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
-    ensure_distinct(&ranked).await?;
+    ensure_distinct(&ranked, limit).await?;
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let ranks: Vec<_> = ranks.collect();
     let mut rest = &ranks[..];
@@ -38,12 +40,12 @@ pub(crate) async fn acquire(
     let mut held: Vec<(usize, LockGuard)> = Vec::with_capacity(ranked.len());
     let mut requests = 0;
     while let Some(rank) = rest.first() {
-        requests += 1;
         let run = run(rest).min(apart.unwrap_or(usize::MAX));
         if run > 1 {
             let (places, orders): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
             match keeping(&held, batch::acquire(&orders, limit)).await? {
                 Batched::Granted(guards) => {
+                    requests += 1;
                     held.extend(places.into_iter().zip(guards));
                     rest = &rest[run..];
                     apart = apart.and_then(|at: usize| at.checked_sub(run));
@@ -64,6 +66,7 @@ pub(crate) async fn acquire(
         let Some(guards) = taken else {
             return Ok(None);
         };
+        requests += rank.len();
         held.extend(places.into_iter().zip(guards));
     }
     // What one request has brought is as good as it was a moment ago.
@@ -92,7 +95,7 @@ fn singles<'a>(ranks: &'a [&'a [(usize, Order)]]) -> impl Iterator<Item = (usize
 }
 
 /// Refuses a lock that is in the set twice. Two clients may have one key each, if that is on two servers.
-async fn ensure_distinct(ranked: &[(usize, Order)]) -> Result<(), Error> {
+async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), Error> {
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let several: Vec<_> = ranks.filter(|rank| rank.len() > 1).collect();
     for rank in &several {
@@ -108,9 +111,7 @@ async fn ensure_distinct(ranked: &[(usize, Order)]) -> Result<(), Error> {
     }
     for rank in several {
         let mut servers: Vec<Arc<str>> = Vec::new();
-        let asked = rank
-            .iter()
-            .map(|(_, order)| order.anchor.server(order.name.key()));
+        let asked = rank.iter().map(|(_, order)| server(order, limit));
         for ((_, order), server) in rank.iter().zip(all(asked).await) {
             let server = server.map_err(|error| order.blame(error))?;
             if servers.contains(&server) {
@@ -120,6 +121,18 @@ async fn ensure_distinct(ranked: &[(usize, Order)]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The server of a lock, asked again until the limit while it fails in a way that may pass.
+async fn server(order: &Order, limit: Limit) -> Result<Arc<str>, Error> {
+    let key = order.name.key();
+    let mut wait = Wait::new(Moment::now(), limit, order.patience(), order.alarm);
+    loop {
+        match order.anchor.server(key).await {
+            Ok(server) => return Ok(server),
+            Err(error) => order.anchor.pause(key, &mut wait, error).await?,
+        }
+    }
 }
 
 fn twice(order: &Order) -> Error {
