@@ -236,8 +236,8 @@ impl Session {
     }
 }
 
-/// The timers of calls that no runtime of tokio polls, or more than one. They are not the client's runtime's, since a timer that is polled after
-/// its runtime has ended panics. None if the system has no thread for them.
+/// The timers of calls that no runtime of tokio polls, or more than one. They are not the client's runtime's, since a
+/// timer that is polled after its runtime has ended panics. None if the system has no thread for them.
 fn timers() -> Option<&'static Handle> {
     static TIMERS: OnceLock<Option<Handle>> = OnceLock::new();
     let start = || {
