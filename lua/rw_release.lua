@@ -101,6 +101,10 @@ if last and not free and mode == 'read' then
   for _, level in ipairs(leases) do
     lease = lease < ttl and math.max(lease, redis.call('PTTL', level)) or lease
   end
+  -- The clock may have gone on meanwhile, and then a level that ends with the hash would seem to end before it.
+  if lease < ttl then
+    ttl = redis.call('PTTL', KEYS[1])
+  end
 end
 
 -- A server that is out of memory refuses a script at its first write only, and never a DEL or RENAME.

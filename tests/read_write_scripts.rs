@@ -779,6 +779,23 @@ fn java_reader_that_dies_frees_its_share_within_its_lease() {
     scene.is_clean();
 }
 
+/// The clock goes on while a script runs: how long a level and its hash have left is not read in one moment.
+#[test]
+fn reader_with_the_longest_lease_leaves_nothing_of_a_dead_one_whenever_it_goes() {
+    let mut scene = Scene::new();
+    let (dead, read) = (
+        reader("A:1", 1).lease(60_000),
+        reader("A:2", 2).lease(60_000),
+    );
+    for _ in 0..10_000 {
+        scene.take(&dead);
+        scene.take(&read);
+        scene.die(&[level_key("A:1", 1)]);
+        assert_eq!(scene.release(&read, 0), answer("released", [1]));
+    }
+    scene.is_clean();
+}
+
 #[test]
 fn writer_that_waits_keeps_new_readers_out_unless_they_are_preferred() {
     for (prefer, kept_out) in [("writers", true), ("arrival", true), ("readers", false)] {
