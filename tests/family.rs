@@ -210,7 +210,7 @@ async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>(place: Place) {
 
 async fn renewed_lease_outlives_many_terms<L: Lock>(place: Place) {
     // A sixth of it is the time of a request.
-    let lease = millis(800);
+    let lease = millis(1_500);
     let client = place.builder().watchdog_lease(lease).build().await.unwrap();
     let lock = L::of(&client, place.name());
     let guard = lock.lock().await.unwrap();
