@@ -91,6 +91,11 @@ impl Error {
         Self::new(ErrorKind::LeaseLost, message)
     }
 
+    /// Of a wait without limit that ended busy all the same.
+    pub(crate) fn endless() -> Self {
+        Self::new(ErrorKind::Timeout, "a wait without limit came to its limit")
+    }
+
     pub(crate) fn wrong_kind(name: &str) -> Self {
         let message = format!(
             "{name:?} is in use by something that is not of this kind; choose another name"

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::order::Order;
 use crate::name::LockName;
@@ -68,13 +68,8 @@ impl Handle {
 
     pub(crate) async fn lock(&self) -> Result<LockGuard, Error> {
         self.ensure_endless()?;
-        match self.acquire(|| Limit::Never).await? {
-            Some(guard) => Ok(guard),
-            None => Err(Error::new(
-                ErrorKind::Timeout,
-                "a wait without limit came to its limit",
-            )),
-        }
+        let taken = self.acquire(|| Limit::Never).await?;
+        taken.ok_or_else(Error::endless)
     }
 
     /// Refuses a wait without limit that ends after some attempts.

@@ -136,13 +136,8 @@ impl RedLock {
         for handle in self.members.handles() {
             handle.ensure_endless()?;
         }
-        match self.acquire(|| Limit::Never).await? {
-            Some(guard) => Ok(guard),
-            None => Err(Error::new(
-                ErrorKind::Timeout,
-                "a wait without limit came to its limit",
-            )),
-        }
+        let taken = self.acquire(|| Limit::Never).await?;
+        taken.ok_or_else(Error::endless)
     }
 
     /// Asks all servers once. None if others have some of a majority.

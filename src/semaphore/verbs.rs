@@ -57,13 +57,8 @@ macro_rules! verbs {
                     .0
                     .acquire(permits, || $crate::options::Limit::Never)
                     .await?;
-                match taken {
-                    Some(borrowed) => Ok(self.permit(borrowed)),
-                    None => Err($crate::error::Error::new(
-                        $crate::error::ErrorKind::Timeout,
-                        "a wait without limit came to its limit",
-                    )),
-                }
+                let borrowed = taken.ok_or_else($crate::error::Error::endless)?;
+                Ok(self.permit(borrowed))
             }
 
             /// Takes a permit if one is free, and if nobody waits for some in this process. None if not.
