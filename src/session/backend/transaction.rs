@@ -52,13 +52,7 @@ impl Node {
             }
         }
         if steps == Steps::Acquire || steps.only_asks() {
-            let left = Moment::now().until(end);
-            let looked = self.look_up(look(call).collect(), left).await;
-            let looked = looked.map_err(Fault::Unsent)?;
-            let (changes, answer) = decide(call, steps, &looked)?;
-            if changes.is_empty() {
-                return Ok(answer);
-            }
+            return self.change(call, steps, end).await;
         }
         let left = Moment::now().until(end);
         let done = self.transactions.run(call, steps, left).await?;
@@ -66,9 +60,13 @@ impl Node {
             return Ok(done);
         }
         // What was to be undone went over the other connection, and is perhaps still on its way there.
-        let left = Moment::now().until(end);
-        let looked = self.look_up(look(call).collect(), left).await;
-        let looked = looked.map_err(Fault::Unsent)?;
+        self.change(call, steps, end).await
+    }
+
+    /// Looks, and runs a transaction if there is something to change.
+    async fn change(&self, call: &Call<'_>, steps: Steps, end: Moment) -> Result<Reply, Fault> {
+        let looked = self.look_up(look(call).collect(), Moment::now().until(end));
+        let looked = looked.await.map_err(Fault::Unsent)?;
         let (changes, answer) = decide(call, steps, &looked)?;
         if changes.is_empty() {
             return Ok(answer);
@@ -272,7 +270,7 @@ fn take(call: &Call<'_>) -> Command {
     ("SET", words)
 }
 
-/// Sends all requests, one behind the other, and waits for their replies.
+/// Sends all requests, one behind the other, and waits for their replies. No join of a library promises the order.
 async fn all(requests: Vec<Request<'_>>) -> Result<Vec<Resp3Frame>, fred::error::Error> {
     let mut waiting: Vec<_> = requests
         .into_iter()
