@@ -468,9 +468,7 @@ impl Caller {
 
 /// Goes through every state. Whether nobody ever held the lock beside another.
 fn excludes(scenario: Scenario) -> bool {
-    let shown = format!("{scenario:?}");
     let checker = scenario.checker().threads(2).spawn_bfs().join();
-    println!("{} states: {shown}", checker.unique_state_count());
     assert!(checker.discovery("somebody holds").is_some());
     checker.discovery("one holder").is_none()
 }
