@@ -182,6 +182,7 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("dashmap", &["session/queue.rs"]),
+    ("futures_util", &["hold/", "lock/"]),
     (
         "tracing",
         &[

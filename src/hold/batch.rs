@@ -4,8 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
 use super::attempt::Attempt;
-use super::group;
 use super::guard::LockGuard;
 use super::level::{GivenBack, released, still_held};
 use super::order::Order;
@@ -155,7 +156,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
         Some(only) if outcomes.is_empty() => only.await,
         last => {
             outcomes.extend(last);
-            group::all(outcomes).await.into_iter().collect()
+            join_all(outcomes).await.into_iter().collect()
         }
     }
 }

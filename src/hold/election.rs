@@ -1,16 +1,18 @@
 //! One acquisition over several servers: asks all at once, wins with a majority, and has every other outcome undone.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::sleep;
 use tracing::{Instrument, debug, debug_span, info};
 
 use super::attempt::{Attempt, Attempted, Polling};
-use super::group::all;
 use super::order::Order;
 use super::seats::Seats;
 use crate::backoff::Backoff;
@@ -267,11 +269,8 @@ impl Election {
                 let order = order.clone();
                 // Its answer, whatever it is, ends the silence.
                 order.anchor.clone().spawn(async move {
-                    let look = order
-                        .anchor
-                        .run(&red::look(&order.mark()), order.timeout())
-                        .await;
-                    debug!(server = ?look.map(|answer| answer.reply), "a silent server was asked");
+                    let look = look(&order).await;
+                    debug!(server = ?look, "a silent server was asked");
                 });
             }
         }
@@ -293,19 +292,13 @@ impl Election {
                     }
                 }
             });
-            all(late).await;
+            join_all(late).await;
         });
     }
 
     /// Lets servers vote that were never asked before, if all of them say so.
     async fn begin(&self) -> Result<(), Error> {
-        let looks = all(self.orders.iter().map(async |order| {
-            let answer = order
-                .anchor
-                .run(&red::look(&order.mark()), order.timeout())
-                .await?;
-            Marked::decode(&answer.reply)
-        }));
+        let looks = join_all(self.orders.iter().map(look));
         let mut marks: Vec<Mark> = Vec::with_capacity(self.orders.len());
         for look in looks.await {
             let Ok(Marked::Marked(mark)) = look else {
@@ -320,7 +313,7 @@ impl Election {
             return Ok(());
         };
         let fleet = &*fleet;
-        let begun = all(self.orders.iter().zip(&marks).map(async |(order, mark)| {
+        let begun = join_all(self.orders.iter().zip(&marks).map(async |(order, mark)| {
             let place = order.mark();
             let call = red::begin(&place, mark, fleet);
             let answer = order.anchor.run(&call, order.timeout()).await?;
@@ -348,7 +341,7 @@ impl Election {
                 None => order.anchor.server(key).await,
             }
         });
-        let servers = all(asked).await;
+        let servers = join_all(asked).await;
         for (at, server) in servers.iter().enumerate() {
             let mut before = servers[..at].iter().flatten();
             if let Ok(server) = server
@@ -459,7 +452,7 @@ fn listen(order: &Order) -> Option<Subscription> {
 /// Waits until so many of the servers that others had may be free that a majority is.
 async fn told(ears: &mut [Option<Subscription>], defeat: Option<(Vec<usize>, usize)>) {
     let Some((busy, missing)) = defeat else {
-        return std::future::pending().await;
+        return pending().await;
     };
     let of_busy = ears
         .iter_mut()
@@ -469,18 +462,23 @@ async fn told(ears: &mut [Option<Subscription>], defeat: Option<(Vec<usize>, usi
     some(missing, news).await;
 }
 
+/// What a server has marked as its fleet.
+async fn look(order: &Order) -> Result<Marked, Error> {
+    let answer = order
+        .anchor
+        .run(&red::look(&order.mark()), order.timeout())
+        .await?;
+    Marked::decode(&answer.reply)
+}
+
 /// Runs futures beside each other until so many are done, for ever if they are fewer.
 async fn some<F: Future>(enough: usize, futures: impl IntoIterator<Item = F>) {
-    let mut running: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    let rest = running.len().checked_sub(enough);
-    poll_fn(|context| {
-        running.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        match rest {
-            Some(rest) if running.len() <= rest => Poll::Ready(()),
-            _ => Poll::Pending,
+    let mut running: FuturesUnordered<_> = futures.into_iter().collect();
+    for _ in 0..enough {
+        if running.next().await.is_none() {
+            pending::<()>().await;
         }
-    })
-    .await;
+    }
 }
 
 enum Answer<T> {
@@ -550,7 +548,7 @@ impl<T> Asked<T> {
         });
         let late: Vec<_> = late.collect();
         if !late.is_empty() {
-            client.spawn(async move { drop(all(late).await) });
+            client.spawn(async move { drop(join_all(late).await) });
         }
     }
 

@@ -1,10 +1,9 @@
 //! A set of locks that is taken whole or not at all.
 
-use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::sleep;
 use tracing::debug;
 
@@ -112,7 +111,7 @@ async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), 
     for rank in several {
         let mut servers: Vec<Arc<str>> = Vec::new();
         let asked = rank.iter().map(|(_, order)| server(order, limit));
-        for ((_, order), server) in rank.iter().zip(all(asked).await) {
+        for ((_, order), server) in rank.iter().zip(join_all(asked).await) {
             let server = server.map_err(|error| order.blame(error))?;
             if servers.contains(&server) {
                 return Err(twice(order));
@@ -163,7 +162,7 @@ async fn equals(orders: &[&Order], limit: Limit) -> Result<Option<Vec<LockGuard>
         let mut guard = Some(guard);
         let mut guards = Vec::with_capacity(orders.len());
         let mut busy = None;
-        for (at, tried) in all(tries).await.into_iter().enumerate() {
+        for (at, tried) in join_all(tries).await.into_iter().enumerate() {
             let tried = tried.map_err(|error| orders[at].blame(error))?;
             match tried.or_else(|| guard.take_if(|_| at == first)) {
                 Some(guard) => guards.push(guard),
@@ -203,7 +202,7 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
         loop {
             sleep(shortest / 3).await;
             // One that is lost is found in the end.
-            all(fixed.iter().map(|(guard, lease)| guard.extend(*lease))).await;
+            join_all(fixed.iter().map(|(guard, lease)| guard.extend(*lease))).await;
         }
     };
     tokio::select! {
@@ -232,47 +231,4 @@ async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
     }
     debug!(locks = held.len(), "the set is complete");
     Ok(())
-}
-
-/// Runs futures beside each other until all are done.
-pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = futures
-        .into_iter()
-        .map(|future| (Box::pin(future), None))
-        .collect();
-    poll_fn(|context| {
-        let mut complete = true;
-        for (future, output) in &mut running {
-            if output.is_none() {
-                match future.as_mut().poll(context) {
-                    Poll::Ready(value) => *output = Some(value),
-                    Poll::Pending => complete = false,
-                }
-            }
-        }
-        match complete {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    })
-    .await;
-    running
-        .into_iter()
-        .filter_map(|(_, output)| output)
-        .collect()
-}
-
-/// Runs futures beside each other until one is done.
-pub(crate) async fn any<F: Future>(futures: impl IntoIterator<Item = F>) -> F::Output {
-    let mut running: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    poll_fn(|context| {
-        let polled = running
-            .iter_mut()
-            .map(|future| future.as_mut().poll(context));
-        polled
-            .into_iter()
-            .find(Poll::is_ready)
-            .unwrap_or(Poll::Pending)
-    })
-    .await
 }

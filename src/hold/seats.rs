@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
-use super::group::any;
 use super::guard::LockGuard;
 use super::lease::Lease;
 use crate::clock::Moment;
@@ -90,13 +91,14 @@ impl Seats {
             tokio::pin!(joined);
             joined.as_mut().enable();
             let leases = self.leases();
-            let standing: Vec<_> = leases.iter().filter(|lease| !lease.is_lost()).collect();
+            let standing = leases.iter().filter(|lease| !lease.is_lost());
+            let mut losses: FuturesUnordered<_> = standing.map(Lease::lost).collect();
             // Asked last: what is lost later than it was told to stand wakes this.
             if self.is_lost() {
                 return;
             }
             tokio::select! {
-                () = any(standing.into_iter().map(Lease::lost)) => {}
+                Some(()) = losses.next() => {}
                 () = joined => {}
             }
         }

@@ -3,10 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+
 use super::fenced::FencingToken;
 use super::handle::Handle;
 use super::member::{Member, Members};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::hold::batch;
 use crate::hold::group;
 use crate::hold::guard::LockGuard;
@@ -101,13 +105,8 @@ impl MultiLock {
     /// [`ReentrantLock::lock`](crate::ReentrantLock::lock) tells.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         self.0.handles().try_for_each(Handle::ensure_endless)?;
-        match self.acquire(|| Limit::Never).await? {
-            Some(guard) => Ok(guard),
-            None => Err(Error::new(
-                ErrorKind::Timeout,
-                "a wait without limit came to its limit",
-            )),
-        }
+        let taken = self.acquire(|| Limit::Never).await?;
+        taken.ok_or_else(Error::endless)
     }
 
     /// Takes all locks, if each is free or this owner's. None if one is busy; then none is held.
@@ -191,7 +190,8 @@ impl MultiGuard {
     ///
     /// Nothing is lost by dropping the future.
     pub async fn lost(&self) {
-        group::any(self.leases().map(Lease::lost)).await;
+        let mut losses: FuturesUnordered<_> = self.leases().map(Lease::lost).collect();
+        losses.next().await;
     }
 
     /// Whether one of the leases can no longer be trusted; see [`Lease::is_lost`].
@@ -225,7 +225,7 @@ impl MultiGuard {
     ///
     /// As [`Lease::extend`].
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let extended = group::all(self.leases().map(|member| member.extend(lease))).await;
+        let extended = join_all(self.leases().map(|member| member.extend(lease))).await;
         extended.into_iter().collect()
     }
 
@@ -239,7 +239,7 @@ impl MultiGuard {
     ///
     /// Nothing is changed on the servers, whenever the future is dropped.
     pub async fn verify(&self) -> Result<(), Error> {
-        let verified = group::all(self.leases().map(Lease::verify)).await;
+        let verified = join_all(self.leases().map(Lease::verify)).await;
         verified.into_iter().collect()
     }
 
