@@ -62,7 +62,7 @@ if is_lock and mode ~= 'write' and prefer ~= 'readers' then
 end
 
 -- Every answer comes before the first write, so that an error changes nothing.
-local answers, totals, levels, longest = {}, {}, {}, 0
+local answers, totals, fresh, raised, longest = {}, {}, {}, {}, 0
 local waiting, served = {}, {}
 for i = 1, count do
   local field, number, share, lease, came, lasts = unpack(ARGV, 6 * i - 4, 6 * i + 1)
@@ -101,12 +101,10 @@ for i = 1, count do
       totals[field] = after
       longest = math.max(longest, tonumber(lease))
       for level = total + 1, after do
-        levels[#levels + 1] = {stem .. level, number, lease}
+        fresh[#fresh + 1] = {stem .. level, number, lease}
       end
       for _, level in ipairs(recorded) do
-        if redis.call('PTTL', level) < tonumber(lease) then
-          levels[#levels + 1] = {level, number, lease}
-        end
+        raised[#raised + 1] = {level, tonumber(lease)}
       end
       if came > 0 then
         served[number] = true
@@ -130,8 +128,13 @@ if longest > 0 then
   if redis.call('PTTL', KEYS[1]) < longest then
     redis.call('PEXPIRE', KEYS[1], longest)
   end
-  for _, level in ipairs(levels) do
+  for _, level in ipairs(fresh) do
     redis.call('SET', level[1], level[2], 'PX', level[3])
+  end
+  for _, level in ipairs(raised) do
+    if redis.call('PTTL', level[1]) < level[2] then
+      redis.call('PEXPIRE', level[1], level[2])
+    end
   end
 end
 if served[holder] then

@@ -33,26 +33,28 @@ for level = 1, math.min(total, 1000) do
   end
 end
 
-local lease = tonumber(ARGV[4])
+local lease, key, left = tonumber(ARGV[4]), levels .. ARGV[5], nil
 local missing = tonumber(ARGV[3]) - #mine
 if missing > 0 then
-  local key = levels .. ARGV[5]
   if missing > 1 or tonumber(ARGV[5]) > total or (redis.call('GET', key) or '') ~= ARGV[6] then
     return {'changed'}
   end
   -- A level that Java's writer took has no key: it lasts as long as the hash.
-  local left = redis.call('PTTL', key)
+  left = redis.call('PTTL', key)
   if left < 0 then
     left = math.max(redis.call('PTTL', KEYS[1]), 1000)
   end
   -- A server that is out of memory refuses a script at its first write only, and never a DEL.
   redis.call('DEL', key)
+end
+-- The hash before its levels: it never outlives the longest of them.
+if lease > 0 and redis.call('PTTL', KEYS[1]) < lease then
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+if missing > 0 then
   redis.call('SET', key, ARGV[2], 'PX', math.max(left, lease))
 end
 if lease > 0 then
-  if redis.call('PTTL', KEYS[1]) < lease then
-    redis.call('PEXPIRE', KEYS[1], lease)
-  end
   for _, level in ipairs(mine) do
     if redis.call('PTTL', levels .. level) < lease then
       redis.call('PEXPIRE', levels .. level, lease)

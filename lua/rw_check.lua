@@ -22,6 +22,8 @@ for i, key in ipairs(KEYS) do
       local left = redis.call('PTTL', level)
       if redis.call('PTTL', key) < left then
         redis.call('PEXPIRE', key, left)
+        -- The clock may have gone on, and the hash never outlives the longest of its levels.
+        redis.call('PEXPIRE', level, left)
       end
       answers[i] = 1
     end

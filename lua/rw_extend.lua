@@ -12,21 +12,24 @@
 
 local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
 local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
-local lease, share = tonumber(ARGV[3]), 0
+local lease, mine = tonumber(ARGV[3]), {}
 for level = 1, math.min(total, 1000) do
-  local key = levels .. level
-  if redis.call('GET', key) == ARGV[2] then
-    share = share + 1
-    if ARGV[4] == 'exactly' or redis.call('PTTL', key) < lease then
-      redis.call('PEXPIRE', key, lease)
-    end
+  if redis.call('GET', levels .. level) == ARGV[2] then
+    mine[#mine + 1] = levels .. level
   end
 end
-if share == 0 then
+if #mine == 0 then
   return {'absent'}
 end
-local alone = ARGV[4] == 'exactly' and share == total and redis.call('HLEN', KEYS[1]) == 2
+local exactly = ARGV[4] == 'exactly'
+local alone = exactly and #mine == total and redis.call('HLEN', KEYS[1]) == 2
+-- The hash before its levels: it never outlives the longest of them.
 if alone or redis.call('PTTL', KEYS[1]) < lease then
   redis.call('PEXPIRE', KEYS[1], lease)
+end
+for _, level in ipairs(mine) do
+  if exactly or redis.call('PTTL', level) < lease then
+    redis.call('PEXPIRE', level, lease)
+  end
 end
 return {'extended'}

@@ -796,6 +796,55 @@ fn reader_with_the_longest_lease_leaves_nothing_of_a_dead_one_whenever_it_goes()
     scene.is_clean();
 }
 
+/// Else the release of the longest would not see that it was that.
+#[test]
+fn hash_does_not_outlive_the_levels_that_it_was_raised_for_whenever_the_clock_goes_on() {
+    let verbs: [(&str, fn(&mut Scene, &Hold)); 7] = [
+        ("read_acquire", |scene, hold| scene.take(hold)),
+        ("write_acquire", |scene, hold| {
+            scene.take(&writer(hold.owner, 1));
+        }),
+        ("rw_reenter", |scene, hold| {
+            assert_eq!(scene.reenter(hold, 1), answer("granted", [1]));
+        }),
+        ("rw_extend", |scene, hold| {
+            assert_eq!(scene.extend(hold, hold.lease, "at_least"), "extended");
+        }),
+        ("rw_adopt", |scene, hold| {
+            let (other, record) = (reader(hold.owner, 2).shared(), &hold.number);
+            assert_eq!(
+                scene.adopt(&other, 1, hold.lease, 1, record),
+                answer("adopted", [1])
+            );
+        }),
+        ("rw_renew", |scene, hold| {
+            assert_eq!(scene.renew(&[hold]), [1]);
+        }),
+        ("rw_check", |scene, hold| {
+            assert_eq!(scene.check(&[hold]), [1]);
+        }),
+    ];
+    for (verb, run) in verbs {
+        let mut scene = Scene::new();
+        let held = match verb {
+            "write_acquire" => writer("A:1", 1),
+            _ => reader("A:1", 1),
+        };
+        let level = held.level(1);
+        for _ in 0..4_000 {
+            scene.take(&held);
+            scene.expire(&level, LEASE);
+            scene.expire("k", 9_000);
+            run(&mut scene, &held);
+            // In this order nothing that is sound looks too long.
+            let left = "return redis.call('PTTL', KEYS[2]) - redis.call('PTTL', KEYS[1])";
+            let spare = scene.redis.command(&["EVAL", left, "2", "k", &level]).int();
+            assert!(spare >= 0, "{verb}: {spare} ms");
+            scene.redis.command(&["DEL", "k", &level]);
+        }
+    }
+}
+
 #[test]
 fn writer_that_waits_keeps_new_readers_out_unless_they_are_preferred() {
     for (prefer, kept_out) in [("writers", true), ("arrival", true), ("readers", false)] {
