@@ -21,19 +21,24 @@
 local prefer, count = ARGV[1], (#ARGV - 1) / 6
 local mode = redis.call('HGET', KEYS[1], 'mode')
 local is_lock = mode == 'read' or mode == 'write' or not mode and redis.call('EXISTS', KEYS[1]) == 0
--- Each field that is looked for costs a search: none is there of a free lock, and none that writes beside readers.
-local reads, writes = {}, {}
-if is_lock and mode then
+-- Who reads, with how many levels, and who writes. Beside a writer there are few; of readers each is searched for.
+local known, writes = {}, {}
+if mode == 'write' then
+  local fields = redis.call('HGETALL', KEYS[1])
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], -6) == ':write' then
+      writes[string.sub(fields[i], 1, -7)] = true
+    else
+      known[fields[i]] = fields[i + 1]
+    end
+  end
+elseif mode == 'read' then
   local fields = {}
   for i = 1, count do
     fields[i] = ARGV[6 * i - 4]
   end
-  reads = redis.call('HMGET', KEYS[1], unpack(fields))
-  if mode == 'write' then
-    for i = 1, count do
-      fields[i] = fields[i] .. ':write'
-    end
-    writes = redis.call('HMGET', KEYS[1], unpack(fields))
+  for i, levels in ipairs(redis.call('HMGET', KEYS[1], unpack(fields))) do
+    known[fields[i]] = levels
   end
 end
 
@@ -55,6 +60,11 @@ local function ttl(key)
   return ttls[key]
 end
 
+-- To join a number to a string is slow: it is printed as a fraction.
+local function level_key(field, level)
+  return KEYS[2] .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
+end
+
 local since
 if is_lock and mode ~= 'write' and prefer ~= 'readers' then
   local mark = redis.call('GET', KEYS[3])
@@ -66,23 +76,24 @@ local answers, totals, fresh, raised, longest = {}, {}, {}, {}, 0
 local waiting, served = {}, {}
 for i = 1, count do
   local field, number, share, lease, came, lasts = unpack(ARGV, 6 * i - 4, 6 * i + 1)
-  local known = reads[i] or '0'
-  if not is_lock or not string.find(known, '^%d+$') then
+  local before = known[field] or '0'
+  if not is_lock or not string.find(before, '^%d+$') then
     answers[i] = {'wrong_kind'}
   else
-    local stem = KEYS[2] .. ':' .. field .. ':rwlock_timeout:'
+    before = tonumber(before)
     local recorded = {}
-    for level = 1, math.min(tonumber(known), 1000) do
-      if redis.call('GET', stem .. level) == number then
-        recorded[#recorded + 1] = stem .. level
+    for level = 1, math.min(before, 1000) do
+      local key = level_key(field, level)
+      if redis.call('GET', key) == number then
+        recorded[#recorded + 1] = key
       end
     end
     came = tonumber(came)
-    local total = totals[field] or tonumber(known)
+    local total = totals[field] or before
     local after = math.max(total - #recorded + tonumber(share), total)
     local obstacle
     -- Whoever reads already, or writes, waits for nobody.
-    if total == 0 and not writes[i] then
+    if total == 0 and not writes[field] then
       if mode == 'write' then
         obstacle = KEYS[1]
       elseif since and (prefer == 'writers' or since <= arrival(came)) then
@@ -101,7 +112,7 @@ for i = 1, count do
       totals[field] = after
       longest = math.max(longest, tonumber(lease))
       for level = total + 1, after do
-        fresh[#fresh + 1] = {stem .. level, number, lease}
+        fresh[#fresh + 1] = {level_key(field, level), number, lease}
       end
       for _, level in ipairs(recorded) do
         raised[#raised + 1] = {level, tonumber(lease)}
@@ -121,7 +132,7 @@ if longest > 0 then
   local shares = {}
   for field, total in pairs(totals) do
     shares[#shares + 1] = field
-    shares[#shares + 1] = total
+    shares[#shares + 1] = string.format('%d', total)
   end
   redis.call('HSET', KEYS[1], 'mode', mode or 'read', unpack(shares))
   -- The hash before its levels: it never outlives the longest of them.

@@ -15,6 +15,11 @@
 -- Returns for each hold absent: it is not there any more; at most its mark was removed
 -- Publishes the message on KEYS[2], once, when others may get in
 
+-- To join a number to a string is slow: it is printed as a fraction.
+local function level_key(field, level)
+  return KEYS[3] .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
+end
+
 local wanted = {'mode'}
 for at = 3, #ARGV, 3 do
   wanted[#wanted + 1] = ARGV[at]
@@ -22,10 +27,11 @@ end
 local found = redis.call('HMGET', KEYS[1], unpack(wanted))
 local mode = found[1]
 -- Most owners have one level: those are read, and deleted, by one command.
-local only, numbers = {}, {}
+local only, numbers, firsts = {}, {}, {}
 for i = 2, #wanted do
   if found[i] == '1' then
-    only[#only + 1] = KEYS[3] .. ':' .. wanted[i] .. ':rwlock_timeout:1'
+    only[#only + 1] = level_key(wanted[i], 1)
+    firsts[wanted[i]] = only[#only]
   end
 end
 if #only > 0 then
@@ -39,13 +45,14 @@ local answers, owners, mark = {}, {}, nil
 local changes, deleted, leases, last, withdrawn, downgraded = {}, {}, {}, nil, false, false
 for i = 1, #wanted - 1 do
   local field, number, keep = unpack(ARGV, 3 * i, 3 * i + 2)
-  local stem = KEYS[3] .. ':' .. field .. ':rwlock_timeout:'
   local owner = owners[field]
   if not owner then
-    owner = {total = tonumber(found[i + 1] or 0) or 0, numbers = {}}
+    owner = {total = tonumber(found[i + 1] or 0) or 0, keys = {}, numbers = {}}
     for level = 1, math.min(owner.total, 1000) do
-      local known = numbers[stem .. level]
-      owner.numbers[level] = known == nil and redis.call('GET', stem .. level) or known
+      local key = firsts[field] or level_key(field, level)
+      local known = numbers[key]
+      owner.keys[level] = key
+      owner.numbers[level] = known == nil and redis.call('GET', key) or known
     end
     owners[field] = owner
   end
@@ -63,16 +70,17 @@ for i = 1, #wanted - 1 do
     -- From the last level of this hold on: whatever lies beyond is another's, and moves into the gap.
     for n = 1, #mine - tonumber(keep) do
       local level, top = mine[n], owner.total
+      local key = owner.keys[level]
       if n == 1 then
-        leases[#leases + 1] = stem .. level
+        leases[#leases + 1] = key
         last = i
       end
-      if numbers[stem .. level] then
-        deleted[#deleted + 1] = stem .. level
+      if numbers[key] then
+        deleted[#deleted + 1] = key
       elseif level == top or not owner.numbers[top] then
-        changes[#changes + 1] = {'DEL', stem .. level}
+        changes[#changes + 1] = {'DEL', key}
       else
-        changes[#changes + 1] = {'RENAME', stem .. top, stem .. level}
+        changes[#changes + 1] = {'RENAME', owner.keys[top], key}
       end
       owner.numbers[level], owner.numbers[top] = level < top and owner.numbers[top], nil
       owner.total = top - 1
@@ -136,7 +144,7 @@ if last and not free and mode == 'read' and lease >= ttl then
   for i = #fields - 1, 1, -2 do
     local levels = longest < ttl and tonumber(fields[i + 1]) or 0
     for level = math.min(levels, 1000), 1, -1 do
-      local rest = redis.call('PTTL', KEYS[3] .. ':' .. fields[i] .. ':rwlock_timeout:' .. level)
+      local rest = redis.call('PTTL', level_key(fields[i], level))
       longest = math.max(longest, rest)
     end
   end
