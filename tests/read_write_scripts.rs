@@ -799,7 +799,8 @@ fn reader_with_the_longest_lease_leaves_nothing_of_a_dead_one_whenever_it_goes()
 /// Else the release of the longest would not see that it was that.
 #[test]
 fn hash_does_not_outlive_the_levels_that_it_was_raised_for_whenever_the_clock_goes_on() {
-    let verbs: [(&str, fn(&mut Scene, &Hold)); 7] = [
+    type Verb = fn(&mut Scene, &Hold);
+    let verbs: [(&str, Verb); 7] = [
         ("read_acquire", |scene, hold| scene.take(hold)),
         ("write_acquire", |scene, hold| {
             scene.take(&writer(hold.owner, 1));
