@@ -182,7 +182,7 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("dashmap", &["session/queue.rs"]),
-    ("futures_util", &["hold/", "lock/"]),
+    ("futures_util", &["hold/", "lock/", "session/"]),
     (
         "tracing",
         &[

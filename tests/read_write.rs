@@ -49,6 +49,11 @@ async fn eventually_marked(probe: &mut Connection, mark: &str) {
     eventually("it waits", async || probe.exists(mark)).await;
 }
 
+async fn eventually_waiting(client: &Client, calls: usize) {
+    let waiting = format!("waiting: {calls},");
+    eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
+}
+
 /// So that what is counted by its messages is complete.
 async fn eventually_heard(probe: &mut Connection, connections: i64) {
     eventually("waiters listen", async || {
@@ -313,9 +318,15 @@ async fn reader_is_not_starved_by_writers_that_come_in_turns() {
 async fn writer_that_gives_up_lets_readers_in_at_once() {
     let server = Server::start();
     let client = preferring(&server, Prefer::Arrival).await;
+    let other = preferring(&server, Prefer::Arrival).await;
     let mut probe = server.connection();
     let read = somebody(&client).read().await.unwrap();
-    for end in ["limit", "drop"] {
+    for (end, of_another_process) in [
+        ("limit", true),
+        ("drop", true),
+        ("limit", false),
+        ("drop", false),
+    ] {
         let lock = somebody(&client);
         let writer = tokio::spawn(async move {
             let wait = if end == "limit" {
@@ -326,8 +337,14 @@ async fn writer_that_gives_up_lets_readers_in_at_once() {
             lock.try_write_for(wait).await
         });
         eventually_marked(&mut probe, WRITER_MARK).await;
-        let reader = reading(&client);
-        eventually_marked(&mut probe, READER_MARK).await;
+        let reader = match of_another_process {
+            true => reading(&other),
+            false => reading(&client),
+        };
+        match of_another_process {
+            true => eventually_marked(&mut probe, READER_MARK).await,
+            false => eventually_waiting(&client, 2).await,
+        }
         assert!(!reader.is_finished());
         if end == "drop" {
             writer.abort();
@@ -348,7 +365,243 @@ async fn writer_that_gives_up_lets_readers_in_at_once() {
         .await;
     }
     read.unlock().await.unwrap();
+    nothing_left(&server, [&client, &other]).await;
+}
+
+/// Each call by an owner of its own: those that read, and those that write. In which order they were let in.
+async fn order_of(client: &Client, calls: &[(&'static str, bool)]) -> Vec<&'static str> {
+    let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let outside = somebody(client).write().await.unwrap();
+    for (at, &(call, writes)) in calls.iter().enumerate() {
+        let (lock, told) = (somebody(client), told.clone());
+        tokio::spawn(async move {
+            let guard = match writes {
+                true => lock.write().await.unwrap(),
+                false => lock.read().await.unwrap(),
+            };
+            told.send(call).unwrap();
+            guard.unlock().await.unwrap();
+        });
+        eventually_waiting(client, at + 1).await;
+    }
+    outside.unlock().await.unwrap();
+    let mut came = Vec::new();
+    while came.len() < calls.len() {
+        came.push(soon(order.recv()).await.unwrap());
+    }
+    came
+}
+
+#[tokio::test]
+async fn within_a_process_too_whoever_came_first_goes_first() {
+    let server = Server::start();
+    let client = preferring(&server, Prefer::Arrival).await;
+    let calls = [
+        ("one", false),
+        ("two", false),
+        ("three", true),
+        ("four", false),
+        ("five", false),
+        ("six", true),
+        ("seven", true),
+        ("eight", false),
+    ];
+    for _ in 0..20 {
+        let order = order_of(&client, &calls).await;
+        let at = |call| order.iter().position(|came| *came == call).unwrap();
+        for (n, &(later, late_writes)) in calls.iter().enumerate() {
+            for &(call, writes) in &calls[..n] {
+                let apart = writes || late_writes;
+                assert!(!apart || at(call) < at(later), "{order:?}");
+            }
+        }
+    }
     nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn readers_that_wait_behind_a_writer_of_their_process_cost_the_server_little() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let first = somebody(&client).write().await.unwrap();
+    let second = writing(&client);
+    eventually_marked(&mut probe, WRITER_MARK).await;
+    probe.command(&["CONFIG", "RESETSTAT"]);
+    // One after the other, behind the second writer.
+    let mut readers = Vec::new();
+    for at in 0..30 {
+        readers.push(reading(&client));
+        eventually_waiting(&client, at + 2).await;
+    }
+    let sent = scripts(&mut probe);
+    assert!(sent <= 15, "{sent} scripts while 30 readers wait");
+    first.unlock().await.unwrap();
+    soon(second).await.unwrap().unwrap().unlock().await.unwrap();
+    for reader in readers {
+        soon(reader).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
+    let server = Server::start();
+    let (here, there) = (client(&server).await, client(&server).await);
+    let lock = somebody(&here);
+    let write = lock.write().await.unwrap();
+    let waiting = writing(&here);
+    eventually_waiting(&here, 1).await;
+    soon(lock.read()).await.unwrap().unlock().await.unwrap();
+    write.unlock().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+
+    // It asks to read before it writes, behind one that waits for it to end.
+    let outside = somebody(&there).write().await.unwrap();
+    let write = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.write().await }
+    });
+    eventually_waiting(&here, 1).await;
+    let waiting = writing(&here);
+    eventually_waiting(&here, 2).await;
+    let read = tokio::spawn(async move { lock.read().await });
+    eventually_waiting(&here, 3).await;
+    outside.unlock().await.unwrap();
+    let write = soon(write).await.unwrap().unwrap();
+    let read = tokio::time::timeout(millis(500), read).await;
+    read.expect("past those that wait for it")
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    write.unlock().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+
+    // A name reads from another process.
+    let job = Owner::named("job");
+    let elsewhere = there.read_write_lock("k").owned_by(&job);
+    let elsewhere = elsewhere.read().await.unwrap();
+    let waiting = writing(&here);
+    eventually_waiting(&here, 1).await;
+    let again = here.read_write_lock("k").owned_by(&job);
+    let again = tokio::time::timeout(millis(500), again.read()).await;
+    again
+        .expect("past the writer")
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    elsewhere.unlock().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    nothing_left(&server, [&here, &there]).await;
+}
+
+#[tokio::test]
+async fn readers_all_get_in_though_their_writer_was_ended_by_force_or_one_of_them_has_left() {
+    let server = Server::start();
+    let (here, there) = (
+        preferring(&server, Prefer::Arrival).await,
+        preferring(&server, Prefer::Arrival).await,
+    );
+    let mut probe = server.connection();
+    for by_force in [true, false] {
+        let write = somebody(&here).write().await.unwrap();
+        let mut readers = vec![reading(&here)];
+        // Its mark stands for all.
+        eventually_marked(&mut probe, READER_MARK).await;
+        readers.extend((0..5).map(|_| reading(&here)));
+        eventually_waiting(&here, 6).await;
+        if by_force {
+            assert!(somebody(&there).writer().force_unlock().await.unwrap());
+        } else {
+            let first = readers.remove(0);
+            first.abort();
+            assert!(first.await.is_err());
+            write.unlock().await.unwrap();
+        }
+        let mut guards = Vec::new();
+        for reader in readers {
+            guards.push(soon(reader).await.unwrap().unwrap());
+        }
+        for guard in guards {
+            guard.unlock().await.unwrap();
+        }
+    }
+    nothing_left(&server, [&here, &there]).await;
+}
+
+/// Futures that were polled and then are not, as in a branch of `select!` whose other branch takes its time.
+#[tokio::test]
+async fn calls_that_nobody_polls_keep_nobody_waiting_for_long() {
+    let server = Server::start();
+    let (client, other) = (
+        preferring(&server, Prefer::Arrival).await,
+        preferring(&server, Prefer::Arrival).await,
+    );
+    let mut probe = server.connection();
+    let (one, two) = (somebody(&client), somebody(&client));
+    let outside = somebody(&client).read().await.unwrap();
+    let mut writer = begin(one.write());
+    assert!(
+        tokio::time::timeout(millis(100), &mut writer)
+            .await
+            .is_err()
+    );
+    soon(reading(&client))
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    eventually("its mark lapses", async || !probe.exists(WRITER_MARK)).await;
+    let read = somebody(&client).try_read_for(millis(200)).await.unwrap();
+    read.expect("nobody is in the way").unlock().await.unwrap();
+    drop(writer);
+    outside.unlock().await.unwrap();
+
+    // One that was refused, one that has asked and not heard, one that is behind a writer of its process.
+    for (polled, behind) in [(true, false), (false, false), (false, true)] {
+        let outside = somebody(&other).write().await.unwrap();
+        let first = behind.then(|| writing(&client));
+        eventually_waiting(&client, usize::from(behind)).await;
+        let mut reader = begin(two.read());
+        if polled {
+            assert!(
+                tokio::time::timeout(millis(100), &mut reader)
+                    .await
+                    .is_err()
+            );
+        }
+        let last = writing(&client);
+        eventually_waiting(&client, 2 + usize::from(behind)).await;
+        outside.unlock().await.unwrap();
+        for writer in first.into_iter().chain([last]) {
+            soon(writer).await.unwrap().unwrap().unlock().await.unwrap();
+        }
+        drop(reader);
+    }
+    nothing_left(&server, [&client, &other]).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,11 @@
 //! Drives one acquisition to a hold, a refusal or a deadline; undoes it if dropped.
 
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, debug, debug_span};
 
@@ -11,15 +17,19 @@ use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
+use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::session::Queue;
 use crate::session::hub::Subscription;
 use crate::session::sync::SemaphorePermit;
 
+/// For so long a writer waits for readers of this process that came before it and have not asked so far. There may be
+/// one that nobody polls.
+const FOR_READERS: Duration = Duration::from_millis(20);
+
 /// How standing in line ended.
 enum Turn<'a> {
-    /// Without a permit where nobody need wait for those before.
-    Front(Option<SemaphorePermit<'a>>),
+    Front(Front<'a>),
     /// The line is on the server.
     Queue {
         priority: i32,
@@ -28,6 +38,17 @@ enum Turn<'a> {
     /// The owner holds the lock by now, through another call.
     Reenter,
     GaveUp,
+}
+
+/// What stands at the front has, until dropped.
+enum Front<'a> {
+    Alone {
+        _front: SemaphorePermit<'a>,
+        /// Of a read-write lock.
+        _gate: Option<RwLockWriteGuard<'a, ()>>,
+    },
+    /// A reader; without the gate where it need not wait for those before.
+    Beside(Option<RwLockReadGuard<'a, ()>>),
 }
 
 /// How the front of the line was left.
@@ -49,6 +70,7 @@ impl Order {
         let wait = Wait::new(Moment::now(), limit, self.patience(), self.alarm);
         let mut wait = wait.attempts(self.attempts);
         let queue = self.queue();
+        let line = self.common_line();
         let mut in_line = None;
         loop {
             while let Some(hold) = self.own(&queue) {
@@ -70,18 +92,18 @@ impl Order {
             } else {
                 // From now on, a hold that is given back here may be left for us.
                 in_line.get_or_insert_with(|| queue.stand());
-                Some(self.stand_in_line(&queue, &wait).await?)
+                Some(if self.kind.is_shared() {
+                    self.behind_writers(&queue, line.as_ref(), &wait).await?
+                } else {
+                    self.stand_in_line(&queue, line.as_ref(), &wait).await?
+                })
             };
             let outcome = match turn {
                 None => self.ask_once(&queue).await?,
                 Some(Turn::Queue { priority }) => {
                     self.in_queue(&queue, &mut wait, priority).await?
                 }
-                Some(Turn::Front(permit)) => {
-                    let outcome = self.at_front(&queue, &mut wait).await?;
-                    drop(permit);
-                    outcome
-                }
+                Some(Turn::Front(front)) => self.at_front(&queue, &mut wait, front).await?,
                 Some(Turn::Granted(guard)) => Outcome::Granted(guard),
                 Some(Turn::Reenter) => Outcome::Reenter,
                 Some(Turn::GaveUp) => Outcome::GaveUp,
@@ -98,12 +120,27 @@ impl Order {
     }
 
     /// Waits behind the other waiters of this process.
-    async fn stand_in_line<'a>(&self, queue: &'a Queue, wait: &Wait) -> Result<Turn<'a>, Error> {
-        if self.kind.is_shared() {
-            return Ok(Turn::Front(None));
-        }
-        if let Ok(permit) = queue.front.try_acquire() {
-            return Ok(Turn::Front(Some(permit)));
+    async fn stand_in_line<'a>(
+        &self,
+        queue: &'a Queue,
+        line: Option<&'a Queue>,
+        wait: &Wait,
+    ) -> Result<Turn<'a>, Error> {
+        // The place at the gate is had from here on, though other writers come to the front before.
+        let mut gate = pin!(OptionFuture::from(line.map(|line| line.gate.write())));
+        let passed = gate.as_mut().now_or_never();
+        let at_front = async |front| {
+            let passed = match passed {
+                Some(passed) => passed,
+                None => timeout(FOR_READERS, gate).await.ok().flatten(),
+            };
+            Turn::Front(Front::Alone {
+                _front: front,
+                _gate: passed,
+            })
+        };
+        if let Ok(front) = queue.front.try_acquire() {
+            return Ok(at_front(front).await);
         }
         // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
         if self.owner.is_named() && self.kind.is_reentrant() {
@@ -118,16 +155,47 @@ impl Order {
                 Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => {}
             }
         }
-        let line = queue.front.acquire();
+        let front = queue.front.acquire();
         let appeared = self.appeared(queue);
         let turn = async {
             tokio::select! {
-                permit = line => permit.ok().map_or(Turn::GaveUp, |permit| Turn::Front(Some(permit))),
+                front = front => match front {
+                    Ok(front) => at_front(front).await,
+                    Err(_) => Turn::GaveUp,
+                },
                 () = appeared => Turn::Reenter,
             }
         };
         let turn = self.anchor.in_line(self.name.key(), wait, turn).await?;
         Ok(turn.unwrap_or(Turn::GaveUp))
+    }
+
+    /// Of one that reads: waits behind the writers of this process that came before.
+    async fn behind_writers<'a>(
+        &self,
+        queue: &Queue,
+        line: Option<&'a Queue>,
+        wait: &Wait,
+    ) -> Result<Turn<'a>, Error> {
+        let Some(line) = line else {
+            return Ok(Turn::Front(Front::Beside(None)));
+        };
+        if let Ok(gate) = line.gate.try_read() {
+            return Ok(Turn::Front(Front::Beside(Some(gate))));
+        }
+        let turn = async {
+            tokio::select! {
+                gate = line.gate.read() => Turn::Front(Front::Beside(Some(gate))),
+                // By another call; whoever is before it may wait for that.
+                () = line.appeared(&self.owner) => Turn::Front(Front::Beside(None)),
+                () = self.appeared(queue) => Turn::Reenter,
+                // One that is before it may be polled by nobody. The server keeps the order too.
+                () = sleep(MARK) => Turn::Front(Front::Beside(None)),
+            }
+        };
+        let turn = self.anchor.in_line(self.name.key(), wait, turn).await?;
+        // It has not asked so far.
+        Ok(turn.unwrap_or(Turn::Front(Front::Beside(None))))
     }
 
     /// One attempt, which stands in no line.
@@ -148,7 +216,12 @@ impl Order {
 
     /// Asks for the lock until it is granted: subscribe, ask again, then wait for a message, the end of a hold in
     /// this process, the holder's lease or the poll cap. A kind that hears of no release pauses between its tries.
-    async fn at_front(&self, queue: &Queue, wait: &mut Wait) -> Result<Outcome, Error> {
+    async fn at_front(
+        &self,
+        queue: &Queue,
+        wait: &mut Wait,
+        mut front: Front<'_>,
+    ) -> Result<Outcome, Error> {
         let mut attempt = Attempt::waiting(self, queue, wait.waited(Moment::now()));
         let listens = matches!(self.alarm, Alarm::Messages { .. });
         let mut subscription: Option<Subscription> = None;
@@ -169,6 +242,9 @@ impl Order {
                 freed.set(queue.freed.notified());
                 freed.as_mut().enable();
             }
+            let opened = queue.opened.notified();
+            tokio::pin!(opened);
+            opened.as_mut().enable();
             if let Some(subscription) = &mut subscription {
                 subscription.catch_up();
             }
@@ -238,6 +314,10 @@ impl Order {
                 self.anchor.unless_closed(woken).await?;
                 continue;
             }
+            if let Front::Beside(gate) = &mut front {
+                // From here on the marks on the server keep the order.
+                drop(gate.take());
+            }
             let fresh = subscription.is_none();
             let subscription = subscription.get_or_insert_with(|| self.subscribe());
             let deaf = !subscription.is_heard();
@@ -251,11 +331,13 @@ impl Order {
                 tokio::select! {
                     () = subscription.news() => {}
                     () = freed, if !self.kind.is_shared() => {}
+                    () = opened => {}
                     () = self.appeared(queue) => {}
                     () = sleep(at_most) => {}
                 }
             };
             self.anchor.unless_closed(woken).await?;
+            attempt.is_woken = true;
             // That messages arrive from now on says nothing of the holder.
             trust_holds_here &= deaf && subscription.is_heard();
         }

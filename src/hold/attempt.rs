@@ -66,6 +66,8 @@ pub(crate) struct Attempt<'a> {
     expected: Option<Expected>,
     /// Of a call that waits for a read-write lock.
     place: Option<Place>,
+    /// It was woken, and others with it that ask the same.
+    pub(crate) is_woken: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -96,6 +98,7 @@ impl<'a> Attempt<'a> {
             placed: false,
             expected: None,
             place: None,
+            is_woken: false,
         }
     }
 
@@ -404,11 +407,9 @@ impl<'a> Attempt<'a> {
             lease,
             place: self.place,
         };
-        // Those that found the lock busy are woken together.
-        let crowd = self.place.is_some_and(|place| place.came > 0);
         let anchor = &self.order.anchor;
         let readings = &self.queue.readings;
-        let asked = readings.run(reading, crowd, &anchor.backend, self.budget);
+        let asked = readings.run(reading, self.is_woken, &anchor.backend, self.budget, || {});
         let answered = asked.await.or_else(|error| {
             anchor.ensure_open()?;
             Err(error)

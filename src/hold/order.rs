@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::options::Term;
+use crate::options::{Prefer, Term};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::red::MARK;
@@ -54,6 +54,15 @@ impl Order {
     /// The waiters and holds of a read-write lock's other side in this process, if there are any.
     pub(crate) fn opposite_queue(&self) -> Option<Queue> {
         self.anchor.queues.find(self.kind.opposite_line()?)
+    }
+
+    /// Of a read-write lock where whoever came first goes first, the line that both sides stand in.
+    pub(crate) fn common_line(&self) -> Option<Queue> {
+        let sides = self.kind.sides()?;
+        // A named owner may read already, in another process, and be waited for by those before it.
+        let apart = self.kind.is_shared() && self.owner.is_named();
+        let in_line = sides.prefer == Prefer::Arrival && !apart;
+        in_line.then(|| self.anchor.queues.enter(&sides.writer))
     }
 
     /// Whether this owner reads, and asks to write.

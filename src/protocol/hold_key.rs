@@ -81,7 +81,7 @@ impl Kind {
         }
     }
 
-    /// Whether owners hold the lock beside each other, so that its waiters need not stand in line.
+    /// Whether owners hold the lock beside each other, so that its waiters come to the front together.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self, Self::Read(_))
     }

@@ -9,8 +9,11 @@
 //!    together must bear being carried out twice.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+
+use futures_util::FutureExt;
 
 use super::backend::{Answer, Backend};
 use super::hold::Hold;
@@ -184,7 +187,8 @@ impl<T, A> Drop for Lead<'_, T, A> {
 
 impl<T: Entry> Convoy<T, Answer> {
     /// Runs a call, together with others if one is on its way. In a `crowd` others are about to come, and the
-    /// scheduler is given one turn to bring them.
+    /// scheduler is given one turn to bring them. `sent` is called when a request with this call in it is on its way,
+    /// if it is this call that sends it.
     ///
     /// If the future is dropped, the call may still run.
     pub(crate) async fn run(
@@ -193,6 +197,7 @@ impl<T: Entry> Convoy<T, Answer> {
         crowd: bool,
         backend: &Backend,
         budget: Duration,
+        sent: impl FnOnce(),
     ) -> Result<Answer, Error> {
         let end = Moment::now().plus(budget);
         let left = || Moment::now().until(end).max(SHORTEST_TIMEOUT);
@@ -204,7 +209,17 @@ impl<T: Entry> Convoy<T, Answer> {
                     tokio::task::yield_now().await;
                 }
                 let others = lead.gather();
-                let answer = backend.run(&lead.call.beside(&others), left()).await?;
+                let answer = {
+                    let call = lead.call.beside(&others);
+                    let mut request = pin!(backend.run(&call, left()));
+                    // Its first step sends it.
+                    let answered = request.as_mut().now_or_never();
+                    sent();
+                    match answered {
+                        Some(answered) => answered?,
+                        None => request.await?,
+                    }
+                };
                 let (own, answers) = answer.split(others.len())?;
                 lead.answered(answers);
                 Ok(own)

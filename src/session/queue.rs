@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio::sync::RwLock;
 
 use super::backend::Answer;
 use super::convoy::{Convoy, GivingBack, Reading};
@@ -32,7 +33,8 @@ impl<B> Default for Queues<B> {
 
 /// The waiters and holds of one lock.
 ///
-/// Only the waiter at the front talks to the server, so that ten thousand waiters cost as little as one.
+/// Only the waiter at the front talks to the server, so that ten thousand waiters cost as little as one. Of a read-write
+/// lock, the line of the writers is one for both sides, if whoever came first goes first.
 #[derive(Debug)]
 pub(crate) struct Queue<B> {
     /// Counts the references to this queue. It leaves zero, and comes back to it, only under the lock of the map's
@@ -42,6 +44,11 @@ pub(crate) struct Queue<B> {
     /// Its one permit is the front of the line. tokio's semaphore is fair, and hands the permit of a cancelled
     /// waiter on.
     pub(crate) front: Semaphore,
+    /// Of the writers' side of a read-write lock: keeps the order of both sides. Fair as well.
+    pub(crate) gate: RwLock<()>,
+    /// Tells one side of a read-write lock that the last release of the other side here was sent: what is asked from now
+    /// on comes behind it.
+    pub(crate) opened: Notify,
     /// Tells the waiter at the front that a hold here has ended. Keeps one signal if nobody listens just then.
     pub(crate) freed: Notify,
     /// Tells everybody that a release is no longer on its way.
@@ -152,6 +159,8 @@ impl<B> Queue<B> {
         Arc::new(Self {
             users: AtomicUsize::new(0),
             front: Semaphore::new(1),
+            gate: RwLock::new(()),
+            opened: Notify::new(),
             freed: Notify::new(),
             settled: Notify::new(),
             readings: Convoy::default(),

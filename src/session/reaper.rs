@@ -166,7 +166,8 @@ impl Reaper {
             return Ok(Settled::Done);
         };
         let answered = if hold.key.kind.sides().is_some() {
-            release_beside_others(backend, queue, hold, release.keep).await
+            self.release_beside_others(backend, queue, hold, release.keep)
+                .await
         } else {
             let call = hold.key.release(release.keep);
             backend.run(&call, hold.timeout).await
@@ -259,6 +260,35 @@ impl Reaper {
             Released::Taken => Settled::Absent { repeated: false },
         }
     }
+
+    /// Releases one side of a read-write lock together with others of this process.
+    async fn release_beside_others(
+        &self,
+        backend: &Backend,
+        queue: &QueueRef,
+        hold: &Arc<Hold>,
+        keep: u32,
+    ) -> Result<Answer, Error> {
+        let giving_back = GivingBack {
+            hold: hold.clone(),
+            keep,
+        };
+        let kind = &hold.key.kind;
+        // The lock is not free by this one: it may as well wait for those that end with it.
+        let crowd = kind.is_shared() && queue.is_crowded();
+        let opposite = kind.opposite_line();
+        let sent = || {
+            if !queue.is_held_here()
+                && let Some(opposite) = opposite.and_then(|line| self.0.queues.find(line))
+            {
+                opposite.opened.notify_waiters();
+            }
+        };
+        queue
+            .releases
+            .run(giving_back, crowd, backend, hold.timeout, sent)
+            .await
+    }
 }
 
 /// A release that is about to be sent.
@@ -281,25 +311,6 @@ impl Releasing<'_> {
             self.note(Release::InDoubt);
         }
     }
-}
-
-/// Releases one side of a read-write lock together with others of this process.
-async fn release_beside_others(
-    backend: &Backend,
-    queue: &QueueRef,
-    hold: &Arc<Hold>,
-    keep: u32,
-) -> Result<Answer, Error> {
-    let giving_back = GivingBack {
-        hold: hold.clone(),
-        keep,
-    };
-    // The lock is not free by this one: it may as well wait for those that end with it.
-    let crowd = queue.is_crowded();
-    let releases = &queue.releases;
-    releases
-        .run(giving_back, crowd, backend, hold.timeout)
-        .await
 }
 
 /// What we may owe the server: to bring its record of a hold down to the levels that we count.
