@@ -1,14 +1,12 @@
 //! One acquisition over several servers: asks all at once, wins with a majority, and has every other outcome undone.
 
-use std::future::{Future, pending, poll_fn};
-use std::pin::Pin;
+use std::future::{Future, pending};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::sleep;
 use tracing::{Instrument, debug, debug_span, info};
 
@@ -37,9 +35,6 @@ const APART: Duration = Duration::from_millis(2);
 pub(crate) struct Election {
     orders: Vec<Order>,
 }
-
-/// The future of one server's answer. It goes on behind the call's back once a majority has been found.
-type Ask<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// How a round ended.
 enum Round {
@@ -221,17 +216,12 @@ impl Election {
             return Err(self.orders[0].too_late());
         }
         let seats = Seats::new(self.orders.len(), line.clone());
-        let mut late = Vec::new();
         for (at, answer) in asked.answers.into_iter().enumerate() {
-            match answer {
-                Answer::Here(Ok(Polling::Voted(Attempted::Granted(guard)))) => {
-                    seats.join(at, guard);
-                }
-                Answer::Awaited(ask) => late.push((at, ask)),
-                Answer::Here(_) => {}
+            if let Some(Ok(Polling::Voted(Attempted::Granted(guard)))) = answer {
+                seats.join(at, guard);
             }
         }
-        self.go_on(&seats, late);
+        self.go_on(&seats, asked.awaited);
         Ok(Round::Won(seats))
     }
 
@@ -239,8 +229,8 @@ impl Election {
         let (mut yes, mut busy, mut shortest) = (0, Vec::new(), None);
         for (at, answer) in asked.answers.iter().enumerate() {
             match answer {
-                Answer::Here(Ok(Polling::Voted(Attempted::Granted(_)))) => yes += 1,
-                Answer::Here(Ok(Polling::Voted(Attempted::Busy(ttl)))) => {
+                Some(Ok(Polling::Voted(Attempted::Granted(_)))) => yes += 1,
+                Some(Ok(Polling::Voted(Attempted::Busy(ttl)))) => {
                     busy.push(at);
                     shortest = shortest.into_iter().chain(ttl.left()).min();
                 }
@@ -278,21 +268,17 @@ impl Election {
     }
 
     /// Waits behind the call's back for those that have not answered, so that the guard has all that it can.
-    fn go_on(&self, seats: &Seats, late: Vec<(usize, Ask<Result<Polling, Error>>)>) {
+    fn go_on(&self, seats: &Seats, mut late: Awaited<Result<Polling, Error>>) {
         if late.is_empty() {
             return;
         }
         let seats = seats.visitor();
         self.orders[0].anchor.spawn(async move {
-            let late = late.into_iter().map(|(at, ask)| {
-                let seats = seats.clone();
-                async move {
-                    if let Ok(Polling::Voted(Attempted::Granted(guard))) = ask.await {
-                        seats.join(at, guard);
-                    }
+            while let Some((at, answer)) = late.next().await {
+                if let Ok(Polling::Voted(Attempted::Granted(guard))) = answer {
+                    seats.join(at, guard);
                 }
-            });
-            join_all(late).await;
+            }
         });
     }
 
@@ -481,84 +467,69 @@ async fn some<F: Future>(enough: usize, futures: impl IntoIterator<Item = F>) {
     }
 }
 
-enum Answer<T> {
-    Awaited(Ask<T>),
-    Here(T),
-}
+/// The answers that are not here, each with the place of its server. They go on behind the call's back once a majority
+/// has been found.
+type Awaited<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
 /// Questions to several servers, asked at once.
 pub(crate) struct Asked<T> {
     /// Of how many a majority is wanted; those that are asked nothing say no.
     servers: usize,
-    answers: Vec<Answer<T>>,
+    answers: Vec<Option<T>>,
+    awaited: Awaited<T>,
 }
 
-impl<T> Asked<T> {
+impl<T: Send + 'static> Asked<T> {
     pub(crate) fn new<F>(client: &Anchor, servers: usize, asks: impl Iterator<Item = F>) -> Self
     where
         F: Future<Output = T> + Send + 'static,
     {
-        // The caller's runtime may end before those do that go on in the background.
-        let answers = asks.map(|ask| Answer::Awaited(Box::pin(client.with_timers(ask)) as Ask<T>));
+        let ask = |(at, ask)| {
+            let ask = async move { (at, ask.await) };
+            // The caller's runtime may end before those do that go on in the background.
+            client.with_timers(ask).boxed()
+        };
+        let awaited: Awaited<T> = asks.enumerate().map(ask).collect();
         Self {
             servers,
-            answers: answers.collect(),
+            answers: awaited.iter().map(|_| None).collect(),
+            awaited,
         }
     }
 
     /// Waits for answers until they decide.
     pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Vote) -> Verdict {
-        poll_fn(|context| {
-            self.poll(context);
-            let said = self.answers.iter().map(|answer| match answer {
-                Answer::Here(answer) => vote(answer),
-                Answer::Awaited(_) => Vote::Awaited,
-            });
-            let mut votes: Vec<_> = said.collect();
+        loop {
+            let said = self.answers.iter().map(Option::as_ref);
+            let mut votes: Vec<_> = said
+                .map(|answer| answer.map_or(Vote::Awaited, &vote))
+                .collect();
             votes.resize(self.servers, Vote::No);
-            match verdict(&votes) {
-                Verdict::Open => Poll::Pending,
-                decided => Poll::Ready(decided),
+            let verdict = verdict(&votes);
+            if verdict != Verdict::Open {
+                return verdict;
             }
-        })
-        .await
+            let Some((at, answer)) = self.awaited.next().await else {
+                return verdict;
+            };
+            self.answers[at] = Some(answer);
+        }
     }
 
     /// The answers that are here.
     pub(crate) fn answers(&self) -> impl Iterator<Item = &T> {
-        self.answers.iter().filter_map(|answer| match answer {
-            Answer::Here(answer) => Some(answer),
-            Answer::Awaited(_) => None,
-        })
+        self.answers.iter().flatten()
     }
 
     /// How many are not.
     pub(crate) fn awaited(&self) -> usize {
-        self.answers.len() - self.answers().count()
+        self.awaited.len()
     }
 
     /// Has what is not answered so far go on in the background.
-    pub(crate) fn go_on(self, client: &Anchor)
-    where
-        T: Send + 'static,
-    {
-        let late = self.answers.into_iter().filter_map(|answer| match answer {
-            Answer::Awaited(ask) => Some(ask),
-            Answer::Here(_) => None,
-        });
-        let late: Vec<_> = late.collect();
-        if !late.is_empty() {
-            client.spawn(async move { drop(join_all(late).await) });
-        }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) {
-        for answer in &mut self.answers {
-            if let Answer::Awaited(ask) = answer
-                && let Poll::Ready(said) = ask.as_mut().poll(context)
-            {
-                *answer = Answer::Here(said);
-            }
+    pub(crate) fn go_on(mut self, client: &Anchor) {
+        if !self.awaited.is_empty() {
+            client.spawn(async move { while self.awaited.next().await.is_some() {} });
         }
     }
 }
