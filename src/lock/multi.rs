@@ -36,21 +36,21 @@ use crate::owner::Owner;
 /// two sets with the same names in opposite orders do not deadlock. While it waits for one, it holds those before it.
 /// A task that nests locks by hand, in another order, can still deadlock with a set, as with any lock.
 ///
-/// Redisson's multi locks ask in the order given, and give all back when that takes too long, 1.5 seconds a lock. Beside
-/// a set of these with the opposite order somebody has to give way, and it is they, after that time.
+/// Redisson's multi locks ask in the order given, and give all back when that takes too long, 1.5 seconds a lock.
+/// Beside a set of these with the opposite order somebody has to give way, and it is they, after that time.
 ///
 /// One name on several servers has no order. Of these the set holds none while it waits for another: if one is busy,
 /// all are given back and tried again after a short random pause. One lock on one server named twice is
-/// [`InvalidInput`](ErrorKind::InvalidInput), also through two clients; whether they have one server is asked of the
-/// server once a connection, by `INFO`.
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients; whether they have one server is asked of
+/// the server once a connection, by `INFO`.
 ///
 /// # Lease and owner
 ///
 /// Each member has its own lease, as it was given it, and a set has none. A lease that is not renewed begins anew as
 /// long as the set waits for others, so that all are good when the guard is handed out. The owner is one for all: the
 /// current task, or the one that [`owned_by`](Self::owned_by) or a member names; two different ones are
-/// [`InvalidInput`](ErrorKind::InvalidInput). A member that this owner holds already is taken again, if its kind is
-/// reentrant.
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput). A member that this owner holds already is taken again, if its kind
+/// is reentrant.
 ///
 /// # Guarantee and limit
 ///
@@ -78,7 +78,8 @@ use crate::owner::Owner;
 pub struct MultiLock(Members);
 
 impl MultiLock {
-    /// The set of these locks. No I/O; what cannot work is [`InvalidInput`](ErrorKind::InvalidInput) to every verb.
+    /// The set of these locks. No I/O; what cannot work is [`InvalidInput`](crate::ErrorKind::InvalidInput) to every
+    /// verb.
     #[must_use]
     pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
         Self(Members::new(locks))
@@ -95,9 +96,9 @@ impl MultiLock {
     /// # Errors
     ///
     /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock), of the first member that fails; the text names it, and
-    /// the others are given back. [`InvalidInput`](ErrorKind::InvalidInput) also for a set without locks, for one lock
-    /// named twice and for different owners; [`LeaseLost`](ErrorKind::LeaseLost) also if a member was lost while the
-    /// set waited for another.
+    /// the others are given back. [`InvalidInput`](crate::ErrorKind::InvalidInput) also for a set without locks, for
+    /// one lock named twice and for different owners; [`LeaseLost`](crate::ErrorKind::LeaseLost) also if a member was
+    /// lost while the set waited for another.
     ///
     /// # Cancel safety
     ///
@@ -247,8 +248,8 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if one of the leases was lost before the future was done. The future is
-    /// dropped then; its work may be half done.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if one of the leases was lost before the future was done. The future
+    /// is dropped then; its work may be half done.
     ///
     /// # Cancel safety
     ///
