@@ -45,6 +45,12 @@ fn writing(client: &Client) -> JoinHandle<Result<LockGuard, Error>> {
     tokio::spawn(async move { lock.write().await })
 }
 
+/// One that waits gets in, and goes.
+async fn passes(call: JoinHandle<Result<LockGuard, Error>>) {
+    let guard = soon(call).await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+}
+
 async fn eventually_marked(probe: &mut Connection, mark: &str) {
     eventually("it waits", async || probe.exists(mark)).await;
 }
@@ -149,7 +155,7 @@ async fn waiters_of_both_sides_are_woken_by_a_release() {
             assert!(!writer.is_finished());
             guard.unlock().await.unwrap();
         }
-        soon(writer).await.unwrap().unwrap().unlock().await.unwrap();
+        passes(writer).await;
         nothing_left(&server, [&one, &two]).await;
         one.close().await;
         two.close().await;
@@ -437,9 +443,9 @@ async fn readers_that_wait_behind_a_writer_of_their_process_cost_the_server_litt
     let sent = scripts(&mut probe);
     assert!(sent <= 15, "{sent} scripts while 30 readers wait");
     first.unlock().await.unwrap();
-    soon(second).await.unwrap().unwrap().unlock().await.unwrap();
+    passes(second).await;
     for reader in readers {
-        soon(reader).await.unwrap().unwrap().unlock().await.unwrap();
+        passes(reader).await;
     }
     nothing_left(&server, [&client]).await;
 }
@@ -454,13 +460,7 @@ async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
     eventually_waiting(&here, 1).await;
     soon(lock.read()).await.unwrap().unlock().await.unwrap();
     write.unlock().await.unwrap();
-    soon(waiting)
-        .await
-        .unwrap()
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    passes(waiting).await;
 
     // It asks to read before it writes, behind one that waits for it to end.
     let outside = somebody(&there).write().await.unwrap();
@@ -483,13 +483,7 @@ async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
         .await
         .unwrap();
     write.unlock().await.unwrap();
-    soon(waiting)
-        .await
-        .unwrap()
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    passes(waiting).await;
 
     // A name reads from another process.
     let job = Owner::named("job");
@@ -506,13 +500,7 @@ async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
         .await
         .unwrap();
     elsewhere.unlock().await.unwrap();
-    soon(waiting)
-        .await
-        .unwrap()
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    passes(waiting).await;
     nothing_left(&server, [&here, &there]).await;
 }
 
@@ -567,13 +555,7 @@ async fn calls_that_nobody_polls_keep_nobody_waiting_for_long() {
             .await
             .is_err()
     );
-    soon(reading(&client))
-        .await
-        .unwrap()
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    passes(reading(&client)).await;
     eventually("its mark lapses", async || !probe.exists(WRITER_MARK)).await;
     let read = somebody(&client).try_read_for(millis(200)).await.unwrap();
     read.expect("nobody is in the way").unlock().await.unwrap();
@@ -597,7 +579,7 @@ async fn calls_that_nobody_polls_keep_nobody_waiting_for_long() {
         eventually_waiting(&client, 2 + usize::from(behind)).await;
         outside.unlock().await.unwrap();
         for writer in first.into_iter().chain([last]) {
-            soon(writer).await.unwrap().unwrap().unlock().await.unwrap();
+            passes(writer).await;
         }
         drop(reader);
     }
