@@ -70,7 +70,11 @@ impl Order {
         let wait = Wait::new(Moment::now(), limit, self.patience(), self.alarm);
         let mut wait = wait.attempts(self.attempts);
         let queue = self.queue();
-        let line = self.common_line();
+        // A single attempt stands in none.
+        let line = match wait.is_single_attempt() {
+            true => None,
+            false => self.common_line(),
+        };
         let mut in_line = None;
         loop {
             while let Some(hold) = self.own(&queue) {
