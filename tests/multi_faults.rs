@@ -127,6 +127,24 @@ async fn lost_replies_count_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_that_ran_at_its_first_try_is_no_loss_though_the_lock_is_anothers_at_the_second() {
+    let scene = Scene::open(patient).await;
+    let plain = scene.client.plain_lock("a");
+    let set = MultiLock::new([Member::from(plain), scene.other.lock("b").into()]);
+    let guard = set.lock().await.unwrap();
+    scene.proxy.cut_reply_to(sha("plain_release"));
+    let mut again = scene.proxy.stop(sha("plain_release"));
+    let unlocking = tokio::spawn(guard.unlock());
+    soon(again.reached()).await;
+    let next = scene.other.plain_lock("a").try_lock().await.unwrap();
+    again.open();
+    soon(unlocking).await.unwrap().unwrap();
+    let next = next.expect("the first try was carried out");
+    next.unlock().await.unwrap();
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_packets_leave_the_next_holds_of_the_owner_alone() {
     let scene = Scene::open(patient).await;
     let set = pair(&scene.client);

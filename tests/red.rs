@@ -18,7 +18,7 @@ use redlatch::{
 use redlatch_testkit::{Cluster, Proxy, Server};
 use support::polls::Polls;
 use support::probe::{calls_of, kind, millis, reset_calls, secs, soon};
-use support::{builder, eventually, eventually_idle, source};
+use support::{builder, eventually, eventually_idle, sha, source};
 
 const NAME: &str = "job";
 const MARK: &str = "redlatch_redlock_mark";
@@ -724,6 +724,33 @@ async fn grant_without_its_reply_counts_once_and_is_given_back() {
         fleet.eventually_free(0..3).await;
     }
     fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn release_that_ran_at_its_first_try_is_no_loss_though_the_lock_is_anothers_at_the_second() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[0].port()).await;
+    let urls = [proxy.url(), fleet.0[1].url(), fleet.0[2].url()];
+    let clients = Clients::of(urls, |it| it.command_timeout(secs(5))).await;
+    clients.settle().await;
+    let members = clients.0.iter().map(|client| client.plain_lock(NAME));
+    let lock = RedLock::new(members).owned_by(&Owner::unique());
+    taken(&lock).await.unlock().await.unwrap();
+    fleet.eventually_free(0..3).await;
+    let take = |at: usize| fleet.0[at].connection().command(&["SET", NAME, "other"]);
+    // So it takes both of the others.
+    take(2);
+    let guard = taken(&lock).await;
+    proxy.cut_reply_to(sha("plain_release"));
+    let mut again = proxy.stop(sha("plain_release"));
+    let unlocking = tokio::spawn(guard.unlock());
+    soon(again.reached()).await;
+    assert_eq!(fleet.held(0..1), 0, "the first try was carried out");
+    take(0);
+    again.open();
+    soon(unlocking).await.unwrap().unwrap();
+    eventually("its part is given back", async || fleet.held(1..2) == 0).await;
+    assert_eq!(fleet.held([0, 2]), 2, "what is another's stays");
 }
 
 #[tokio::test]

@@ -39,9 +39,11 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was not held any more: what was done under it since
-    /// may have overlapped with somebody else's work. [`Timeout`](crate::ErrorKind::Timeout) and
-    /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused; the release is tried again in
-    /// the background until the lease has passed, so the lock is free by then.
+    /// may have overlapped with somebody else's work. If the connection broke before the answer, the release is sent
+    /// again, and that it then finds nothing, or somebody else, is no loss: the first try gave the lock back.
+    /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not answer
+    /// or refused; the release is tried again in the background until the lease has passed, so the lock is free by
+    /// then.
     ///
     /// # Cancel safety
     ///

@@ -253,7 +253,8 @@ pub(crate) async fn released(
 /// Whether a level that was given back was still held.
 pub(crate) fn still_held(settled: Settled, name: &LockName) -> Result<(), Error> {
     match settled {
-        // An earlier send went unanswered: it was this release that removed the hold.
+        // An earlier send went unanswered. The lease had not run out when the hold was given back, so the server had
+        // it then, and it was this release that removed it.
         Settled::Done | Settled::Absent { repeated: true } => Ok(()),
         Settled::Absent { repeated: false } => {
             let name = name.key();

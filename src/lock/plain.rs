@@ -35,9 +35,6 @@ use crate::protocol::hold_key::Kind;
 ///
 /// Exclusion, lease, renewal and [`lost`](crate::Lease::lost) as with a [`ReentrantLock`](crate::ReentrantLock).
 /// The value of a hold is text that no other hold has, so that what comes late cannot touch the next holder's key.
-/// If the answer to a release was lost, and the lock is somebody else's when it is asked for again,
-/// [`unlock`](crate::LockGuard::unlock) answers [`LeaseLost`](crate::ErrorKind::LeaseLost): whether it was given
-/// back or lost before cannot be told.
 ///
 /// **The value of a named owner is its name**, so that other processes can know it. It cannot tell two holds under
 /// one name apart. A process that tries under the name of a holder finds the lock busy; but what such a call leaves

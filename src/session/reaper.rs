@@ -248,7 +248,8 @@ impl Reaper {
                 release.note(Release::Done);
                 Settled::Done
             }
-            Released::Absent => {
+            // Whoever has it by now took it after us.
+            Released::Absent | Released::Taken => {
                 if answer.repeated {
                     release.note(Release::InDoubt);
                 }
@@ -256,8 +257,6 @@ impl Reaper {
                     repeated: answer.repeated || hold.release() == Release::InDoubt,
                 }
             }
-            // Whether a try that went unanswered gave it back, or it was lost before, nobody can tell.
-            Released::Taken => Settled::Absent { repeated: false },
         }
     }
 
