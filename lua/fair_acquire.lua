@@ -41,17 +41,33 @@ end
 if last then
   places = redis.call('HMGET', KEYS[5], ARGV[1], last)
 end
+-- The lines of a place that live, and when it was last asked for. A line that is dated ahead is of before the clock was
+-- set back: its age begins now, so that the living keep their place and the dead do not stay for what was set back.
+local function alive(lines)
+  local living, asked = '', 0
+  for line in string.gmatch(lines, '[^\n]+') do
+    local before, seen, behind = string.match(line, '^(h%x+ %d+ )(%d+)( .+)$')
+    seen = tonumber(seen) or 0
+    if seen > now then
+      line = before .. string.format('%.0f', now) .. behind
+    end
+    if now - seen < STALE then
+      living = living .. line .. '\n'
+    end
+    asked = math.max(asked, seen)
+  end
+  return living, asked
+end
+
 local client = string.sub(ARGV[2], 1, #ARGV[2] - #ARGV[1])
-local mine, others, asked = nil, '', nil
+local mine, others = nil, ''
 for line in string.gmatch(places[1] or '', '[^\n]+') do
-  local number, seen, priority, whose = string.match(line, '^(h%x+) %d+ (%d+) (%-?%d+) (%S+)$')
-  seen = tonumber(seen) or 0
+  local number, priority, whose = string.match(line, '^(h%x+) %d+ %d+ (%-?%d+) (%S+)$')
   if whose == client then
     mine = {number = number, priority = priority}
-  elseif now - seen < STALE then
-    others = others .. line .. '\n'
+  else
+    others = others .. alive(line)
   end
-  asked = math.max(asked or 0, seen)
 end
 
 -- The place of an owner goes with the last client that waits for it.
@@ -93,14 +109,18 @@ local function first()
     if not field or field == ARGV[1] then
       return field
     end
-    local places = redis.call('HGET', KEYS[5], field)
-    if not places and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now then
+    local lines = redis.call('HGET', KEYS[5], field)
+    if not lines and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now then
       return field
     end
-    for seen in string.gmatch(places or '', 'h%x+ %d+ (%d+) ') do
-      if now - tonumber(seen) < STALE then
-        return field
+    local living, asked = alive(lines or '')
+    if living ~= '' then
+      if asked > now then
+        redis.call('HDEL', KEYS[5], field)
+        redis.call('HSET', KEYS[5], field, living)
+        redis.call('ZINCRBY', KEYS[4], string.format('%.0f', now - asked), field)
       end
+      return field
     end
     redis.call('LPOP', KEYS[3])
     redis.call('ZREM', KEYS[4], field)
@@ -128,12 +148,13 @@ end
 local line = table.concat({ARGV[3], ARGV[4], string.format('%.0f', now), ARGV[6], client}, ' ') .. '\n'
 local ends = string.format('%.0f', now + 2 * DAY)
 
-local score = asked and tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]))
+local score = places[1] and tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]))
 local stands = score and (not mine or mine.priority == ARGV[6])
 if stands then
   -- A score keeps its distance from the clock. Each grant in Java brings every score nearer by a PLACE, and every
   -- place too; so it never comes near enough to be taken for dead.
-  score = score + math.max(0, now - (asked or now))
+  local _, asked = alive(places[1])
+  score = score + now - asked
   if score < now + PLACE or redis.call('ZCARD', KEYS[4]) ~= redis.call('LLEN', KEYS[3]) then
     stands = redis.call('LPOS', KEYS[3], ARGV[1])
     score = math.max(score, now + ((stands or 0) + 1) * PLACE)
@@ -155,7 +176,7 @@ if stands then
   return {'queued', ttl}
 end
 
-if asked then
+if places[1] then
   redis.call('LREM', KEYS[3], 0, ARGV[1])
   last = redis.call('LINDEX', KEYS[3], -1)
   places[2] = last and redis.call('HGET', KEYS[5], last)

@@ -28,12 +28,30 @@ local function clock()
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- The lines of a place that live, and when it was last asked for. A line that is dated ahead is of before the clock was
+-- set back: its age begins now, so that the living keep their place and the dead do not stay for what was set back.
+local function alive(lines)
+  local living, asked = '', 0
+  for line in string.gmatch(lines, '[^\n]+') do
+    local before, seen, behind = string.match(line, '^(h%x+ %d+ )(%d+)( .+)$')
+    seen = tonumber(seen) or 0
+    if seen > now then
+      line = before .. string.format('%.0f', now) .. behind
+    end
+    if now - seen < STALE then
+      living = living .. line .. '\n'
+    end
+    asked = math.max(asked, seen)
+  end
+  return living, asked
+end
+
 -- Takes one line out of the places of an owner. The owner's place goes with the last of them that lives.
 local function leave(field, places, line)
   local others = ''
   for other in string.gmatch(places, '[^\n]+') do
-    if other ~= line and now - (tonumber(string.match(other, '^h%x+ %d+ (%d+) ')) or 0) < STALE then
-      others = others .. other .. '\n'
+    if other ~= line then
+      others = others .. alive(other)
     end
   end
   redis.call('HDEL', KEYS[5], field)
@@ -54,18 +72,23 @@ local function first()
   end
   clock()
   while field do
-    local places = redis.call('HGET', KEYS[5], field)
-    local alive = not places and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now
-    for line in string.gmatch(places or '', '[^\n]+') do
-      local seen, client = string.match(line, '^h%x+ %d+ (%d+) %-?%d+ (%S+)$')
-      if seen and now - tonumber(seen) < STALE then
-        if string.sub(client .. field, 1, 38) == string.sub(ARGV[2], 1, 38) then
-          return field, places, line
-        end
-        alive = true
-      end
+    local lines = redis.call('HGET', KEYS[5], field)
+    if not lines and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now then
+      return field
     end
-    if alive then
+    local living, asked = alive(lines or '')
+    if living ~= '' then
+      if asked > now then
+        redis.call('HDEL', KEYS[5], field)
+        redis.call('HSET', KEYS[5], field, living)
+        redis.call('ZINCRBY', KEYS[4], string.format('%.0f', now - asked), field)
+      end
+      for line in string.gmatch(living, '[^\n]+') do
+        local client = string.match(line, '(%S+)$')
+        if string.sub(client .. field, 1, 38) == string.sub(ARGV[2], 1, 38) then
+          return field, living, line
+        end
+      end
       return field
     end
     redis.call('LPOP', KEYS[3])

@@ -224,6 +224,33 @@ async fn killed_waiter_at_the_front_costs_seconds() {
     nothing_left(&server, [&client]).await;
 }
 
+/// The server's clock, set back by an hour, by what it is seen from: the places that it dated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clock_set_back_does_not_keep_a_dead_waiter_at_the_front() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fair_lock("k");
+    let held = lock.lock().await.unwrap();
+    let mut first = Worker::start(&server, &[(1, 0)]);
+    queued(&server, 1).await;
+    first.0.kill().unwrap();
+    first.0.wait().unwrap();
+    let mut probe = server.connection();
+    for (field, line) in probe.hgetall(PLACES) {
+        let mut words: Vec<_> = line.trim_end().split(' ').map(str::to_owned).collect();
+        words[2] = (words[2].parse::<u64>().unwrap() + 3_600_000).to_string();
+        probe.command(&["HSET", PLACES, &field, &(words.join(" ") + "\n")]);
+        probe.command(&["ZINCRBY", SCORES, "3600000", &field]);
+    }
+    let next = waiting(&server, &lock).await;
+    let released = Instant::now();
+    held.unlock().await.unwrap();
+    let guard = soon(next).await.unwrap();
+    assert!(released.elapsed() < secs(5), "{:?}", released.elapsed());
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_to_a_waiter_of_this_process_sends_no_message() {
     let server = Server::start();

@@ -153,13 +153,16 @@ impl Bench {
             .command(&["ZINCRBY", SCORES, &millis.to_string(), field]);
     }
 
-    /// Has a waiter look as if it had not asked for so long.
+    /// Has a waiter look as if it had not asked for so long; below zero, as if the clock had been set back since.
     fn age(&mut self, hold: &Hold, millis: i64) {
-        let line = self.probe.command(&["HGET", PLACES, &hold.field]).text();
-        let mut parts: Vec<_> = line.trim_end().split(' ').map(str::to_owned).collect();
-        parts[2] = (parts[2].parse::<i64>().unwrap() - millis).to_string();
-        let line = parts.join(" ") + "\n";
-        self.probe.command(&["HSET", PLACES, &hold.field, &line]);
+        let lines = self.probe.command(&["HGET", PLACES, &hold.field]).text();
+        let aged = lines.lines().map(|line| {
+            let mut parts: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            parts[2] = (parts[2].parse::<i64>().unwrap() - millis).to_string();
+            parts.join(" ") + "\n"
+        });
+        let lines: String = aged.collect();
+        self.probe.command(&["HSET", PLACES, &hold.field, &lines]);
     }
 
     fn holder(&mut self) -> Vec<String> {
@@ -394,6 +397,64 @@ fn a_waiter_that_has_not_asked_for_seconds_is_passed_over() {
     bench.wait(&g);
     assert_eq!(bench.wait(&e), "queued");
     assert_eq!(bench.queue(), fields(&[&g, &e]));
+}
+
+/// What was asked for before a step back is dated ahead: dead or alive, it looks fresh for as long as the step was.
+#[test]
+fn a_clock_set_back_costs_the_dead_their_place_as_ever_and_the_living_nothing() {
+    const STEP: i64 = 3_600_000;
+    let mut bench = Bench::new();
+    let holder = Hold::new(HERE, 1);
+    let [dead, b, c] = [2, 3, 4].map(|owner| Hold::new(THERE, owner));
+    for hold in [&holder, &dead, &b, &c] {
+        bench.wait(hold);
+    }
+    let distances = [&dead, &b, &c].map(|hold| bench.distance(&hold.field));
+    for hold in [&dead, &b, &c] {
+        bench.age(hold, -STEP);
+        bench.shift_score(&hold.field, STEP);
+    }
+    assert_eq!(bench.release(&holder), released());
+    for hold in [&b, &c] {
+        assert_eq!(bench.wait(hold), "waiting", "it has its place");
+    }
+    for (hold, before) in [&dead, &b, &c].into_iter().zip(distances) {
+        let distance = bench.distance(&hold.field);
+        assert!((distance - before).abs() < 5_000, "{before} to {distance}");
+    }
+    bench.age(&dead, 3_100);
+    assert_eq!(bench.wait(&b), "granted", "the first is dead");
+    assert_eq!(bench.queue(), fields(&[&c]));
+
+    // So it is if nobody released the lock, but it has ended.
+    let [dead, e] = [5, 6].map(|owner| Hold::new(HERE, owner));
+    bench.wait(&dead);
+    bench.age(&dead, -STEP);
+    bench.release(&c);
+    bench.probe.command(&["DEL", "k"]);
+    assert_eq!(bench.wait(&e), "queued");
+    bench.age(&dead, 3_100);
+    assert_eq!(bench.wait(&e), "granted");
+    assert_eq!(bench.probe.keys(), ["k"]);
+}
+
+/// A place is kept for the clients that share it, unless they are dead.
+#[test]
+fn a_clock_set_back_leaves_no_place_to_a_dead_client_of_a_named_owner() {
+    const STEP: i64 = 3_600_000;
+    let mut bench = Bench::new();
+    let (here, there) = (Hold::named(HERE, "n", 2), Hold::named(THERE, "n", 3));
+    let next = Hold::new(HERE, 4);
+    for hold in [&Hold::new(HERE, 1), &here, &there, &next] {
+        bench.wait(hold);
+    }
+    bench.age(&here, -STEP);
+    assert_eq!(bench.release(&here), absent());
+    assert_eq!(bench.queue(), fields(&[&there, &next]), "it may be alive");
+    bench.age(&there, 3_100);
+    bench.probe.command(&["DEL", "k"]);
+    assert_eq!(bench.wait(&next), "granted");
+    assert_eq!(bench.probe.keys(), ["k"]);
 }
 
 #[test]

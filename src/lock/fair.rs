@@ -22,7 +22,8 @@ use crate::hold::guard::LockGuard;
 /// the others keep theirs. One that crashes, or cannot reach the server, loses its place after three seconds, and so
 /// costs the others no more than about four; if it was alive after all it queues again, at the end, and a warning tells
 /// of it. So does a place that Redisson took away. A future that waits and is not polled is passed over in the same
-/// way.
+/// way. If the server's clock is set back, those that wait keep their places, and one that crashed loses its own three
+/// seconds after the step.
 ///
 /// # Priority
 ///
