@@ -1,7 +1,6 @@
 //! Drives one acquisition to a hold, a refusal or a deadline; undoes it if dropped.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
@@ -22,10 +21,6 @@ use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::session::Queue;
 use crate::session::hub::Subscription;
 use crate::session::sync::SemaphorePermit;
-
-/// For so long a writer waits for readers of this process that came before it and have not asked so far. There may be
-/// one that nobody polls.
-const FOR_READERS: Duration = Duration::from_millis(20);
 
 /// How standing in line ended.
 enum Turn<'a> {
@@ -48,7 +43,13 @@ enum Front<'a> {
         _gate: Option<RwLockWriteGuard<'a, ()>>,
     },
     /// A reader; without the gate where it need not wait for those before.
-    Beside(Option<RwLockReadGuard<'a, ()>>),
+    Beside(Option<Passage<'a>>),
+}
+
+/// Of a reader that has not asked so far: the writers behind it wait.
+struct Passage<'a> {
+    line: &'a Queue,
+    _gate: RwLockReadGuard<'a, ()>,
 }
 
 /// How the front of the line was left.
@@ -136,7 +137,8 @@ impl Order {
         let at_front = async |front| {
             let passed = match passed {
                 Some(passed) => passed,
-                None => timeout(FOR_READERS, gate).await.ok().flatten(),
+                // Of the readers before it, one that has not asked so far may be polled by nobody.
+                None => timeout(MARK, gate).await.ok().flatten(),
             };
             Turn::Front(Front::Alone {
                 _front: front,
@@ -184,12 +186,13 @@ impl Order {
         let Some(line) = line else {
             return Ok(Turn::Front(Front::Beside(None)));
         };
+        let passed = |gate| Turn::Front(Front::Beside(Some(Passage { line, _gate: gate })));
         if let Ok(gate) = line.gate.try_read() {
-            return Ok(Turn::Front(Front::Beside(Some(gate))));
+            return Ok(passed(gate));
         }
         let turn = async {
             tokio::select! {
-                gate = line.gate.read() => Turn::Front(Front::Beside(Some(gate))),
+                gate = line.gate.read() => passed(gate),
                 // By another call; whoever is before it may wait for that.
                 () = line.appeared(&self.owner) => Turn::Front(Front::Beside(None)),
                 () = self.appeared(queue) => Turn::Reenter,
@@ -226,7 +229,11 @@ impl Order {
         wait: &mut Wait,
         mut front: Front<'_>,
     ) -> Result<Outcome, Error> {
-        let mut attempt = Attempt::waiting(self, queue, wait.waited(Moment::now()));
+        let came = match front {
+            Front::Alone { .. } => queue.behind_readers(wait.started()),
+            Front::Beside(_) => wait.started(),
+        };
+        let mut attempt = Attempt::waiting(self, queue, came);
         let listens = matches!(self.alarm, Alarm::Messages { .. });
         let mut subscription: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
@@ -255,6 +262,7 @@ impl Order {
             let heard = self.anchor.hub.reception(self.name.channel());
             // Does a hold here that still stands spare the question? Not if one was given back to move the lock from.
             let spared = trust_holds_here && queue.is_held_here() && !queue.has_baton();
+            let asked = Moment::now();
             let attempted = if spared {
                 in_succession = true;
                 Ok(Attempted::Busy(Ttl::Never))
@@ -318,9 +326,12 @@ impl Order {
                 self.anchor.unless_closed(woken).await?;
                 continue;
             }
-            if let Front::Beside(gate) = &mut front {
-                // From here on the marks on the server keep the order.
-                drop(gate.take());
+            if let Front::Beside(passage) = &mut front
+                && let Some(Passage { line, .. }) = passage.take()
+            {
+                // From here on the marks on the server keep the order. It dates this call by the time at which the
+                // request came to it.
+                line.readers_came(came.plus(asked.until(now)));
             }
             let fresh = subscription.is_none();
             let subscription = subscription.get_or_insert_with(|| self.subscribe());

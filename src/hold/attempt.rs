@@ -64,8 +64,8 @@ pub(crate) struct Attempt<'a> {
     placed: bool,
     /// Where a grant by a release of this process is told, of a hold that stands in a queue.
     expected: Option<Expected>,
-    /// Of a call that waits for a read-write lock.
-    place: Option<Place>,
+    /// Of a call that waits for a read-write lock, which came at this moment.
+    place: Option<(Place, Moment)>,
     /// It was woken, and others with it that ask the same.
     pub(crate) is_woken: bool,
 }
@@ -102,22 +102,21 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The same for a call that waits while the lock is busy, has `waited` so far, and lets others know if its kind
-    /// does.
-    pub(crate) fn waiting(order: &'a Order, queue: &'a Queue, waited: Duration) -> Self {
-        let place = order.kind.sides().map(|_| Place {
-            came: -i64::try_from(waited.as_micros()).unwrap_or(i64::MAX),
+    /// The same for a call that `came` then, waits while the lock is busy, and lets others know if its kind does.
+    pub(crate) fn waiting(order: &'a Order, queue: &'a Queue, came: Moment) -> Self {
+        let unknown = Place {
+            came: 0,
             marked: false,
-        });
+        };
         Self {
-            place,
+            place: order.kind.sides().map(|_| (unknown, came)),
             ..Self::new(order, queue)
         }
     }
 
     /// After how long to ask again, so that others do not forget that this call waits.
     pub(crate) fn reminder(&self) -> Option<Duration> {
-        let place = self.place?;
+        let (place, _) = self.place?;
         // A writer, one a process, also takes over the mark of one that came before it and has gone.
         (place.marked || !self.order.kind.is_shared()).then_some(MARK / 3)
     }
@@ -194,7 +193,7 @@ impl<'a> Attempt<'a> {
                 Ok(Attempted::Busy(ttl))
             }
             Acquired::Waits { ttl, place } => {
-                if let Some(mine) = &mut self.place {
+                if let Some((mine, _)) = &mut self.place {
                     *mine = place;
                 }
                 // The release that is owed takes the mark away.
@@ -396,8 +395,8 @@ impl<'a> Attempt<'a> {
             return self.ask_beside_others(lease).await;
         }
         let hold = self.hold.clone();
-        self.run(&hold.key.acquire(1, lease, take, self.place))
-            .await
+        let place = self.place.map(|(it, came)| it.sent(came, Moment::now()));
+        self.run(&hold.key.acquire(1, lease, take, place)).await
     }
 
     /// Asks together with others of this process that want to read.

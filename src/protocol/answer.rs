@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 
@@ -64,6 +65,17 @@ pub(crate) struct Place {
     pub(crate) came: i64,
     /// Whether a mark on the server tells others that it waits.
     pub(crate) marked: bool,
+}
+
+impl Place {
+    /// The same in a request that is sent `now`, of a call that came at `came`.
+    pub(crate) fn sent(self, came: Moment, now: Moment) -> Self {
+        let waited = || i64::try_from(came.until(now).as_micros()).unwrap_or(i64::MAX);
+        Self {
+            came: if self.came > 0 { self.came } else { -waited() },
+            ..self
+        }
+    }
 }
 
 /// The answer to a try to take it once more.

@@ -72,6 +72,10 @@ impl Wait {
         self.limit == Limit::Once
     }
 
+    pub(crate) fn started(&self) -> Moment {
+        self.started
+    }
+
     pub(crate) fn waited(&self, now: Moment) -> Duration {
         self.started.until(now)
     }

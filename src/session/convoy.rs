@@ -247,16 +247,27 @@ pub(crate) trait Entry: Clone {
 pub(crate) struct Reading {
     pub(crate) hold: Arc<Hold>,
     pub(crate) lease: LeaseTime,
-    /// Of a call that waits.
-    pub(crate) place: Option<Place>,
+    /// Of a call that waits, which came at this moment.
+    pub(crate) place: Option<(Place, Moment)>,
+}
+
+impl Reading {
+    /// As of now: the call may have waited for others.
+    fn place(&self) -> Option<Place> {
+        let (place, came) = self.place?;
+        Some(place.sent(came, Moment::now()))
+    }
 }
 
 impl Entry for Reading {
     fn beside<'a>(&'a self, others: &'a [Self]) -> Call<'a> {
-        let Self { hold, lease, place } = self;
-        let mut call = hold.key.acquire(1, *lease, Take::Free, *place);
-        for Self { hold, lease, place } in others {
-            read_write::read_too(&mut call, &hold.key, 1, *lease, *place);
+        let mut call = self
+            .hold
+            .key
+            .acquire(1, self.lease, Take::Free, self.place());
+        for other in others {
+            let key = &other.hold.key;
+            read_write::read_too(&mut call, key, 1, other.lease, other.place());
         }
         call
     }

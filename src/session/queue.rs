@@ -19,6 +19,7 @@ use super::backend::Answer;
 use super::convoy::{Convoy, GivingBack, Reading};
 use super::hold::Hold;
 use super::sync::{Mutex, MutexGuard, Notify, Semaphore};
+use crate::clock::Moment;
 use crate::owner::Owner;
 
 /// The queues of all lock names in use. `B` is the baton: what a releaser leaves for a waiter.
@@ -70,6 +71,9 @@ struct State<B> {
     streak: u32,
     /// Others that wait go first.
     courtesy: Option<Courtesy>,
+    /// Of the writers' side of a read-write lock: readers that went through the gate came before this, by the server's
+    /// account.
+    readers_came: Option<Moment>,
     /// Whose releases are on their way. An acquisition that overtook one would find the lock busy by ourselves.
     settling: Vec<Owner>,
 }
@@ -171,6 +175,7 @@ impl<B> Queue<B> {
                 baton: None,
                 streak: 0,
                 courtesy: None,
+                readers_came: None,
                 settling: Vec::new(),
             }),
         })
@@ -383,6 +388,17 @@ impl<B> Queue<B> {
 
     pub(crate) fn courtesy(&self) -> Option<Courtesy> {
         self.lock().courtesy
+    }
+
+    /// A reader that went through the gate has asked, and the server dates it before `latest`.
+    pub(crate) fn readers_came(&self, latest: Moment) {
+        let mut state = self.lock();
+        state.readers_came = state.readers_came.max(Some(latest));
+    }
+
+    /// When a writer counts as come that has gone through the gate: not before the readers that went before it.
+    pub(crate) fn behind_readers(&self, came: Moment) -> Moment {
+        came.max(self.lock().readers_came.unwrap_or(came))
     }
 
     fn lock(&self) -> MutexGuard<'_, State<B>> {
