@@ -407,6 +407,8 @@ async fn many_processes_have_their_turns_one_after_the_other() {
     const CLIENTS: usize = 5;
     const GRANTS: usize = 600;
     let server = Server::start();
+    let outside = client(&server).await;
+    let held = outside.lock("k").lock().await.unwrap();
     let grants = Arc::new(Mutex::new(Vec::new()));
     let (mut clients, mut tasks) = (Vec::new(), Vec::new());
     for number in 0..CLIENTS {
@@ -431,20 +433,22 @@ async fn many_processes_have_their_turns_one_after_the_other() {
         }
         clients.push(client);
     }
+    eventually_heard(&server, "k", CLIENTS as i64).await;
+    held.unlock().await.unwrap();
     for task in tasks {
         soon(task).await.unwrap();
     }
-    let mut turns = grants.lock().unwrap().clone();
-    turns.truncate(GRANTS);
-    turns.dedup();
-    // A turn in order is one after all the others had theirs.
-    let in_order = turns
-        .windows(CLIENTS)
-        .filter(|turns| (0..CLIENTS).all(|number| turns.contains(&number)))
-        .count();
-    let all = turns.len() - CLIENTS + 1;
-    println!("{in_order} of {all} turns in order");
-    assert!(in_order * 10 >= all * 6, "{turns:?}");
+    let mut grants = grants.lock().unwrap().clone();
+    grants.truncate(GRANTS);
+    // Without turns, the order in which they subscribed gives some of them a fifth of their part. That turns are strict
+    // is not promised: on a busy machine, who answers later than a few round trips is passed.
+    let parts = [0, 1, 2, 3, 4].map(|number| grants.iter().filter(|had| **had == number).count());
+    println!("grants: {parts:?}");
+    let least = *parts.iter().min().unwrap();
+    assert!(
+        least * CLIENTS * 2 >= GRANTS,
+        "half its part at least: {parts:?}"
+    );
     for client in &clients {
         eventually_idle(client).await;
     }
