@@ -9,7 +9,7 @@
 -- Publishes how many are free on KEYS[2] when leases have ended
 
 local value = redis.call('GET', KEYS[1])
-if value and not (string.find(value, '^%-?%d+$') and #value <= 11) then
+if value and value ~= '0' and not (string.find(value, '^%-?[1-9]%d*$') and #value <= 11) then
   return {'wrong_kind'}
 end
 local free = tonumber(value or 0)

@@ -13,7 +13,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.pcall('GET', KEYS[1]) or '0'
-local counts = type(value) == 'string' and string.find(value, '^%-?%d+$') and #value <= 11
+local counts = value == '0' or type(value) == 'string' and string.find(value, '^%-?[1-9]%d*$') and #value <= 11
 -- A server that is out of memory refuses a script at its first write only, and never a DEL.
 redis.call('DEL', KEYS[4])
 local found, live = 0, 0

@@ -13,7 +13,7 @@
 
 local mark = redis.call('GET', KEYS[3])
 local value = redis.pcall('GET', KEYS[1])
-local counts = type(value) == 'string' and string.find(value, '^%-?%d+$') and #value <= 11
+local counts = value == '0' or type(value) == 'string' and string.find(value, '^%-?[1-9]%d*$') and #value <= 11
 local taken = mark and mark ~= 'returned' or not mark and ARGV[4] == 'lapsed'
 -- A server that is out of memory refuses a script at its first write only, and never a DEL.
 redis.call('DEL', KEYS[3])

@@ -273,6 +273,7 @@ async fn name_in_use_by_something_else_is_the_wrong_kind_and_stays_untouched() {
     for command in [
         &["SET", "l", "text"][..],
         &["SET", "l", "12345678901234"],
+        &["SET", "l", "007"],
         &["RPUSH", "l", "a"],
         &["HSET", "l", "f", "1"],
     ] {

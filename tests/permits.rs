@@ -510,6 +510,7 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<S: Permits>() {
     for command in [
         &["SET", NAME, "text"][..],
         &["SET", NAME, "12345678901234"],
+        &["SET", NAME, "007"],
         &["RPUSH", NAME, "a"],
         &["HSET", NAME, "f", "1"],
     ] {
