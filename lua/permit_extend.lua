@@ -1,15 +1,19 @@
 -- Gives permits a new lease from now on, if the present one has not ended.
 --
 -- KEYS[1] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
+-- KEYS[2] mark of these permits: returned, or the number of an extension
 -- ARGV[1] their ids, 32 hex digits each
 -- ARGV[2] lease, in milliseconds
--- Returns extended: the new lease is set for each
+-- ARGV[3] number of this extension, from 1; each of the same permits has a higher one
+-- ARGV[4] how long to remember the number, in milliseconds; 0: not at all, no copy of an earlier one can come
+-- Returns extended: the new lease is set for each, or the last one is set or forgone by a later call
 -- Returns absent: one of them is not taken any more, or its lease has ended; nothing was changed
 -- Publishes nothing
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = string.format('%.0f', now + tonumber(ARGV[2]))
+local mark = redis.call('GET', KEYS[2])
 local entries = {}
 for hex in string.gmatch(ARGV[1], string.rep('%x', 32)) do
   local id = string.gsub(hex, '%x%x', function(byte)
@@ -21,6 +25,14 @@ for hex in string.gmatch(ARGV[1], string.rep('%x', 32)) do
   end
   entries[#entries + 1] = ends
   entries[#entries + 1] = id
+end
+if mark and (tonumber(mark) or math.huge) > tonumber(ARGV[3]) then
+  return {'extended'}
+end
+if ARGV[4] ~= '0' then
+  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  redis.call('DEL', KEYS[2])
+  redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 end
 redis.call('ZADD', KEYS[1], unpack(entries))
 return {'extended'}

@@ -3,19 +3,17 @@
 -- KEYS[1] the semaphore, a string: how many are free
 -- KEYS[2] its channel
 -- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
--- KEYS[4] mark of these permits, if they were given back
+-- KEYS[4] mark of these permits: returned, or the number of an extension
 -- ARGV[1] their ids, 32 hex digits each
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
--- ARGV[3] how long to remember that they were given back, in milliseconds; 0: not at all, no other call can come
+-- ARGV[3] how long to remember that they were given back, in milliseconds; 0: leave the mark as it is
 -- Returns returned, permits: how many of them were taken, and their lease had not ended; none if the key is no counter
--- Publishes how many are free on KEYS[2] when permits were given back
+-- Publishes how many are free on KEYS[2] when permits were given back, and any are
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.pcall('GET', KEYS[1]) or '0'
 local counts = value == '0' or type(value) == 'string' and string.find(value, '^%-?[1-9]%d*$') and #value <= 11
--- A server that is out of memory refuses a script at its first write only, and never a DEL.
-redis.call('DEL', KEYS[4])
 local found, live = 0, 0
 for hex in string.gmatch(counts and ARGV[1] or '', string.rep('%x', 32)) do
   local id = string.gsub(hex, '%x%x', function(byte)
@@ -31,14 +29,15 @@ for hex in string.gmatch(counts and ARGV[1] or '', string.rep('%x', 32)) do
   end
 end
 if ARGV[3] ~= '0' then
+  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  redis.call('DEL', KEYS[4])
   redis.call('SET', KEYS[4], 'returned', 'PX', ARGV[3])
 end
 if found > 0 then
-  -- Java counts permits in an int.
-  local permits = math.min(found, 2147483647 - tonumber(value))
-  local free = redis.call('INCRBY', KEYS[1], permits)
+  -- Java counts permits in an int, and cannot bear to be told of less than none.
+  local free = redis.call('INCRBY', KEYS[1], math.max(math.min(found, 2147483647 - tonumber(value)), 0))
   if free > 0 then
-    redis.call(ARGV[2], KEYS[2], free)
+    redis.call(ARGV[2], KEYS[2], math.min(free, 2147483647))
   end
 end
 return {'returned', live}

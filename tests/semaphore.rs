@@ -42,6 +42,13 @@ fn permits_out(probe: &mut Connection, key: &str) -> Vec<(Vec<u8>, String)> {
     items.chunks(2).map(pair).collect()
 }
 
+/// The shortest time that is left of a lease, in milliseconds.
+fn least_left(server: &Server, key: &str) -> f64 {
+    let out = permits_out(&mut server.connection(), key).into_iter();
+    let left = out.map(|(_, score)| score.parse::<f64>().unwrap() - now());
+    left.min_by(f64::total_cmp).expect("permits that are out")
+}
+
 fn bytes(id: PermitId) -> Vec<u8> {
     let hex = id.to_string();
     let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
@@ -115,6 +122,107 @@ async fn forgotten_permits_stay_taken_until_somebody_gives_as_many_back() {
     assert_eq!(kind(semaphore.release(0).await), ErrorKind::InvalidInput);
     probe.command(&["DEL", "s"]);
     nothing_left(&server, [&two]).await;
+}
+
+/// Its request is lost, and so is what is sent instead for as long as the network is down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mark_of_forgotten_permits_goes_once_the_network_is_back() {
+    let scene = Scene::open(|builder| builder).await;
+    let semaphore = scene.client.semaphore("s");
+    semaphore.try_set_permits(2).await.unwrap();
+    let permit = semaphore.acquire().await.unwrap();
+    let mut probe = scene.server.connection();
+    eventually("other marks go", async || probe.keys().len() == 2).await;
+    scene.proxy.black_hole(true);
+    permit.forget();
+    // The time of that request is over when that of two later ones is.
+    for _ in 0..2 {
+        semaphore.available_permits().await.unwrap_err();
+    }
+    scene.proxy.black_hole(false);
+    scene.proxy.cut();
+    eventually("the mark goes", async || probe.keys() == ["s"]).await;
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+}
+
+/// A copy of the call that took the permit is on its way when the permit is forgotten, and given back elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copy_that_comes_after_the_permit_was_given_back_elsewhere_takes_nothing() {
+    let scene = Scene::open(patient).await;
+    let mut probe = scene.server.connection();
+    let (semaphore, elsewhere) = (
+        scene.client.expirable_semaphore("e"),
+        scene.other.expirable_semaphore("e"),
+    );
+    semaphore.try_set_permits(2).await.unwrap();
+    for forgotten in [true, false] {
+        let mut late = scene.proxy.hold_request(sha("permit_acquire"));
+        let (permit, ()) = tokio::join!(semaphore.acquire(), late.caught());
+        let permit = permit.unwrap();
+        let id = permit.id();
+        let mark = format!("redlatch_permit:{{e}}:{id}");
+        if forgotten {
+            permit.forget();
+            eventually("it is left", async || probe.exists(&mark)).await;
+        } else {
+            permit.release().await.unwrap();
+        }
+        assert_eq!(elsewhere.release_permit(&id).await.unwrap(), forgotten);
+        late.deliver().await;
+        assert_eq!(semaphore.available_permits().await.unwrap(), 2);
+        assert!((1..=120_000).contains(&probe.pttl(&mark)));
+    }
+
+    // Without leases as many are given back as are out, and then too.
+    let semaphore = scene.client.semaphore("s");
+    semaphore.try_set_permits(2).await.unwrap();
+    let mut late = scene.proxy.hold_request(sha("semaphore_acquire"));
+    let (permit, ()) = tokio::join!(semaphore.acquire(), late.caught());
+    permit.unwrap().forget();
+    eventually("the mark has an end soon", async || {
+        let mut keys = probe.keys();
+        keys.retain(|key| key.starts_with("redlatch_permit:{s}:"));
+        keys.len() == 1 && probe.pttl(&keys[0]) <= 120_000
+    })
+    .await;
+    semaphore.release(1).await.unwrap();
+    late.deliver().await;
+    assert_eq!(semaphore.available_permits().await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_copy_of_an_extension_does_not_undo_the_next() {
+    let scene = Scene::open(patient).await;
+    let semaphore = scene.client.expirable_semaphore("e").lease(secs(60));
+    semaphore.try_set_permits(2).await.unwrap();
+    let mut probe = scene.server.connection();
+    for forgotten in [false, true] {
+        let permit = semaphore.acquire_many(2).await.unwrap();
+        let ids = permit.ids().to_vec();
+        let mut late = scene.proxy.hold_request(sha("permit_extend"));
+        let (extended, ()) = tokio::join!(permit.extend(secs(5)), late.caught());
+        extended.unwrap();
+        assert!(least_left(&scene.server, "{e}:timeout") < 5_100.0);
+        permit.extend(secs(600)).await.unwrap();
+        let mark = format!("redlatch_permit:{{e}}:{}", ids[0]);
+        assert!((1..=120_000).contains(&probe.pttl(&mark)));
+        let mut left = Some(permit);
+        if forgotten {
+            left.take().unwrap().forget();
+            eventually("they are left", async || {
+                probe.command(&["GET", &mark]).text() == "returned"
+            })
+            .await;
+        }
+        late.deliver().await;
+        assert!(least_left(&scene.server, "{e}:timeout") > 500_000.0);
+        // And the same permit can be extended on.
+        if let Some(permit) = left {
+            permit.extend(secs(700)).await.unwrap();
+            assert!(least_left(&scene.server, "{e}:timeout") > 600_000.0);
+            permit.release().await.unwrap();
+        }
+    }
 }
 
 /// The request is still on its way when it has been given up, and comes after the one that gives back.

@@ -12,27 +12,35 @@ pub(crate) const KEPT: Arg<'static> = Arg::Number(120_000);
 
 /// One call that changes a counter.
 #[derive(Debug)]
-pub(crate) struct Mark(Box<str>);
+pub(crate) struct Mark {
+    key: Box<str>,
+    /// A copy of the call may still be on its way.
+    in_doubt: bool,
+}
 
 impl Mark {
     pub(crate) fn new(name: &LockName, number: u64) -> Self {
         let beside = name.beside("redlatch_call");
-        Self(format!("{beside}:{number:016x}").into())
+        Self::of(&format!("{beside}:{number:016x}"), false)
     }
 
-    pub(crate) fn of(key: &str) -> Self {
-        Self(key.into())
+    pub(crate) fn of(key: &str, in_doubt: bool) -> Self {
+        Self {
+            key: key.into(),
+            in_doubt,
+        }
     }
 
     pub(crate) fn key(&self) -> &str {
-        &self.0
+        &self.key
     }
 }
 
 /// To be forgotten, once the call cannot come again.
 impl Request for Mark {
     fn call(&self) -> Call<'_> {
-        Call::new(&script::MARK_FORGET, vec![self.key()], Vec::new())
+        let kept = if self.in_doubt { KEPT } else { Arg::Number(0) };
+        Call::new(&script::MARK_FORGET, vec![self.key()], vec![kept])
     }
 }
 

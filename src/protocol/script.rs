@@ -104,7 +104,7 @@ scripts! {
     RW_INSPECT = "rw_inspect" Arity::Fixed { keys: 2, args: 1 };
     COUNTER_READ = "counter_read" Arity::Fixed { keys: 1, args: 0 };
     COUNTER_SET = "counter_set" Arity::Fixed { keys: 3, args: 4 };
-    MARK_FORGET = "mark_forget" Arity::Fixed { keys: 1, args: 0 };
+    MARK_FORGET = "mark_forget" Arity::Fixed { keys: 1, args: 1 };
     LATCH_COUNT_DOWN = "latch_count_down" Arity::Fixed { keys: 3, args: 3 };
     LATCH_DELETE = "latch_delete" Arity::Fixed { keys: 3, args: 3 };
     SEMAPHORE_ACQUIRE = "semaphore_acquire" Arity::Fixed { keys: 2, args: 2 };
@@ -113,7 +113,7 @@ scripts! {
     SEMAPHORE_DRAIN = "semaphore_drain" Arity::Fixed { keys: 2, args: 1 };
     PERMIT_ACQUIRE = "permit_acquire" Arity::Fixed { keys: 4, args: 4 };
     PERMIT_RETURN = "permit_return" Arity::Fixed { keys: 4, args: 3 };
-    PERMIT_EXTEND = "permit_extend" Arity::Fixed { keys: 1, args: 2 };
+    PERMIT_EXTEND = "permit_extend" Arity::Fixed { keys: 2, args: 4 };
     PERMIT_COUNT = "permit_count" Arity::Fixed { keys: 3, args: 1 };
     RED_ACQUIRE = "red_guard", "lock_acquire" Arity::Fixed { keys: 2, args: 8 };
     RED_PLAIN_ACQUIRE = "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 5 };

@@ -140,11 +140,14 @@ impl PermitKey {
         self.about(leased, &script::PERMIT_RETURN, args)
     }
 
-    /// A new lease; none for permits without.
-    pub(crate) fn extend(&self, lease: LeaseTime) -> Option<Call<'_>> {
+    /// A new lease, by the extension of this number; none for permits without. `in_doubt` if a copy of an earlier one
+    /// may still be on its way.
+    pub(crate) fn extend(&self, lease: LeaseTime, number: u32, in_doubt: bool) -> Option<Call<'_>> {
         let leased = self.leased.as_ref()?;
-        let args = vec![Arg::Text(&leased.hex), lease.into()];
-        Some(Call::new(&script::PERMIT_EXTEND, vec![&leased.key], args).of(TITLE))
+        let kept = if in_doubt { KEPT } else { Arg::Number(0) };
+        let number = Arg::Number(number.into());
+        let args = vec![Arg::Text(&leased.hex), lease.into(), number, kept];
+        Some(Call::new(&script::PERMIT_EXTEND, vec![&leased.key, &self.mark], args).of(TITLE))
     }
 
     fn about<'a>(

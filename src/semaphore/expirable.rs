@@ -29,8 +29,10 @@ use crate::session::loan::Borrowed;
 /// # Guarantee and limit
 ///
 /// As [`Semaphore`](crate::Semaphore), for as long as each holder is done within its lease: after that the permit may
-/// be somebody else's, and nothing stops the first holder. Leases end by the server's clock. Without a lease a permit
-/// stays taken until it is given back, as in Redisson; a crash leaves it so.
+/// be somebody else's, and nothing stops the first holder. Leases end by the server's clock. A permit whose return is
+/// lost by a failover comes back at the end of its lease. Without a lease a permit stays taken until it is given back, as
+/// in Redisson; a crash or such a failover leaves it so, until somebody who knows its id
+/// [gives it back](Self::release_permit).
 ///
 /// # Examples
 ///
@@ -117,7 +119,8 @@ impl ExpirablePermit {
         self.borrowed.loan.key.count
     }
 
-    /// Gives the permits a new lease from now on, all or none; they may be without one.
+    /// Gives the permits a new lease from now on, all or none; they may be without one. It may be shorter too. Of several
+    /// calls the last one counts, whichever comes to the server last.
     ///
     /// # Errors
     ///
@@ -134,10 +137,14 @@ impl ExpirablePermit {
         let extend = async {
             let lease = LeaseTime::new(lease)?;
             self.anchor.ensure_open()?;
-            let Some(call) = loan.key.extend(lease) else {
+            let (number, in_doubt) = loan.extending();
+            let Some(call) = loan.key.extend(lease, number, in_doubt) else {
                 return Ok(());
             };
             let answer = self.anchor.run(&call, loan.timeout).await?;
+            if !answer.repeated {
+                loan.extended();
+            }
             match Extended::decode(&answer.reply)? {
                 Extended::Set => Ok(()),
                 Extended::Absent => Err(loan.lost()),

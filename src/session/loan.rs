@@ -34,6 +34,9 @@ pub(crate) struct Loan {
 struct State {
     granted: Option<Moment>,
     in_doubt: bool,
+    /// How many extensions of the lease were begun, and of how many it is not known that no copy is on its way.
+    extensions: u32,
+    unsettled: u32,
     /// Told once, so that every try to give them back says the same.
     give_back: Option<GiveBack>,
 }
@@ -61,6 +64,19 @@ impl Loan {
 
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.lock().in_doubt
+    }
+
+    /// Begins an extension: its number, and whether a copy of an earlier one may still be on its way.
+    pub(crate) fn extending(&self) -> (u32, bool) {
+        let mut state = self.lock();
+        state.extensions += 1;
+        state.unsettled += 1;
+        (state.extensions, state.unsettled > 1)
+    }
+
+    /// An extension was sent once and answered.
+    pub(crate) fn extended(&self) {
+        self.lock().unsettled -= 1;
     }
 
     pub(crate) fn lost(&self) -> Error {
@@ -147,12 +163,16 @@ impl Borrowed {
     /// Leaves the permits taken.
     pub(crate) fn leave(self) {
         let Loan { key, timeout, .. } = &*self.loan;
-        // Else a copy of the call that took them may come yet. With a lease they are remembered by their ids.
-        if !self.loan.is_in_doubt() && key.ids().is_empty() {
+        let in_doubt = {
+            let state = self.loan.lock();
+            state.in_doubt || state.unsettled > 0
+        };
+        // With a lease they are remembered by their ids, unless somebody gives them back before a copy comes.
+        if in_doubt || key.ids().is_empty() {
             self.reaper.send(Errand {
-                request: Arc::new(Mark::of(key.mark())),
+                request: Arc::new(Mark::of(key.mark(), in_doubt)),
                 timeout: *timeout,
-                end: Moment::now(),
+                end: Moment::now().plus(TRIED),
             });
         }
         self.forgive();
