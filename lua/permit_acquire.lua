@@ -3,16 +3,16 @@
 -- KEYS[1] the semaphore, a string: how many are free
 -- KEYS[2] its channel
 -- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
--- KEYS[4] mark of these permits, if they were given back
+-- KEYS[4] mark of these permits: returned, or the number of an extension
 -- ARGV[1] permits to take
 -- ARGV[2] their ids, 32 hex digits each
 -- ARGV[3] lease, in milliseconds; 0: without end
 -- ARGV[4] publish command, PUBLISH or SPUBLISH
 -- Returns granted, permits left: by this call, now or when it came before; their lease counts from now, or ends later
 -- Returns busy, milliseconds or -1: so many are not free; when the first lease ends
--- Returns returned: these permits were given back, or given up
+-- Returns returned: these permits were granted before, and then given back, given up or extended
 -- Returns wrong_kind: the key is no counter
--- Publishes how many are free on KEYS[2] when leases have ended
+-- Publishes how many are free on KEYS[2] when leases have ended, and any are
 
 -- What Redisson writes for a permit without a lease.
 local NEVER = 922337203685477
@@ -43,19 +43,22 @@ if score and tonumber(score) > now then
   return {'granted', free}
 end
 
-local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 1000)
-if #ended > 0 then
-  redis.call('ZREM', KEYS[3], unpack(ended))
-  free = redis.call('INCRBY', KEYS[1], #ended)
-  redis.call(ARGV[4], KEYS[2], free)
+local ended = redis.call('ZCOUNT', KEYS[3], '-inf', now)
+if ended > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
+  -- Java counts permits in an int, and cannot bear to be told of less than none.
+  free = redis.call('INCRBY', KEYS[1], math.max(math.min(ended, 2147483647 - free), 0))
+  if free > 0 then
+    redis.call(ARGV[4], KEYS[2], math.min(free, 2147483647))
+  end
 end
 if free < permits then
   local first = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
   local score = tonumber(first[2] or NEVER)
   return {'busy', score < NEVER and math.max(score - now, 0) or -1}
 end
--- Those of an ended lease that are still there were not given back, and are not taken twice.
-local added = redis.call('ZADD', KEYS[3], unpack(entries))
+-- Some of them may have been given back since they were granted: the others are not taken twice, nor cut short.
+local added = redis.call('ZADD', KEYS[3], 'GT', unpack(entries))
 free = redis.call('DECRBY', KEYS[1], added)
 -- A semaphore that Redisson gave an end has it for its permits too.
 local ttl = redis.call('PTTL', KEYS[1])

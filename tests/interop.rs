@@ -997,6 +997,47 @@ async fn ids_of_permits_cross_over_and_their_leases_count_for_both() {
     both.nothing_left().await;
 }
 
+/// Java takes a number for how many of its waiters to wake, and throws at one below zero.
+#[tokio::test]
+async fn permits_that_come_back_below_none_tell_java_nothing_and_those_above_wake_it() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.expirable_semaphore("e").lease(secs(600));
+    assert!(ours.try_set_permits(2).await.unwrap());
+    let mut heard = both
+        .server
+        .connection()
+        .into_subscriber(&["redisson_sc:{e}"]);
+    let all = ours.acquire_many(2).await.unwrap();
+    let waiter = both.jvm.expirable_semaphore("e", 1);
+    let waiting = both.parked(1, || tokio::spawn(waiter.ask::<String>("acquire")));
+    let mut waiting = waiting.await;
+    ours.add_permits(-3).await.unwrap();
+    all.extend(millis(50)).await.unwrap();
+    eventually("they come back", async || {
+        ours.available_permits().await.unwrap() == -1
+    })
+    .await;
+    assert!(heard.next(millis(300)).is_none());
+    assert!(timeout(Duration::ZERO, &mut waiting).await.is_err());
+
+    ours.add_permits(1).await.unwrap();
+    assert!(heard.next(millis(300)).is_none());
+    ours.add_permits(1).await.unwrap();
+    let id: PermitId = soon(waiting).await.unwrap().parse().unwrap();
+    assert_eq!(heard.next(secs(5)).unwrap().1, "1");
+    assert!(ours.release_permit(&id).await.unwrap());
+    assert_eq!(kind(all.release().await), ErrorKind::LeaseLost);
+    both.server.connection().command(&["DEL", "e"]);
+    drop(heard);
+    eventually("no mark is left but with an end", async || {
+        let mut probe = both.server.connection();
+        probe.keys().iter().all(|key| probe.pttl(key) > 0)
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_permits_are_out_than_there_are_on_both_sides_together() {
     const ALL: i64 = 3;

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use redlatch::{Client, ErrorKind, ExpirableSemaphore, PermitId};
 use redlatch_testkit::{Connection, Proxy, Reply, Server, Subscriber};
-use support::probe::{NEVER, eventually_listening, kind, millis, nothing_left, secs, soon};
+use support::probe::{
+    NEVER, calls_of, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon,
+};
 use support::scene::{Scene, patient};
 use support::{builder, client, eventually, sha};
 
@@ -281,6 +283,14 @@ fn permits_that_nobody_remembers_are_given_back_once() {
     assert_eq!(give_back("60000", "lapsed"), "returned");
     let most = server.connection().command(&["GET", "s"]).text();
     assert_eq!(most, i32::MAX.to_string(), "Java can count no more");
+    // It may have counted on all the same, and then nothing is taken away.
+    let mut heard = server.connection().into_subscriber(&["channel"]);
+    server.connection().command(&["SET", "s", "2147483650"]);
+    server.connection().command(&["DEL", "mark"]);
+    assert_eq!(give_back("60000", "lapsed"), "returned");
+    let more = server.connection().command(&["GET", "s"]).text();
+    assert_eq!(more, "2147483650");
+    assert_eq!(told(&mut heard), [i32::MAX.to_string()]);
     let source = include_str!("../lua/semaphore_acquire.lua");
     let take = ["EVAL", source, "2", "s", "mark", "2", "60000"];
     let answer = server.connection().command(&take).array();
@@ -405,6 +415,141 @@ async fn permits_end_with_the_semaphore_if_java_gave_it_an_end() {
     assert!((1..=60_000).contains(&probe.pttl("{e}:timeout")));
     permit.release().await.unwrap();
     assert!((1..=60_000).contains(&probe.pttl("e")));
+}
+
+#[test]
+fn permits_that_have_ended_come_back_all_at_once_and_nobody_is_told_of_less_than_none() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let mut heard = server.connection().into_subscriber(&["channel"]);
+    let count = include_str!("../lua/permit_count.lua");
+    let count = ["EVAL", count, "3", "e", "channel", "set", "PUBLISH"];
+    let id = "61".repeat(16);
+    let acquire = include_str!("../lua/permit_acquire.lua");
+    let acquire = [
+        "EVAL",
+        acquire,
+        "4",
+        "e",
+        "channel",
+        "set",
+        "mark",
+        "3000000000",
+        &id,
+        "60000",
+        "PUBLISH",
+    ];
+    let crowd = "for i = 1, 2500 do redis.call('ZADD', 'set', 0, i) end";
+    for call in [&count[..], &acquire] {
+        for (before, after, message) in [
+            ("0", "2500", Some("2500")),
+            ("-2500", "0", None),
+            ("-2600", "-100", None),
+            ("2147483646", "2147483647", Some("2147483647")),
+            ("2147483650", "2147483650", Some("2147483647")),
+        ] {
+            probe.command(&["SET", "e", before]);
+            probe.command(&["EVAL", crowd, "0"]);
+            let answer = probe.command(call).array();
+            if call[1] == count[1] {
+                let answer = (answer[0].text(), answer[1].int().to_string());
+                assert_eq!(answer, ("count".to_owned(), after.to_owned()));
+            }
+            assert_eq!(probe.command(&["GET", "e"]).text(), after);
+            let told = heard.next(millis(100)).map(|(_, told)| told);
+            assert_eq!(told.as_deref(), message, "{before}");
+            probe.command(&["DEL", "set"]);
+        }
+    }
+}
+
+/// Who waits was told of a lease that ends late; it was cut short then, and others find that it has ended.
+#[tokio::test]
+async fn permits_that_somebody_finds_ended_go_to_those_that_wait() {
+    let server = Server::start();
+    let (one, two, three) = (
+        unpolled(&server).await,
+        unpolled(&server).await,
+        client(&server).await,
+    );
+    let semaphore = one.expirable_semaphore("e").lease(secs(600));
+    semaphore.try_set_permits(2).await.unwrap();
+    let elsewhere = three.expirable_semaphore("e");
+    let mut probe = server.connection();
+    for counted in [true, false] {
+        let all = semaphore.acquire_many(2).await.unwrap();
+        reset_calls(&mut probe);
+        let waiter = two.expirable_semaphore("e");
+        let waiting = tokio::spawn(async move { waiter.acquire().await });
+        eventually("it asks again once it listens", async || {
+            calls_of(&mut probe, "evalsha") >= 2
+        })
+        .await;
+        all.extend(millis(50)).await.unwrap();
+        eventually("they are found", async || {
+            if counted {
+                elsewhere.available_permits().await.unwrap();
+            } else {
+                assert!(elsewhere.try_acquire_many(3).await.unwrap().is_none());
+            }
+            probe.command(&["GET", "e"]).text() != "0"
+        })
+        .await;
+        let permit = soon(waiting).await.unwrap().unwrap();
+        assert_eq!(kind(all.release().await), ErrorKind::LeaseLost);
+        permit.release().await.unwrap();
+        eventually("it listens no more", async || probe.channels().is_empty()).await;
+    }
+    server.connection().command(&["DEL", "e"]);
+    nothing_left(&server, [&one, &two, &three]).await;
+}
+
+/// The replica lags: it knows of the permits, and not that they were given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_that_a_failover_loses_are_added_by_hand_or_come_back_by_their_lease() {
+    let primary = Server::start();
+    let link = Proxy::start(primary.port()).await;
+    let replica = Server::builder().replica_of(link.port()).start();
+    let before = client(&primary).await;
+    let (semaphore, leased) = (
+        before.semaphore("s"),
+        before.expirable_semaphore("e").lease(secs(2)),
+    );
+    semaphore.try_set_permits(3).await.unwrap();
+    leased.try_set_permits(3).await.unwrap();
+    let two = semaphore.acquire_many(2).await.unwrap();
+    let two_leased = leased.acquire_many(2).await.unwrap();
+    let mut copy = replica.connection();
+    eventually("they are replicated", async || {
+        copy.command(&["GET", "s"]).text() == "1" && copy.command(&["GET", "e"]).text() == "1"
+    })
+    .await;
+    link.black_hole(true);
+    two.release().await.unwrap();
+    two_leased.release().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+    primary.kill();
+    copy.command(&["REPLICAOF", "NO", "ONE"]);
+
+    let after = client(&replica).await;
+    let semaphore = after.semaphore("s");
+    // Nobody has one, and nobody can give one back.
+    let available = semaphore.available_permits().await.unwrap();
+    assert_eq!(available, 1);
+    semaphore.add_permits(3 - available).await.unwrap();
+    semaphore
+        .acquire_many(3)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+
+    let leased = after.expirable_semaphore("e").lease(secs(60));
+    let all = soon(leased.acquire_many(3)).await.unwrap();
+    all.release().await.unwrap();
+    assert_eq!(leased.available_permits().await.unwrap(), 3);
 }
 
 /// No message tells of the end of a lease.
