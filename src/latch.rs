@@ -29,7 +29,9 @@ use crate::vigil::{Asked, Question, until_yes};
 /// Each call counts once, however often the network made us send it. All that wait are woken by the message of the
 /// last count down, or find out by themselves within a [`poll_cap`](crate::ClientBuilder::poll_cap). A latch has no
 /// owner and no end: nobody counts down for a process that has crashed, so wait with a limit. One whose key the server
-/// loses, by a flush, say, is open. Who is woken late may find that the count was set again meanwhile, and waits on.
+/// loses, by a flush, say, is open. A failover to a replica that lags may lose a count down that was answered, and then
+/// the latch stays closed until somebody counts down once more, or [deletes](Self::delete) it. Who is woken late may
+/// find that the count was set again meanwhile, and waits on.
 ///
 /// With Redisson in one difference: [`delete`](Self::delete) opens the latch for waiters of both sides, where
 /// Redisson's own leaves them waiting.

@@ -27,11 +27,16 @@ use crate::session::loan::Borrowed;
 /// call that is dropped, cut off or answered late leaves none taken, as long as the server comes back within an hour.
 /// Within one process permits are granted in order of arrival, and one that waits for many is not starved by those
 /// that want one; between processes there is no order. Whoever waits is woken by a message, or asks again within a
-/// [`poll_cap`](crate::ClientBuilder::poll_cap). What a server loses by a failover to a replica that lags, it may grant
-/// twice.
+/// [`poll_cap`](crate::ClientBuilder::poll_cap).
+///
+/// A failover to a replica that lags may lose what was answered. A permit whose taking it loses may be granted twice. One
+/// whose return it loses stays taken, though nobody has it: the semaphore is smaller for good, by a permit each. Nothing
+/// tells of it but [`available_permits`](Self::available_permits) in a moment when none is out; what is missing there is
+/// put back with [`add_permits`](Self::add_permits). The permits of an
+/// [`ExpirableSemaphore`](crate::ExpirableSemaphore) come back by themselves, at the end of their lease.
 ///
 /// Beside the semaphore each permit that is out has a small key, `redlatch_permit:{name}:..`, which goes with it, or
-/// after a day. Java ignores it.
+/// when it is [forgotten](SemaphorePermit::forget), or after a day. Java ignores it.
 ///
 /// # Examples
 ///
