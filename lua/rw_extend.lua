@@ -6,7 +6,7 @@
 -- ARGV[2] hold number, h and 16 hex digits
 -- ARGV[3] lease, in milliseconds
 -- ARGV[4] exactly or at_least: may the lease become shorter than what is left
--- Returns extended: the lease is set; the hash is not shortened while other levels depend on it
+-- Returns extended: the lease is set; the hash lasts as long as the longest of all levels
 -- Returns absent: this hold is not there any more; nothing was changed
 -- Publishes nothing
 
@@ -22,14 +22,16 @@ if #mine == 0 then
   return {'absent'}
 end
 local exactly = ARGV[4] == 'exactly'
-local alone = exactly and #mine == total and redis.call('HLEN', KEYS[1]) == 2
 -- The hash before its levels: it never outlives the longest of them.
-if alone or redis.call('PTTL', KEYS[1]) < lease then
+if redis.call('PTTL', KEYS[1]) < lease then
   redis.call('PEXPIRE', KEYS[1], lease)
 end
 for _, level in ipairs(mine) do
   if exactly or redis.call('PTTL', level) < lease then
     redis.call('PEXPIRE', level, lease)
   end
+end
+if exactly then
+  fit(KEYS[1], KEYS[2])
 end
 return {'extended'}

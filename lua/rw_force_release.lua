@@ -6,7 +6,7 @@
 -- ARGV[1] read or write: which side
 -- ARGV[2] message to publish
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
--- Returns released: somebody held it on this side; what a writer reads stays
+-- Returns released: somebody held it on this side; what a writer reads stays, and the hash as long as that
 -- Returns free: nobody held it on this side
 -- Returns wrong_kind: the key is no lock of this shape
 -- Publishes the message on KEYS[2] when the side becomes free
@@ -40,10 +40,11 @@ for field, total in pairs(held) do
     redis.call('DEL', KEYS[3] .. ':' .. field .. ':rwlock_timeout:' .. level)
   end
 end
-if others == 0 then
-  redis.call('DEL', KEYS[1])
-elseif ARGV[1] == 'write' then
+if others > 0 and ARGV[1] == 'write' then
   redis.call('HSET', KEYS[1], 'mode', 'read')
+end
+if others == 0 or fit(KEYS[1], KEYS[3]) == 0 then
+  redis.call('DEL', KEYS[1])
 end
 redis.call(ARGV[3], KEYS[2], ARGV[2])
 return {'released'}

@@ -33,7 +33,9 @@ if redis.call('PTTL', KEYS[1]) < lease then
   redis.call('PEXPIRE', KEYS[1], lease)
 end
 for _, level in ipairs(mine) do
-  redis.call('PEXPIRE', levels .. level, lease)
+  if redis.call('PTTL', levels .. level) < lease then
+    redis.call('PEXPIRE', levels .. level, lease)
+  end
 end
 for level = total + 1, after do
   redis.call('SET', levels .. level, ARGV[2], 'PX', lease)

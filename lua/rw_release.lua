@@ -20,15 +20,14 @@ local function level_key(field, level)
   return KEYS[3] .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
 end
 
-local wanted = {'mode'}
+local wanted = {}
 for at = 3, #ARGV, 3 do
   wanted[#wanted + 1] = ARGV[at]
 end
 local found = redis.call('HMGET', KEYS[1], unpack(wanted))
-local mode = found[1]
 -- Most owners have one level: those are read, and deleted, by one command.
 local only, numbers, firsts = {}, {}, {}
-for i = 2, #wanted do
+for i = 1, #wanted do
   if found[i] == '1' then
     only[#only + 1] = level_key(wanted[i], 1)
     firsts[wanted[i]] = only[#only]
@@ -43,11 +42,11 @@ end
 -- Every answer comes before the first write, so that an error changes nothing.
 local answers, owners, mark = {}, {}, nil
 local changes, deleted, leases, last, withdrawn, downgraded = {}, {}, {}, nil, false, false
-for i = 1, #wanted - 1 do
+for i = 1, #wanted do
   local field, number, keep = unpack(ARGV, 3 * i, 3 * i + 2)
   local owner = owners[field]
   if not owner then
-    owner = {total = tonumber(found[i + 1] or 0) or 0, keys = {}, numbers = {}}
+    owner = {total = tonumber(found[i] or 0) or 0, keys = {}, numbers = {}}
     for level = 1, math.min(owner.total, 1000) do
       local key = firsts[field] or level_key(field, level)
       local known = numbers[key]
@@ -71,10 +70,8 @@ for i = 1, #wanted - 1 do
     for n = 1, #mine - tonumber(keep) do
       local level, top = mine[n], owner.total
       local key = owner.keys[level]
-      if n == 1 then
-        leases[#leases + 1] = key
-        last = i
-      end
+      leases[#leases + 1] = key
+      last = i
       if numbers[key] then
         deleted[#deleted + 1] = key
       elseif level == top or not owner.numbers[top] then
@@ -99,12 +96,9 @@ for field, owner in pairs(owners) do
     downgraded = downgraded or string.sub(field, -6) == ':write'
   end
 end
-if downgraded then
-  mode = 'read'
-end
 local free = last and redis.call('HLEN', KEYS[1]) == #gone + 1
 local ttl, lease = 0, 0
-if last and not free and mode == 'read' then
+if last and not free then
   ttl = redis.call('PTTL', KEYS[1])
   for _, level in ipairs(leases) do
     lease = lease < ttl and math.max(lease, redis.call('PTTL', level)) or lease
@@ -131,27 +125,15 @@ if not free then
   end
   if downgraded then
     left[#left + 1] = 'mode'
-    left[#left + 1] = mode
+    left[#left + 1] = 'read'
   end
   if #left > 0 then
     redis.call('HSET', KEYS[1], unpack(left))
   end
 end
 -- If the hash lasts as long as the levels that went, it may outlive those that are left.
-if last and not free and mode == 'read' and lease >= ttl then
-  local longest = 0
-  local fields = redis.call('HGETALL', KEYS[1])
-  for i = #fields - 1, 1, -2 do
-    local levels = longest < ttl and tonumber(fields[i + 1]) or 0
-    for level = math.min(levels, 1000), 1, -1 do
-      local rest = redis.call('PTTL', level_key(fields[i], level))
-      longest = math.max(longest, rest)
-    end
-  end
-  free = longest == 0
-  if not free and longest < ttl then
-    redis.call('PEXPIRE', KEYS[1], longest)
-  end
+if last and not free and lease >= ttl then
+  free = fit(KEYS[1], KEYS[3]) == 0
 end
 if free then
   redis.call('DEL', KEYS[1])

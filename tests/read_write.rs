@@ -635,6 +635,30 @@ async fn dead_reader_frees_its_share_within_its_lease_though_others_read() {
 }
 
 #[tokio::test]
+async fn owner_that_dies_keeps_the_lock_for_what_it_still_has_and_not_for_what_it_gave_back() {
+    let server = Server::start();
+    let (dies, lives) = (client(&server).await, client(&server).await);
+    for gives_back in [true, false] {
+        let lock = somebody(&dies);
+        let write = lock.clone().lease(secs(2)).write().await.unwrap();
+        let read = lock.lease(secs(60)).read().await.unwrap();
+        let started = Instant::now();
+        if gives_back {
+            read.unlock().await.unwrap();
+        } else {
+            read.extend(millis(500)).await.unwrap();
+            drop(read.detach());
+        }
+        drop(write.detach());
+        let next = soon(somebody(&lives).write()).await.unwrap();
+        let took = started.elapsed();
+        assert!(took > millis(1_500) && took < millis(3_500), "{took:?}");
+        next.unlock().await.unwrap();
+    }
+    eventually_idle(&lives).await;
+}
+
+#[tokio::test]
 async fn both_sides_are_renewed_and_a_lost_one_says_so() {
     let server = Server::start();
     let client = builder(server.url())

@@ -1,10 +1,17 @@
 //! The scripts of the read-write lock one by one, and beside the steps that Redisson takes on the same keys.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use redlatch_testkit::{Connection, Reply, Server, Subscriber};
+use support::source;
 
 const LEASE: i64 = 30_000;
 const MARK: i64 = 1_000;
@@ -137,8 +144,7 @@ impl Scene {
     }
 
     fn send(&mut self, script: &str, keys: &[&str], args: &[impl AsRef<str>]) -> Reply {
-        let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
-        let source = std::fs::read_to_string(path).unwrap();
+        let source = source(script);
         let count = keys.len().to_string();
         let head = ["EVAL", &source, &count];
         let args = args.iter().map(AsRef::as_ref);
@@ -700,6 +706,120 @@ fn hash_lasts_as_long_as_the_longest_level_that_is_left() {
 }
 
 #[test]
+fn hash_of_a_writer_that_gives_back_a_longer_read_lasts_as_long_as_the_writer() {
+    let mut scene = Scene::new();
+    let write = writer("A:1", 1).lease(5_000);
+    let read = reader("A:1", 2).lease(60_000);
+    scene.take(&write);
+    scene.take(&read);
+    scene.is_near("k", 60_000);
+    for _ in 0..2 {
+        scene.release(&read, 0);
+        scene.is_near("k", 5_000);
+        scene.is_near(&write.level(1), 5_000);
+    }
+    let (ttl, _) = scene.is_refused(&reader("A:2", 3));
+    assert!(ttl <= 5_000, "{ttl}");
+
+    // The writer's is the longer one; and one level of it goes, which was taken over from a longer hold.
+    let (one, two) = (writer("job", 4).shared(), writer("job", 5).shared());
+    scene.redis.command(&["FLUSHALL"]);
+    scene.take(&one);
+    let long = two.clone().lease(60_000);
+    assert_eq!(scene.acquire(&long), answer("granted", [2]));
+    assert_eq!(
+        scene.adopt(&one, 2, LEASE, 2, &two.number),
+        answer("adopted", [2])
+    );
+    scene.is_near("k", 60_000);
+    let before = scene.redis.pttl(&one.level(2));
+    assert_eq!(scene.reenter(&one, 2), answer("granted", [2]));
+    assert!(
+        scene.redis.pttl(&one.level(2)) > before - 2_000,
+        "raised only"
+    );
+    assert_eq!(scene.release(&one, 1), answer("kept", [1]));
+    scene.is_near("k", LEASE);
+    scene.is_near(&one.level(1), LEASE);
+}
+
+#[test]
+fn extension_that_shortens_leaves_the_hash_as_long_as_the_longest_level() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let held = hold(side, "job", 1).lease(60_000).shared();
+        let other = hold(side, "job", 2).lease(20_000).shared();
+        scene.take(&held);
+        assert_eq!(scene.acquire(&other), answer("granted", [2]));
+        for _ in 0..2 {
+            assert_eq!(scene.extend(&held, 5_000, "exactly"), "extended");
+            scene.is_near("k", 20_000);
+            scene.is_near(&held.level(1), 5_000);
+            scene.is_near(&other.level(2), 20_000);
+        }
+        assert_eq!(scene.extend(&other, 1_000, "at_least"), "extended");
+        scene.is_near("k", 20_000);
+        assert_eq!(scene.extend(&other, 8_000, "exactly"), "extended");
+        scene.is_near("k", 8_000);
+        if side == Write {
+            let read = reader("job", 3).lease(40_000);
+            scene.take(&read);
+            assert_eq!(scene.extend(&read, 6_000, "exactly"), "extended");
+            scene.is_near("k", 8_000);
+        }
+    }
+    let mut scene = Scene::new();
+    let held = reader("A:1", 1).lease(60_000);
+    scene.take(&held);
+    scene.java_reads("J:1", 9_000);
+    assert_eq!(scene.extend(&held, 4_000, "exactly"), "extended");
+    scene.is_near("k", 9_000);
+}
+
+#[test]
+fn hash_lasts_as_long_as_what_is_left_when_one_side_was_freed_by_force() {
+    let mut scene = Scene::new();
+    let (write, read) = (writer("A:1", 1).lease(60_000), reader("A:1", 2));
+    scene.take(&write);
+    scene.take(&read);
+    assert_eq!(scene.force(Write), "released");
+    scene.is_near("k", LEASE);
+    scene.take(&reader("A:2", 3).lease(60_000));
+    assert_eq!(scene.force(Read), "released");
+    scene.is_clean();
+
+    scene.take(&write);
+    scene.take(&read.clone().lease(90_000));
+    assert_eq!(scene.force(Read), "released");
+    scene.is_near("k", 60_000);
+    scene.take(&read);
+    scene.die(&[read.level(1)]);
+    assert_eq!(scene.force(Write), "released");
+    scene.is_clean();
+}
+
+/// Java's write levels have no key of their own: they last as long as the hash.
+#[test]
+fn hash_in_which_java_writes_is_never_cut_short() {
+    let mut scene = Scene::new();
+    let (read, write) = (reader("J:1", 1), writer("J:1", 2).shared());
+    scene.java_writes("J:1", 60_000);
+    scene.take(&read.clone().lease(10_000));
+    assert_eq!(scene.extend(&read, 1_000, "exactly"), "extended");
+    scene.is_near("k", 60_000);
+    assert_eq!(scene.release(&read, 0), answer("kept", [0]));
+    scene.is_near("k", 60_000);
+    scene.take(&read);
+    assert_eq!(scene.force(Read), "released");
+    scene.is_near("k", 60_000);
+    assert_eq!(scene.acquire(&write), answer("granted", [2]));
+    assert_eq!(scene.extend(&write, 1_000, "exactly"), "extended");
+    scene.is_near("k", 60_000);
+    assert_eq!(scene.release(&write, 0), answer("kept", [1]));
+    scene.is_near("k", 60_000);
+}
+
+#[test]
 fn renewal_sets_the_lease_of_hash_and_levels_and_never_shortens() {
     for side in [Read, Write] {
         let mut scene = Scene::new();
@@ -842,6 +962,38 @@ fn hash_does_not_outlive_the_levels_that_it_was_raised_for_whenever_the_clock_go
             let spare = scene.redis.command(&["EVAL", left, "2", "k", &level]).int();
             assert!(spare >= 0, "{verb}: {spare} ms");
             scene.redis.command(&["DEL", "k", &level]);
+        }
+    }
+}
+
+/// The clock goes on while a script runs: a hash that is cut down is not left outliving what it was cut down to.
+#[test]
+fn hash_that_is_cut_down_does_not_outlive_its_longest_level_whenever_the_clock_goes_on() {
+    type Verb = fn(&mut Scene, &Hold);
+    let verbs: [(&str, Verb); 3] = [
+        ("rw_release", |scene, inner| {
+            assert_eq!(scene.release(inner, 0), answer("kept", [0]));
+        }),
+        ("rw_extend", |scene, inner| {
+            assert_eq!(scene.extend(inner, 9_000, "exactly"), "extended");
+        }),
+        ("rw_force_release", |scene, _| {
+            assert_eq!(scene.force(Read), "released");
+        }),
+    ];
+    for (verb, run) in verbs {
+        let mut scene = Scene::new();
+        let (write, inner) = (writer("A:1", 1), reader("A:1", 2).lease(60_000));
+        for _ in 0..4_000 {
+            scene.take(&write);
+            scene.take(&inner);
+            run(&mut scene, &inner);
+            // In this order nothing that is sound looks too long.
+            let left = "return redis.call('PTTL', KEYS[2]) - redis.call('PTTL', KEYS[1])";
+            let level = write.level(1);
+            let spare = scene.redis.command(&["EVAL", left, "2", "k", &level]).int();
+            assert!((0..5).contains(&spare), "{verb}: {spare} ms");
+            scene.redis.command(&["FLUSHALL"]);
         }
     }
 }

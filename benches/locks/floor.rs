@@ -45,7 +45,10 @@ const FAIR_ACQUIRE: &str = include_str!("../../lua/fair_acquire.lua");
 const FAIR_RELEASE: &str = include_str!("../../lua/fair_release.lua");
 const READ: &str = include_str!("../../lua/read_acquire.lua");
 const WRITE: &str = include_str!("../../lua/write_acquire.lua");
-const RW_RELEASE: &str = include_str!("../../lua/rw_release.lua");
+const RW_RELEASE: &str = concat!(
+    include_str!("../../lua/rw_fit.lua"),
+    include_str!("../../lua/rw_release.lua")
+);
 
 /// A connection with nothing around it, with the options of the product's.
 pub(crate) struct Floor {

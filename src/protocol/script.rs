@@ -10,7 +10,7 @@ use crate::options::ReleaseBy;
 pub(crate) struct Script {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
-    /// Its file, behind that of a guard if it has one.
+    /// Its file, behind those that stand ahead of it.
     #[cfg(test)]
     parts: &'static [&'static str],
     arity: Arity,
@@ -95,12 +95,12 @@ scripts! {
     READ_ACQUIRE = "read_acquire" Arity::PerEntry { keys: 4, args: 1, each: 6 };
     WRITE_ACQUIRE = "write_acquire" Arity::Fixed { keys: 4, args: 8 };
     RW_REENTER = "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
-    RW_RELEASE = "rw_release" Arity::PerEntry { keys: 4, args: 2, each: 3 };
+    RW_RELEASE = "rw_fit", "rw_release" Arity::PerEntry { keys: 4, args: 2, each: 3 };
     RW_ADOPT = "rw_adopt" Arity::Fixed { keys: 2, args: 6 };
-    RW_EXTEND = "rw_extend" Arity::Fixed { keys: 2, args: 4 };
+    RW_EXTEND = "rw_fit", "rw_extend" Arity::Fixed { keys: 2, args: 4 };
     RW_RENEW = "rw_renew" Arity::PerKey { args: 4 };
     RW_CHECK = "rw_check" Arity::PerKey { args: 3 };
-    RW_FORCE_RELEASE = "rw_force_release" Arity::Fixed { keys: 3, args: 3 };
+    RW_FORCE_RELEASE = "rw_fit", "rw_force_release" Arity::Fixed { keys: 3, args: 3 };
     RW_INSPECT = "rw_inspect" Arity::Fixed { keys: 2, args: 1 };
     COUNTER_READ = "counter_read" Arity::Fixed { keys: 1, args: 0 };
     COUNTER_SET = "counter_set" Arity::Fixed { keys: 3, args: 4 };

@@ -29,10 +29,17 @@ pub async fn client(server: &Server) -> Client {
         .expect("the server is up")
 }
 
-/// A script of `lua/`.
+/// A script of `lua/`, behind the one that stands ahead of it, if any does.
 pub fn source(script: &str) -> String {
-    let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
-    std::fs::read_to_string(path).expect("a script of lua/")
+    let ahead = match script {
+        "rw_release" | "rw_extend" | "rw_force_release" => Some("rw_fit"),
+        _ => None,
+    };
+    let file = |script| {
+        let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).expect("a script of lua/")
+    };
+    ahead.into_iter().chain([script]).map(file).collect()
 }
 
 /// The SHA-1 that a script of `lua/` is sent by: what to look for in a request.
