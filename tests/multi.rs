@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use redlatch::{Client, ErrorKind, Member, MultiLock, Owner, ReentrantLock};
+use redlatch::{Client, ErrorKind, LockGuard, Member, MultiLock, Owner, ReentrantLock};
 use redlatch_testkit::{Cluster, Server};
 use stats::scripts_run;
 use support::probe::{eventually_heard, kind, millis, nothing_left, secs, soon};
@@ -184,6 +184,146 @@ async fn busy_member_leaves_the_others_free() {
         eventually_free(&server).await;
     }
     nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test]
+async fn equal_keys_in_two_databases_of_one_server_are_two_locks() {
+    let server = Server::start();
+    let mut clients = Vec::new();
+    for database in [0, 1] {
+        let url = format!("{}/{database}", server.url());
+        clients.push(Client::connect(url).await.unwrap());
+    }
+    let set = || MultiLock::new(clients.iter().map(|client| client.lock("k")));
+    let set = || set().owned_by(&Owner::unique());
+    let guard = soon(set().lock()).await.unwrap();
+    guard.verify().await.unwrap();
+    assert!(set().try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    for client in &clients {
+        let busy = soon(client.lock("k").lock()).await.unwrap();
+        assert!(set().try_lock().await.unwrap().is_none());
+        let lock = set();
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        eventually_heard(&server, "k", 1).await;
+        busy.unlock().await.unwrap();
+        let guard = soon(waiting).await.unwrap().unwrap();
+        guard.unlock().await.unwrap();
+        eventually_idle(client).await;
+        eventually("no channel is left", async || {
+            server.connection().channels().is_empty()
+        })
+        .await;
+    }
+    // One of them is still one lock.
+    let url = format!("{}/1", server.url());
+    let again = Client::connect(url).await.unwrap();
+    let twice = MultiLock::new([clients[1].lock("k"), again.lock("k")]);
+    assert_eq!(kind(twice.lock().await), ErrorKind::InvalidInput);
+}
+
+/// Takes a lock that is free soon.
+async fn get(client: &Client, name: &str) -> LockGuard {
+    let guard = soon(client.lock(name).owned_by(&Owner::unique()).lock()).await;
+    guard.unwrap()
+}
+
+#[tokio::test]
+async fn what_a_set_holds_is_given_back_while_one_of_its_locks_is_long_in_coming() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    for (busy, before) in [("c", ["a", "b"]), ("b", ["a", "a"])] {
+        let held = get(&other, busy).await;
+        let set = set(&client, ["a", "b", "c"]);
+        let waiting = tokio::spawn(async move { set.lock().await });
+        eventually_heard(&server, busy, 1).await;
+        let guard = get(&other, before[0]).await;
+        assert_eq!(self::held(&server), [before[0], busy]);
+        // What it waited for it has at once, and gives it back, since another is busy by now.
+        held.unlock().await.unwrap();
+        eventually_heard(&server, before[0], 1).await;
+        eventually("it holds nothing", async || {
+            self::held(&server) == [before[0]]
+        })
+        .await;
+        assert!(!waiting.is_finished());
+        guard.unlock().await.unwrap();
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert_eq!(self::held(&server), ["a", "b", "c"]);
+        guard.unlock().await.unwrap();
+        eventually_free(&server).await;
+    }
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test]
+async fn set_that_had_to_give_back_holds_on_twice_as_long_the_next_time() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let first = millis(150);
+    let set = set(&client, ["a", "b"]).hold_and_wait(first);
+    let mut b = get(&other, "b").await;
+    let waiting = tokio::spawn(async move { set.lock().await });
+    for stands in [first, first * 2, first * 4] {
+        eventually("it holds the first", async || held(&server) == ["a", "b"]).await;
+        let since = Instant::now();
+        let a = get(&other, "a").await;
+        let stood = since.elapsed();
+        // It may have had it for a while when that was seen.
+        assert!(stood > stands.mul_f64(0.8), "{stood:?} of {stands:?}");
+        b.unlock().await.unwrap();
+        eventually("it has tried in vain", async || held(&server) == ["a"]).await;
+        b = get(&other, "b").await;
+        a.unlock().await.unwrap();
+    }
+    b.unlock().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sets_that_give_back_what_they_hold_all_get_in() {
+    const ROUNDS: usize = 20;
+    let server = Server::start();
+    let clients = [client(&server).await, client(&server).await];
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for names in [["a", "b", "c"], ["c", "b", "a"]] {
+        for client in &clients {
+            let (set, inside) = (set(client, names), inside.clone());
+            let set = set.hold_and_wait(millis(2));
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let guard = set.lock().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    tokio::time::sleep(millis(5)).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.unlock().await.unwrap();
+                }
+            }));
+        }
+    }
+    // And others that hold one for longer than a set waits with something in hand.
+    for (client, name) in [(&clients[0], "a"), (&clients[1], "c")] {
+        let lock = client.lock(name).owned_by(&Owner::unique());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = lock.lock().await.unwrap();
+                tokio::time::sleep(millis(5)).await;
+                guard.unlock().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(secs(30), task).await.unwrap().unwrap();
+    }
+    nothing_left(&server, [&clients[0], &clients[1]]).await;
 }
 
 #[tokio::test]

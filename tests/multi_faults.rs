@@ -9,7 +9,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redlatch::{Client, ErrorKind, LockGuard, Member, MultiGuard, MultiLock, Owner};
 use redlatch_testkit::{Proxy, Server};
@@ -227,6 +227,26 @@ async fn lost_member_is_a_lost_set() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn member_that_is_lost_while_the_set_waits_for_others_is_told_in_the_end() {
+    let server = Server::start();
+    let hasty = builder(server.url()).watchdog_lease(millis(600));
+    let (client, other) = (hasty.build().await.unwrap(), client(&server).await);
+    let busy = other.lock("b").lock().await.unwrap();
+    let set = pair(&client).hold_and_wait(Duration::MAX);
+    let waiting = tokio::spawn(async move { set.lock().await });
+    eventually_heard(&server, "b", 1).await;
+    server.connection().command(&["DEL", "a"]);
+    eventually("the loss is seen", async || {
+        format!("{client:?}").contains("holds: 0")
+    })
+    .await;
+    busy.unlock().await.unwrap();
+    let lost = soon(waiting).await.unwrap();
+    assert_eq!(kind(lost), ErrorKind::LeaseLost);
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fixed_lease_lasts_while_the_set_waits_for_others() {
     let server = Server::start();
     let (client, other) = (client(&server).await, client(&server).await);
@@ -237,6 +257,7 @@ async fn fixed_lease_lasts_while_the_set_waits_for_others() {
         client.lock("b").into(),
     ];
     let set = MultiLock::new(fixed).owned_by(&Owner::unique());
+    let set = set.hold_and_wait(Duration::MAX);
     let waiting = tokio::spawn(async move { set.lock().await });
     eventually_heard(&server, "b", 1).await;
     let end = Instant::now() + lease * 4;

@@ -1,10 +1,11 @@
 //! A set of locks that is taken whole or not at all.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::batch::{self, Batched};
@@ -24,50 +25,33 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Every set asks for its locks in the order of their keys and waits only for a key behind all that it holds, so that
 /// sets which want the same locks never wait for each other in a circle. Equal keys on several servers have no order;
 /// of these a set waits for one only while it holds none of the others.
+///
+/// What waits for longer than `hold_and_wait` gives back what it holds, so that nobody waits for locks under which
+/// nothing is done. With the lock that it waited for it takes those before it only if they are free.
 pub(crate) async fn acquire(
     orders: Vec<Order>,
     limit: Limit,
+    hold_and_wait: Duration,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
     let mut ranked: Vec<_> = orders.into_iter().enumerate().collect();
     ranked.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&ranked, limit).await?;
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let ranks: Vec<_> = ranks.collect();
-    let mut rest = &ranks[..];
-    // Which of the rest is to be asked for by itself.
-    let mut apart = None;
-    let mut held: Vec<(usize, LockGuard)> = Vec::with_capacity(ranked.len());
-    let mut requests = 0;
-    while let Some(rank) = rest.first() {
-        let run = run(rest).min(apart.unwrap_or(usize::MAX));
-        if run > 1 {
-            let (places, orders): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
-            match keeping(&held, batch::acquire(&orders, limit)).await? {
-                Batched::Granted(guards) => {
-                    requests += 1;
-                    held.extend(places.into_iter().zip(guards));
-                    rest = &rest[run..];
-                    apart = apart.and_then(|at: usize| at.checked_sub(run));
-                    continue;
-                }
-                Batched::Busy(_) if limit == Limit::Once => return Ok(None),
-                Batched::Busy(at) | Batched::Apart(at) => apart = Some(at),
-            }
-            if apart > Some(1) {
-                continue;
-            }
-        }
-        rest = &rest[1..];
-        apart = apart.and_then(|at| at.checked_sub(1));
-        let (places, orders): (Vec<_>, Vec<_>) =
-            rank.iter().map(|(at, order)| (*at, order)).unzip();
-        let taken = keeping(&held, equals(&orders, limit)).await?;
-        let Some(guards) = taken else {
+    let mut gathering = Gathering::new(&ranks, hold_and_wait);
+    while gathering.next < ranks.len() {
+        let (next, all) = (gathering.next, ranks.len());
+        let Some(taken) = gathering.take(next, all, limit).await? else {
             return Ok(None);
         };
-        requests += rank.len();
-        held.extend(places.into_iter().zip(guards));
+        gathering.next += taken;
+        if !gathering.take_before().await? {
+            gathering.begin_with(gathering.busy);
+        }
     }
+    let Gathering {
+        mut held, requests, ..
+    } = gathering;
     // What one request has brought is as good as it was a moment ago.
     if requests > 1 {
         ensure_valid(&held).await?;
@@ -76,8 +60,126 @@ pub(crate) async fn acquire(
     Ok(Some(held.into_iter().map(|(_, guard)| guard).collect()))
 }
 
+/// The locks of one key, with their places in the set.
+type Rank<'a> = &'a [(usize, Order)];
+
+/// A set that is not whole so far.
+///
+/// # Invariants
+///
+/// 1. It holds the ranks from `first` to `next`, or nothing, and then these are one.
+/// 2. It waits for `next` only, which is behind all that it holds.
+struct Gathering<'a> {
+    ranks: &'a [Rank<'a>],
+    first: usize,
+    next: usize,
+    held: Vec<(usize, LockGuard)>,
+    /// The last that was found busy, which is asked for by itself.
+    busy: usize,
+    requests: usize,
+    /// For how long it holds what it has while it waits. Twice as long each time, so that a set gets in also where
+    /// several of its locks are always busy.
+    hold_and_wait: Duration,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(ranks: &'a [Rank<'a>], hold_and_wait: Duration) -> Self {
+        Self {
+            ranks,
+            first: 0,
+            next: 0,
+            held: Vec::new(),
+            busy: usize::MAX,
+            requests: 0,
+            hold_and_wait,
+        }
+    }
+
+    /// Takes the rank `at`, and those up to `end` that one request can ask for. How many it took; none if one of them,
+    /// `busy`, was busy until the limit.
+    async fn take(&mut self, at: usize, end: usize, limit: Limit) -> Result<Option<usize>, Error> {
+        loop {
+            let rest = &self.ranks[at..end];
+            let run = run(rest).min(self.busy.checked_sub(at).unwrap_or(usize::MAX));
+            if run < 2 {
+                return Ok(self.take_one(at, limit).await?.then_some(1));
+            }
+            let (places, orders): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
+            match keeping(&self.held, batch::acquire(&orders, limit)).await? {
+                Batched::Granted(guards) => {
+                    self.requests += 1;
+                    self.held.extend(places.into_iter().zip(guards));
+                    return Ok(Some(run));
+                }
+                Batched::Busy(busy) => {
+                    self.busy = at + busy;
+                    if limit == Limit::Once {
+                        return Ok(None);
+                    }
+                }
+                Batched::Apart(busy) => self.busy = at + busy,
+            }
+        }
+    }
+
+    /// Takes the rank `at`; false if it was busy until the limit. If it has to wait for long, it holds nothing else
+    /// then.
+    async fn take_one(&mut self, at: usize, limit: Limit) -> Result<bool, Error> {
+        let rank = self.ranks[at].iter().map(|(at, order)| (*at, order));
+        let (places, orders): (Vec<_>, Vec<_>) = rank.unzip();
+        let hold_and_wait = match limit == Limit::Once || self.held.is_empty() {
+            true => Duration::MAX,
+            false => self.hold_and_wait,
+        };
+        let mut taking = pin!(equals(&orders, limit));
+        let taken = match timeout(hold_and_wait, keeping(&self.held, &mut taking)).await {
+            Ok(taken) => taken?,
+            Err(_) => {
+                debug!(locks = self.held.len(), waited = ?hold_and_wait, "given back until another is free");
+                self.begin_with(at);
+                self.hold_and_wait = hold_and_wait.saturating_mul(2);
+                // It keeps its place in line.
+                taking.await?
+            }
+        };
+        let Some(guards) = taken else {
+            self.busy = at;
+            return Ok(false);
+        };
+        self.requests += orders.len();
+        self.held.extend(places.into_iter().zip(guards));
+        Ok(true)
+    }
+
+    /// Takes what is missing before the first that is held, without waiting; false if one of them, `busy`, could not be
+    /// had.
+    async fn take_before(&mut self) -> Result<bool, Error> {
+        let mut at = 0;
+        while at < self.first {
+            match self.take(at, self.first, Limit::Once).await {
+                Ok(Some(taken)) => at += taken,
+                Ok(None) => return Ok(false),
+                // Asked for by itself, it is asked for again until the limit.
+                Err(error) if error.is_passing() => {
+                    self.busy = at;
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.first = 0;
+        Ok(true)
+    }
+
+    /// Gives all back, to begin with the rank `at`.
+    fn begin_with(&mut self, at: usize) {
+        self.held.clear();
+        (self.first, self.next) = (at, at);
+    }
+}
+
 /// How many locks can be asked for by one request, from the first on.
-fn run(ranks: &[&[(usize, Order)]]) -> usize {
+fn run(ranks: &[Rank<'_>]) -> usize {
     let first = singles(ranks).next();
     let together = singles(ranks)
         .take(batch::MOST)
@@ -86,14 +188,15 @@ fn run(ranks: &[&[(usize, Order)]]) -> usize {
 }
 
 /// The locks up to the first of several with one key.
-fn singles<'a>(ranks: &'a [&'a [(usize, Order)]]) -> impl Iterator<Item = (usize, &'a Order)> {
+fn singles<'a>(ranks: &'a [Rank<'a>]) -> impl Iterator<Item = (usize, &'a Order)> {
     ranks.iter().map_while(|rank| match rank {
         [(at, order)] => Some((*at, order)),
         _ => None,
     })
 }
 
-/// Refuses a lock that is in the set twice. Two clients may have one key each, if that is on two servers.
+/// Refuses a lock that is in the set twice. Two clients may have one key each, if that is on two servers or in two
+/// databases of one.
 async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), Error> {
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let several: Vec<_> = ranks.filter(|rank| rank.len() > 1).collect();
@@ -109,14 +212,15 @@ async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), 
         }
     }
     for rank in several {
-        let mut servers: Vec<Arc<str>> = Vec::new();
+        let mut places: Vec<(Arc<str>, u8)> = Vec::new();
         let asked = rank.iter().map(|(_, order)| server(order, limit));
         for ((_, order), server) in rank.iter().zip(join_all(asked).await) {
             let server = server.map_err(|error| order.blame(error))?;
-            if servers.contains(&server) {
+            let place = (server, order.anchor.backend.database());
+            if places.contains(&place) {
                 return Err(twice(order));
             }
-            servers.push(server);
+            places.push(place);
         }
     }
     Ok(())
@@ -137,7 +241,7 @@ async fn server(order: &Order, limit: Limit) -> Result<Arc<str>, Error> {
 fn twice(order: &Order) -> Error {
     let name = order.name.key();
     Error::invalid(format!(
-        "{name:?} is in the set twice, on one server; name each lock once"
+        "{name:?} is in the set twice, in one database of one server; name each lock once"
     ))
 }
 

@@ -33,16 +33,19 @@ use crate::owner::Owner;
 /// # Order
 ///
 /// Every set asks for its members in the order of their keys, prefix included, whatever order they were given in; so
-/// two sets with the same names in opposite orders do not deadlock. While it waits for one, it holds those before it.
-/// A task that nests locks by hand, in another order, can still deadlock with a set, as with any lock.
+/// two sets with the same names in opposite orders do not deadlock. While it waits for one, it holds those before it,
+/// for one second at most: then it gives them back, keeps its place in line, and begins with the one that was so long
+/// in coming. Those before that one it then takes only if they are free; else it gives all back and begins with one
+/// that was busy. See [`hold_and_wait`](Self::hold_and_wait). A task that nests locks by hand, in another order, can
+/// still deadlock with a set, as with any lock.
 ///
 /// Redisson's multi locks ask in the order given, and give all back when that takes too long, 1.5 seconds a lock.
 /// Beside a set of these with the opposite order somebody has to give way, and it is they, after that time.
 ///
-/// One name on several servers has no order. Of these the set holds none while it waits for another: if one is busy,
-/// all are given back and tried again after a short random pause. One lock on one server named twice is
-/// [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients; whether they have one server is asked of
-/// the server once a connection, by `INFO`.
+/// One name on several servers, or in several databases of one, has no order. Of these the set holds none while it
+/// waits for another: if one is busy, all are given back and tried again after a short random pause. One lock named
+/// twice is [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients of one database; whether they
+/// have one server is asked of the server once a connection, by `INFO`.
 ///
 /// # Lease and owner
 ///
@@ -75,20 +78,43 @@ use crate::owner::Owner;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 #[derive(Clone, Debug)]
-pub struct MultiLock(Members);
+pub struct MultiLock {
+    members: Members,
+    hold_and_wait: Duration,
+}
+
+/// A set that waits holds others up. Sections are mostly shorter than this, so that a set mostly keeps what it has.
+const HOLD_AND_WAIT: Duration = Duration::from_secs(1);
 
 impl MultiLock {
     /// The set of these locks. No I/O; what cannot work is [`InvalidInput`](crate::ErrorKind::InvalidInput) to every
     /// verb.
     #[must_use]
     pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
-        Self(Members::new(locks))
+        Self {
+            members: Members::new(locks),
+            hold_and_wait: HOLD_AND_WAIT,
+        }
     }
 
     /// Acts for this owner instead of the current task.
     #[must_use = "this makes a new handle and leaves the old one as it is"]
-    pub fn owned_by(self, owner: &Owner) -> Self {
-        Self(self.0.owned_by(owner))
+    pub fn owned_by(mut self, owner: &Owner) -> Self {
+        self.members = self.members.owned_by(owner);
+        self
+    }
+
+    /// Holds some of the locks for at most so long while it waits for another, and then gives them back until it has
+    /// that one; one second if nothing is said.
+    ///
+    /// Each time that a call had to give back it holds what it has twice as long the next time. So it gets in at last
+    /// also where several of its locks are nearly always held, by sections longer than this. With
+    /// [`Duration::MAX`] it never gives back, and is the sooner whole for it; with [`Duration::ZERO`] it holds nothing
+    /// while it waits, and may wait for as long as no moment comes at which all are free.
+    #[must_use = "this makes a new handle and leaves the old one as it is"]
+    pub fn hold_and_wait(mut self, at_most: Duration) -> Self {
+        self.hold_and_wait = at_most;
+        self
     }
 
     /// Takes all locks, for as long as it takes.
@@ -105,7 +131,9 @@ impl MultiLock {
     /// If the future is dropped, what it has taken is released in the background, as
     /// [`ReentrantLock::lock`](crate::ReentrantLock::lock) tells.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        self.0.handles().try_for_each(Handle::ensure_endless)?;
+        self.members
+            .handles()
+            .try_for_each(Handle::ensure_endless)?;
         let taken = self.acquire(|| Limit::Never).await?;
         taken.ok_or_else(Error::endless)
     }
@@ -147,12 +175,12 @@ impl MultiLock {
         limit: impl FnOnce() -> Limit + Send,
     ) -> Result<Option<MultiGuard>, Error> {
         // Before the first await: the owner is who polls first.
-        let (owner, orders) = self.0.orders()?;
+        let (owner, orders) = self.members.orders()?;
         let acquire = async {
-            let guards = group::acquire(orders, limit()).await?;
+            let guards = group::acquire(orders, limit(), self.hold_and_wait).await?;
             Ok(guards.map(|guards| MultiGuard { guards, owner }))
         };
-        self.0.anchor()?.within(Box::pin(acquire)).await
+        self.members.anchor()?.within(Box::pin(acquire)).await
     }
 }
 

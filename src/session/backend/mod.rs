@@ -54,6 +54,7 @@ const MOVING_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Backend {
     servers: Servers,
     channels: Channels,
+    database: u8,
     timeout: Duration,
 }
 
@@ -125,6 +126,8 @@ impl Backend {
         let (doubted, doubts) = mpsc::unbounded_channel();
         let servers = config.server.hosts();
         let clustered = config.server.is_clustered();
+        // A cluster has one.
+        let database = config.database.filter(|_| !clustered).unwrap_or(0);
         let maker = Maker::new(config, command_timeout, closing, doubted);
         let (servers, channels) = if clustered {
             let (cluster, node) = Cluster::connect(maker, servers).await?;
@@ -140,6 +143,7 @@ impl Backend {
         let backend = Self {
             servers,
             channels,
+            database,
             timeout: command_timeout,
         };
         Ok((backend, Doubts(doubts)))
@@ -257,6 +261,11 @@ impl Backend {
             Servers::One(_) => 0,
             Servers::Cluster(_) => slot(key),
         }
+    }
+
+    /// Which of its server's databases the keys lie in.
+    pub(crate) fn database(&self) -> u8 {
+        self.database
     }
 
     /// Whether keys of different slots lie on different servers.
