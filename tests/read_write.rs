@@ -866,6 +866,18 @@ async fn readers_wait_beside_each_other_and_not_in_line() {
     nothing_left(&server, [&client]).await;
 }
 
+#[tokio::test]
+async fn reader_that_nobody_polls_leaves_the_others_time_for_a_request_of_their_own() {
+    let scene = Scene::open(|builder| builder.command_timeout(secs(1))).await;
+    let lock = somebody(&scene.client);
+    scene.proxy.delay(millis(30));
+    let mut first = begin(lock.read());
+    passes(reading(&scene.client)).await;
+    let first = soon(&mut first).await.unwrap();
+    first.unlock().await.unwrap();
+    nothing_left(&scene.server, [&scene.client]).await;
+}
+
 /// Scripts that the server has run, those sent by their hash.
 fn scripts(probe: &mut Connection) -> u64 {
     let text = probe.command(&["INFO", "commandstats"]).text();

@@ -201,7 +201,8 @@ impl<T: Entry> Convoy<T, Answer> {
     ) -> Result<Answer, Error> {
         let end = Moment::now().plus(budget);
         let left = || Moment::now().until(end).max(SHORTEST_TIMEOUT);
-        let joined = timeout(budget, self.join(call.clone())).await;
+        // Whoever sends may be polled by nobody: half of the time is kept for a request of this call's own.
+        let joined = timeout(budget / 2, self.join(call.clone())).await;
         match joined.unwrap_or(Joined::Left) {
             Joined::Answered(answer) => Ok(answer),
             Joined::Leads(mut lead) => {
