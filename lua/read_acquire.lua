@@ -10,7 +10,8 @@
 -- ARGV[3 of 6] share to reach, in levels
 -- ARGV[4 of 6] lease, in milliseconds
 -- ARGV[5 of 6] when this call came, as a busy answer told it; at first, how long it has waited, negative, in microseconds
--- ARGV[6 of 6] how long its mark lasts if it waits, in milliseconds; 0 for a call that does not wait
+-- ARGV[6 of 6] how long its mark lasts if it waits, and how long it waits for a writer's mark beside readers who heed
+--   none, Java's, in milliseconds; 0 for a call that does not wait
 -- Returns for each owner granted, levels of the owner: the share is reached; the lease is no shorter than before
 -- Returns for each owner busy, TTL in ms or -1 for none, when this call came, 1 or 0 for a mark of its own: a writer is
 --   in the way
@@ -43,15 +44,16 @@ elseif mode == 'read' then
 end
 
 local now
-local function arrival(came)
-  if came > 0 then
-    return came
-  end
+local function clock()
   if not now then
     local time = redis.call('TIME')
     now = time[1] * 1000000 + time[2]
   end
-  return now + came
+  return now
+end
+
+local function arrival(came)
+  return came > 0 and came or clock() + came
 end
 
 local ttls = {}
@@ -63,6 +65,38 @@ end
 -- To join a number to a string is slow: it is printed as a fraction.
 local function level_key(field, level)
   return KEYS[2] .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
+end
+
+-- Whether one that reads is none of ours: the key of its level holds no hold number. Of one that died there is no key.
+local function has_heedless()
+  local fields = redis.call('HGETALL', KEYS[1])
+  for i = 1, #fields, 2 do
+    for level = 1, math.min(tonumber(fields[i + 1]) or 0, 1000) do
+      local number = redis.call('GET', level_key(fields[i], level))
+      if number and not string.find(number, '^h%x+$') then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- For how many milliseconds a reader heeds the mark of a writer; none if it need not. Beside others who heed no mark,
+-- and so keep the writer out for as long as they come, it would wait for as long.
+local heedless
+local function heeds(came, lasts)
+  local age = (clock() - arrival(came)) / 1000
+  if lasts == 0 then
+    return ttl(KEYS[3])
+  end
+  -- A clock that was set back makes nobody wait longer.
+  if age >= 0 and age < lasts then
+    return math.min(ttl(KEYS[3]), math.ceil(lasts - age))
+  end
+  if heedless == nil then
+    heedless = has_heedless()
+  end
+  return not heedless and ttl(KEYS[3]) or nil
 end
 
 local since
@@ -91,17 +125,17 @@ for i = 1, count do
     came = tonumber(came)
     local total = totals[field] or before
     local after = math.max(total - #recorded + tonumber(share), total)
-    local obstacle
+    local busy
     -- Whoever reads already, or writes, waits for nobody.
     if total == 0 and not writes[field] then
       if mode == 'write' then
-        obstacle = KEYS[1]
+        busy = ttl(KEYS[1])
       elseif since and (prefer == 'writers' or since <= arrival(came)) then
-        obstacle = KEYS[3]
+        busy = heeds(came, tonumber(lasts))
       end
     end
-    if obstacle then
-      answers[i] = {'busy', ttl(obstacle), arrival(came), 0}
+    if busy then
+      answers[i] = {'busy', busy, arrival(came), 0}
       if prefer == 'arrival' and lasts ~= '0' then
         waiting[#waiting + 1] = {at = i, came = arrival(came), number = number, lasts = lasts}
       end

@@ -61,6 +61,9 @@ impl Term {
 
 /// Who goes first when readers and writers wait for one [`ReadWriteLock`](crate::ReadWriteLock). Set by
 /// [`ClientBuilder::prefer`](crate::ClientBuilder::prefer).
+///
+/// Redisson's readers know of none of this. Where one of them holds the lock, a reader here waits behind a writer that
+/// waits for a second at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefer {
     /// Whoever came first: a reader that comes while a writer waits waits for that writer, a writer that comes while

@@ -4,7 +4,10 @@
     clippy::expect_used,
     reason = "a test fails by panicking"
 )]
+#![allow(unreachable_pub, reason = "shared with other test files")]
 
+#[path = "support/family.rs"]
+mod family;
 #[path = "support/java/mod.rs"]
 mod java;
 mod support;
@@ -12,7 +15,8 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use java::{Churned, Jvm, tell};
+use family::{Guard as _, Lock};
+use java::{Churned, JavaLock, Jvm, tell};
 use redlatch::{Client, Error, ErrorKind, LockGuard, MultiLock, Owner, PermitId, ReentrantLock};
 use redlatch_testkit::Server;
 use support::probe::{
@@ -529,9 +533,94 @@ async fn java_reader_that_renews_and_dies_leaves_a_long_lease_of_ours_standing()
     both.nothing_left().await;
 }
 
-async fn churn_java(jvm: &Jvm, lasts: Duration) -> Churned {
+/// Java's readers heed nobody who waits, and keep a writer out for as long as they come.
+#[tokio::test]
+async fn reader_waits_a_second_at_most_behind_a_writer_whom_javas_readers_pass() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let somebody = |client: &Client| client.read_write_lock("k").owned_by(&Owner::unique());
+    let other = client(&both.server).await;
+    let threads = [1, 2].map(|thread| both.jvm.read_lock("k", thread));
+    assert!(threads[0].lock().await);
+    let (stop, mut stopped) = tokio::sync::oneshot::channel();
+    // One or the other has the lock at any time.
+    let stream = tokio::spawn(async move {
+        let mut turns = 0;
+        while stopped.try_recv().is_err() {
+            let [reads, next] = [0, 1].map(|n| &threads[(turns + n) % 2]);
+            assert!(next.lock().await && reads.unlock().await);
+            turns += 1;
+        }
+        assert!(threads[turns % 2].unlock().await);
+        turns
+    });
+    let writer = somebody(&other);
+    let writer = tokio::spawn(async move { writer.write().await });
+    let mut probe = both.server.connection();
+    eventually("the writer waits", async || {
+        probe.exists("redlatch_rwlock_writer:{k}")
+    })
+    .await;
+    let mut waits = Vec::new();
+    // Beside the writer's process, and in it.
+    for client in [&both.client, &other, &both.client, &other] {
+        let asked = Instant::now();
+        let guard = somebody(client).try_read_for(secs(4)).await.unwrap();
+        waits.push(asked.elapsed());
+        guard.expect("in its turn").unlock().await.unwrap();
+    }
+    assert!(!writer.is_finished(), "Java has read all the time");
+    stop.send(()).unwrap();
+    let turns = stream.await.unwrap();
+    tell(&format!(
+        "readers behind a writer waited {waits:.0?} beside {turns} turns of Java's"
+    ));
+    for waited in waits {
+        // It heeds the writer for so long, and a loaded machine takes its time.
+        assert!((millis(900)..millis(2_000)).contains(&waited), "{waited:?}");
+    }
+    soon(writer).await.unwrap().unwrap().unlock().await.unwrap();
+    both.nothing_left().await;
+}
+
+/// What each side gets of a lock that both want to write all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writers_of_both_sides_share_a_counter() {
+    const LASTS: Duration = Duration::from_secs(4);
+    let _machine = MACHINE.write().await;
+    let server = Server::start();
+    let Some(jvm) = Jvm::start(&server, secs(30)).await else {
+        return;
+    };
+    let mut probe = server.connection();
+    probe.command(&["SET", "counter", "0"]);
+    let client = client(&server).await;
+    let lock = client.read_write_lock("k").writer();
+    let (ours, java) = tokio::join!(
+        churn_rust(&lock, &server, LASTS),
+        churn_java(|thread| jvm.write_lock("k", thread), LASTS)
+    );
+    tell(&format!(
+        "{RUST_TASKS} tasks write: {} grants, longest wait {:.0?}; {JAVA_THREADS} Java threads write: {} grants, longest \
+         wait {:.0?}",
+        ours.grants, ours.longest_wait, java.grants, java.longest_wait
+    ));
+    let counted = probe.command(&["GET", "counter"]).text();
+    assert_eq!(
+        counted,
+        (ours.grants + java.grants).to_string(),
+        "no update is lost"
+    );
+    assert!(ours.grants > 0 && java.grants > 0);
+    eventually_idle(&client).await;
+    probe.command(&["DEL", "counter"]);
+    nothing_left(&server, []).await;
+}
+
+async fn churn_java(lock: impl Fn(u32) -> JavaLock, lasts: Duration) -> Churned {
     let threads: Vec<_> = (1..=JAVA_THREADS)
-        .map(|thread| jvm.lock("k", thread).churn("counter", lasts))
+        .map(|thread| lock(thread).churn("counter", lasts))
         .collect();
     let mut all = Churned::default();
     for thread in threads {
@@ -541,10 +630,10 @@ async fn churn_java(jvm: &Jvm, lasts: Duration) -> Churned {
 }
 
 /// Our tasks do.
-async fn churn_rust(lock: &ReentrantLock, server: &Server, lasts: Duration) -> Churned {
+async fn churn_rust<L: Lock>(lock: &L, server: &Server, lasts: Duration) -> Churned {
     let tasks: Vec<_> = (0..RUST_TASKS)
         .map(|_| {
-            let (lock, mut connection) = (stranger(lock), server.connection());
+            let (lock, mut connection) = (lock.stranger(), server.connection());
             tokio::spawn(async move {
                 let end = Instant::now() + lasts;
                 let mut churned = Churned::default();
@@ -594,12 +683,13 @@ async fn threads_and_tasks_share_a_counter_and_their_turns() {
     };
     let mut probe = server.connection();
     probe.command(&["SET", "counter", "0"]);
-    let alone = churn_java(&jvm, LASTS / 2).await;
+    let javas = |thread| jvm.lock("k", thread);
+    let alone = churn_java(javas, LASTS / 2).await;
     let mut count = alone.grants;
 
     let client = client(&server).await;
     let lock = client.lock("k");
-    let (ours, java) = tokio::join!(churn_rust(&lock, &server, LASTS), churn_java(&jvm, LASTS));
+    let (ours, java) = tokio::join!(churn_rust(&lock, &server, LASTS), churn_java(javas, LASTS));
     let all = ours.grants + java.grants;
     tell(&format!(
         "{RUST_TASKS} tasks {} grants, longest wait {:.0?}; {JAVA_THREADS} Java threads {} grants ({} %), longest wait \

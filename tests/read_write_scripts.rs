@@ -1113,6 +1113,39 @@ fn reader_that_heeds_nobody_passes_a_writer_that_waits() {
 }
 
 #[test]
+fn reader_heeds_a_writer_for_a_second_at_most_beside_readers_who_heed_nobody() {
+    for prefer in ["arrival", "writers"] {
+        let mut scene = Scene::new();
+        scene.java_reads("J:1", 5_000);
+        let (_, write) = scene.is_refused(&writer("A:2", 2).prefers(prefer).waits().waited(90_000));
+        let new = || reader("A:3", 3).prefers(prefer).waits();
+        let (ttl, _) = scene.is_refused(&new().waited(700));
+        assert!((250..=300).contains(&ttl), "it asks in time: {ttl}");
+        scene.is_refused(&new().waited(900));
+        scene.is_refused(&reader("A:4", 4).prefers(prefer).waited(5_000));
+        scene.is_refused(&write);
+        scene.take(&new().waited(MARK));
+        assert_eq!(scene.release(&new(), 0), answer("kept", [0]));
+        // By a clock that was set back, it has not come so far.
+        let ahead = Hold {
+            came: write.came + 3_600_000_000,
+            ..new()
+        };
+        scene.take(&ahead);
+
+        // Of readers who heed it, and of Java's that died, none is a reason.
+        scene.die(&[level_key("J:1", 1)]);
+        let (ttl, _) = scene.is_refused(&reader("A:5", 5).prefers(prefer).waits().waited(5_000));
+        assert!(ttl > 500, "as long as the mark: {ttl}");
+        assert_eq!(scene.release(&ahead, 0), answer("released", [1]));
+        scene.is_refused(&new().waited(5_000));
+        scene.take(&write);
+        let (ttl, _) = scene.is_refused(&new().waited(5_000));
+        assert!(ttl > 5_000, "as long as the writer: {ttl}");
+    }
+}
+
+#[test]
 fn owner_that_reads_already_passes_a_writer_that_waits() {
     let mut scene = Scene::new();
     scene.take(&reader("job", 1));
