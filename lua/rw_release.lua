@@ -12,7 +12,8 @@
 -- ARGV[3 of 3] share to keep, in levels
 -- Returns for each hold released, subscribers told: with it the lock is free, or its writer only reads from now on
 -- Returns for each hold kept, levels of the owner: levels are left, of this hold or others
--- Returns for each hold absent: it is not there any more; at most its mark was removed
+-- Returns for each hold absent: it is not there any more; at most its mark was removed, and level keys that stood
+--   beyond what the hash counts: Java's force leaves them
 -- Publishes the message on KEYS[2], once, when others may get in
 
 -- To join a number to a string is slow: it is printed as a fraction.
@@ -47,6 +48,7 @@ for i = 1, #wanted do
   local owner = owners[field]
   if not owner then
     owner = {total = tonumber(found[i] or 0) or 0, keys = {}, numbers = {}}
+    owner.counted = owner.total
     for level = 1, math.min(owner.total, 1000) do
       local key = firsts[field] or level_key(field, level)
       local known = numbers[key]
@@ -64,6 +66,15 @@ for i = 1, #wanted do
   if #mine == 0 then
     mark = mark or redis.call('GET', KEYS[4]) or ''
     withdrawn = withdrawn or string.match(mark, ':(h%x+)$') == number
+    local level = owner.counted + 1
+    local beyond = redis.call('GET', level_key(field, level))
+    while beyond do
+      if beyond == number then
+        deleted[#deleted + 1] = level_key(field, level)
+      end
+      level = level + 1
+      beyond = redis.call('GET', level_key(field, level))
+    end
     answers[i] = {'absent'}
   else
     -- From the last level of this hold on: whatever lies beyond is another's, and moves into the gap.

@@ -584,6 +584,58 @@ async fn reader_waits_a_second_at_most_behind_a_writer_whom_javas_readers_pass()
     both.nothing_left().await;
 }
 
+#[tokio::test]
+async fn levels_of_a_write_lock_that_java_forced_go_with_our_next_call() {
+    let Some(both) = Both::start(LONG).await else {
+        return;
+    };
+    let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());
+    let other = ours.clone().owned_by(&Owner::unique());
+    let java = both.jvm.write_lock("k", 1);
+    let mut probe = both.server.connection();
+    for call in [
+        "unlock",
+        "drop",
+        "verify",
+        "extend",
+        "reenter",
+        "write",
+        "write by another",
+        "read",
+    ] {
+        let guard = ours.write().await.unwrap();
+        let inner = ours.write().await.unwrap();
+        assert!(java.force_unlock().await);
+        assert_eq!(probe.keys().len(), 2, "one for each level");
+        let lost = match call {
+            "unlock" => inner.unlock().await,
+            "drop" => {
+                drop(inner);
+                guard.verify().await
+            }
+            "verify" => guard.verify().await,
+            "extend" => guard.extend(LONG).await,
+            "reenter" => guard.reenter().await.map(drop),
+            "write" => {
+                ours.write().await.unwrap().unlock().await.unwrap();
+                guard.verify().await
+            }
+            "read" => {
+                other.read().await.unwrap().unlock().await.unwrap();
+                soon(guard.lost()).await;
+                guard.verify().await
+            }
+            _ => {
+                other.write().await.unwrap().unlock().await.unwrap();
+                guard.verify().await
+            }
+        };
+        assert_eq!(kind(lost), ErrorKind::LeaseLost, "{call}");
+        eventually("nothing stays", async || probe.keys().is_empty()).await;
+    }
+    both.nothing_left().await;
+}
+
 /// What each side gets of a lock that both want to write all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writers_of_both_sides_share_a_counter() {

@@ -1288,6 +1288,39 @@ fn force_frees_one_side_with_its_levels() {
     scene.is_clean();
 }
 
+/// It deletes the hash, and leaves the keys of all levels.
+#[test]
+fn levels_that_javas_force_left_go_with_the_release_of_their_hold() {
+    for side in [Read, Write] {
+        let mut scene = Scene::new();
+        let (one, two) = (hold(side, "job", 1).shared(), hold(side, "job", 2).shared());
+        scene.take(&one);
+        assert_eq!(scene.acquire(&two), answer("granted", [2]));
+        assert_eq!(scene.reenter(&one, 2), answer("granted", [3]));
+        scene.redis.command(&["DEL", "k"]);
+        for _ in 0..2 {
+            assert_eq!(scene.release(&one, 0), answer("absent", []));
+            let keys = scene.redis.keys();
+            assert_eq!(
+                keys,
+                [one.level(2)],
+                "the other's is left to its own release"
+            );
+        }
+        // Below it there is a gap by now, and a hold that came since.
+        let next = hold(side, "job", 3).shared();
+        scene.take(&next);
+        assert_eq!(scene.release(&two, 0), answer("absent", []));
+        let mut keys = scene.redis.keys();
+        keys.sort();
+        assert_eq!(keys, ["k".to_owned(), one.level(1)].map(|key| key));
+        assert_eq!(scene.check(&[&next]), [1]);
+        assert_eq!(scene.published(), [""; 0]);
+        assert_eq!(scene.release(&next, 0), answer("released", [1]));
+        scene.is_clean();
+    }
+}
+
 #[test]
 fn inspection_tells_fields_and_the_levels_of_one_owner() {
     let mut scene = Scene::new();

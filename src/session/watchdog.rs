@@ -123,7 +123,9 @@ impl Watchdog {
             return None;
         }
         warn!(lock = %hold.key.name.key(), owner = %hold.owner, reason = loss.reason(), "lost");
-        (loss != Loss::Gone).then(|| Debt::new(hold.clone(), queue, &self.reaper))
+        // Of a read-write lock that Java freed by force, the keys of the levels are left.
+        let owes = loss != Loss::Gone || hold.key.kind.sides().is_some();
+        owes.then(|| Debt::new(hold.clone(), queue, &self.reaper))
     }
 
     /// How many holds are watched.
