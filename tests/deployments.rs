@@ -14,7 +14,7 @@ use redlatch::fred::rustls::pki_types::pem::PemObject;
 use redlatch::fred::rustls::{self, ClientConfig, RootCertStore};
 use redlatch::fred::types::config::{Config, ServerConfig};
 use redlatch::{Client, ErrorKind, Owner};
-use redlatch_testkit::{Sentinel, Server};
+use redlatch_testkit::{Sentinel, Server, skip};
 use support::eventually;
 
 /// Takes a lock, finds it excluded for another owner, has the other woken by the unlock.
@@ -97,8 +97,7 @@ async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
     let server = match Server::builder().tls().try_start() {
         Ok(server) => server,
         Err(log) if log.to_lowercase().contains("tls") => {
-            println!("skipped: this redis-server was built without TLS");
-            return;
+            return skip("tls", "this server was built without TLS");
         }
         Err(log) => panic!("{log}"),
     };

@@ -1,4 +1,4 @@
-//! The same lock in the hands of Redisson, live in a JVM, and in ours. Passes, and says so, where there is no JDK or Maven.
+//! The same lock in the hands of Redisson, live in a JVM, and in ours. Skipped where there is no JDK or Maven.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Redisson and this crate in one cluster. Passes, and says so, where there is no JDK or Maven.
+//! Redisson and this crate in one cluster. Skipped where there is no JDK or Maven.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use redlatch::{ErrorKind, PlainLock, ReleaseBy};
-use redlatch_testkit::Server;
+use redlatch_testkit::{Server, skip};
 use support::probe::{kind, millis, nothing_left, secs, soon};
 use support::{client, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -42,7 +42,8 @@ impl Python {
                 .status()
                 .await;
             if !fetched.is_ok_and(|status| status.success()) {
-                println!("skipped: python3 with pip and a network would be needed for {VERSION}");
+                let reason = format!("{VERSION} is missing, and python3 cannot fetch it by pip");
+                skip("python", &reason);
                 return None;
             }
         }

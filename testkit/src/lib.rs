@@ -24,6 +24,7 @@ mod reply;
 mod sentinel;
 mod sentinels;
 mod server;
+mod skip;
 mod subscriber;
 mod trap;
 
@@ -37,4 +38,5 @@ pub use reply::Reply;
 pub use sentinel::Sentinel;
 pub use sentinels::Sentinels;
 pub use server::{Server, ServerBuilder};
+pub use skip::skip;
 pub use subscriber::Subscriber;

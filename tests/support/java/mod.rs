@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::Owner;
-use redlatch_testkit::{Cluster, Server};
+use redlatch_testkit::{Cluster, Server, skip};
 use tokio::sync::oneshot;
 
 /// What a call has come to: its value, or the exception.
@@ -35,8 +35,8 @@ struct Process {
 }
 
 impl Jvm {
-    /// Connects Redisson to this server, its watchdog with this lease. None where it cannot be run: a line, which no test
-    /// harness captures, says why.
+    /// Connects Redisson to this server, its watchdog with this lease. None where it cannot be run: the test is
+    /// skipped.
     pub(crate) async fn start(server: &Server, watchdog: Duration) -> Option<Self> {
         Self::start_at(server.url(), watchdog).await
     }
@@ -52,14 +52,12 @@ impl Jvm {
     }
 
     async fn start_at(servers: String, watchdog: Duration) -> Option<Self> {
-        static CLASS_PATH: OnceLock<Option<String>> = OnceLock::new();
-        let class_path = CLASS_PATH.get_or_init(|| {
-            let found = kit::class_path();
-            if let Err(reason) = &found {
-                tell(&format!("skipped: {reason}"));
-            }
-            found.ok()
-        });
+        static CLASS_PATH: OnceLock<Result<String, String>> = OnceLock::new();
+        let class_path = CLASS_PATH
+            .get_or_init(kit::class_path)
+            .as_ref()
+            .map_err(|reason| skip("java", reason))
+            .ok()?;
         let mut child = Command::new("java")
             // It lives for seconds: what counts is that it starts soon.
             .args([
@@ -67,7 +65,7 @@ impl Jvm {
                 "-XX:+UseSerialGC",
                 "-XX:-UsePerfData",
             ])
-            .args(["-cp", class_path.as_ref()?, "redlatch.interop.Peer"])
+            .args(["-cp", class_path, "redlatch.interop.Peer"])
             .arg(servers)
             .arg(watchdog.as_millis().to_string())
             .stdin(Stdio::piped())
