@@ -463,6 +463,24 @@ fn permits_that_have_ended_come_back_all_at_once_and_nobody_is_told_of_less_than
     }
 }
 
+/// One whose lease has ended is free, though nobody has asked since.
+#[tokio::test]
+async fn permits_that_have_ended_are_drained_too() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let semaphore = client.expirable_semaphore("e").lease(secs(60));
+    semaphore.try_set_permits(3).await.unwrap();
+    semaphore.acquire_many(2).await.unwrap().forget();
+    let end = "for _, id in ipairs(redis.call('ZRANGE', '{e}:timeout', 0, -1)) do
+        redis.call('ZADD', '{e}:timeout', 1, id)
+    end";
+    server.connection().command(&["EVAL", end, "0"]);
+    assert_eq!(semaphore.drain_permits().await.unwrap(), 3);
+    assert_eq!(semaphore.available_permits().await.unwrap(), 0);
+    server.connection().command(&["DEL", "e"]);
+    nothing_left(&server, [&client]).await;
+}
+
 /// Who waits was told of a lease that ends late; it was cut short then, and others find that it has ended.
 #[tokio::test]
 async fn permits_that_somebody_finds_ended_go_to_those_that_wait() {

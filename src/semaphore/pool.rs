@@ -78,6 +78,11 @@ impl Pool {
     pub(crate) async fn drain_permits(&self) -> Result<u32, Error> {
         let drain = async {
             let name = self.counter.open()?;
+            if let Leases::Of(_) = self.leases {
+                // Permits whose lease has ended are free, and perhaps not counted yet.
+                let taken = semaphore::taken(name);
+                self.counter.ask(&semaphore::count(name, &taken)).await?;
+            }
             let drained = self.counter.change(name, semaphore::drain).await?;
             Ok(Count::decode(&drained, name.key())?.unsigned())
         };
