@@ -85,13 +85,15 @@ impl Client {
     /// The lock of this name. No I/O.
     ///
     /// A name is any text of 1 to 1,024 bytes, prefix included; every verb of the handle answers
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for another.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for another. Locks that have keys next to their own (fenced, fair,
+    /// read-write and the expirable semaphore) also refuse a name that is nothing but one pair of braces: in Redisson's
+    /// scheme `{k}` would share those keys with `k`. `k`, `{k}:x` and `x:{k}` are fine.
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> ReentrantLock {
         ReentrantLock(self.handle(name.as_ref(), |_| Kind::Reentrant))
     }
 
-    /// The fenced lock of this name. No I/O.
+    /// The fenced lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
     #[must_use]
     pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         FencedLock(self.handle(name.as_ref(), |name| {
@@ -106,23 +108,22 @@ impl Client {
         }))
     }
 
-    /// The fair lock of this name. No I/O.
+    /// The fair lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
     #[must_use]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
         FairLock::new(self.handle(name.as_ref(), |name| Kind::Fair(Arc::new(Line::new(name)))))
     }
 
-    /// The read-write lock of this name. No I/O.
+    /// The read-write lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
     #[must_use]
     pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         let target = self.name(name.as_ref(), LockName::read_write);
         let prefer = self.anchor.settings.prefer;
         let sides = target.map(|name| (Arc::new(ReadWrite::new(&name, prefer)), name));
         let side = |kind: fn(Arc<ReadWrite>) -> Kind| {
-            let target = sides.clone().map(|(sides, name)| {
-                let kind = kind(sides);
-                Target { name, kind }
-            });
+            let target = sides
+                .clone()
+                .and_then(|(sides, name)| Target::new(name, kind(sides)));
             Handle::new(self.anchor.clone(), target, self.watchdog_lease)
         };
         ReadWriteLock::new(side(Kind::Read), side(Kind::Write))
@@ -146,7 +147,8 @@ impl Client {
         Semaphore(self.pool(name.as_ref(), Leases::None))
     }
 
-    /// The semaphore of this name whose permits have a lease. No I/O.
+    /// The semaphore of this name whose permits have a lease. The name is not one pair of braces; see
+    /// [`lock`](Self::lock). No I/O.
     #[must_use]
     pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore(self.pool(name.as_ref(), Leases::Of(None)))
@@ -207,7 +209,12 @@ impl Client {
     }
 
     fn pool(&self, name: &str, leases: Leases) -> Pool {
-        let name = self.name(name, LockName::semaphore);
+        let name = self.name(name, LockName::semaphore).and_then(|name| {
+            if let Leases::Of(_) = leases {
+                name.ensure_own_keys()?;
+            }
+            Ok(name)
+        });
         Pool {
             counter: Counter::new(self.anchor.clone(), name),
             leases,
@@ -215,9 +222,9 @@ impl Client {
     }
 
     fn handle(&self, name: &str, kind: impl FnOnce(&LockName) -> Kind) -> Handle {
-        let target = self.name(name, LockName::new).map(|name| {
+        let target = self.name(name, LockName::new).and_then(|name| {
             let kind = kind(&name);
-            Target { name, kind }
+            Target::new(name, kind)
         });
         Handle::new(self.anchor.clone(), target, self.watchdog_lease)
     }

@@ -16,6 +16,29 @@ pub(crate) struct LockName {
     channel: Arc<str>,
 }
 
+/// What the waiters and holds of this process are found by: the key itself, since other locks may share what stands
+/// beside it, and which of those that use one key without heeding each other here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QueueKey {
+    key: Arc<str>,
+    users: Users,
+}
+
+/// Those that share a local queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Users {
+    /// Of a lock, whatever its kind.
+    Owners,
+    /// Of one side of a read-write lock.
+    Readers,
+    /// Of its other side.
+    Writers,
+    /// Of a semaphore.
+    Permits,
+    /// Of a lock over several servers.
+    Majorities,
+}
+
 impl LockName {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
         Self::with_channel("redisson_lock__channel", prefix, name)
@@ -62,6 +85,30 @@ impl LockName {
     /// What keys begin with that stand beside the lock and are named after it.
     pub(crate) fn stem(&self) -> String {
         tagged(&self.key)
+    }
+
+    /// What those of this process that use the name in one way are found by.
+    pub(crate) fn queue_key(&self, users: Users) -> QueueKey {
+        QueueKey {
+            key: self.key.clone(),
+            users,
+        }
+    }
+
+    /// Refuses a name that is nothing but one pair of braces: what stands beside `{k}` has the names that belong to what
+    /// stands beside `k`.
+    pub(crate) fn ensure_own_keys(&self) -> Result<(), Error> {
+        let key = &*self.key;
+        let enclosed = key
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'));
+        match enclosed {
+            Some(twin) if !twin.is_empty() && !twin.contains('{') => Err(Error::invalid(format!(
+                "{key:?} would share the keys beside it with {twin:?}, which is another name; leave the braces out, \
+                     or put something ahead of them or behind, as in \"{key}:x\""
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a name whose braces part the lock from what stands beside it, in a cluster, where a script can only
@@ -190,6 +237,28 @@ mod tests {
         for name in ["a{b", "{}x", "x}y", "{", "}", "{}", "a}b{"] {
             assert!(!placed(name), "{name}");
         }
+    }
+
+    #[test]
+    fn names_that_share_what_stands_beside_them_are_told_apart_or_refused() {
+        let name = |text: &str| LockName::new("", text).unwrap();
+        let own = |text: &str| name(text).ensure_own_keys().is_ok();
+        for text in [
+            "k", "{}", "{k}:x", "x:{k}", "{a}{b}", "{{k}}", "{k", "k}", "{", "}",
+        ] {
+            assert!(own(text), "{text}");
+            let twin = format!("{{{text}}}");
+            let shared = name(text).beside("p") == name(&twin).beside("p");
+            assert_eq!(own(&twin), !shared, "{twin}");
+        }
+        assert!(!own("{k}") && !own("{a}b}"));
+        let prefixed = |prefix| LockName::read_write(prefix, "k}").unwrap();
+        assert!(prefixed("{").ensure_own_keys().is_err());
+        assert!(prefixed("p:{").ensure_own_keys().is_ok());
+        assert_ne!(
+            name("k").queue_key(Users::Owners),
+            name("{k}").queue_key(Users::Owners)
+        );
     }
 
     #[test]

@@ -12,7 +12,9 @@ use std::time::Duration;
 use redlatch::{Client, ClientBuilder, Error, ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Server};
 use support::client;
-use support::probe::{calls, kind, millis, nothing_left, reset_calls, secs, soon, stranger};
+use support::probe::{
+    calls, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
+};
 
 /// What of a handle a call depends on, beside its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,6 +172,116 @@ async fn odd_names_are_distinct_locks() {
         lock.lock().await.unwrap().unlock().await.unwrap();
         assert_eq!(messages.next(secs(10)), Some((channel, "0".to_owned())));
     }
+    nothing_left(&server, [&client]).await;
+}
+
+/// What each kind of lock with keys next to its own answers to one attempt.
+async fn attempts(client: &Client, name: &str) -> Vec<(&'static str, Option<Error>)> {
+    let rw = client.read_write_lock(name);
+    let permits = client.expirable_semaphore(name);
+    vec![
+        ("fair", client.fair_lock(name).try_lock().await.err()),
+        ("fenced", client.fenced_lock(name).try_lock().await.err()),
+        ("reader", rw.try_read().await.err()),
+        ("writer", rw.try_write().await.err()),
+        ("is_locked", rw.writer().is_locked().await.err()),
+        (
+            "force_unlock",
+            client.fair_lock(name).force_unlock().await.err(),
+        ),
+        ("set", permits.try_set_permits(1).await.err()),
+        ("permit", permits.try_acquire().await.err()),
+        ("count", permits.available_permits().await.err()),
+    ]
+}
+
+#[tokio::test]
+async fn braces_around_a_whole_name_are_refused_where_they_would_share_the_keys_of_another_name() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    reset_calls(&mut probe);
+    let names = [
+        (client.clone(), "{k}", "\"k\""),
+        (client.clone(), "{a}b}", "\"a}b\""),
+        // What counts is the key, prefix included.
+        (client.scoped("{jobs:"), "k}", "\"jobs:k\""),
+    ];
+    for (client, name, twin) in &names {
+        for (call, error) in attempts(client, name).await {
+            let error = error.unwrap_or_else(|| panic!("{call} of {name}"));
+            assert_eq!(
+                error.kind(),
+                ErrorKind::InvalidInput,
+                "{call} of {name}: {error}"
+            );
+            assert!(error.to_string().contains(twin), "{error}");
+            assert!(error.to_string().contains(":x"), "a way out: {error}");
+        }
+    }
+    assert_eq!(calls(&mut probe).get("evalsha"), None, "nothing was sent");
+    for (scope, name) in [
+        (client.scoped("jobs:"), "{k}"),
+        (client.clone(), "{k}:x"),
+        (client.clone(), "{a}{b}"),
+    ] {
+        for (call, error) in attempts(&scope, name).await {
+            // Of kinds that were there first.
+            let kind = error.map(|error| error.kind());
+            assert!(
+                matches!(kind, None | Some(ErrorKind::WrongKind)),
+                "{call} of {name}: {kind:?}"
+            );
+        }
+    }
+    probe.command(&["FLUSHALL"]);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn lock_and_the_same_name_in_braces_do_not_heed_each_other() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let (plain, braced) = (client.semaphore("k"), client.semaphore("{k}"));
+    assert!(plain.try_set_permits(1).await.unwrap());
+    assert!(braced.try_set_permits(1).await.unwrap());
+    let taken = plain.acquire().await.unwrap();
+    let waiter = plain.clone();
+    let waiting = tokio::spawn(async move { waiter.acquire().await });
+    eventually_listening(&server, "redisson_sc:{k}", 1).await;
+    // Whoever waits for the one stands in nobody's way at the other.
+    let other = braced.try_acquire_for(secs(5)).await.unwrap().unwrap();
+    assert_eq!(braced.available_permits().await.unwrap(), 0);
+    assert_eq!(plain.available_permits().await.unwrap(), 0);
+    other.release().await.unwrap();
+    taken.release().await.unwrap();
+    let waited = soon(waiting).await.unwrap().unwrap();
+    waited.release().await.unwrap();
+    server.connection().command(&["DEL", "k", "{k}"]);
+
+    let kinds = [
+        (client.lock("k"), client.lock("{k}")),
+        // As what stands beside it is called.
+        (
+            client.lock("redisson_sc:{k}"),
+            client.lock("redlatch_rwlock_writer:{k}"),
+        ),
+    ];
+    let rw = client.read_write_lock("k");
+    for (one, two) in kinds {
+        let guard = one.lock().await.unwrap();
+        let inner = two.lock().await.unwrap();
+        assert_eq!(one.hold_count().await.unwrap(), 1);
+        assert_eq!(two.hold_count().await.unwrap(), 1);
+        guard.unlock().await.unwrap();
+        inner.verify().await.unwrap();
+        inner.unlock().await.unwrap();
+    }
+    let writer = rw.write().await.unwrap();
+    let lock = client.lock("redlatch_rwlock_writer:{k}");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    writer.verify().await.unwrap();
+    writer.unlock().await.unwrap();
     nothing_left(&server, [&client]).await;
 }
 

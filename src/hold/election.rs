@@ -16,6 +16,7 @@ use super::seats::Seats;
 use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
+use crate::name::Users;
 use crate::options::Limit;
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
@@ -162,14 +163,14 @@ impl Election {
     /// Where the waiters of this process stand, so that they are not in each other's way on the servers.
     fn line(&self) -> Queue {
         let first = &self.orders[0];
-        let line = first.name.beside("redlatch_redlock_line").into();
-        first.anchor.queues.enter(&line)
+        let line = first.name.queue_key(Users::Majorities);
+        first.anchor.queues.enter(line)
     }
 
     /// Whether this owner has the lock: to take it again, it waits for nobody.
     fn is_held(&self) -> bool {
         let held = self.orders.iter().filter(|order| {
-            let queue = order.anchor.queues.find(order.name.key());
+            let queue = order.anchor.queues.find(order.kind.queue_key(&order.name));
             queue.is_some_and(|queue| order.own(&queue).is_some())
         });
         held.count() >= majority(self.orders.len())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::name::LockName;
+use crate::name::{LockName, Users};
 use crate::options::{Prefer, Term};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
@@ -48,12 +48,13 @@ impl Order {
 
     /// The waiters and holds of this lock in this process.
     pub(crate) fn queue(&self) -> Queue {
-        self.anchor.queues.enter(self.kind.line(&self.name))
+        self.anchor.queues.enter(self.kind.queue_key(&self.name))
     }
 
     /// The waiters and holds of a read-write lock's other side in this process, if there are any.
     pub(crate) fn opposite_queue(&self) -> Option<Queue> {
-        self.anchor.queues.find(self.kind.opposite_line()?)
+        let opposite = self.kind.opposite_queue_key(&self.name)?;
+        self.anchor.queues.find(opposite)
     }
 
     /// Of a read-write lock where whoever came first goes first, the line that both sides stand in.
@@ -62,7 +63,8 @@ impl Order {
         // A named owner may read already, in another process, and be waited for by those before it.
         let apart = self.kind.is_shared() && self.owner.is_named();
         let in_line = sides.prefer == Prefer::Arrival && !apart;
-        in_line.then(|| self.anchor.queues.enter(&sides.writer))
+        let writers = self.name.queue_key(Users::Writers);
+        in_line.then(|| self.anchor.queues.enter(writers))
     }
 
     /// Whether this owner reads, and asks to write.

@@ -24,6 +24,16 @@ pub(crate) struct Target {
     pub(crate) kind: Kind,
 }
 
+impl Target {
+    /// Refuses a name whose keys beside the lock would be another lock's too.
+    pub(crate) fn new(name: LockName, kind: Kind) -> Result<Self, Error> {
+        if kind.has_keys_beside() {
+            name.ensure_own_keys()?;
+        }
+        Ok(Self { name, kind })
+    }
+}
+
 /// A lock of one name, of one kind, with the terms that its verbs work on.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
@@ -150,7 +160,10 @@ impl Handle {
         let force = async {
             self.anchor.ensure_open()?;
             let name = self.name()?;
-            let queue = self.anchor.queues.enter(self.target()?.kind.line(name));
+            let queue = self
+                .anchor
+                .queues
+                .enter(self.target()?.kind.queue_key(name));
             let owed: Vec<_> = queue
                 .holds()
                 .iter()

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use crate::name::LockName;
+use crate::name::{LockName, QueueKey, Users};
 use crate::options::{LeaseTime, Prefer, ReleaseBy};
 use crate::owner::Owner;
 
@@ -46,10 +46,10 @@ pub(crate) struct Line {
 pub(crate) struct ReadWrite {
     /// What the keys of its levels begin with.
     pub(crate) stem: Box<str>,
-    /// The key that tells that a writer waits; its side's line here goes by the same name.
-    pub(crate) writer: Arc<str>,
+    /// The key that tells that a writer waits.
+    pub(crate) writer: Box<str>,
     /// Likewise for a reader.
-    pub(crate) reader: Arc<str>,
+    pub(crate) reader: Box<str>,
     pub(crate) prefer: Prefer,
 }
 
@@ -99,20 +99,28 @@ impl Kind {
         }
     }
 
-    /// What the line of those that wait here goes by: the two sides of a read-write lock have one each.
-    pub(crate) fn line<'a>(&'a self, name: &'a LockName) -> &'a Arc<str> {
+    /// Whether keys beside the lock belong to it, under names that another lock may not have too.
+    pub(crate) fn has_keys_beside(&self) -> bool {
         match self {
-            Self::Read(sides) => &sides.reader,
-            Self::Write(sides) => &sides.writer,
-            _ => name.key(),
+            Self::Fenced(_) | Self::Fair(_) | Self::Read(_) | Self::Write(_) => true,
+            Self::Reentrant | Self::Spin | Self::Plain(_) => false,
         }
     }
 
-    /// The line of a read-write lock's other side.
-    pub(crate) fn opposite_line(&self) -> Option<&Arc<str>> {
+    /// Where those that wait here stand: the two sides of a read-write lock have a queue each.
+    pub(crate) fn queue_key(&self, name: &LockName) -> QueueKey {
+        name.queue_key(match self {
+            Self::Read(_) => Users::Readers,
+            Self::Write(_) => Users::Writers,
+            _ => Users::Owners,
+        })
+    }
+
+    /// The queue of a read-write lock's other side.
+    pub(crate) fn opposite_queue_key(&self, name: &LockName) -> Option<QueueKey> {
         match self {
-            Self::Read(sides) => Some(&sides.writer),
-            Self::Write(sides) => Some(&sides.reader),
+            Self::Read(_) => Some(name.queue_key(Users::Writers)),
+            Self::Write(_) => Some(name.queue_key(Users::Readers)),
             _ => None,
         }
     }
@@ -223,9 +231,14 @@ impl HoldKey {
         self.field_at > UNNAMED_AT
     }
 
-    /// What the line of those that wait for this lock here goes by.
-    pub(crate) fn line(&self) -> &Arc<str> {
-        self.kind.line(&self.name)
+    /// Where those that wait for this lock here stand.
+    pub(crate) fn queue_key(&self) -> QueueKey {
+        self.kind.queue_key(&self.name)
+    }
+
+    /// Where those stand that wait for a read-write lock's other side.
+    pub(crate) fn opposite_queue_key(&self) -> Option<QueueKey> {
+        self.kind.opposite_queue_key(&self.name)
     }
 
     /// The field with the hold count as its value.
@@ -273,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn sides_of_a_read_write_lock_have_a_field_a_line_and_a_view_each() {
+    fn sides_of_a_read_write_lock_have_a_field_a_queue_and_a_view_each() {
         let name = LockName::read_write("", "k").unwrap();
         let sides = Arc::new(ReadWrite::new(&name, Prefer::Arrival));
         let (read, write) = (Kind::Read(sides.clone()), Kind::Write(sides));
@@ -286,9 +299,9 @@ mod tests {
             assert_eq!(key(&write).field(), format!("{field}:write"));
             assert_eq!(key(&write).number(), "h0000000000000001");
         }
-        assert_ne!(read.line(&name), write.line(&name));
-        assert_eq!(read.opposite_line(), Some(write.line(&name)));
-        assert_eq!(write.opposite_line(), Some(read.line(&name)));
+        assert_ne!(read.queue_key(&name), write.queue_key(&name));
+        assert_eq!(read.opposite_queue_key(&name), Some(write.queue_key(&name)));
+        assert_eq!(write.opposite_queue_key(&name), Some(read.queue_key(&name)));
         let seen =
             |kind: &Kind| ["mode", "a", "a:write"].map(|field| kind.owner_of(field).is_some());
         assert_eq!(seen(&read), [false, true, false]);

@@ -89,12 +89,11 @@ pub(crate) fn reenter<'a>(
 }
 
 pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) -> Call<'a> {
-    let keys = vec![
-        &**key.name.key(),
-        &**key.name.channel(),
-        &*sides.stem,
-        &**key.line(),
-    ];
+    let mark = match key.kind {
+        Kind::Write(_) => &*sides.writer,
+        _ => &*sides.reader,
+    };
+    let keys = vec![&**key.name.key(), &**key.name.channel(), &*sides.stem, mark];
     let mut args = Vec::with_capacity(5);
     args.extend([Arg::Number(message(&key.kind)), Arg::Publish]);
     let mut call = Call::begun(&script::RW_RELEASE, keys, args);

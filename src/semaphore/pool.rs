@@ -8,7 +8,7 @@ use tracing::{Instrument, debug, debug_span};
 use crate::clock::Moment;
 use crate::counter::{Counter, check};
 use crate::error::{Error, ErrorKind};
-use crate::name::LockName;
+use crate::name::{LockName, Users};
 use crate::options::{LeaseTime, Limit};
 use crate::permit_id::PermitId;
 use crate::protocol::counted::{Count, Set, Taken};
@@ -134,8 +134,7 @@ impl Pool {
         let anchor = &self.counter.anchor;
         let mut wait = self.counter.wait(limit);
         let once = wait.is_single_attempt();
-        // A lock of the same name has a line of its own.
-        let line = anchor.queues.enter(name.channel());
+        let line = anchor.queues.enter(name.queue_key(Users::Permits));
         if !line.is_waited_for() {
             match take.ask().await {
                 Ok(Asked::Yes(taken)) => return Ok(Some(taken)),

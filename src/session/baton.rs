@@ -222,7 +222,7 @@ mod tests {
     use super::super::sync::TIMERS;
     use super::*;
     use crate::clock::Moment;
-    use crate::name::LockName;
+    use crate::name::{LockName, Users};
     use crate::options::LeaseTime;
     use crate::owner::Owner;
     use crate::protocol::hold_key::{HoldKey, Kind};
@@ -299,7 +299,7 @@ mod tests {
                 record: Mutex::default(),
                 inside: AtomicBool::new(false),
                 granted: AtomicU64::new(0),
-                queue: Queues::default().enter(name.key()),
+                queue: Queues::default().enter(name.queue_key(Users::Owners)),
                 name,
             })
         }

@@ -1,4 +1,4 @@
-//! One queue per lock name: who waits for it in this process, who holds it, and what is handed from one to the next.
+//! One queue per lock: who waits for it in this process, who holds it, and what is handed from one to the next.
 //!
 //! # Invariants
 //!
@@ -20,11 +20,12 @@ use super::convoy::{Convoy, GivingBack, Reading};
 use super::hold::Hold;
 use super::sync::{Mutex, MutexGuard, Notify, Semaphore};
 use crate::clock::Moment;
+use crate::name::QueueKey;
 use crate::owner::Owner;
 
 /// The queues of all lock names in use. `B` is the baton: what a releaser leaves for a waiter.
 #[derive(Debug)]
-pub(crate) struct Queues<B>(Arc<DashMap<Arc<str>, Arc<Queue<B>>>>);
+pub(crate) struct Queues<B>(Arc<DashMap<QueueKey, Arc<Queue<B>>>>);
 
 impl<B> Default for Queues<B> {
     fn default() -> Self {
@@ -121,24 +122,24 @@ struct Slot {
 
 impl<B> Queues<B> {
     /// The queue of a lock, made if there is none.
-    pub(crate) fn enter(&self, name: &Arc<str>) -> QueueRef<B> {
-        let queue = self.0.entry(name.clone()).or_insert_with(Queue::new);
+    pub(crate) fn enter(&self, key: QueueKey) -> QueueRef<B> {
+        let queue = self.0.entry(key.clone()).or_insert_with(Queue::new);
         queue.users.fetch_add(1, Ordering::Relaxed);
         QueueRef {
             queues: self.0.clone(),
-            name: name.clone(),
             queue: queue.clone(),
+            key,
         }
     }
 
     /// The queue of a lock, if somebody uses it.
-    pub(crate) fn find(&self, name: &Arc<str>) -> Option<QueueRef<B>> {
-        let queue = self.0.get(name)?;
+    pub(crate) fn find(&self, key: QueueKey) -> Option<QueueRef<B>> {
+        let queue = self.0.get(&key)?;
         queue.users.fetch_add(1, Ordering::Relaxed);
         Some(QueueRef {
             queues: self.0.clone(),
-            name: name.clone(),
             queue: queue.clone(),
+            key,
         })
     }
 
@@ -554,8 +555,8 @@ impl<B> Drop for Settling<B> {
 /// A queue in use. The last one to go removes it, unless somebody holds the lock.
 #[derive(Debug)]
 pub(crate) struct QueueRef<B> {
-    queues: Arc<DashMap<Arc<str>, Arc<Queue<B>>>>,
-    name: Arc<str>,
+    queues: Arc<DashMap<QueueKey, Arc<Queue<B>>>>,
+    key: QueueKey,
     queue: Arc<Queue<B>>,
 }
 
@@ -572,7 +573,7 @@ impl<B> Clone for QueueRef<B> {
         self.queue.users.fetch_add(1, Ordering::Relaxed);
         Self {
             queues: self.queues.clone(),
-            name: self.name.clone(),
+            key: self.key.clone(),
             queue: self.queue.clone(),
         }
     }
@@ -588,7 +589,7 @@ impl<B> Drop for QueueRef<B> {
         {
             return;
         }
-        self.queues.remove_if(&*self.name, |_, queue| {
+        self.queues.remove_if(&self.key, |_, queue| {
             queue.users.fetch_sub(1, Ordering::Relaxed) == 1 && queue.lock().owners.is_empty()
         });
     }

@@ -95,7 +95,7 @@ impl Reaper {
         }
         let trip = sent.until(Moment::now());
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
-        let queue = self.0.queues.enter(hold.key.line());
+        let queue = self.0.queues.enter(hold.key.queue_key());
         queue.give_way(Courtesy {
             // Our own message is one of both.
             last_message: heard + told,
@@ -150,7 +150,7 @@ impl Reaper {
 
     /// Has whatever the server has of a hold released in the background.
     fn owe(&self, hold: Arc<Hold>) {
-        let queue = self.0.queues.enter(hold.key.name.key());
+        let queue = self.0.queues.enter(hold.key.queue_key());
         drop(Debt::new(hold, queue, self));
     }
 
@@ -275,10 +275,10 @@ impl Reaper {
         let kind = &hold.key.kind;
         // The lock is not free by this one: it may as well wait for those that end with it.
         let crowd = kind.is_shared() && queue.is_crowded();
-        let opposite = kind.opposite_line();
+        let opposite = hold.key.opposite_queue_key();
         let sent = || {
             if !queue.is_held_here()
-                && let Some(opposite) = opposite.and_then(|line| self.0.queues.find(line))
+                && let Some(opposite) = opposite.and_then(|key| self.0.queues.find(key))
             {
                 opposite.opened.notify_waiters();
             }

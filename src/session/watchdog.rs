@@ -116,7 +116,7 @@ impl Watchdog {
             return None;
         }
         self.unwatch(hold);
-        let queue = self.queues.enter(hold.key.line());
+        let queue = self.queues.enter(hold.key.queue_key());
         queue.forget(hold);
         // A hold without guards was detached: it lives until its lease, and this was it.
         if !guarded {
