@@ -708,6 +708,35 @@ async fn renewal_of_a_java_reader_does_not_cut_ours_short() {
     nothing_left(&server, [&client]).await;
 }
 
+/// Java's force deletes the hash, and nothing beside it.
+#[tokio::test]
+async fn keys_of_levels_whose_hash_was_taken_away_go_with_the_next_call() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    for call in ["verify", "extend", "reenter", "unlock"] {
+        for side in ["read", "write"] {
+            let lock = somebody(&client);
+            let guard = match side {
+                "read" => lock.read().await.unwrap(),
+                _ => lock.write().await.unwrap(),
+            };
+            let inner = guard.reenter().await.unwrap();
+            probe.command(&["DEL", "k"]);
+            assert_eq!(probe.keys().len(), 2, "one for each level");
+            let lost = match call {
+                "verify" => guard.verify().await,
+                "extend" => guard.extend(secs(60)).await,
+                "reenter" => guard.reenter().await.map(drop),
+                _ => inner.unlock().await,
+            };
+            assert_eq!(kind(lost), ErrorKind::LeaseLost, "{call}");
+            eventually("nothing stays", async || probe.keys().is_empty()).await;
+        }
+    }
+    nothing_left(&server, [&client]).await;
+}
+
 #[tokio::test]
 async fn force_ends_one_side_here_at_once() {
     let server = Server::start();
