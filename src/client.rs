@@ -332,7 +332,8 @@ impl ClientBuilder {
     /// effect.
     ///
     /// Another process with this crate has such streaks too. Threads of Redisson do not; they pass some five sections
-    /// before a request of ours comes in between. As a rule 8 leaves them a third of the sections, 32 a seventh.
+    /// before a request of ours comes in between. Beside 16 tasks, 8 of them got 14 to 31 % of the sections with a
+    /// streak of 8, and 4 to 6 % with one of 32.
     pub fn streak(mut self, hand_overs: u32) -> Self {
         self.settings.streak = hand_overs;
         self
