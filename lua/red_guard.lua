@@ -1,34 +1,84 @@
--- Lets a server vote on a lock over several servers only if it remembers its votes. One that was restarted or flushed,
--- or was a replica until now, gets a mark that says since when, and rests until every lease it may have forgotten is
--- over. Stands ahead of the script that takes the lock there.
+-- Lets a server vote on a lock over several only while nothing that it granted and may have forgotten can still be in
+-- force. Else it abstains, until a longest lease has passed since then. Stands ahead of the script that takes the lock
+-- there.
 --
--- KEYS[+1] the mark, a string: run id of the server:time in microseconds:fleet id, which is empty until the first use
+-- KEYS[+1] the mark, a string: run id:replication id:time since which nothing was forgotten, in microseconds:cause
 -- ARGV[+1] longest lease of the fleet, in milliseconds
 -- ARGV[+2] run or data: does a mark count only in the run of the server that made it, or wherever it is found
--- Returns resting, milliseconds until it votes, milliseconds since the mark was made: it does not vote so far
+-- ARGV[+3] wait or trust: what of a server that forgot nothing but what was before its start
+-- ARGV[+4] life of the mark from each call on, in milliseconds, 0 for without end
+-- Returns abstains, milliseconds until it votes, cause: started, cleared, replication or clock
+-- Refuses with READONLY on a replica, and with NOPERM where this user may not run INFO
 -- Publishes nothing
 
 do
+  local denied
+  local function info(section)
+    local text = redis.pcall('INFO', section)
+    if type(text) == 'string' then
+      return text
+    end
+    denied = denied or text['err']
+    return ''
+  end
+  local function refuse()
+    return redis.error_reply('NOPERM a RedLock learns by INFO whether a server may have forgotten what it granted: ' ..
+      'give this user +info, or +info|server +info|replication +info|commandstats (' .. denied .. ')')
+  end
+
+  local replication = info('replication')
+  if denied then
+    return refuse()
+  end
+  if not string.find(replication, 'role:master', 1, true) then
+    return redis.error_reply('READONLY a replica does not vote')
+  end
+
   local now = redis.call('TIME')
   local time = now[1] * 1000000 + now[2]
-  local longest = tonumber(ARGV[#ARGV - 1])
-  local run, since, fleet = string.match(redis.call('GET', KEYS[#KEYS]) or '', '^(%x+):(%d+):(%x*)$')
-  if not run or ARGV[#ARGV] == 'run' then
-    local this = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-    if run ~= this then
-      run, since, fleet = this, nil, ''
+  local mark, longest, life = KEYS[#KEYS], tonumber(ARGV[#ARGV - 3]) * 1000, tonumber(ARGV[#ARGV])
+  local replid = string.match(replication, 'master_replid:(%x+)')
+  local run, history, since, cause = string.match(redis.call('GET', mark) or '', '^(%x+):(%x+):(%d+):(%l+)$')
+  since = tonumber(since)
+  -- A replication id lives no longer than a run of a server, and is its master's alone, so that it stands for both.
+  local changed = history ~= replid
+  if changed then
+    local server, stats = info('server'), info('commandstats')
+    if denied then
+      return refuse()
+    end
+    local cleared = false
+    for _, command in ipairs({'flushall', 'flushdb', 'swapdb', 'config|resetstat'}) do
+      cleared = cleared or string.find(stats, 'cmdstat_' .. command .. ':calls=[1-9]')
+    end
+    local this = string.match(server, 'run_id:(%x+)')
+    if run == this or not string.find(replication, 'master_replid2:0+%c') then
+      since, cause = time, 'replication'
+    elseif not run or ARGV[#ARGV - 2] == 'run' then
+      if cleared then
+        since, cause = time, 'cleared'
+      else
+        -- In whole seconds, so the start may have been a second later.
+        local uptime = tonumber(string.match(server, 'uptime_in_seconds:(%d+)'))
+        since, cause = time - math.max(uptime - 1, 0) * 1000000, 'started'
+      end
+    end
+    run = this
+  end
+  if time < since then
+    changed, since, cause = true, time, 'clock'
+  end
+  if changed or life > 0 then
+    local value = run .. ':' .. replid .. ':' .. string.format('%.0f', since) .. ':' .. cause
+    if life > 0 then
+      redis.call('SET', mark, value, 'PX', life)
+    else
+      redis.call('SET', mark, value)
     end
   end
-  if fleet == '' then
-    local age = since and math.floor((time - since) / 1000)
-    -- A clock that was set back starts the rest anew.
-    if not age or age < 0 then
-      redis.call('SET', KEYS[#KEYS], run .. ':' .. string.format('%.0f', time) .. ':')
-      return {'resting', longest, 0}
-    end
-    if age < longest then
-      return {'resting', longest - age, age}
-    end
+  local left = longest - (time - since)
+  if left > 0 and not (cause == 'started' and ARGV[#ARGV - 1] == 'trust') then
+    return {'abstains', math.ceil(left / 1000), cause}
   end
 end
 

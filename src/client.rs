@@ -364,22 +364,35 @@ impl ClientBuilder {
     }
 
     /// The longest lease of a [`RedLock`](crate::RedLock) in the whole fleet, and so how long a server that may have
-    /// forgotten what it granted does not vote; 60 seconds if nothing is said. Longer leases are answered with
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) by a RedLock; other locks do not heed it.
+    /// forgotten what it granted abstains; 60 seconds by default. A RedLock answers longer leases with
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput); other locks do not heed it.
     ///
-    /// Give all clients of the fleet the same: a server rests for as long as the client that asks was told.
+    /// Give all clients of the fleet the same: a server abstains for as long as the client that asks was told. Keep it
+    /// below the servers' `repl-backlog-ttl`, an hour unless it was changed.
     pub fn max_lease(mut self, longest: Duration) -> Self {
         self.settings.max_lease = longest;
         self
     }
 
     /// Says that this server loses nothing that it has answered: it writes each command to disk before it answers
-    /// (`appendfsync always`), and no replica ever takes its place. Of a [`RedLock`](crate::RedLock) it then votes at
-    /// once after a restart, if its data is there.
+    /// (`appendfsync always`). Of a [`RedLock`](crate::RedLock) it then votes at once after a restart, if its data is
+    /// there. A replica that takes its place abstains all the same.
     ///
     /// Where this is not so, two owners may hold a RedLock after a restart.
     pub fn durable(mut self) -> Self {
         self.settings.durable = true;
+        self
+    }
+
+    /// For development and tests: whether a server of a [`RedLock`](crate::RedLock) votes though it was started a moment
+    /// ago. By default it abstains until [`max_lease`](Self::max_lease) has passed since its start, as nobody can tell
+    /// a new server from one that was restarted and has lost what it granted.
+    ///
+    /// With it a lock on servers that a test has just started is granted at once; and where a majority of the servers
+    /// restarts without its data, two owners may hold the lock. A server that was flushed or promoted abstains all the
+    /// same. Give all clients of the fleet the same.
+    pub fn trust_fresh_servers(mut self, trust: bool) -> Self {
+        self.settings.trusts_fresh = trust;
         self
     }
 

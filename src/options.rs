@@ -157,6 +157,8 @@ pub(crate) struct Settings {
     pub(crate) max_lease: Duration,
     /// The server loses nothing that it has answered.
     pub(crate) durable: bool,
+    /// A server that was started a moment ago had granted nothing before.
+    pub(crate) trusts_fresh: bool,
 }
 
 impl Default for Settings {
@@ -173,6 +175,7 @@ impl Default for Settings {
             pubsub: PubSub::Auto,
             max_lease: Duration::from_secs(60),
             durable: false,
+            trusts_fresh: false,
         }
     }
 }

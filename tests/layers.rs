@@ -58,11 +58,19 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("protocol::quorum", ""),
         (
             "protocol::quorum_model",
+            "protocol::quorum protocol::quorum_model::server protocol::renewal",
+        ),
+        (
+            "protocol::quorum_model::server",
             "protocol::quorum protocol::renewal",
         ),
         (
+            "protocol::quorum_model::scenarios",
+            "protocol::quorum_model protocol::quorum_model::server",
+        ),
+        (
             "protocol::red",
-            "protocol::answer protocol::quorum protocol::reply protocol::script",
+            "protocol::answer protocol::reply protocol::script",
         ),
         ("protocol::verbs", "*"),
         ("protocol::wait", "protocol::answer"),

@@ -247,6 +247,8 @@ impl Floor {
             "take",
             "60000",
             "run",
+            "trust",
+            "0",
         ];
         Ok(Bare {
             acquire: self.call(VOTE, &keys, &acquire, "granted").await?,

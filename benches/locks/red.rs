@@ -89,12 +89,13 @@ impl Fleet {
                 true => detour::open(server.port())?,
                 false => server.url(),
             };
-            clients.push(Client::connect(&url).await?);
+            let client = Client::builder().url(&url).trust_fresh_servers(true);
+            clients.push(client.build().await?);
             floors.push(Floor::connect(&url).await?);
             servers.push(server);
         }
         let lock = RedLock::new(clients.iter().map(|client| client.lock(NAME)));
-        // The servers vote once they were used.
+        // From then on they have a mark.
         lock.lock().await?.unlock().await?;
         let mut bare = Vec::new();
         for floor in &floors {

@@ -18,7 +18,7 @@ use crate::protocol::fair;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::Take;
 use crate::protocol::read_write::MARK;
-use crate::protocol::red::{self, Franchise, Polled};
+use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::protocol::wait::Alarm;
 use crate::session::Queue;
@@ -41,11 +41,7 @@ pub(crate) enum Attempted {
 /// The answer of one of several servers to an attempt.
 pub(crate) enum Polling {
     Voted(Attempted),
-    /// It may have forgotten votes; for so long it does not vote, and so long ago it was first asked since.
-    Resting {
-        left: Duration,
-        age: Duration,
-    },
+    Abstains(Abstention),
 }
 
 /// One acquisition that has no hold yet, with the same hold number in all its tries.
@@ -156,22 +152,24 @@ impl<'a> Attempt<'a> {
         self.settle(acquired, answer.sent)
     }
 
-    /// One attempt at a server whose vote counts only if it remembers its votes.
+    /// One attempt at a server that votes only if it has forgotten nothing that is in force.
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Order { anchor, term, .. } = self.order;
         let acquire = hold.key.acquire(1, term.lease(), take, None);
-        let franchise = Franchise {
+        let policy = RestartPolicy {
             longest: LeaseTime::new(anchor.settings.max_lease)?,
             durable: anchor.settings.durable,
+            trusts_fresh: anchor.settings.trusts_fresh,
+            marks_end: anchor.backend.is_clustered(),
         };
         let mark = self.order.mark();
-        let answer = self.run(&red::guarded(acquire, &mark, franchise)).await?;
+        let answer = self.run(&red::guarded(acquire, &mark, policy)).await?;
         match Polled::decode(&answer.reply)? {
             Polled::Voted(acquired) => self.settle(acquired, answer.sent).map(Polling::Voted),
-            Polled::Resting { left, age } => {
+            Polled::Abstains(abstention) => {
                 self.nothing_held();
-                Ok(Polling::Resting { left, age })
+                Ok(Polling::Abstains(abstention))
             }
         }
     }

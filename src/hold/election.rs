@@ -1,5 +1,6 @@
 //! One acquisition over several servers: asks all at once, wins with a majority, and has every other outcome undone.
 
+use std::collections::BTreeSet;
 use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +21,8 @@ use crate::name::Users;
 use crate::options::Limit;
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
-use crate::protocol::quorum::{
-    Mark, Verdict, Vote, first_use, is_one_server_twice, majority, verdict,
-};
-use crate::protocol::red::{self, Begun, Marked};
+use crate::protocol::quorum::{Verdict, Vote, grace, majority, verdict};
+use crate::protocol::red::{Abstention, Cause};
 use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::session::hub::Subscription;
 use crate::session::{Anchor, Queue};
@@ -40,9 +39,15 @@ pub(crate) struct Election {
 /// How a round ended.
 enum Round {
     Won(Seats),
-    FirstUse,
     Outvoted(Defeat),
-    TooFew(Error),
+    TooFew(Shortage),
+}
+
+/// Why no majority votes.
+struct Shortage {
+    error: Error,
+    /// After how long one does, if that is only a matter of time.
+    grace: Option<Duration>,
 }
 
 /// What it takes to win after all.
@@ -83,7 +88,7 @@ impl Election {
         let line = self.line();
         let mut front = None;
         let mut too_few_since = None;
-        let mut begun = false;
+        let mut told_of_grace = false;
         let mut ears: Vec<Option<Subscription>> = Vec::new();
         loop {
             if front.is_none() && !wait.is_single_attempt() && !self.is_held() {
@@ -95,7 +100,7 @@ impl Election {
                     // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
                     if first.owner.is_named()
                         && first.kind.is_reentrant()
-                        && let Round::Won(seats) = self.round(&line, begun, Take::JoinOnly).await?
+                        && let Round::Won(seats) = self.round(&line, Take::JoinOnly).await?
                     {
                         return Ok(Some(seats));
                     }
@@ -117,27 +122,32 @@ impl Election {
                 ear.catch_up();
             }
             let mut defeat = None;
-            let step = match self.round(&line, begun, Take::Free).await? {
+            let step = match self.round(&line, Take::Free).await? {
                 Round::Won(seats) => {
                     debug!(waited = ?wait.waited(Moment::now()), "acquired");
                     return Ok(Some(seats));
-                }
-                Round::FirstUse => {
-                    begun = true;
-                    self.begin().await?;
-                    continue;
                 }
                 Round::Outvoted(Defeat { ttl, busy, missing }) => {
                     too_few_since = None;
                     defeat = Some((busy, missing));
                     wait.busy(Moment::now(), ttl, fastrand::f64())
                 }
-                Round::TooFew(error) => {
+                Round::TooFew(Shortage { error, grace }) => {
                     let now = Moment::now();
-                    match wait.failed(now, Some(*too_few_since.get_or_insert(now))) {
-                        Step::GiveUp => return Err(error),
-                        step => step,
+                    let step = match grace {
+                        Some(left) => {
+                            too_few_since = None;
+                            if !std::mem::replace(&mut told_of_grace, true) {
+                                info!(?left, "waiting for servers to vote: {error}");
+                            }
+                            wait.abstained(now, left)
+                        }
+                        None => wait.failed(now, Some(*too_few_since.get_or_insert(now))),
+                    };
+                    if step == Step::GiveUp {
+                        return Err(error);
                     }
+                    step
                 }
             };
             let Step::Park(pause) = step else {
@@ -187,9 +197,8 @@ impl Election {
         .await;
     }
 
-    /// Asks every server once, and has given back what was granted if it is no majority. A first use is `begun` once a
-    /// call.
-    async fn round(&self, line: &Queue, begun: bool, take: Take) -> Result<Round, Error> {
+    /// Asks every server once, and has given back what was granted if it is no majority.
+    async fn round(&self, line: &Queue, take: Take) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.orders.iter().zip(spared).map(|(order, spared)| {
             let order = order.clone();
@@ -204,13 +213,8 @@ impl Election {
         let verdict = asked.decide(vote).await;
         let until = match verdict {
             Verdict::Won(until) => until,
-            Verdict::FirstUse { .. } if !begun => return Ok(Round::FirstUse),
-            Verdict::Outvoted | Verdict::FirstUse { outvoted: true } => {
-                return Ok(Round::Outvoted(self.defeat(&asked)));
-            }
-            Verdict::FirstUse { outvoted: false } | Verdict::TooFew | Verdict::Open => {
-                return self.too_few(&asked).map(Round::TooFew);
-            }
+            Verdict::Outvoted => return Ok(Round::Outvoted(self.defeat(&asked))),
+            Verdict::TooFew | Verdict::Open => return self.too_few(&asked).map(Round::TooFew),
         };
         let least = self.orders.iter().map(|order| order.min_validity).max();
         if Moment::now().until(until) < least.unwrap_or_default() {
@@ -260,8 +264,9 @@ impl Election {
                 let order = order.clone();
                 // Its answer, whatever it is, ends the silence.
                 order.anchor.clone().spawn(async move {
-                    let look = look(&order).await;
-                    debug!(server = ?look, "a silent server was asked");
+                    let call = order.kind.inspect(&order.name);
+                    let answer = order.anchor.run(&call, order.timeout()).await;
+                    debug!(?answer, "a silent server was asked");
                 });
             }
         }
@@ -281,41 +286,6 @@ impl Election {
                 }
             }
         });
-    }
-
-    /// Lets servers vote that were never asked before, if all of them say so.
-    async fn begin(&self) -> Result<(), Error> {
-        let looks = join_all(self.orders.iter().map(look));
-        let mut marks: Vec<Mark> = Vec::with_capacity(self.orders.len());
-        for look in looks.await {
-            let Ok(Marked::Marked(mark)) = look else {
-                return Ok(());
-            };
-            marks.push(mark);
-        }
-        if is_one_server_twice(&marks) {
-            return Err(self.one_server());
-        }
-        let Some(fleet) = first_use(&marks) else {
-            return Ok(());
-        };
-        let fleet = &*fleet;
-        let begun = join_all(self.orders.iter().zip(&marks).map(async |(order, mark)| {
-            let place = order.mark();
-            let call = red::begin(&place, mark, fleet);
-            let answer = order.anchor.run(&call, order.timeout()).await?;
-            Begun::decode(&answer.reply)
-        }));
-        let begun = begun.await;
-        let joined = begun
-            .iter()
-            .filter(|begun| matches!(begun, Ok(Begun::Begun)));
-        info!(
-            fleet,
-            joined = joined.count(),
-            "the servers of this RedLock are used for the first time"
-        );
-        Ok(())
     }
 
     /// Refuses two members whose servers are one: its vote would count twice. False if a server could not be asked,
@@ -348,18 +318,15 @@ impl Election {
     }
 
     /// What kept a majority from voting.
-    fn too_few(&self, asked: &Asked<Result<Polling, Error>>) -> Result<Error, Error> {
-        let (mut yes, mut no, mut resting) = (0, 0, 0);
-        let mut rest = Duration::ZERO;
+    fn too_few(&self, asked: &Asked<Result<Polling, Error>>) -> Result<Shortage, Error> {
+        let (mut yes, mut no) = (0, 0);
+        let mut abstaining: Vec<Abstention> = Vec::new();
         let mut errors: Vec<Error> = Vec::new();
         for answer in asked.answers() {
             match answer {
                 Ok(Polling::Voted(Attempted::Granted(_))) => yes += 1,
                 Ok(Polling::Voted(_)) => no += 1,
-                Ok(Polling::Resting { left, .. }) => {
-                    resting += 1;
-                    rest = rest.max(*left);
-                }
+                Ok(Polling::Abstains(abstention)) => abstaining.push(*abstention),
                 Err(error) => errors.push(error.clone()),
             }
         }
@@ -367,8 +334,11 @@ impl Election {
         let most = majority(servers);
         // What a majority of the servers would say to each of its members is no matter of how many answer.
         let decisive = errors.iter().find(|error| {
-            let alike = errors.iter().filter(|other| other.kind() == error.kind());
-            !error.is_about_the_server() && alike.count() > servers - most
+            let alike = |other: &&Error| {
+                other.kind() == error.kind() && other.is_passing() == error.is_passing()
+            };
+            let is_of_the_moment = error.is_about_the_server() && error.is_passing();
+            !is_of_the_moment && errors.iter().filter(alike).count() > servers - most
         });
         if let Some(error) = decisive {
             return Err(error.clone());
@@ -378,15 +348,26 @@ impl Election {
             "{name:?} takes {most} of {servers} servers: {yes} granted it, {no} had it busy, {failed} failed or did \
              not answer"
         );
-        if resting > 0 {
+        let left = abstaining.iter().map(|abstention| abstention.left);
+        if let Some(longest) = left.clone().max() {
+            let causes: BTreeSet<_> = abstaining.iter().map(|it| it.cause).collect();
+            let listed: Vec<_> = causes.iter().map(ToString::to_string).collect();
             message += &format!(
-                ", {resting} may have forgotten what they granted and rest for {rest:?} more at the most"
+                ", {} may have forgotten what they granted ({}) and vote within {longest:?}",
+                abstaining.len(),
+                listed.join("; ")
             );
+            if causes.contains(&Cause::Started) {
+                message += "; trust_fresh_servers, for development, spares new servers that";
+            }
         }
         let error = Error::new(ErrorKind::Quorum, message).passing();
-        Ok(match errors.into_iter().next() {
-            Some(source) => error.caused_by(source),
-            None => error,
+        Ok(Shortage {
+            grace: grace(yes + no, left, servers),
+            error: match errors.into_iter().next() {
+                Some(source) => error.caused_by(source),
+                None => error,
+            },
         })
     }
 }
@@ -425,8 +406,7 @@ fn vote(answer: &Result<Polling, Error>) -> Vote {
     match answer {
         Ok(Polling::Voted(Attempted::Granted(guard))) => Vote::Yes(guard.trusted_until()),
         Ok(Polling::Voted(Attempted::Busy(_) | Attempted::Yielded)) => Vote::No,
-        Ok(Polling::Resting { age, .. }) => Vote::Abstained { age: *age },
-        Err(_) => Vote::Missing,
+        Ok(Polling::Abstains(_)) | Err(_) => Vote::Missing,
     }
 }
 
@@ -447,15 +427,6 @@ async fn told(ears: &mut [Option<Subscription>], defeat: Option<(Vec<usize>, usi
         .filter(|(at, _)| busy.contains(at));
     let news = of_busy.filter_map(|(_, ear)| Some(ear.as_mut()?.news()));
     some(missing, news).await;
-}
-
-/// What a server has marked as its fleet.
-async fn look(order: &Order) -> Result<Marked, Error> {
-    let answer = order
-        .anchor
-        .run(&red::look(&order.mark()), order.timeout())
-        .await?;
-    Marked::decode(&answer.reply)
 }
 
 /// Runs futures beside each other until so many are done, for ever if they are fewer.

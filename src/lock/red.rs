@@ -47,17 +47,43 @@ use crate::session::Anchor;
 ///
 /// # Servers that forget
 ///
-/// A server that lost its data would vote a second time. So each has a mark, the key `redlatch_redlock_mark`, with the
-/// run id of its process. Without it, as after an empty restart or a `FLUSHALL`, or if it is another process's, as after
-/// a restart with older data or when a replica has taken over, the server **rests**: it does not vote until
-/// [`max_lease`](crate::ClientBuilder::max_lease) has passed since it was first asked. Longer leases are
-/// [`InvalidInput`](ErrorKind::InvalidInput). [`durable`](crate::ClientBuilder::durable) spares a server that loses
-/// nothing its rest after a restart.
+/// A server that lost what it granted would grant it a second time. So one that may have lost it **abstains**, until the
+/// longest lease, [`max_lease`](crate::ClientBuilder::max_lease), has passed since then. Longer leases are
+/// [`InvalidInput`](ErrorKind::InvalidInput). Each server answers for itself, in the script that takes the lock there;
+/// what it knows of itself stands in a key, `redlatch_redlock_mark`: the run id of the process, the id of its
+/// replication history, and since when it has forgotten nothing.
 ///
-/// A fleet's first use does not wait, but takes an answer of every server: only if none has a mark do they all begin at
-/// once. That **all** servers restart empty within two seconds looks the same, and then the lock may be granted twice.
-/// A server that is added later, or put in the place of another, rests first. The user needs the command `INFO`. In a
-/// cluster, which is one member, each name has a mark of its own beside it, and a first use of its own.
+/// - **Started**: it abstains until `max_lease` and up to two seconds have passed since its start, whether anybody asked
+///   or not. So a fleet that was started just now waits for that long, a restart of one server after another for what
+///   is left of it, and a restart while nobody wants a lock costs nothing.
+///   [`durable`](crate::ClientBuilder::durable) spares a server that loses nothing;
+///   [`trust_fresh_servers`](crate::ClientBuilder::trust_fresh_servers) is for development.
+/// - **Promoted**, or its replication history is another: it abstains from when it is first asked. So it does after a
+///   failover, a failback, and when its first replica is attached or its backlog ends: attach replicas one server at a
+///   time.
+/// - **Flushed**, databases swapped, or its statistics reset (`FLUSHALL`, `FLUSHDB`, `SWAPDB`, `CONFIG RESETSTAT`), and
+///   its mark gone: from when it is first asked.
+/// - **A replica never votes.**
+///
+/// [`lock`](Self::lock) waits for servers that abstain, without counting that as silence; errors say for how long they
+/// will, and why. The user needs the command `INFO`: `+info`, or `+info|server +info|replication +info|commandstats`.
+/// Without it the call is answered with [`Backend`](ErrorKind::Backend), which says so.
+///
+/// In a cluster, which is one member, each name has a mark of its own beside it, which lasts for two longest leases from
+/// each call on. A server of it that was promoted or flushed since its start abstains for each name that it has no mark
+/// of.
+///
+/// **Not promised**, so that two owners may hold the lock:
+///
+/// - an old primary that still answers beside the one that was promoted in its place. It grants while the new one
+///   abstains, and then that one votes. Stop it, or set `min-replicas-to-write` and make `max_lease` longer by
+///   `min-replicas-max-lag`;
+/// - keys that were evicted or removed one by one, `SWAPDB` there and back or between databases that both serve a
+///   RedLock, `DEBUG RELOAD NOSAVE`, a machine that goes back to a snapshot;
+/// - a server's clock that is set ahead or back, before the first call too: uptime is counted by it;
+/// - slots of a cluster that are assigned without their keys;
+/// - `CONFIG RESETSTAT` after a flush on Redis 6.2, which does not tell it from other `CONFIG` calls;
+/// - a `max_lease` longer than the server's `repl-backlog-ttl`, an hour by default; clients with different `max_lease`.
 ///
 /// # Waiting
 ///
@@ -85,7 +111,9 @@ use crate::session::Anchor;
 ///
 /// let mut members = Vec::new();
 /// for url in urls {
-///     members.push(Client::connect(url).await?.lock("report").lease(Duration::from_secs(10)));
+///     // Only here, where the servers were started for the example.
+///     let client = Client::builder().url(url).trust_fresh_servers(true).build().await?;
+///     members.push(client.lock("report").lease(Duration::from_secs(10)));
 /// }
 /// let lock = RedLock::new(members);
 /// let Some(guard) = lock.try_lock_for(Duration::from_secs(2)).await? else {
@@ -123,11 +151,12 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// [`Quorum`](ErrorKind::Quorum) if for one watchdog lease no majority of the servers voted; it says how many
-    /// granted it, had it busy, were silent or rest. [`InvalidInput`](ErrorKind::InvalidInput) for members, leases or
+    /// [`Quorum`](ErrorKind::Quorum) if for one watchdog lease no majority of the servers voted, nor would have with
+    /// those that [abstain](Self#servers-that-forget); it says how many granted it, had it busy, were silent or abstain,
+    /// for how long and why. [`InvalidInput`](ErrorKind::InvalidInput) for members, leases or
     /// owners that cannot work; [`LeaseLost`](ErrorKind::LeaseLost) if the majority came so late that too little of
     /// the lease was left; what a majority of the servers answers alike, such as
-    /// [`WrongKind`](ErrorKind::WrongKind), as of one lock; [`Closed`](ErrorKind::Closed).
+    /// [`WrongKind`](ErrorKind::WrongKind) or a refusal for good, as of one lock; [`Closed`](ErrorKind::Closed).
     ///
     /// # Cancel safety
     ///
@@ -146,7 +175,7 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), but [`Quorum`](ErrorKind::Quorum) at once.
+    /// As [`lock`](Self::lock), but [`Quorum`](ErrorKind::Quorum) at once, also while servers abstain.
     ///
     /// # Cancel safety
     ///

@@ -1,13 +1,9 @@
-//! Decides for a lock over several servers: what their votes come to, until when a majority can be trusted, whether a
-//! fleet is used for the first time.
+//! Decides for a lock over several servers: what their votes come to, until when a majority can be trusted, and when
+//! enough of them vote.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
-
-/// Within this time all servers of a fleet that is new are asked for the first time. Servers that lost their memory
-/// one after the other, as in a restart of all in turn, are further apart.
-const FIRST_USE: Duration = Duration::from_secs(2);
 
 /// What one server has said so far.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -17,11 +13,7 @@ pub(crate) enum Vote {
     Yes(Moment),
     /// Somebody else has its part.
     No,
-    /// It may have forgotten votes, and has a mark of this age.
-    Abstained {
-        age: Duration,
-    },
-    /// It failed, or did not answer in time.
+    /// It abstained, failed, or did not answer in time.
     Missing,
 }
 
@@ -32,9 +24,6 @@ pub(crate) enum Verdict {
     Open,
     /// A majority has granted its parts, all of which can be trusted until then.
     Won(Moment),
-    /// It looks as if the servers had never been asked before. If they had, they would have `outvoted` the call, or
-    /// else be too few.
-    FirstUse { outvoted: bool },
     /// A majority votes, and others have some of it.
     Outvoted,
     /// No majority votes.
@@ -52,7 +41,6 @@ pub(crate) fn verdict(votes: &[Vote]) -> Verdict {
     let yes = count(|vote| matches!(vote, Vote::Yes(_)));
     let no = count(|vote| *vote == Vote::No);
     let awaited = count(|vote| *vote == Vote::Awaited);
-    let abstained = count(|vote| matches!(vote, Vote::Abstained { .. }));
     let promises = votes.iter().filter_map(|vote| match vote {
         Vote::Yes(until) => Some(*until),
         _ => None,
@@ -62,19 +50,6 @@ pub(crate) fn verdict(votes: &[Vote]) -> Verdict {
     }
     if yes + awaited >= most {
         return Verdict::Open;
-    }
-    let all_are_new = votes.iter().all(|vote| match vote {
-        Vote::Abstained { age } => *age <= FIRST_USE,
-        Vote::Missing => false,
-        Vote::Awaited | Vote::Yes(_) | Vote::No => true,
-    });
-    if all_are_new && abstained > 0 && yes + awaited + abstained >= most {
-        return match awaited {
-            0 => Verdict::FirstUse {
-                outvoted: yes + no >= most,
-            },
-            _ => Verdict::Open,
-        };
     }
     if yes + no >= most {
         Verdict::Outvoted
@@ -96,38 +71,19 @@ pub(crate) fn trusted_until(
     promises.get(majority(servers) - 1).copied()
 }
 
-/// Since when a server remembers its votes.
-#[derive(Clone, Debug, Hash, PartialEq, Eq)]
-pub(crate) struct Mark {
-    /// The run id of the server, and the time by its clock. No two marks are alike.
-    pub(crate) made: Box<str>,
-    /// The fleet that it votes in without having rested.
-    pub(crate) fleet: Option<Box<str>>,
-    pub(crate) age: Duration,
-}
-
-/// The id of a fleet whose servers are used for the first time, from the marks of all of them. None if it is not so.
-///
-/// The id is made of the marks: so clients that come at the same time make the same, and go on where another one
-/// stopped, while a server that lost its mark meanwhile has no part in it.
-pub(crate) fn first_use(marks: &[Mark]) -> Option<String> {
-    let mut made: Vec<&str> = marks.iter().map(|mark| &*mark.made).collect();
-    made.sort_unstable();
-    let mut id = sha1_smol::Sha1::from(made.join("\n")).digest().to_string();
-    id.truncate(16);
-    let begun = |mark: &Mark| mark.fleet.as_deref() == Some(&*id);
-    let joins = |mark: &Mark| mark.fleet.is_none();
-    let is_new = marks.iter().all(|mark| mark.age <= FIRST_USE);
-    let one_fleet = marks.iter().all(|mark| begun(mark) || joins(mark));
-    (one_fleet && (is_new || marks.iter().any(begun))).then_some(id)
-}
-
-/// What tells two members apart whose servers are one: the first half of their marks.
-pub(crate) fn is_one_server_twice(marks: &[Mark]) -> bool {
-    marks
-        .iter()
-        .enumerate()
-        .any(|(at, mark)| marks[..at].iter().any(|other| other.made == mark.made))
+/// After how long a majority votes, if time is all that it takes: of so many servers some are `voting`, and each that
+/// abstains has so much time `left` until it votes.
+pub(crate) fn grace(
+    voting: usize,
+    left: impl Iterator<Item = Duration>,
+    servers: usize,
+) -> Option<Duration> {
+    let Some(lacking) = majority(servers).checked_sub(voting + 1) else {
+        return Some(Duration::ZERO);
+    };
+    let mut left: Vec<_> = left.collect();
+    left.sort_unstable();
+    left.get(lacking).copied()
 }
 
 #[cfg(test)]
@@ -140,9 +96,6 @@ mod tests {
             Just(Vote::Awaited),
             (1u64..100_000).prop_map(|millis| Vote::Yes(Moment::from_millis(millis))),
             Just(Vote::No),
-            (0u64..4_000).prop_map(|millis| Vote::Abstained {
-                age: Duration::from_millis(millis)
-            }),
             Just(Vote::Missing),
         ]
     }
@@ -153,14 +106,6 @@ mod tests {
 
     fn is_yes(vote: &Vote) -> bool {
         matches!(vote, Vote::Yes(_))
-    }
-
-    fn mark(made: &str, fleet: Option<&str>, age: u64) -> Mark {
-        Mark {
-            made: made.into(),
-            fleet: fleet.map(Box::from),
-            age: Duration::from_millis(age),
-        }
     }
 
     proptest! {
@@ -205,93 +150,34 @@ mod tests {
                     vote => *vote,
                 })
                 .collect();
-            if matches!(before, Verdict::Outvoted | Verdict::TooFew | Verdict::FirstUse { .. }) {
+            if matches!(before, Verdict::Outvoted | Verdict::TooFew) {
                 prop_assert!(!matches!(verdict(&after), Verdict::Won(_)));
             }
         }
 
         #[test]
-        fn first_use_takes_an_answer_of_every_server_and_no_old_mark_among_those_that_rest(votes in votes()) {
-            if matches!(verdict(&votes), Verdict::FirstUse { .. }) {
-                let in_time = |vote: &Vote| match vote {
-                    Vote::Abstained { age } => *age <= FIRST_USE,
-                    vote => is_yes(vote) || *vote == Vote::No,
-                };
-                prop_assert!(votes.iter().all(in_time));
+        fn the_grace_is_over_when_a_majority_votes_and_not_before(
+            voting in 0usize..8, left in proptest::collection::vec(0u64..1_000, 0..8)
+        ) {
+            let servers = voting + left.len();
+            prop_assume!(servers > 0);
+            let left: Vec<_> = left.into_iter().map(Duration::from_millis).collect();
+            let after = grace(voting, left.iter().copied(), servers);
+            prop_assert!(after.is_some(), "nobody failed, so it is a matter of time");
+            let votes = |at: Duration| voting + left.iter().filter(|left| **left <= at).count();
+            let after = after.unwrap_or_default();
+            prop_assert!(votes(after) >= majority(servers));
+            if let Some(before) = after.checked_sub(Duration::from_millis(1)) {
+                prop_assert!(votes(before) < majority(servers));
             }
         }
-
-        #[test]
-        fn a_fleet_id_depends_on_every_mark_and_not_on_their_order(servers in 1usize..8, lost in 0usize..8) {
-            let marks: Vec<_> = (0..servers).map(|n| mark(&format!("{n}:1"), None, 0)).collect();
-            let fleet = first_use(&marks);
-            prop_assert!(fleet.is_some());
-            let turned: Vec<_> = marks.iter().rev().cloned().collect();
-            prop_assert_eq!(first_use(&turned), fleet.clone());
-            let mut forgot = marks;
-            forgot[lost % servers].made = "lost:2".into();
-            prop_assert_ne!(first_use(&forgot), fleet);
-        }
     }
 
     #[test]
-    fn a_first_use_goes_on_where_another_stopped_but_takes_no_server_that_forgot() {
-        let fleet = first_use(&[
-            mark("a:1", None, 0),
-            mark("b:1", None, 0),
-            mark("c:1", None, 0),
-        ]);
-        let fleet = fleet.as_deref();
-        let late = [
-            mark("a:1", fleet, 9_000),
-            mark("b:1", None, 9_000),
-            mark("c:1", fleet, 9_000),
-        ];
-        assert_eq!(first_use(&late).as_deref(), fleet);
-        let forgot = [
-            mark("a:1", fleet, 500),
-            mark("b:2", None, 0),
-            mark("c:1", fleet, 500),
-        ];
-        assert_eq!(first_use(&forgot), None);
-        let begun = [
-            mark("a:1", fleet, 0),
-            mark("b:1", fleet, 0),
-            mark("c:1", fleet, 0),
-        ];
-        assert_eq!(first_use(&begun).as_deref(), fleet, "others were faster");
-    }
-
-    #[test]
-    fn first_use_that_a_majority_votes_without_is_no_lack_of_votes() {
-        let yes = Vote::Yes(Moment::from_millis(1));
-        let new = Vote::Abstained {
-            age: Duration::ZERO,
-        };
-        let outvoted = |votes: [Vote; 3]| verdict(&votes) == Verdict::FirstUse { outvoted: true };
-        assert!(outvoted([yes, Vote::No, new]));
-        assert!(outvoted([Vote::No, yes, new]));
-        let too_few = Verdict::FirstUse { outvoted: false };
-        assert_eq!(verdict(&[yes, new, new]), too_few);
-        assert_eq!(verdict(&[new, Vote::No, new]), too_few);
-    }
-
-    #[test]
-    fn servers_that_forgot_one_after_the_other_are_not_new() {
-        let marks = [
-            mark("a:1", None, 0),
-            mark("b:1", None, 1_000),
-            mark("c:1", None, 2_001),
-        ];
-        assert_eq!(first_use(&marks), None);
-        let votes = marks.map(|mark| Vote::Abstained { age: mark.age });
-        assert_eq!(verdict(&votes), Verdict::TooFew);
-    }
-
-    #[test]
-    fn a_server_that_stands_for_two_is_found_by_its_mark() {
-        let (a, b) = (mark("a:1", None, 0), mark("b:1", None, 0));
-        assert!(is_one_server_twice(&[a.clone(), b.clone(), a.clone()]));
-        assert!(!is_one_server_twice(&[a, b]));
+    fn no_time_makes_a_majority_of_too_few() {
+        let left = [Duration::from_secs(9)];
+        assert_eq!(grace(1, left.into_iter(), 4), None);
+        assert_eq!(grace(0, left.into_iter(), 3), None);
+        assert_eq!(grace(1, left.into_iter(), 3), Some(left[0]));
     }
 }

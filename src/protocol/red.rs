@@ -1,12 +1,12 @@
-//! Calls and answers of a lock over several servers: its members' acquisitions behind a guard, and the marks that tell
-//! which servers remember their votes.
+//! Calls and answers of a lock over several servers: its members' acquisitions behind a guard, which lets a server vote
+//! only while nothing that it may have forgotten is in force.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::protocol::answer::Acquired;
-use crate::protocol::quorum::Mark;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call, Unscripted};
 
@@ -14,17 +14,22 @@ use crate::protocol::script::{self, Arg, Call, Unscripted};
 /// another server tomorrow, it stands beside the lock.
 pub(crate) const MARK: &str = "redlatch_redlock_mark";
 
-/// On what terms a server votes.
+/// When a server that may have forgotten grants votes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Franchise {
-    /// The longest lease of the fleet: what a server may have forgotten is over after so long.
+pub(crate) struct RestartPolicy {
+    /// The longest lease of the fleet: what a server may have forgotten is over after that.
     pub(crate) longest: LeaseTime,
     /// The server loses nothing that it has answered.
     pub(crate) durable: bool,
+    /// A server that was started a moment ago had granted nothing before.
+    pub(crate) trusts_fresh: bool,
+    /// Marks end when their lock has not been asked for during two longest leases. A mark that ended costs nothing but
+    /// what it knew of a promotion or a flush, and after that time its lock has been forgotten by everybody.
+    pub(crate) marks_end: bool,
 }
 
 /// Takes a member, if its server votes.
-pub(crate) fn guarded<'a>(acquire: Call<'a>, mark: &'a str, franchise: Franchise) -> Call<'a> {
+pub(crate) fn guarded<'a>(acquire: Call<'a>, mark: &'a str, policy: RestartPolicy) -> Call<'a> {
     let script = match std::ptr::eq(acquire.script, &script::PLAIN_ACQUIRE) {
         true => &script::RED_PLAIN_ACQUIRE,
         false => &script::RED_ACQUIRE,
@@ -32,41 +37,52 @@ pub(crate) fn guarded<'a>(acquire: Call<'a>, mark: &'a str, franchise: Franchise
     let Call {
         mut keys, mut args, ..
     } = acquire;
-    let counts = if franchise.durable { "data" } else { "run" };
+    let counts = if policy.durable { "data" } else { "run" };
+    let fresh = if policy.trusts_fresh { "trust" } else { "wait" };
+    let life = match policy.marks_end {
+        true => i64::try_from(2 * policy.longest.millis()).unwrap_or(i64::MAX),
+        false => 0,
+    };
     keys.push(mark);
-    args.extend([Arg::from(franchise.longest), Arg::Text(counts)]);
+    args.extend([
+        Arg::from(policy.longest),
+        Arg::Text(counts),
+        Arg::Text(fresh),
+        Arg::Number(life),
+    ]);
     Call {
         unscripted: Unscripted::Refused("a RedLock"),
         ..Call::new(script, keys, args)
     }
 }
 
-/// Reads a server's mark.
-pub(crate) fn look(mark: &str) -> Call<'_> {
-    Call::new(&script::RED_MARK, vec![mark], Vec::new()).of("a RedLock")
-}
-
-/// Lets a server vote whose mark was read, as one of a fleet that is used for the first time.
-pub(crate) fn begin<'a>(mark: &'a str, read: &'a Mark, fleet: &'a str) -> Call<'a> {
-    let args = vec![Arg::Text(&read.made), Arg::Text(fleet)];
-    Call::new(&script::RED_BEGIN, vec![mark], args).of("a RedLock")
-}
-
 /// What one server says when it is asked for its vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     Voted(Acquired),
-    /// It may have forgotten votes, and has a mark of this age.
-    Resting {
-        left: Duration,
-        age: Duration,
-    },
+    Abstains(Abstention),
+}
+
+/// A server may have forgotten grants, and votes when the last of them is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abstention {
+    pub(crate) left: Duration,
+    pub(crate) cause: Cause,
+}
+
+/// Why a server may have forgotten grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    Started,
+    Cleared,
+    Replication,
+    Clock,
 }
 
 impl Polled {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &[
-        "resting",
+        "abstains",
         "granted",
         "busy",
         "free",
@@ -74,67 +90,44 @@ impl Polled {
         "wrong_kind",
     ];
     #[cfg(test)]
-    pub(crate) const PLAIN_TAGS: &[&str] = &["resting", "granted", "busy"];
+    pub(crate) const PLAIN_TAGS: &[&str] = &["abstains", "granted", "busy"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
-        match reply.tagged() {
-            Some(("resting", &[Reply::Integer(left), Reply::Integer(age)])) => Ok(Self::Resting {
-                left: millis(left),
-                age: millis(age),
-            }),
-            _ => Acquired::decode(reply).map(Self::Voted),
-        }
-    }
-}
-
-/// The answer to a look at a mark.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Marked {
-    Marked(Mark),
-    Absent,
-}
-
-impl Marked {
-    #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["marked", "absent"];
-
-    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
-        match reply.tagged() {
-            Some(("marked", [Reply::Text(made), Reply::Text(fleet), Reply::Integer(age)])) => {
-                Ok(Self::Marked(Mark {
-                    made: made.as_str().into(),
-                    fleet: (!fleet.is_empty()).then(|| fleet.as_str().into()),
-                    age: millis(*age),
-                }))
+        let Some(("abstains", rest)) = reply.tagged() else {
+            return Acquired::decode(reply).map(Self::Voted);
+        };
+        match rest {
+            [Reply::Integer(left), Reply::Text(cause)] => {
+                let cause = Cause::decode(cause).ok_or_else(|| reply.unexpected())?;
+                let left = Duration::from_millis(u64::try_from(*left).unwrap_or(0));
+                Ok(Self::Abstains(Abstention { left, cause }))
             }
-            Some(("absent", [])) => Ok(Self::Absent),
             _ => Err(reply.unexpected()),
         }
     }
 }
 
-/// The answer to the beginning of a fleet's first use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
-    Begun,
-    Changed,
-}
-
-impl Begun {
-    #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["begun", "changed"];
-
-    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
-        match reply.tagged() {
-            Some(("begun", [])) => Ok(Self::Begun),
-            Some(("changed", [])) => Ok(Self::Changed),
-            _ => Err(reply.unexpected()),
+impl Cause {
+    fn decode(text: &str) -> Option<Self> {
+        match text {
+            "started" => Some(Self::Started),
+            "cleared" => Some(Self::Cleared),
+            "replication" => Some(Self::Replication),
+            "clock" => Some(Self::Clock),
+            _ => None,
         }
     }
 }
 
-fn millis(millis: i64) -> Duration {
-    Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Started => "started a moment ago",
+            Self::Cleared => "flushed, swapped, or its statistics reset",
+            Self::Replication => "promoted, or its replicas changed",
+            Self::Clock => "its clock was set back",
+        })
+    }
 }
 
 #[cfg(test)]
@@ -147,21 +140,12 @@ mod tests {
         let text = |text: &str| Reply::Text(text.to_owned());
         for reply in [
             Reply::Nil,
-            Reply::List(vec![text("resting"), Reply::Integer(1)]),
-            Reply::List(vec![
-                text("marked"),
-                text("a:1"),
-                Reply::Nil,
-                Reply::Integer(1),
-            ]),
-            Reply::List(vec![text("begun"), Reply::Nil]),
+            Reply::List(vec![text("abstains"), Reply::Integer(1)]),
+            Reply::List(vec![text("abstains"), Reply::Integer(1), text("moonlight")]),
+            Reply::List(vec![text("abstains"), text("1"), text("started")]),
         ] {
-            let kinds = [
-                Polled::decode(&reply).unwrap_err().kind(),
-                Marked::decode(&reply).unwrap_err().kind(),
-                Begun::decode(&reply).unwrap_err().kind(),
-            ];
-            assert_eq!(kinds, [ErrorKind::Protocol; 3], "{reply:?}");
+            let error = Polled::decode(&reply).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protocol, "{reply:?}");
         }
     }
 }

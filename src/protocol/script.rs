@@ -115,10 +115,8 @@ scripts! {
     PERMIT_RETURN = "permit_return" Arity::Fixed { keys: 4, args: 3 };
     PERMIT_EXTEND = "permit_extend" Arity::Fixed { keys: 2, args: 4 };
     PERMIT_COUNT = "permit_count" Arity::Fixed { keys: 3, args: 1 };
-    RED_ACQUIRE = "red_guard", "lock_acquire" Arity::Fixed { keys: 2, args: 8 };
-    RED_PLAIN_ACQUIRE = "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 5 };
-    RED_MARK = "red_mark" Arity::Fixed { keys: 1, args: 0 };
-    RED_BEGIN = "red_begin" Arity::Fixed { keys: 1, args: 2 };
+    RED_ACQUIRE = "red_guard", "lock_acquire" Arity::Fixed { keys: 2, args: 10 };
+    RED_PLAIN_ACQUIRE = "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 7 };
 }
 
 /// An argument of a script.
@@ -363,8 +361,6 @@ mod tests {
             (&PERMIT_COUNT, counted::Count::TAGS),
             (&RED_ACQUIRE, red::Polled::TAGS),
             (&RED_PLAIN_ACQUIRE, red::Polled::PLAIN_TAGS),
-            (&RED_MARK, red::Marked::TAGS),
-            (&RED_BEGIN, red::Begun::TAGS),
         ];
         assert_eq!(decoded.len(), ALL.len());
         for (script, tags) in decoded {

@@ -114,6 +114,13 @@ impl Wait {
         self.clamp(now, pause)
     }
 
+    /// The servers answer, and nobody can be granted the lock for as long as is `left`, which is no silence.
+    pub(crate) fn abstained(&mut self, now: Moment, left: Duration) -> Step {
+        self.pause = FIRST_PAUSE;
+        // Another server may come back meanwhile, and make a majority without those that abstain.
+        self.clamp(now, left.clamp(SHORTEST_PARK, LONGEST_PAUSE))
+    }
+
     /// For a call that stands in line and asks nothing itself.
     pub(crate) fn in_line(&self, now: Moment, unanswered: Option<Moment>) -> Step {
         if self.is_out_of_patience(now, unanswered) {
@@ -211,6 +218,18 @@ mod tests {
             decision.busy(moment(2), Ttl::Never, 0.0);
             prop_assert_eq!(decision.failed(moment(3), None), Step::Park(FIRST_PAUSE));
         }
+    }
+
+    #[test]
+    fn servers_that_abstain_are_waited_for_without_end_and_asked_now_and_then() {
+        let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, ALARM);
+        let late = moment(1_000_000);
+        let step = decision.abstained(late, PATIENCE);
+        assert_eq!(step, Step::Park(LONGEST_PAUSE));
+        let soon = Duration::from_millis(7);
+        assert_eq!(decision.abstained(late, soon), Step::Park(soon));
+        let mut limited = Wait::new(moment(0), Limit::At(moment(5)), PATIENCE, ALARM);
+        assert_eq!(limited.abstained(moment(5), soon), Step::GiveUp);
     }
 
     #[test]

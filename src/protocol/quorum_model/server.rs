@@ -1,0 +1,294 @@
+//! The servers of the model: when each votes, and what may befall it.
+
+use std::mem;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::options::LeaseTime;
+use crate::protocol::quorum::Vote;
+use crate::protocol::renewal::deadline;
+
+const TICK: Duration = Duration::from_millis(2_500);
+/// In ticks; the longest lease of the fleet too, and how long the servers have been up in the beginning.
+pub(super) const LEASE: u8 = 2;
+
+/// When a server votes: the guard of the script, of which a part may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    Whole,
+    /// Every server votes.
+    None,
+    /// A mark is known by the run alone.
+    WithoutHistory,
+    /// One without a mark is not asked whether it was promoted.
+    WithoutPromotion,
+    /// One without a mark is not asked whether it was flushed.
+    WithoutFlush,
+    /// A mark counts in any run, as for servers that lose nothing.
+    Durable,
+    /// One that was started has forgotten nothing.
+    Trusting,
+}
+
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It starts again, without data.
+    Restart(usize),
+    /// It starts again, with the data of the beginning.
+    Return(usize),
+    /// `FLUSHALL`, `SWAPDB`; or either of them and `CONFIG RESETSTAT`.
+    Flush(usize),
+    /// Its mark alone is gone, as in a cluster when nobody asked for a name.
+    Unmark(usize),
+    /// The replica takes the server's place, with what it has.
+    Promote(usize),
+    /// As `Promote`, and the first caller reaches the old primary all the same.
+    Split(usize),
+    /// The other one becomes the server's replica, or catches up as one.
+    Sync(usize),
+    /// The server forgets its second replication id: a first replica attaches, or its backlog goes, which takes longer
+    /// after a promotion than a lease.
+    Clear(usize),
+    /// The same, sooner.
+    ClearEarly(usize),
+    /// Its clock is a lease ahead from now on.
+    Jump(usize),
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) struct Server {
+    /// The one that clients reach.
+    pub(super) primary: Node,
+    /// Its replica, or what was the primary before.
+    other: Node,
+    other_replicates: bool,
+    split: bool,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) struct Node {
+    run: u8,
+    history: u8,
+    promoted: Option<u8>,
+    flushed: bool,
+    started: u8,
+    /// How far its clock is ahead.
+    ahead: u8,
+    pub(super) data: Data,
+}
+
+#[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
+pub(super) struct Data {
+    pub(super) hold: Option<Hold>,
+    mark: Option<Mark>,
+}
+
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) struct Hold {
+    pub(super) request: Request,
+    ends: u8,
+}
+
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+struct Mark {
+    run: u8,
+    history: u8,
+    since: u8,
+}
+
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) caller: usize,
+    pub(super) round: u8,
+    pub(super) sent: u8,
+}
+
+pub(super) fn moment(tick: u8) -> Moment {
+    Moment::from_millis(u64::from(tick) * TICK.as_millis() as u64)
+}
+
+pub(super) fn lease() -> LeaseTime {
+    LeaseTime::new(TICK * u32::from(LEASE)).unwrap()
+}
+
+impl Server {
+    /// Up since long ago, with a replica that was made a moment ago; asked before, or not.
+    pub(super) fn new(number: usize, settled: bool) -> Self {
+        let node = |run: usize, started: u8| Node {
+            run: run as u8,
+            history: number as u8,
+            promoted: None,
+            flushed: false,
+            started,
+            ahead: 0,
+            data: Data::first(number, settled),
+        };
+        Self {
+            primary: node(number, 0),
+            other: node(number + 3, LEASE),
+            other_replicates: true,
+            split: false,
+        }
+    }
+
+    /// The one that a caller reaches.
+    pub(super) fn reached_by(&mut self, caller: usize) -> &mut Node {
+        match self.split && caller == 0 {
+            true => &mut self.other,
+            false => &mut self.primary,
+        }
+    }
+
+    /// Fresh is the number of the last run or history that began.
+    pub(super) fn suffer(&mut self, fault: Fault, now: u8, fresh: &mut u8, settled: bool) {
+        let Self { primary, other, .. } = self;
+        match fault {
+            Fault::Restart(_) => primary.restart(now, Data::default(), fresh),
+            Fault::Return(s) => primary.restart(now, Data::first(s, settled), fresh),
+            Fault::Flush(_) => {
+                primary.data = Data::default();
+                primary.flushed = true;
+            }
+            Fault::Unmark(_) => primary.data.mark = None,
+            Fault::Promote(_) | Fault::Split(_) => {
+                mem::swap(primary, other);
+                primary.history = next(fresh);
+                primary.promoted = Some(now);
+                self.other_replicates = false;
+                self.split = matches!(fault, Fault::Split(_));
+            }
+            Fault::Sync(_) => {
+                other.history = primary.history;
+                other.promoted = None;
+                other.data = primary.data.clone();
+                self.other_replicates = true;
+                self.split = false;
+            }
+            Fault::Clear(_) | Fault::ClearEarly(_) => primary.clear(fresh),
+            Fault::Jump(_) => primary.ahead += LEASE,
+        }
+    }
+}
+
+impl Data {
+    fn first(server: usize, settled: bool) -> Self {
+        let mark = settled.then_some(Mark {
+            run: server as u8,
+            history: server as u8,
+            since: 0,
+        });
+        Self { hold: None, mark }
+    }
+}
+
+impl Node {
+    fn clock(&self, now: u8) -> u8 {
+        now + self.ahead
+    }
+
+    /// The guard of the acquisition.
+    pub(super) fn votes(&mut self, now: u8, rule: Rule) -> bool {
+        let (clock, mark) = (self.clock(now), self.data.mark);
+        let is_of_run = |mark: &Mark| mark.run == self.run;
+        let is_of_history =
+            |mark: &Mark| mark.history == self.history || rule == Rule::WithoutHistory;
+        let since = match mark {
+            Some(mark) if is_of_run(&mark) && is_of_history(&mark) => mark.since,
+            Some(mark) if is_of_run(&mark) => clock,
+            _ if self.promoted.is_some() && rule != Rule::WithoutPromotion => clock,
+            Some(mark) if rule == Rule::Durable => mark.since,
+            _ if self.flushed && rule != Rule::WithoutFlush => clock,
+            _ => self.started,
+        };
+        self.data.mark = Some(Mark {
+            run: self.run,
+            history: self.history,
+            since,
+        });
+        let trusted = rule == Rule::Trusting && since == self.started;
+        clock - since >= LEASE || trusted || rule == Rule::None
+    }
+
+    pub(super) fn acquire(&mut self, now: u8, request: Request) -> Vote {
+        let clock = self.clock(now);
+        match self.data.hold {
+            Some(hold) if clock < hold.ends && hold.request != request => Vote::No,
+            _ => {
+                let ends = clock + LEASE;
+                self.data.hold = Some(Hold { request, ends });
+                Vote::Yes(deadline(moment(request.sent), lease()))
+            }
+        }
+    }
+
+    /// False if the hold is not there any more.
+    pub(super) fn extend(&mut self, now: u8, caller: usize, round: u8) -> bool {
+        let clock = self.clock(now);
+        match &mut self.data.hold {
+            Some(hold) if clock < hold.ends && hold.is_of(caller, round) => {
+                hold.ends = clock + LEASE;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn restart(&mut self, now: u8, data: Data, fresh: &mut u8) {
+        *self = Self {
+            run: next(fresh),
+            history: next(fresh),
+            promoted: None,
+            flushed: false,
+            started: now,
+            ahead: self.ahead,
+            data,
+        };
+    }
+
+    fn clear(&mut self, fresh: &mut u8) {
+        self.history = next(fresh);
+        self.promoted = None;
+    }
+}
+
+fn next(fresh: &mut u8) -> u8 {
+    *fresh += 1;
+    *fresh
+}
+
+impl Fault {
+    pub(super) fn server(self) -> usize {
+        match self {
+            Self::Restart(s)
+            | Self::Return(s)
+            | Self::Flush(s)
+            | Self::Unmark(s)
+            | Self::Promote(s)
+            | Self::Split(s)
+            | Self::Sync(s)
+            | Self::Clear(s)
+            | Self::ClearEarly(s)
+            | Self::Jump(s) => s,
+        }
+    }
+
+    pub(super) fn is_possible(self, server: &Server, now: u8) -> bool {
+        let primary = &server.primary;
+        match self {
+            Self::Promote(_) | Self::Split(_) => server.other_replicates,
+            Self::Clear(_) => primary.promoted.is_none_or(|at| now >= at + LEASE),
+            Self::ClearEarly(_) => primary.promoted.is_some(),
+            // Without data it can forget nothing.
+            Self::Flush(_) | Self::Restart(_) => primary.data != Data::default(),
+            Self::Unmark(_) => primary.data.mark.is_some(),
+            Self::Sync(_) => !server.other_replicates || server.other.data != primary.data,
+            Self::Return(_) | Self::Jump(_) => true,
+        }
+    }
+}
+
+impl Hold {
+    pub(super) fn is_of(&self, caller: usize, round: u8) -> bool {
+        self.request.caller == caller && self.request.round == round
+    }
+}
