@@ -426,6 +426,33 @@ async fn within_a_process_too_whoever_came_first_goes_first() {
 }
 
 #[tokio::test]
+async fn writer_goes_behind_a_reader_of_its_process_whose_request_took_long() {
+    let server = Server::start();
+    let (here, there) = (
+        preferring(&server, Prefer::Arrival).await,
+        preferring(&server, Prefer::Arrival).await,
+    );
+    let mut probe = server.connection();
+    let outside = somebody(&there).write().await.unwrap();
+    server.freeze();
+    let reader = reading(&here);
+    eventually_waiting(&here, 1).await;
+    let writer = writing(&here);
+    eventually_waiting(&here, 2).await;
+    // So long that it would ask, if it were not for the reader.
+    tokio::time::sleep(millis(100)).await;
+    server.thaw();
+    eventually_marked(&mut probe, READER_MARK).await;
+    eventually_marked(&mut probe, WRITER_MARK).await;
+    outside.unlock().await.unwrap();
+    let read = soon(reader).await.unwrap().unwrap();
+    assert!(!writer.is_finished());
+    read.unlock().await.unwrap();
+    passes(writer).await;
+    nothing_left(&server, [&here, &there]).await;
+}
+
+#[tokio::test]
 async fn readers_that_wait_behind_a_writer_of_their_process_cost_the_server_little() {
     let server = Server::start();
     let client = client(&server).await;
