@@ -5,8 +5,9 @@
 -- ARGV[1] field of the owner on this side
 -- ARGV[2] hold number, h and 16 hex digits
 -- ARGV[3] lease, in milliseconds
--- ARGV[4] exactly or at_least: may the lease become shorter than what is left
+-- ARGV[4] at_least: only raises what is left; else the end of the one lease that may be cut, 0 for none so far
 -- Returns extended: the lease is set; the hash lasts as long as the longest of all levels
+-- Returns longer, its end in milliseconds by the server's clock: what is left was not to be cut; nothing was changed
 -- Returns absent: this hold is not there any more; nothing was changed
 -- Publishes nothing
 
@@ -21,7 +22,32 @@ end
 if #mine == 0 then
   return {'absent'}
 end
-local exactly = ARGV[4] == 'exactly'
+-- When the lease ends, by the server's clock. A copy of this call that comes late finds another end than it names.
+local function ending()
+  local ends = redis.pcall('PEXPIRETIME', mine[1])
+  if type(ends) == 'number' then
+    return ends
+  end
+  -- Before Redis 7 nothing tells. The clock goes on inside scripts, so both are read within one millisecond.
+  local function now()
+    local time = redis.call('TIME')
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  local read
+  repeat
+    read = now()
+    ends = read + redis.call('PTTL', mine[1])
+  until read == now()
+  return ends
+end
+
+local exactly = ARGV[4] ~= 'at_least'
+if exactly and redis.call('PTTL', mine[1]) > lease then
+  local ends = ending()
+  if ends ~= tonumber(ARGV[4]) then
+    return {'longer', ends}
+  end
+end
 -- The hash before its levels: it never outlives the longest of them.
 if redis.call('PTTL', KEYS[1]) < lease then
   redis.call('PEXPIRE', KEYS[1], lease)

@@ -222,8 +222,19 @@ impl Scene {
     }
 
     fn extend(&mut self, hold: &Hold, lease: i64, mode: &str) -> String {
-        let args = [&hold.field(), &hold.number, &*lease.to_string(), mode];
-        self.tagged("rw_extend", &["k", "{k}"], &args).0
+        let (field, lease) = (hold.field(), lease.to_string());
+        let mut extend = |cut: &str| {
+            let args = [&field, &hold.number, &*lease, cut];
+            self.tagged("rw_extend", &["k", "{k}"], &args)
+        };
+        if mode != "exactly" {
+            return extend(mode).0;
+        }
+        // A longer lease is cut by who names its end.
+        match extend("0") {
+            (tag, ends) if tag == "longer" => extend(&ends[0].to_string()).0,
+            (tag, _) => tag,
+        }
     }
 
     fn adopt(

@@ -159,6 +159,125 @@ async fn extension_without_its_reply_is_set_and_trusted() {
     scene.ends_clean().await;
 }
 
+/// Takes a lock of each kind that keeps its lease in its own way.
+async fn each_shape(scene: &Scene) -> [(LockGuard, &'static str); 3] {
+    let lock = scene.client.lock("a").lease(LEASE);
+    let plain = scene.client.plain_lock("b").lease(LEASE);
+    let sides = scene.client.read_write_lock("c").lease(LEASE);
+    let guards = [
+        (take(&lock).await, "lock_extend"),
+        (plain.lock().await.expect("free"), "plain_extend"),
+        (sides.write().await.expect("free"), "rw_extend"),
+    ];
+    for (guard, _) in &guards {
+        // The scripts are known by their hash, and the lease is one of `extend`.
+        guard.extend(LEASE).await.expect("the hold stands");
+    }
+    guards
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extension_is_not_undone_by_a_late_copy_of_an_earlier_one() {
+    let scene = Scene::open(patient).await;
+    let names = ["a", "b", "c"];
+    for ((guard, script), name) in each_shape(&scene).await.into_iter().zip(names) {
+        // The one that cuts the lease, behind the one that asks when it ends.
+        let mut ask = scene.proxy.stop(sha(script));
+        let mut cut = Box::pin(guard.extend(LEASE / 20));
+        tokio::select! {
+            () = ask.reached() => {}
+            _ = &mut cut => panic!("{script}: answered"),
+        }
+        let parcel = scene.proxy.hold_request(sha(script));
+        ask.open();
+        cut.await.expect("the hold stands");
+        guard.extend(2 * LEASE).await.expect("the hold stands");
+        let promised = guard.remaining();
+        assert!(promised > LEASE, "{script}: {promised:?}");
+        parcel.deliver().await;
+        scene.keeps_promise(name, &guard);
+        let kept = scene.server.connection().pttl(name);
+        assert!(kept > LEASE.as_millis() as i64, "{script}: {kept} ms");
+        give_back(guard).await;
+    }
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extension_that_was_dropped_undoes_nothing_that_comes_after_it() {
+    let scene = Scene::open(patient).await;
+    for again in ["extend", "reenter"] {
+        for ((guard, script), name) in each_shape(&scene).await.into_iter().zip(["a", "b", "c"]) {
+            if script == "plain_extend" && again == "reenter" {
+                give_back(guard).await;
+                continue;
+            }
+            // So long that nothing that is asked for below would raise it.
+            guard.extend(2 * LEASE).await.expect("the hold stands");
+            let mut ask = scene.proxy.stop(sha(script));
+            let mut cut = Box::pin(guard.extend(LEASE / 20));
+            tokio::select! {
+                () = ask.reached() => {}
+                _ = &mut cut => panic!("{script}: answered"),
+            }
+            let mut parcel = scene.proxy.hold_request(sha(script));
+            ask.open();
+            tokio::select! {
+                () = parcel.caught() => {}
+                _ = &mut cut => panic!("{script}: answered"),
+            }
+            drop(cut);
+            let inner = match again {
+                "extend" => {
+                    guard.extend(LEASE).await.expect("the hold stands");
+                    None
+                }
+                _ => Some(guard.reenter().await.expect("the hold stands")),
+            };
+            let promised = guard.remaining();
+            assert!(promised > LEASE / 2, "{script}, {again}: {promised:?}");
+            parcel.deliver().await;
+            scene.keeps_promise(name, &guard);
+            for guard in inner.into_iter().chain([guard]) {
+                give_back(guard).await;
+            }
+        }
+    }
+    scene.ends_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewal_that_is_answered_after_a_cut_of_the_lease_promises_nothing() {
+    let lease = Duration::from_secs(12);
+    let scene = Scene::open(|builder| patient(builder).watchdog_lease(lease)).await;
+    let lock = scene.client.lock(NAME);
+    let fixed = take(&lock.clone().lease(lease)).await;
+    let renewed = take(&lock).await;
+    fixed.extend(lease).await.expect("the hold stands");
+    // The renewal runs, and its reply waits for those of what is asked after it.
+    let mut renewal = scene.proxy.stop(sha("lock_renew"));
+    renewal.reached().await;
+    scene.proxy.hold_replies();
+    renewal.open();
+    let cut = async {
+        // Before its release is sent.
+        drop(renewed);
+        fixed.extend(Duration::from_secs(1)).await
+    };
+    let mut cut = Box::pin(cut);
+    let quiet = tokio::time::timeout(Duration::from_millis(100), &mut cut).await;
+    assert!(quiet.is_err(), "no reply came");
+    scene.proxy.release_replies();
+    cut.await.expect("the hold stands");
+    for _ in 0..20 {
+        scene.keeps_promise(NAME, &fixed);
+        assert!(fixed.remaining() < Duration::from_secs(1));
+        tokio::task::yield_now().await;
+    }
+    give_back(fixed).await;
+    scene.ends_clean().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn take_over_without_its_reply_moves_one_level() {
     let scene = Scene::open(patient).await;

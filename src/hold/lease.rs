@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
-use crate::protocol::answer::Extended;
+use crate::protocol::lock::Cut;
 use crate::session::hold::{Hold, Loss};
 
 /// The lease of a lock that is held: how long it can be trusted, and the news when it cannot.
@@ -94,7 +94,7 @@ impl Lease {
     /// # Cancel safety
     ///
     /// If the future is dropped, the server may or may not have set the new lease. What this process trusts is the
-    /// shorter of the two.
+    /// shorter of the two, and nothing that is asked for later is undone by the request.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = LeaseTime::new(lease)?;
         let anchor = &self.order.anchor;
@@ -104,25 +104,18 @@ impl Lease {
             if self.is_lost() {
                 return Err(self.lost_error());
             }
-            let exactly = !self.order.term.is_renewed() && self.hold.has_one_guard();
-            {
-                let schedule = &mut self.hold.lock().schedule;
-                schedule.asks_for(lease);
-                if exactly {
-                    schedule.may_have_shrunk(Moment::now(), lease);
-                }
+            if !self.order.finish_cut(&self.hold).await? {
+                return Err(self.gone());
             }
-            let answer = anchor
-                .run(&self.hold.key.extend(lease, exactly), self.hold.timeout)
-                .await?;
-            match Extended::decode(&answer.reply)? {
-                Extended::Set => {
-                    self.hold.lock().schedule.confirmed(answer.sent, lease);
-                    anchor.watchdog.watch(&self.hold);
-                    Ok(())
-                }
-                Extended::Absent => Err(self.gone()),
+            // Nobody else's lease, as long as this has the turn.
+            let alone = !self.order.term.is_renewed() && self.hold.has_one_guard();
+            let cut = if alone { Cut::Ask } else { Cut::Never };
+            self.hold.lock().schedule.asks_for(lease);
+            if !self.order.set_lease(&self.hold, lease, cut).await? {
+                return Err(self.gone());
             }
+            anchor.watchdog.watch(&self.hold);
+            Ok(())
         };
         anchor.within(Box::pin(extend)).await
     }

@@ -11,9 +11,9 @@ use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::LockName;
-use crate::options::Term;
-use crate::protocol::answer::{Adopted, Inspected, Reentered, Token};
-use crate::protocol::lock::Donor;
+use crate::options::{LeaseTime, Term};
+use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
+use crate::protocol::lock::{Cut, Donor};
 use crate::session::baton::{Ended, Handover, Settled};
 use crate::session::hold::{Hold, Loss};
 use crate::session::reaper::Debt;
@@ -31,6 +31,10 @@ impl Order {
             return Err(self.not_reentrant());
         }
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
+        if !self.finish_cut(hold).await? {
+            drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+            return Ok(None);
+        }
         let Some(claim) = Claim::new(self, queue, hold) else {
             return Ok(None);
         };
@@ -76,6 +80,10 @@ impl Order {
     ) -> Result<Option<LockGuard>, Error> {
         self.ensure_kind(hold)?;
         let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
+        if !self.finish_cut(hold).await? {
+            drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+            return Ok(None);
+        }
         let lease = self.term.lease();
         hold.lock().schedule.asks_for(lease);
         loop {
@@ -102,6 +110,45 @@ impl Order {
                 }
                 (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
             };
+        }
+    }
+
+    /// Gives a hold a new lease, with its turn. False if the hold is gone.
+    pub(crate) async fn set_lease(
+        &self,
+        hold: &Hold,
+        lease: LeaseTime,
+        mut cut: Cut,
+    ) -> Result<bool, Error> {
+        loop {
+            if let Cut::Ending(ends) = cut {
+                hold.lock().schedule.cuts(Moment::now(), lease, ends);
+            }
+            let call = hold.key.extend(lease, cut);
+            let answer = self.anchor.run(&call, hold.timeout).await?;
+            let extended = Extended::decode(&answer.reply)?;
+            let mut state = hold.lock();
+            match extended {
+                Extended::Set => {
+                    state.schedule.set(answer.sent, Moment::now(), lease);
+                    return Ok(true);
+                }
+                Extended::Longer { ends } => {
+                    state.schedule.cut_settled(Moment::now());
+                    cut = Cut::Ending(ends);
+                }
+                Extended::Absent => return Ok(false),
+            }
+        }
+    }
+
+    /// Finishes a cut of the lease that went unanswered, before anything else is asked for: it could undo that if it
+    /// came late. False if the hold is gone.
+    pub(crate) async fn finish_cut(&self, hold: &Hold) -> Result<bool, Error> {
+        let in_doubt = hold.lock().schedule.cut_in_doubt();
+        match in_doubt {
+            Some((lease, ends)) => self.set_lease(hold, lease, Cut::Ending(ends)).await,
+            None => Ok(true),
         }
     }
 

@@ -136,6 +136,10 @@ pub(crate) enum Adopted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
     Set,
+    /// What is left is longer, and was not to be cut. When it ends, by the server's clock.
+    Longer {
+        ends: i64,
+    },
     Absent,
 }
 
@@ -327,11 +331,14 @@ impl Adopted {
 
 impl Extended {
     #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["extended", "absent"];
+    pub(crate) const TAGS: &[&str] = &["extended", "longer", "absent"];
+    #[cfg(test)]
+    pub(crate) const PERMIT_TAGS: &[&str] = &["extended", "absent"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
             Some(("extended", [])) => Ok(Self::Set),
+            Some(("longer", &[Reply::Integer(ends)])) => Ok(Self::Longer { ends }),
             Some(("absent", [])) => Ok(Self::Absent),
             _ => Err(reply.unexpected()),
         }

@@ -32,6 +32,30 @@ impl From<Take> for Arg<'_> {
     }
 }
 
+/// What a new lease may do to a longer one.
+///
+/// Only a request that names the very end of the longer one cuts it. So a copy that comes late, after whatever else
+/// set a lease, finds another end and cuts nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Leave it.
+    Never,
+    /// Leave it, and tell when it ends.
+    Ask,
+    /// Cut the one that ends then.
+    Ending(i64),
+}
+
+impl From<Cut> for Arg<'_> {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Never => Self::Text("at_least"),
+            Cut::Ask => Self::Number(0),
+            Cut::Ending(ends) => Self::Number(ends),
+        }
+    }
+}
+
 pub(crate) fn acquire(key: &HoldKey, share: u32, lease: LeaseTime, take: Take) -> Call<'_> {
     call(
         key,
@@ -102,9 +126,8 @@ pub(crate) fn adopt<'a>(
     )
 }
 
-pub(crate) fn extend(key: &HoldKey, lease: LeaseTime, exactly: bool) -> Call<'_> {
-    let mode = Arg::Text(if exactly { "exactly" } else { "at_least" });
-    call(key, &script::LOCK_EXTEND, [lease.into(), mode])
+pub(crate) fn extend(key: &HoldKey, lease: LeaseTime, cut: Cut) -> Call<'_> {
+    call(key, &script::LOCK_EXTEND, [lease.into(), cut.into()])
 }
 
 /// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another

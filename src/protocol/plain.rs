@@ -4,6 +4,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
+use crate::protocol::lock::Cut;
 use crate::protocol::script::{self, Arg, Call, Script, Steps, Unscripted};
 
 pub(crate) fn acquire(key: &HoldKey, by: ReleaseBy, lease: LeaseTime) -> Call<'_> {
@@ -16,9 +17,8 @@ pub(crate) fn release(key: &HoldKey, by: ReleaseBy) -> Call<'_> {
     about(key, by, &script::PLAIN_RELEASE, Steps::Release, [])
 }
 
-pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, exactly: bool) -> Call<'_> {
-    let how = if exactly { "exactly" } else { "at_least" };
-    let rest = [lease.into(), Arg::Text(how)];
+pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, cut: Cut) -> Call<'_> {
+    let rest = [lease.into(), cut.into()];
     about(key, by, &script::PLAIN_EXTEND, Steps::Extend, rest)
 }
 

@@ -6,7 +6,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
-use crate::protocol::lock::{Donor, Take};
+use crate::protocol::lock::{Cut, Donor, Take};
 use crate::protocol::script::{self, Arg, Call, Script};
 
 /// How long a mark tells others that somebody waits, after who set it was last heard of.
@@ -125,10 +125,9 @@ pub(crate) fn extend<'a>(
     key: &'a HoldKey,
     sides: &'a ReadWrite,
     lease: LeaseTime,
-    exactly: bool,
+    cut: Cut,
 ) -> Call<'a> {
-    let mode = Arg::Text(if exactly { "exactly" } else { "at_least" });
-    call(key, sides, &script::RW_EXTEND, [lease.into(), mode])
+    call(key, sides, &script::RW_EXTEND, [lease.into(), cut.into()])
 }
 
 /// The level of an owner that could be taken over, by what the keys of its levels hold: one that nobody of this crate

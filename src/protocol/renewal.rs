@@ -20,6 +20,10 @@ pub(crate) struct Schedule {
     check_at: Option<Moment>,
     /// When renewing ends, by `max_hold`.
     renew_until: Moment,
+    /// A request is on its way, or may be, that cuts a longer lease: to how much, and the end that it names.
+    cut: Option<(LeaseTime, i64)>,
+    /// Such a request may have been carried out until then, and have undone what was asked for before.
+    cut_until: Moment,
 }
 
 /// What is due for a hold.
@@ -48,6 +52,8 @@ impl Schedule {
             renew_at: None,
             check_at: None,
             renew_until,
+            cut: None,
+            cut_until: sent,
         }
     }
 
@@ -100,14 +106,35 @@ impl Schedule {
         self.renew_at = None;
     }
 
-    /// The server confirmed that the TTL was at least `lease` after `sent`.
+    /// The server confirmed that the TTL was at least `lease` after `sent`. While a cut is in doubt that means nothing.
     pub(crate) fn confirmed(&mut self, sent: Moment, lease: LeaseTime) {
-        self.deadline = self.deadline.max(deadline(sent, lease));
+        if self.cut.is_none() && sent >= self.cut_until {
+            self.deadline = self.deadline.max(deadline(sent, lease));
+        }
     }
 
-    /// The TTL may have become as short as `lease` after `sent`.
-    pub(crate) fn may_have_shrunk(&mut self, sent: Moment, lease: LeaseTime) {
-        self.deadline = self.deadline.min(deadline(sent, lease));
+    /// The request of [`cuts`](Self::cuts), or one that only raises, was answered: the lease was set after `sent`.
+    pub(crate) fn set(&mut self, sent: Moment, now: Moment, lease: LeaseTime) {
+        self.deadline = self.deadline.max(deadline(sent, lease));
+        self.cut_settled(now);
+    }
+
+    /// A request is about to be sent that cuts the lease that `ends` then to this one.
+    pub(crate) fn cuts(&mut self, now: Moment, lease: LeaseTime, ends: i64) {
+        self.deadline = self.deadline.min(deadline(now, lease));
+        self.cut = Some((lease, ends));
+    }
+
+    /// That request, if it went unanswered so far.
+    pub(crate) fn cut_in_doubt(&self) -> Option<(LeaseTime, i64)> {
+        self.cut
+    }
+
+    /// No copy of that request can cut anything any more: the lease ends at another time than it names.
+    pub(crate) fn cut_settled(&mut self, now: Moment) {
+        if self.cut.take().is_some() {
+            self.cut_until = now;
+        }
     }
 
     pub(crate) fn check(&mut self, at: Moment) {
@@ -184,8 +211,27 @@ mod tests {
             let before = schedule.deadline();
             schedule.confirmed(moment(sent), lease(second));
             prop_assert!(schedule.deadline() >= before);
-            schedule.may_have_shrunk(moment(sent), lease(50));
+            schedule.cuts(moment(sent), lease(50), 1);
             prop_assert_eq!(schedule.deadline(), deadline(moment(sent), lease(50)));
+        }
+
+        #[test]
+        fn what_was_sent_before_a_cut_was_settled_promises_nothing(
+            sent in 0u64..100_000, cut in 0u64..100_000, took in 0u64..1_000, millis in 50u64..100_000
+        ) {
+            let mut schedule = Schedule::new(moment(0), lease(100_000), None);
+            schedule.cuts(moment(cut), lease(50), 1);
+            let promised = schedule.deadline();
+            schedule.confirmed(moment(sent), lease(millis));
+            prop_assert_eq!(schedule.deadline(), promised, "the cut may be on its way");
+            let settled = moment(cut + took);
+            schedule.cut_settled(settled);
+            schedule.confirmed(moment(sent), lease(millis));
+            let expected = match moment(sent) < settled {
+                true => promised,
+                false => promised.max(deadline(moment(sent), lease(millis))),
+            };
+            prop_assert_eq!(schedule.deadline(), expected);
         }
 
         #[test]

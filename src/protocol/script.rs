@@ -357,7 +357,7 @@ mod tests {
             (&SEMAPHORE_DRAIN, counted::Count::DRAIN_TAGS),
             (&PERMIT_ACQUIRE, counted::Taken::TAGS),
             (&PERMIT_RETURN, counted::Returned::LEASED_TAGS),
-            (&PERMIT_EXTEND, answer::Extended::TAGS),
+            (&PERMIT_EXTEND, answer::Extended::PERMIT_TAGS),
             (&PERMIT_COUNT, counted::Count::TAGS),
             (&RED_ACQUIRE, red::Polled::TAGS),
             (&RED_PLAIN_ACQUIRE, red::Polled::PLAIN_TAGS),

@@ -4,6 +4,9 @@
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Steps};
 
+/// In place of the end of a lease: a transaction is off if anything about its key has changed since it looked.
+const WATCHED: i64 = 1;
+
 /// What stands at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -83,8 +86,9 @@ impl Steps {
                     _ => tag("absent"),
                 },
             ),
-            Self::Extend if text(2) == "exactly" => (Some(Change::Expire(lease)), tag("extended")),
-            Self::Extend => (raised, tag("extended")),
+            Self::Extend if text(2) == "at_least" => (raised, tag("extended")),
+            Self::Extend if ttl > lease && number(2) == 0 => (None, counted("longer", WATCHED)),
+            Self::Extend => (Some(Change::Expire(lease)), tag("extended")),
             Self::Adopt => (raised.filter(|_| lease > 0), counted("adopted", 1)),
             Self::Renew => (raised, Reply::Integer(1)),
             Self::Check => (None, Reply::Integer(ours.into())),

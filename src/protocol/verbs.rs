@@ -6,7 +6,7 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, Donor, SILENT, Take};
+use crate::protocol::lock::{self, Cut, Donor, SILENT, Take};
 use crate::protocol::script::{Arg, Call};
 use crate::protocol::{fair, fenced, plain, read_write};
 
@@ -108,13 +108,11 @@ impl HoldKey {
         }
     }
 
-    pub(crate) fn extend(&self, lease: LeaseTime, exactly: bool) -> Call<'_> {
+    pub(crate) fn extend(&self, lease: LeaseTime, cut: Cut) -> Call<'_> {
         let call = match &self.kind {
-            Kind::Plain(by) => plain::extend(self, *by, lease, exactly),
-            Kind::Read(sides) | Kind::Write(sides) => {
-                read_write::extend(self, sides, lease, exactly)
-            }
-            _ => lock::extend(self, lease, exactly),
+            Kind::Plain(by) => plain::extend(self, *by, lease, cut),
+            Kind::Read(sides) | Kind::Write(sides) => read_write::extend(self, sides, lease, cut),
+            _ => lock::extend(self, lease, cut),
         };
         call.of(self.kind.title())
     }
@@ -235,7 +233,7 @@ mod tests {
                 key.release(0),
                 key.take_from(&key, lease, Some(1)),
                 key.adopt(1, None, None),
-                key.extend(lease, true),
+                key.extend(lease, Cut::Ask),
             ];
             let more = [
                 key.kind.force_release(&key.name),

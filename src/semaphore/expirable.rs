@@ -148,6 +148,7 @@ impl ExpirablePermit {
             match Extended::decode(&answer.reply)? {
                 Extended::Set => Ok(()),
                 Extended::Absent => Err(loan.lost()),
+                Extended::Longer { .. } => Err(answer.reply.unexpected()),
             }
         };
         self.anchor.within(Box::pin(extend)).await
