@@ -14,7 +14,7 @@
 -- ARGV[9] message to publish
 -- ARGV[10] publish command, PUBLISH or SPUBLISH
 -- ARGV[11] how long the token is remembered, in milliseconds; 0: for ever
--- Returns moved, token: the hold that waited has the lock
+-- Returns moved, token: the hold that waited has the lock; if it had it before, the same token, and no shorter lease
 -- Returns taken, token: the old hold was gone and the lock free; the hold that waited has taken it
 -- Returns busy, TTL in milliseconds or -1 for none: the old hold was gone, and somebody else holds the lock
 -- Returns kept, TTL in milliseconds or -1 for none: given back, but the same owner holds levels elsewhere
@@ -29,6 +29,10 @@ if found[4] or last and not string.find(last, '^%d+$') then
   return {'wrong_kind'}
 end
 if found[1] and string.match(found[1], '^(h%x+):') == ARGV[3] then
+  -- Sent again. Whoever hears of it counts the lease from this send.
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  end
   return {'moved', tonumber(last or 0)}
 end
 -- Lua counts exactly up to here.

@@ -12,7 +12,7 @@
 -- ARGV[8] how many subscribers to the channel are this process; -1: do not yield to others
 -- ARGV[9] message to publish
 -- ARGV[10] publish command, PUBLISH or SPUBLISH
--- Returns moved: the hold that waited has the lock
+-- Returns moved: the hold that waited has the lock; if it had it before, the lease is no shorter than then
 -- Returns taken: the old hold was gone and the lock free; the hold that waited has taken it
 -- Returns busy, TTL in milliseconds or -1 for none: the old hold was gone, and somebody else holds the lock
 -- Returns kept, TTL in milliseconds or -1 for none: given back, but the same owner holds levels elsewhere
@@ -25,6 +25,10 @@ if found[4] then
   return {'wrong_kind'}
 end
 if found[1] and string.match(found[1], '^(h%x+):') == ARGV[3] then
+  -- Sent again. Whoever hears of it counts the lease from this send.
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  end
   return {'moved'}
 end
 
