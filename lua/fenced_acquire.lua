@@ -1,6 +1,7 @@
 -- Takes the fenced lock for one owner, with a token higher than all before, or tells how long its holder's lease lasts.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its token if the
+--         last one is not remembered for ever
 -- KEYS[2] its last token
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
@@ -17,7 +18,7 @@
 -- Returns wrong_kind: the key is no lock of this shape, or the token no number; or the owner's hold has none
 -- Publishes nothing
 
-local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
+local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode', '|token')
 local total, companion = found[1], found[2]
 local last = redis.call('GET', KEYS[2])
 if found[3] or last and not string.find(last, '^%d+$') then
@@ -43,11 +44,14 @@ if not total then
   redis.call('SET', KEYS[2], string.format('%.0f', token))
   if ARGV[7] ~= '0' then
     redis.call('PEXPIRE', KEYS[2], ARGV[7])
+    -- A hold that is renewed may outlast that, and its owner may join or be taken over all the same.
+    redis.call('HSET', KEYS[1], '|token', string.format('%.0f', token))
   end
   return {'granted', tonumber(ARGV[4]), token}
 end
 
-if not last or not string.find(total, '^%d+$') then
+local token = found[4] or last
+if not token or not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
 local share = 0
@@ -70,4 +74,4 @@ redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share)
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-return {'granted', after, tonumber(last)}
+return {'granted', after, tonumber(token)}

@@ -1,6 +1,7 @@
 -- Moves the fenced lock from a hold of this process that is given back to one that waits for it, with a new token.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its token if the
+--         last one is not remembered for ever
 -- KEYS[2] the lock's channel
 -- KEYS[3] its last token
 -- ARGV[1] owner field of the hold that waits
@@ -20,20 +21,23 @@
 -- Returns kept, TTL in milliseconds or -1 for none: given back, but the same owner holds levels elsewhere
 -- Returns yielded, subscribers told: given back and the lock is free: others wait for it
 -- Returns spent: the token would pass 2^53; nothing was changed
--- Returns wrong_kind: the key is no lock of this shape, or the token no number
+-- Returns wrong_kind: the key is no lock of this shape, or the token no number, or there is none
 -- Publishes the message on KEYS[2] when the lock becomes free
 
-local found = redis.call('HMGET', KEYS[1], ARGV[2], ARGV[5], ARGV[6], 'mode')
-local last = redis.call('GET', KEYS[3])
+local found = redis.call('HMGET', KEYS[1], ARGV[2], ARGV[5], ARGV[6], 'mode', '|token')
+local last = redis.call('GET', KEYS[3]) or found[5]
 if found[4] or last and not string.find(last, '^%d+$') then
   return {'wrong_kind'}
 end
 if found[1] and string.match(found[1], '^(h%x+):') == ARGV[3] then
+  if not last then
+    return {'wrong_kind'}
+  end
   -- Sent again. Whoever hears of it counts the lease from this send.
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
   end
-  return {'moved', tonumber(last or 0)}
+  return {'moved', tonumber(found[5] or last)}
 end
 -- Lua counts exactly up to here.
 if tonumber(last or 0) >= 9007199254740992 then
@@ -57,7 +61,7 @@ if stood then
     redis.call('DEL', KEYS[1])
     return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
   end
-  redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6])
+  redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6], '|token')
 elseif redis.call('EXISTS', KEYS[1]) == 1 then
   return {'busy', redis.call('PTTL', KEYS[1])}
 end
@@ -66,6 +70,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('SET', KEYS[3], string.format('%.0f', token))
 if ARGV[11] ~= '0' then
   redis.call('PEXPIRE', KEYS[3], ARGV[11])
+  redis.call('HSET', KEYS[1], '|token', string.format('%.0f', token))
 end
 if stood then
   return {'moved', token}

@@ -1,6 +1,7 @@
 -- Takes several locks for one owner: all of them, or none.
 --
--- KEYS[1 of 1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1 of 1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its token if
+--              the last one is not remembered for ever
 -- KEYS[..] behind all locks: the last token of each that has tokens
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
@@ -33,7 +34,7 @@ local now
 for i = 1, locks do
   local fenced = ARGV[i * 2 + 3] ~= '-1'
   local last = fenced and redis.pcall('GET', KEYS[locks + #tokens + 1])
-  local found = redis.pcall('HMGET', KEYS[i], field, companion, 'mode')
+  local found = redis.pcall('HMGET', KEYS[i], field, companion, 'mode', '|token')
   local failed = found.err and found or type(last) == 'table' and last
   if failed and not string.find(failed.err, 'WRONGTYPE', 1, true) then
     return failed
@@ -59,7 +60,8 @@ for i = 1, locks do
       tokens[#tokens + 1] = math.max(tonumber(last or 0) + 1, now)
     end
   else
-    if fenced and not last or not string.find(total, '^%d+$') then
+    local token = found[4] or last
+    if fenced and not token or not string.find(total, '^%d+$') then
       return {'wrong_kind', i}
     end
     local share = 0
@@ -80,7 +82,7 @@ for i = 1, locks do
     totals[i] = string.format('%.0f', after)
     records[i] = number .. ':' .. string.format('%.0f', reached)
     if fenced then
-      tokens[#tokens + 1] = tonumber(last)
+      tokens[#tokens + 1] = tonumber(token)
     end
   end
 end
@@ -98,6 +100,7 @@ for i = 1, locks do
       call('SET', KEYS[locks + token_at], string.format('%.0f', tokens[token_at]))
       if remembered ~= '0' then
         call('PEXPIRE', KEYS[locks + token_at], remembered)
+        call('HSET', KEYS[i], '|token', string.format('%.0f', tokens[token_at]))
       end
     end
   end

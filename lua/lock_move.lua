@@ -47,7 +47,7 @@ if stood then
     redis.call('DEL', KEYS[1])
     return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
   end
-  redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6])
+  redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6], '|token')
 elseif redis.call('EXISTS', KEYS[1]) == 1 then
   return {'busy', redis.call('PTTL', KEYS[1])}
 end

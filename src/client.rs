@@ -340,7 +340,7 @@ impl ClientBuilder {
     }
 
     /// How long the last token of a [fenced lock](crate::FencedLock) is remembered after its grant; for ever if
-    /// nothing is said. At least one watchdog lease; choose it longer than any hold lasts.
+    /// nothing is said. At least one watchdog lease. A hold that lasts longer keeps its own token.
     ///
     /// For fleets without Java: Redisson's `INCR` leaves the time as it is, and starts at 1 again when it is up. Ours
     /// go on with the server's clock then.

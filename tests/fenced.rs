@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, Owner};
 use redlatch_testkit::{Connection, Server};
-use support::client;
 use support::probe::{begin, calls_of, kind, secs, soon};
+use support::{client, eventually};
 
 const NAME: &str = "k";
 const TOKEN: &str = "redisson_lock_token:{k}";
@@ -237,4 +237,45 @@ async fn owner_of_one_kind_is_told_when_it_asks_for_another() {
     }
     held.verify().await.unwrap();
     held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn hold_outlasts_the_memory_of_its_token() {
+    let server = Server::start();
+    let forgetful = async || {
+        let builder = Client::builder().url(server.url()).watchdog_lease(secs(2));
+        builder.token_ttl(secs(2)).build().await.unwrap()
+    };
+    let (client, other) = (forgetful().await, forgetful().await);
+    let owner = Owner::named("req-7");
+    let there = other.fenced_lock(NAME).owned_by(&owner);
+    let here = client.fenced_lock(NAME).owned_by(&owner);
+    let mut probe = server.connection();
+    // Ahead of the clock, which would rise by itself.
+    probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
+    let guard = here.lock().await.unwrap();
+    let token = guard.token();
+    assert_eq!(token.get(), HIGHEST - 999);
+    eventually("the token is forgotten", async || !probe.exists(TOKEN)).await;
+    guard.verify().await.unwrap();
+
+    let joined = there.lock().await.unwrap();
+    assert_eq!(joined.token(), token);
+    joined.unlock().await.unwrap();
+    let again = here.lock().await.unwrap();
+    assert_eq!(again.token(), token);
+    again.unlock().await.unwrap();
+    drop(guard.detach());
+    let adopted = there.adopt().await.unwrap().expect("a level");
+    assert_eq!(adopted.token(), token);
+
+    // Handed on while nothing is remembered but by the hold.
+    eventually("the token is forgotten", async || !probe.exists(TOKEN)).await;
+    let waiter = stranger(&there);
+    let waiting = begin(async move { waiter.lock().await });
+    let ((), next) =
+        soon(async { tokio::join!(async { adopted.unlock().await.unwrap() }, waiting) }).await;
+    let next = next.unwrap();
+    assert_eq!(next.token().get(), token.get() + 1);
+    next.unlock().await.unwrap();
 }

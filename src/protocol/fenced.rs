@@ -33,8 +33,9 @@ pub(crate) fn take_from<'a>(
 }
 
 /// Reads the token of the hold that stands.
-pub(crate) fn token(fencing: &Fencing) -> Call<'_> {
-    Call::new(&script::FENCED_TOKEN, vec![&*fencing.key], Vec::new())
+pub(crate) fn token<'a>(key: &'a HoldKey, fencing: &'a Fencing) -> Call<'a> {
+    let keys = vec![&**key.name.key(), &*fencing.key];
+    Call::new(&script::FENCED_TOKEN, keys, Vec::new())
 }
 
 /// Where the last token is, and how long it is remembered.

@@ -126,7 +126,7 @@ impl HoldKey {
             | Kind::Plain(_)
             | Kind::Read(_)
             | Kind::Write(_) => None,
-            Kind::Fenced(fencing) => Some(fenced::token(fencing)),
+            Kind::Fenced(fencing) => Some(fenced::token(self, fencing)),
         }
     }
 }
