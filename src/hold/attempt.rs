@@ -355,7 +355,8 @@ impl<'a> Attempt<'a> {
 
     pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
         match (self.take_over(None).await?, self.debt.take()) {
-            (Some(_), Some(debt)) => {
+            (Some(sent), Some(debt)) => {
+                self.hold.taken_over_to_release(sent);
                 released(&self.order.anchor, GivenBack::Owed(debt), &self.order.name).await
             }
             _ => Err(self.order.not_held()),

@@ -37,11 +37,12 @@ use crate::protocol::hold_key::Kind;
 /// The value of a hold is text that no other hold has, so that what comes late cannot touch the next holder's key.
 ///
 /// **The value of a named owner is its name**, so that other processes can know it. It cannot tell two holds under
-/// one name apart. A process that tries under the name of a holder finds the lock busy; but what such a call leaves
-/// to be undone, when it is dropped before its answer or goes unanswered, is the holder's hold, and so it is with a
-/// release or renewal that comes late. A hold that was [adopted](Self::adopt) elsewhere is not lost here. And an
-/// acquisition whose first answer was lost finds the lock busy until its lease ends. So use a name to hand a hold
-/// over, by one process at a time; else leave the owner as it is.
+/// one name apart. A process that tries under the name of a holder finds the lock busy. A call that is dropped before
+/// its answer or goes unanswered is not undone, since that could free the holder's lock: if it did take the lock, this
+/// ends by its lease. Neither is a hold given back that was lost here. But a release or renewal that comes late is the
+/// next holder's, and a hold that was [adopted](Self::adopt) elsewhere is not lost here. And an acquisition whose first
+/// answer was lost finds the lock busy until its lease ends. So use a name to hand a hold over, by one process at a
+/// time; else leave the owner as it is.
 ///
 /// # Without scripts
 ///

@@ -231,6 +231,12 @@ impl HoldKey {
         self.field_at > UNNAMED_AT
     }
 
+    /// Whether a call about this hold touches no other. The value of a plain lock of a named owner is the same for all
+    /// its holds.
+    pub(crate) fn is_told_apart(&self) -> bool {
+        !(self.is_named() && matches!(self.kind, Kind::Plain(_)))
+    }
+
     /// Where those that wait for this lock here stand.
     pub(crate) fn queue_key(&self) -> QueueKey {
         self.kind.queue_key(&self.name)

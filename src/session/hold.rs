@@ -267,6 +267,11 @@ impl Hold {
         self.lock().guards > 0
     }
 
+    /// Whether a guard asks for renewal, by which it is soon known when the hold is gone.
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.lock().renewed > 0
+    }
+
     /// Whether this is the only guard of the hold, so that its lease is nobody else's.
     pub(crate) fn has_one_guard(&self) -> bool {
         let state = self.lock();
@@ -276,6 +281,21 @@ impl Hold {
     /// Whether this process ever had it.
     pub(crate) fn was_granted(&self) -> bool {
         self.lock().phase != Phase::Pending
+    }
+
+    /// Whether what a release by its key gives back is surely this hold: one that is not told apart from others is so
+    /// only while a lease that was granted here can be trusted.
+    pub(crate) fn is_surely_ours(&self) -> bool {
+        let state = self.lock();
+        let granted = state.phase != Phase::Pending;
+        self.key.is_told_apart() || granted && Moment::now() < state.schedule.deadline()
+    }
+
+    /// The server has the hold, by a request sent at `sent`, and it is given back at once.
+    pub(crate) fn taken_over_to_release(&self, sent: Moment) {
+        let mut state = self.lock();
+        state.phase = Phase::Ended;
+        state.schedule = Schedule::new(sent, state.schedule.lease(), None);
     }
 
     /// Granted, not ended, and its lease can be trusted.

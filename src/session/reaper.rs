@@ -162,6 +162,10 @@ impl Reaper {
         hold: &Arc<Hold>,
     ) -> Result<Settled, Error> {
         let _turn = hold.turn.lock().await;
+        if !hold.is_surely_ours() {
+            // Another process may hold it by the same value: what is perhaps left of this one ends by its lease.
+            return Ok(Settled::Absent { repeated: false });
+        }
         let Some(release) = self.release(hold) else {
             return Ok(Settled::Done);
         };

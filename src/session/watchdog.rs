@@ -123,8 +123,13 @@ impl Watchdog {
             return None;
         }
         warn!(lock = %hold.key.name.key(), owner = %hold.owner, reason = loss.reason(), "lost");
-        // Of a read-write lock that Java freed by force, the keys of the levels are left.
-        let owes = loss != Loss::Gone || hold.key.kind.sides().is_some();
+        let owes = match loss {
+            // Of a read-write lock that Java freed by force, the keys of the levels are left.
+            Loss::Gone => hold.key.kind.sides().is_some(),
+            Loss::Closed => true,
+            // What stands there now may be another hold that is not told apart from this one.
+            Loss::Expired | Loss::Displaced | Loss::Forced => hold.key.is_told_apart(),
+        };
         owes.then(|| Debt::new(hold.clone(), queue, &self.reaper))
     }
 
