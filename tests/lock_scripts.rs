@@ -1,5 +1,9 @@
 //! The scripts that set a lease, each sent twice: what the repetition leaves of the lease, the record and the token.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
 
 mod support;
 

@@ -16,7 +16,7 @@ use redlatch_testkit::{Connection, Proxy, Reply, Server};
 use support::probe::{
     NEVER, acquiring, calls_of, kind, millis, nothing_left, reset_calls, secs, soon, subscribers,
 };
-use support::{builder, client, eventually};
+use support::{builder, client, eventually, sha, source};
 
 const NAME: &str = "k";
 const BOTH: [ReleaseBy; 2] = [ReleaseBy::Script, ReleaseBy::Transaction];
@@ -665,4 +665,131 @@ async fn waiters_of_another_process_get_in_beside_many_here() {
         soon(task).await.unwrap();
     }
     nothing_left(&server, [&many, &one]).await;
+}
+
+/// Drops a call while a request of it is on its way, and has the server run that afterwards.
+async fn dropped_on_the_way<T: std::fmt::Debug>(
+    proxy: &Proxy,
+    needle: String,
+    call: impl Future<Output = T>,
+) {
+    let mut parcel = proxy.hold_request(needle);
+    {
+        tokio::pin!(call);
+        tokio::select! {
+            biased;
+            answer = &mut call => panic!("answered: {answer:?}"),
+            () = parcel.caught() => {}
+        }
+    }
+    parcel.deliver().await;
+}
+
+/// What to know a request by: that of a script, or the command in its place.
+fn request(by: ReleaseBy, script: &str, command: &str) -> String {
+    match by {
+        ReleaseBy::Transaction => command.to_owned(),
+        _ => sha(script),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_call_under_the_name_of_a_holder_leaves_the_hold_alone() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let (client, other) = (patient(proxy.url()).await, client(&server).await);
+    let owner = Owner::named("req-7");
+    let mut probe = server.connection();
+    for script in ["plain_acquire", "plain_adopt"] {
+        probe.command(&["SCRIPT", "LOAD", &source(script)]);
+    }
+    for by in BOTH {
+        let here = client.plain_lock(NAME).release_by(by).owned_by(&owner);
+        let there = other.plain_lock(NAME).release_by(by).owned_by(&owner);
+        let held = take(&there).await;
+        assert!(here.try_lock().await.unwrap().is_none());
+        let acquire = request(by, "plain_acquire", "NX");
+        dropped_on_the_way(&proxy, acquire, here.try_lock()).await;
+        support::eventually_idle(&client).await;
+        held.verify().await.expect("not given back by another");
+
+        let adopt = request(by, "plain_adopt", "WATCH");
+        dropped_on_the_way(&proxy, adopt, here.adopt()).await;
+        support::eventually_idle(&client).await;
+        held.verify().await.expect("not given back by another");
+
+        // Asked for, it is.
+        here.unlock().await.unwrap();
+        assert!(!there.is_locked().await.unwrap());
+        drop(held);
+    }
+    nothing_left(&server, [&client, &other]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dropped_call_took_under_a_name_ends_by_its_lease() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let client = patient(proxy.url()).await;
+    let mut probe = server.connection();
+    for by in BOTH {
+        let lock = client.plain_lock(NAME).release_by(by).lease(millis(600));
+        let named = lock.owned_by(&Owner::named("req-7"));
+        take(&named).await.unlock().await.unwrap();
+        let acquire = request(by, "plain_acquire", "NX");
+        dropped_on_the_way(&proxy, acquire, named.try_lock()).await;
+        support::eventually_idle(&client).await;
+        let left = probe.pttl(NAME);
+        assert!(left <= 600 && left != -1, "{left}");
+        soon(named.lock()).await.unwrap().unlock().await.unwrap();
+    }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn hold_that_was_lost_under_a_name_takes_no_later_one_with_it() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let lock = client.plain_lock(NAME).owned_by(&Owner::named("req-7"));
+    let old = take(&lock).await;
+    probe.command(&["DEL", NAME]);
+    let new = lock.try_lock().await.unwrap().expect("free");
+    assert!(old.is_lost());
+    drop(old);
+    // Whatever was sent about the old one is answered before it is idle.
+    eventually("the old one is forgotten", async || {
+        format!("{client:?}").contains("holds: 1,")
+    })
+    .await;
+    for _ in 0..3 {
+        assert!(lock.is_locked().await.unwrap());
+    }
+    new.verify().await.unwrap();
+    new.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn lock_that_is_freed_by_force_elsewhere_is_found_by_a_pause_here() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    for by in BOTH {
+        let fixed = client.plain_lock(NAME).release_by(by).lease(secs(60));
+        let held = take(&fixed).await;
+        let waiter = stranger(&fixed);
+        let waiter = tokio::spawn(async move { waiter.lock().await });
+        eventually("it waits", async || waiting(&client, 1)).await;
+        assert!(
+            other
+                .plain_lock(NAME)
+                .release_by(by)
+                .force_unlock()
+                .await
+                .unwrap()
+        );
+        soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+        assert_eq!(kind(held.unlock().await), ErrorKind::LeaseLost);
+    }
+    nothing_left(&server, [&client, &other]).await;
 }

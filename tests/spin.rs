@@ -180,3 +180,36 @@ async fn waiters_elsewhere_get_in_beside_many_here() {
         soon(task).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn lock_that_is_freed_by_force_elsewhere_is_found_by_a_pause_here() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let fixed = client.spin_lock(NAME).lease(secs(60));
+    let held = fixed.lock().await.unwrap();
+    let waiter = stranger(&fixed);
+    let waiter = tokio::spawn(async move { waiter.lock().await });
+    eventually("it waits", async || {
+        format!("{client:?}").contains("waiting: 1,")
+    })
+    .await;
+    assert!(other.spin_lock(NAME).force_unlock().await.unwrap());
+    let next = soon(waiter).await.unwrap().unwrap();
+    next.unlock().await.unwrap();
+    assert_eq!(kind(held.unlock().await), ErrorKind::LeaseLost);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_behind_a_hold_that_is_renewed_here() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.spin_lock(NAME).backoff(Backoff::fixed(millis(2)));
+    let held = lock.lock().await.unwrap();
+    let mut probe = server.connection();
+    reset_calls(&mut probe);
+    let waiter = stranger(&lock);
+    assert!(waiter.try_lock_for(millis(300)).await.unwrap().is_none());
+    let asked = calls_of(&mut probe, "evalsha") + calls_of(&mut probe, "eval");
+    assert_eq!(asked, 0, "its end is told here");
+    held.unlock().await.unwrap();
+}

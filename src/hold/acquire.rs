@@ -238,7 +238,8 @@ impl Order {
         let mut subscription: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
         // only until the first wake-up, which may mean that the server has given it to others; and not where the
-        // server is told who waits.
+        // server is told who waits. One who hears no messages trusts a hold only if that is renewed: another is not
+        // known to be gone, if it was freed by force elsewhere, before its lease ends.
         let mut trust_holds_here = self.kind.sides().is_none();
         // Whether a hold of this process was waited for.
         let mut in_succession = false;
@@ -261,12 +262,13 @@ impl Order {
             }
             let heard = self.anchor.hub.reception(self.name.channel());
             // Does a hold here that still stands spare the question? Not if one was given back to move the lock from.
-            let spared = trust_holds_here && queue.is_held_here() && !queue.has_baton();
+            let here = trust_holds_here && queue.is_held_here() && !queue.has_baton();
+            let spared = here && (listens || queue.is_renewed_here());
+            in_succession |= here;
             let asked = Moment::now();
             let attempted = if spared {
-                in_succession = true;
                 Ok(Attempted::Busy(Ttl::Never))
-            } else if in_succession && self.is_to_pause(queue) {
+            } else if in_succession && !here && self.is_to_pause(queue) {
                 in_succession = false;
                 Ok(Attempted::Yielded)
             } else {
@@ -297,7 +299,9 @@ impl Order {
             let step = match attempted {
                 Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
                 // Nobody was asked.
-                Ok(Attempted::Busy(_)) if spared && !listens => wait.in_line(now, None),
+                Ok(Attempted::Busy(_)) if spared && !listens => {
+                    wait.clamp(now, self.anchor.settings.poll_cap)
+                }
                 Ok(Attempted::Busy(ttl)) => wait.busy(now, ttl, fastrand::f64()),
                 Ok(Attempted::Yielded) if listens => continue,
                 Ok(Attempted::Yielded) => {

@@ -206,6 +206,13 @@ impl<B> Queue<B> {
             .any(|hold| hold.is_live() && hold.is_guarded())
     }
 
+    /// Whether what is held here is renewed, so that a loss is noticed without being looked for.
+    pub(crate) fn is_renewed_here(&self) -> bool {
+        self.holds()
+            .iter()
+            .any(|hold| hold.is_live() && hold.is_renewed())
+    }
+
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.lock()
             .owners
