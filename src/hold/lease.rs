@@ -11,7 +11,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
-use crate::protocol::lock::Cut;
+use crate::protocol::script::Cut;
 use crate::session::hold::{Hold, Loss};
 
 /// The lease of a lock that is held: how long it can be trusted, and the news when it cannot.

@@ -5,7 +5,7 @@ use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
-use crate::protocol::script::{self, Arg, Call};
+use crate::protocol::script::{self, Arg, Call, Cut};
 
 /// What Redisson publishes on an unlock.
 pub(crate) const UNLOCKED: i64 = 0;
@@ -29,30 +29,6 @@ impl From<Take> for Arg<'_> {
             Take::Free | Take::Stand { .. } => "take",
             Take::JoinOnly => "join",
         })
-    }
-}
-
-/// What a new lease may do to a longer one.
-///
-/// Only a request that names the very end of the longer one cuts it. So a copy that comes late, after whatever else
-/// set a lease, finds another end and cuts nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    /// Leave it.
-    Never,
-    /// Leave it, and tell when it ends.
-    Ask,
-    /// Cut the one that ends then.
-    Ending(i64),
-}
-
-impl From<Cut> for Arg<'_> {
-    fn from(cut: Cut) -> Self {
-        match cut {
-            Cut::Never => Self::Text("at_least"),
-            Cut::Ask => Self::Number(0),
-            Cut::Ending(ends) => Self::Number(ends),
-        }
     }
 }
 

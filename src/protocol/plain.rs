@@ -4,8 +4,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
-use crate::protocol::lock::Cut;
-use crate::protocol::script::{self, Arg, Call, Script, Steps, Unscripted};
+use crate::protocol::script::{self, Arg, Call, Cut, Script, Steps, Unscripted};
 
 pub(crate) fn acquire(key: &HoldKey, by: ReleaseBy, lease: LeaseTime) -> Call<'_> {
     let whose = if key.is_named() { "owner" } else { "hold" };

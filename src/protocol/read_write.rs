@@ -6,8 +6,8 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
-use crate::protocol::lock::{Cut, Donor, Take};
-use crate::protocol::script::{self, Arg, Call, Script};
+use crate::protocol::lock::{Donor, Take};
+use crate::protocol::script::{self, Arg, Call, Cut, Script};
 
 /// How long a mark tells others that somebody waits, after who set it was last heard of.
 pub(crate) const MARK: Duration = Duration::from_secs(1);

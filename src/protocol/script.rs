@@ -128,6 +128,30 @@ pub(crate) enum Arg<'a> {
     Publish,
 }
 
+/// What a new lease may do to a longer one.
+///
+/// Only a request that names the very end of the longer one cuts it. So a copy that comes late, after whatever else
+/// set a lease, finds another end and cuts nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Leave it.
+    Never,
+    /// Leave it, and tell when it ends.
+    Ask,
+    /// Cut the one that ends then.
+    Ending(i64),
+}
+
+impl From<Cut> for Arg<'_> {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Never => Self::Text("at_least"),
+            Cut::Ask => Self::Number(0),
+            Cut::Ending(ends) => Self::Number(ends),
+        }
+    }
+}
+
 /// A script with its keys and arguments, ready to be sent, and to be sent again.
 #[derive(Clone, Debug)]
 pub(crate) struct Call<'a> {

@@ -6,8 +6,8 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, Cut, Donor, SILENT, Take};
-use crate::protocol::script::{Arg, Call};
+use crate::protocol::lock::{self, Donor, SILENT, Take};
+use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
 impl HoldKey {
