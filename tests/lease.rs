@@ -28,6 +28,15 @@ async fn short_leased(server: &Server) -> Client {
         .unwrap()
 }
 
+async fn eventually_renewed(guard: &LockGuard) {
+    let mut left = guard.remaining();
+    eventually("it is renewed", async || {
+        let before = std::mem::replace(&mut left, guard.remaining());
+        left > before
+    })
+    .await;
+}
+
 /// What the server gives a key still, and what its holder may rely on at the same time.
 fn ttl_and_promise(server: &Server, guard: &LockGuard) -> (Duration, Duration) {
     let mut probe = server.connection();
@@ -42,16 +51,17 @@ fn ttl_and_promise(server: &Server, guard: &LockGuard) -> (Duration, Duration) {
 #[tokio::test]
 async fn long_job_is_renewed_over_many_leases() {
     let server = Server::start();
-    let client = short_leased(&server).await;
+    let builder = builder(server.url()).watchdog_lease(secs(1));
+    let client = builder.build().await.unwrap();
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let mut probe = server.connection();
     tokio::select! {
         () = guard.lost() => panic!("it was renewed"),
-        () = tokio::time::sleep(secs(2)) => {}
+        () = tokio::time::sleep(secs(4)) => {}
     }
     let ttl = probe.pttl("k");
-    assert!((1..=300).contains(&ttl), "{ttl}");
+    assert!((1..=1_000).contains(&ttl), "{ttl}");
     assert!(stranger(&lock).try_lock().await.unwrap().is_none());
     guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
@@ -263,12 +273,7 @@ async fn renewal_ends_with_the_last_guard_that_asks_for_it() {
     let lock = client.lock("k");
     let fixed = lock.clone().lease(secs(1)).lock().await.unwrap();
     let renewed = lock.lock().await.unwrap();
-    let mut left = fixed.remaining();
-    eventually("it is renewed for both", async || {
-        let before = std::mem::replace(&mut left, fixed.remaining());
-        left > before
-    })
-    .await;
+    eventually_renewed(&fixed).await;
     renewed.unlock().await.unwrap();
     soon(fixed.lost()).await;
     assert_eq!(kind(fixed.unlock().await), ErrorKind::LeaseLost);
@@ -401,11 +406,12 @@ async fn shortened_lease_is_lost_at_its_new_end() {
 #[tokio::test]
 async fn extended_hold_of_a_renewed_guard_stays_renewed() {
     let server = Server::start();
-    let client = short_leased(&server).await;
+    let builder = builder(server.url()).watchdog_lease(secs(3));
+    let client = builder.build().await.unwrap();
     let guard = client.lock("k").lock().await.unwrap();
     guard.extend(millis(100)).await.unwrap();
-    let kept = tokio::time::timeout(secs(1), guard.lost()).await;
-    assert!(kept.is_err());
+    eventually_renewed(&guard).await;
+    guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
     nothing_left(&server, [&client]).await;
 }
