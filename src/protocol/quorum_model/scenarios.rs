@@ -168,7 +168,6 @@ fn where_a_server_that_was_started_is_trusted_two_hold_it() {
 fn where_an_old_primary_answers_too_two_hold_it() {
     assert!(!excludes(Scenario {
         faults: &[Split(2)],
-        rounds: [1, 2],
         ..SETTLED
     }));
 }

@@ -156,6 +156,10 @@ impl Server {
                 primary.promoted = Some(now);
                 self.other_replicates = false;
                 self.split = matches!(fault, Fault::Split(_));
+                if self.split {
+                    // Somebody asks the new one at once.
+                    self.primary.votes(now, Rule::Whole);
+                }
             }
             Fault::Sync(_) => {
                 other.history = primary.history;
