@@ -776,6 +776,12 @@ async fn fresh_server_votes_one_max_lease_after_its_start_and_not_before() {
     eventually("a second is nearly over", late).await;
     let before = Instant::now();
     let server = Server::start();
+    let mut probe = server.connection();
+    eventually("it says that it has been up for a second", async || {
+        let info = probe.command(&["INFO", "server"]).text();
+        info.contains("uptime_in_seconds:1\r\n")
+    })
+    .await;
     let alone = Alone::on(&server, |it| {
         wary(it).max_lease(secs(2)).watchdog_lease(secs(2))
     })

@@ -115,8 +115,8 @@ impl Model for Scenario {
         }
         for (c, caller) in world.callers.iter().enumerate() {
             let asks_again = caller.round < self.rounds[c];
-            // Callers that are alike: one of them can be the first.
-            let is_late = c == 1 && self.rounds[1] <= self.rounds[0] && world.callers[0].round == 0;
+            // The callers are alike, so that one of them can be the first.
+            let is_late = c == 1 && world.callers[0].round == 0;
             match &caller.phase {
                 Phase::Idle if asks_again && !is_late => events.push(Event::Ask(c)),
                 Phase::Holding(promises) => {
