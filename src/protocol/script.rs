@@ -81,8 +81,8 @@ scripts! {
     FENCED_ACQUIRE = "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
     FENCED_MOVE = "fenced_move" Arity::Fixed { keys: 3, args: 11 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 2, args: 0 };
-    FAIR_ACQUIRE = "fair_acquire" Arity::Fixed { keys: 5, args: 8 };
-    FAIR_RELEASE = "fair_release" Arity::Fixed { keys: 5, args: 6 };
+    FAIR_ACQUIRE = "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
+    FAIR_RELEASE = "fair_release" Arity::Fixed { keys: 5, args: 7 };
     FAIR_FORCE_RELEASE = "fair_force_release" Arity::Fixed { keys: 3, args: 2 };
     PLAIN_ACQUIRE = "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };
