@@ -65,6 +65,12 @@ impl Backoff {
         self
     }
 
+    /// The same with pauses of up to this length.
+    pub(crate) fn up_to(mut self, longest: Duration) -> Self {
+        self.longest = longest;
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.first < SHORTEST {
             let given = self.first;

@@ -6,6 +6,8 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test files")]
 
+#[path = "support/stats.rs"]
+mod stats;
 mod support;
 
 use std::sync::Arc;
@@ -16,8 +18,9 @@ use redlatch::{
     Client, ClientBuilder, ErrorKind, Member, Owner, RedGuard, RedLock, ReentrantLock, ReleaseBy,
 };
 use redlatch_testkit::{Cluster, Proxy, Reply, Server};
+use stats::scripts_run;
 use support::polls::Polls;
-use support::probe::{calls_of, kind, millis, reset_calls, secs, soon};
+use support::probe::{calls_of, channel, kind, millis, reset_calls, secs, soon, subscribers};
 use support::{builder, eventually, eventually_idle, sha, source};
 
 const NAME: &str = "job";
@@ -57,6 +60,23 @@ impl Fleet {
             self.held(servers.clone()) == 0
         })
         .await;
+    }
+
+    /// Waits until those that wait listen on these servers, and ask for nothing.
+    async fn eventually_quiet(&self, servers: &[usize]) {
+        for at in servers {
+            let mut probe = self.0[*at].connection();
+            eventually("somebody listens", async || {
+                subscribers(&mut probe, &channel(NAME)) > 0
+            })
+            .await;
+            eventually("nobody asks", async || {
+                let before = scripts_run(&mut probe);
+                tokio::time::sleep(millis(50)).await;
+                scripts_run(&mut probe) == before
+            })
+            .await;
+        }
     }
 
     /// Nothing is left of anybody but the marks.
@@ -321,6 +341,25 @@ async fn server_that_answers_late_joins_the_guard() {
     proxy.delay(millis(60));
     taken(&clients.lock()).await.unlock().await.unwrap();
     fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn release_that_nobody_waits_for_is_sent_once() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[2].port()).await;
+    let urls = [fleet.0[0].url(), fleet.0[1].url(), proxy.url()];
+    let clients = Clients::of(urls, |it| it.command_timeout(secs(4))).await;
+    clients.settle().await;
+    fleet.eventually_free(0..3).await;
+    let guard = taken(&clients.lock()).await;
+    clients.eventually_hold(0..3).await;
+    let mut probe = fleet.0[2].connection();
+    let before = scripts_run(&mut probe);
+    proxy.delay(millis(100));
+    guard.unlock().await.unwrap();
+    assert_eq!(fleet.held(2..3), 1, "the others were enough");
+    fleet.nothing_left([&clients]).await;
+    assert_eq!(scripts_run(&mut probe) - before, 1);
 }
 
 #[tokio::test]
@@ -973,28 +1012,129 @@ async fn waiter_elsewhere_is_woken_by_the_release() {
     let fleet = Fleet::start(5);
     let (clients, others) = (fleet.clients().await, fleet.clients().await);
     clients.settle().await;
-    let mut probe = fleet.0[0].connection();
     let mut waited = Duration::ZERO;
     for _ in 0..6 {
         let guard = soon(others.lock().lock()).await.unwrap();
-        reset_calls(&mut probe);
         let lock = clients.lock();
         let waiter = tokio::spawn(async move {
             let guard = lock.lock().await.unwrap();
             (guard, Instant::now())
         });
-        // Its tenth pause lasts from 64 to 128 milliseconds.
-        eventually("it has asked often", async || {
-            calls_of(&mut probe, "evalsha") >= 9
-        })
-        .await;
+        fleet.eventually_quiet(&[0, 1, 2, 3, 4]).await;
         let unlocked = Instant::now();
         guard.unlock().await.unwrap();
         let (guard, granted) = soon(waiter).await.unwrap();
         waited += granted.saturating_duration_since(unlocked);
         guard.unlock().await.unwrap();
     }
-    assert!(waited < millis(120), "{waited:?} for six");
+    // By polls it would be some seconds each.
+    assert!(waited < secs(2), "{waited:?} for six");
+    fleet.nothing_left([&clients, &others]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_ten_processes_ask_seldom_and_get_in_one_after_the_other() {
+    const PROCESSES: usize = 10;
+    let fleet = Fleet::start(3);
+    let holder = fleet.clients().await;
+    let held = taken(&holder.lock()).await;
+    holder.eventually_hold(0..3).await;
+    let mut all = Vec::new();
+    for _ in 0..PROCESSES {
+        all.push(fleet.clients().await);
+    }
+    let waiters: Vec<_> = all
+        .iter()
+        .map(|clients| {
+            let lock = clients.lock();
+            tokio::spawn(async move { lock.lock().await?.unlock().await })
+        })
+        .collect();
+    let mut probe = fleet.0[0].connection();
+    eventually("all listen", async || {
+        subscribers(&mut probe, &channel(NAME)) == PROCESSES as i64
+    })
+    .await;
+    fleet.eventually_quiet(&[0, 1, 2]).await;
+    let span = secs(3);
+    let before = scripts_run(&mut probe);
+    tokio::time::sleep(span).await;
+    let scripts = scripts_run(&mut probe) - before;
+    // Each asks once a poll cap, of five seconds.
+    assert!(scripts <= 10, "{scripts} in {span:?}");
+    let released = Instant::now();
+    held.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap().unwrap();
+    }
+    // None of them had to wait for a poll.
+    let took = released.elapsed();
+    println!("{scripts} scripts in {span:?}; all ten in {took:?}");
+    assert!(took < secs(4), "{took:?}");
+    for clients in &all {
+        fleet.nothing_left([clients]).await;
+    }
+}
+
+#[tokio::test]
+async fn waiter_for_plain_members_asks_the_less_often_the_longer_it_waits() {
+    let fleet = Fleet::start(3);
+    let (clients, others) = (fleet.clients().await, fleet.clients().await);
+    let lock = |clients: &Clients| {
+        let members = clients.0.iter().map(|client| client.plain_lock(NAME));
+        RedLock::new(members).owned_by(&Owner::unique())
+    };
+    let held = taken(&lock(&others)).await;
+    others.eventually_hold(0..3).await;
+    let mut probe = fleet.0[0].connection();
+    let waiting = lock(&clients);
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    let span = secs(2);
+    let mut counts = Vec::new();
+    for _ in 0..4 {
+        let before = scripts_run(&mut probe);
+        tokio::time::sleep(span).await;
+        counts.push(scripts_run(&mut probe) - before);
+    }
+    // Six seconds and more: pauses of 190 to 500 ms, where they were 64 to 128.
+    assert!(counts[3] <= 13, "{counts:?}");
+    held.unlock().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    fleet.nothing_left([&clients, &others]).await;
+}
+
+#[tokio::test]
+async fn majority_that_took_too_much_of_its_first_part_is_not_handed_out() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet.0[1].port()).await;
+    let urls = [fleet.0[0].url(), proxy.url(), fleet.0[2].url()];
+    let (lease, least) = (secs(10), millis(9_500));
+    let clients = Clients::of(urls, |it| it.command_timeout(secs(5)).min_validity(least));
+    let clients = clients.await;
+    clients.settle().await;
+    fleet.eventually_free(0..3).await;
+    let lock = clients.leased(lease);
+    let guard = taken(&lock).await;
+    clients.eventually_hold(0..3).await;
+    // The second asks for nothing while its release is on the way, and the third is somebody else's.
+    let mut release = proxy.stop(sha("lock_release"));
+    guard.unlock().await.unwrap();
+    soon(release.reached()).await;
+    fleet.eventually_free([0, 2]).await;
+    let others = fleet.clients().await;
+    let third = others.0[2].lock(NAME).lock().await.unwrap();
+    let taking = tokio::spawn(async move { lock.try_lock().await });
+    eventually("the first has granted it", async || fleet.held(0..1) == 1).await;
+    tokio::time::sleep(lease - least).await;
+    release.open();
+    assert_eq!(kind(soon(taking).await.unwrap()), ErrorKind::LeaseLost);
+    third.unlock().await.unwrap();
     fleet.nothing_left([&clients, &others]).await;
 }
 
@@ -1027,7 +1167,7 @@ async fn grant_without_its_reply_counts_once_and_is_given_back() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet.0[0].port()).await;
     let urls = [proxy.url(), fleet.0[1].url(), fleet.0[2].url()];
-    let clients = Clients::of(urls, |it| it).await;
+    let clients = Clients::of(urls, |it| it.command_timeout(secs(5))).await;
     clients.settle().await;
     let acquire = source("red_guard") + &source("lock_acquire");
     let acquire = sha1_smol::Sha1::from(acquire).digest().to_string();

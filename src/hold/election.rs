@@ -30,6 +30,11 @@ use crate::session::{Anchor, Queue};
 /// Callers that were told of a release at the same time part within this time.
 const APART: Duration = Duration::from_millis(2);
 
+/// The pauses of a waiter that hears nothing: up to a part of what it has waited, between these.
+const WAITED_TO_PAUSE: u32 = 16;
+const SHORT_PAUSES: Duration = Duration::from_millis(128);
+const LONG_PAUSES: Duration = Duration::from_secs(1);
+
 /// What is asked for of several servers.
 #[derive(Debug)]
 pub(crate) struct Election {
@@ -79,11 +84,8 @@ impl Election {
 
     async fn elect(&self, limit: Limit) -> Result<Option<Seats>, Error> {
         let first = &self.orders[0];
-        let alarm = Alarm::Pauses {
-            backoff: Backoff::exponential(),
-            cap: first.anchor.settings.poll_cap,
-        };
-        let mut wait = Wait::new(Moment::now(), limit, first.patience(), alarm);
+        let pauses = self.pauses(Duration::ZERO);
+        let mut wait = Wait::new(Moment::now(), limit, first.patience(), pauses);
         first.anchor.ensure_open()?;
         let line = self.line();
         let mut front = None;
@@ -129,8 +131,13 @@ impl Election {
                 }
                 Round::Outvoted(Defeat { ttl, busy, missing }) => {
                     too_few_since = None;
+                    let now = Moment::now();
+                    wait.listen_for(match are_heard(&ears, &busy) {
+                        true => self.messages(),
+                        false => self.pauses(wait.waited(now)),
+                    });
                     defeat = Some((busy, missing));
-                    wait.busy(Moment::now(), ttl, fastrand::f64())
+                    wait.busy(now, ttl, fastrand::f64())
                 }
                 Round::TooFew(Shortage { error, grace }) => {
                     let now = Moment::now();
@@ -167,6 +174,21 @@ impl Election {
                 }
             };
             first.anchor.unless_closed(woken).await?;
+        }
+    }
+
+    /// Once all servers that others have can be heard, the one that has the lock is: its releases tell.
+    fn messages(&self) -> Alarm {
+        let poll_cap = self.orders[0].anchor.settings.poll_cap;
+        Alarm::Messages { poll_cap }
+    }
+
+    /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
+    fn pauses(&self, waited: Duration) -> Alarm {
+        let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
+        Alarm::Pauses {
+            backoff: Backoff::exponential().up_to(longest),
+            cap: self.orders[0].anchor.settings.poll_cap,
         }
     }
 
@@ -414,6 +436,12 @@ fn vote(answer: &Result<Polling, Error>) -> Vote {
 fn listen(order: &Order) -> Option<Subscription> {
     let tells = matches!(order.alarm, Alarm::Messages { .. });
     tells.then(|| order.anchor.hub.subscribe(order.name.channel()))
+}
+
+/// Whether the releases of all these servers are heard.
+fn are_heard(ears: &[Option<Subscription>], servers: &[usize]) -> bool {
+    let is_heard = |at: &usize| matches!(ears.get(*at), Some(Some(ear)) if ear.is_heard());
+    servers.iter().all(is_heard)
 }
 
 /// Waits until so many of the servers that others had may be free that a majority is.

@@ -87,9 +87,13 @@ use crate::session::Anchor;
 ///
 /// # Waiting
 ///
-/// Waiters of one process stand in one line, whose first asks all servers at once: when reentrant members tell that
-/// enough of them are free, and after pauses of up to 128 ms, which chance makes uneven: callers of several processes
-/// that each had some of the servers part that way. There is no order between processes. Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer,
+/// Waiters of one process stand in one line, whose first asks all servers at once. Reentrant members tell of their
+/// release: the first in line listens on every server, and asks again when so many tell that a majority may be free,
+/// when a lease ends, and each [`poll_cap`](crate::ClientBuilder::poll_cap), in case a message is lost. Plain members
+/// tell nothing: it asks after pauses of up to 128 ms, or a sixteenth of what it has waited so far, but not above one
+/// second. Chance makes all of this uneven: callers of several processes that each had some of the servers part that
+/// way. There is no order between processes. Each server has one
+/// [`command_timeout`](crate::ClientBuilder::command_timeout) to answer,
 /// or a sixth of the lease if that is shorter; a majority that answers at once is not held up by others that hang. They
 /// are asked on in the background, and join the guard when they grant their part.
 ///
@@ -280,7 +284,9 @@ impl RedGuard {
             }
             let guards = self.seats.leave();
             let ask = |guard: LockGuard| async { guard.unlock().await.map(|()| Moment::NEVER) };
-            self.ask(guards.into_iter().map(ask), "released").await?;
+            let late = self.ask(guards.into_iter().map(ask), "released").await?;
+            // To drop a release that is on its way would have it sent again.
+            late.go_on(&self.client);
             Ok(())
         };
         self.client.within(Box::pin(unlock)).await

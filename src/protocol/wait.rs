@@ -68,6 +68,11 @@ impl Wait {
         self
     }
 
+    /// From now on this tells that it is time to ask again.
+    pub(crate) fn listen_for(&mut self, alarm: Alarm) {
+        self.alarm = alarm;
+    }
+
     pub(crate) fn is_single_attempt(&self) -> bool {
         self.limit == Limit::Once
     }
