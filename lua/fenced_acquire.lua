@@ -19,7 +19,7 @@
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode', '|token')
-local total, companion = found[1], found[2]
+local total, companion, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
 local last = redis.call('GET', KEYS[2])
 if found[3] or last and not string.find(last, '^%d+$') then
   return {'wrong_kind'}
@@ -39,7 +39,7 @@ if not total then
   -- The clock carries the order over a server that has forgotten its tokens.
   local now = redis.call('TIME')
   local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
   redis.call('SET', KEYS[2], string.format('%.0f', token))
   if ARGV[7] ~= '0' then
@@ -54,13 +54,13 @@ local token = found[4] or last
 if not token or not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share = 0
+local share, ends = 0, nil
 if companion then
-  local number, recorded = string.match(companion, '^(h%x+):(%d+)$')
+  local number, recorded, recorded_end = string.match(companion, '^(h%x+):(%d+):?(%d*)$')
   if number ~= ARGV[3] then
     return {'busy', redis.call('PTTL', KEYS[1])}
   end
-  share = tonumber(recorded)
+  share, ends = tonumber(recorded), recorded_end
 end
 -- A copy of a call that comes late takes back nothing that was taken since.
 local reached = math.max(share, tonumber(ARGV[4]))
@@ -69,7 +69,7 @@ local after = tonumber(total) - share + reached
 if after > 2147483647 then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. string.format('%.0f', reached))
+redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, named, ARGV[5], ends))
 redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share)
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])

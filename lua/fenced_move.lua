@@ -29,13 +29,19 @@ local last = redis.call('GET', KEYS[3]) or found[5]
 if found[4] or last and not string.find(last, '^%d+$') then
   return {'wrong_kind'}
 end
-if found[1] and string.match(found[1], '^(h%x+):') == ARGV[3] then
+local named = #ARGV[2] > #ARGV[1] + 1
+local number, mine, ends = string.match(found[1] or '', '^(h%x+):(%d+):?(%d*)$')
+if number == ARGV[3] then
   if not last then
     return {'wrong_kind'}
   end
   -- Sent again. Whoever hears of it counts the lease from this send.
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  local left, lease = redis.call('PTTL', KEYS[1]), tonumber(ARGV[4])
+  if left < lease or named then
+    redis.call('PEXPIRE', KEYS[1], math.max(left, lease))
+  end
+  if named then
+    redis.call('HSET', KEYS[1], ARGV[2], share_text(number, mine, named, lease, ends))
   end
   return {'moved', tonumber(found[5] or last)}
 end
@@ -46,14 +52,10 @@ end
 local now = redis.call('TIME')
 local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
 
-local old, share = string.match(found[3] or '', '^(h%x+):(%d+)$')
+local old, share = string.match(found[3] or '', '^(h%x+):(%d+):?(%d*)$')
 local stood = old == ARGV[7] and string.find(found[2] or '', '^%d+$') ~= nil
 if stood then
-  local left = tonumber(found[2]) - tonumber(share)
-  if left > 0 then
-    -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
-    redis.call('HDEL', KEYS[1], ARGV[6])
-    redis.call('HSET', KEYS[1], ARGV[5], string.format('%.0f', left))
+  if take_out(KEYS[1], ARGV[5], ARGV[6], found[2] - share) > 0 then
     return {'kept', redis.call('PTTL', KEYS[1])}
   end
   local numsub = ARGV[10] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
@@ -61,11 +63,12 @@ if stood then
     redis.call('DEL', KEYS[1])
     return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
   end
-  redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6], '|token')
+  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  redis.call('DEL', KEYS[1])
 elseif redis.call('EXISTS', KEYS[1]) == 1 then
   return {'busy', redis.call('PTTL', KEYS[1])}
 end
-redis.call('HSET', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3] .. ':1')
+redis.call('HSET', KEYS[1], ARGV[1], 1, ARGV[2], share_text(ARGV[3], 1, named, ARGV[4]))
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('SET', KEYS[3], string.format('%.0f', token))
 if ARGV[11] ~= '0' then

@@ -15,7 +15,7 @@
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
-local total, companion = found[1], found[2]
+local total, companion, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
 if found[3] then
   return {'wrong_kind'}
 end
@@ -27,7 +27,7 @@ if not total then
   if ARGV[6] == 'join' then
     return {'free'}
   end
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
   return {'granted', tonumber(ARGV[4])}
 end
@@ -35,13 +35,13 @@ end
 if not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share = 0
+local share, ends = 0, nil
 if companion then
-  local number, recorded = string.match(companion, '^(h%x+):(%d+)$')
+  local number, recorded, recorded_end = string.match(companion, '^(h%x+):(%d+):?(%d*)$')
   if number ~= ARGV[3] then
     return {'busy', redis.call('PTTL', KEYS[1])}
   end
-  share = tonumber(recorded)
+  share, ends = tonumber(recorded), recorded_end
 end
 -- A copy of a call that comes late takes back nothing that was taken since.
 local reached = math.max(share, tonumber(ARGV[4]))
@@ -50,7 +50,7 @@ local after = tonumber(total) - share + reached
 if after > 2147483647 then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. string.format('%.0f', reached))
+redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, named, ARGV[5], ends))
 redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share)
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])

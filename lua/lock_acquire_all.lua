@@ -18,18 +18,18 @@
 local call = redis.call
 local field, companion, number = ARGV[1], ARGV[2], ARGV[3]
 local locks = (#ARGV - 3) / 2
-local fresh = number .. ':1'
+local named = #companion > #field + 1
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 if free and #KEYS == locks then
   -- As a rule: there is nothing to read.
   for i = 1, locks do
-    call('HSET', KEYS[i], field, '1', companion, fresh)
+    call('HSET', KEYS[i], field, '1', companion, share_text(number, 1, named, ARGV[i * 2 + 2]))
     call('PEXPIRE', KEYS[i], ARGV[i * 2 + 2])
   end
   return {'granted', {}}
 end
 
-local totals, records, tokens = {}, {}, {}
+local totals, shares, before, tokens = {}, {}, {}, {}
 local now
 for i = 1, locks do
   local fenced = ARGV[i * 2 + 3] ~= '-1'
@@ -66,11 +66,11 @@ for i = 1, locks do
     end
     local share = 0
     if found[2] then
-      local theirs, recorded = string.match(found[2], '^(h%x+):(%d+)$')
+      local theirs, recorded, ends = string.match(found[2], '^(h%x+):(%d+):?(%d*)$')
       if theirs ~= number then
         return {'busy', i}
       end
-      share = tonumber(recorded)
+      share, before[i] = tonumber(recorded), ends
     end
     -- A copy of a call that comes late takes back nothing that was taken since.
     local reached = math.max(share, 1)
@@ -80,7 +80,7 @@ for i = 1, locks do
       return {'exhausted', i}
     end
     totals[i] = string.format('%.0f', after)
-    records[i] = number .. ':' .. string.format('%.0f', reached)
+    shares[i] = reached
     if fenced then
       tokens[#tokens + 1] = tonumber(token)
     end
@@ -90,7 +90,8 @@ end
 local token_at = 0
 for i = 1, locks do
   local lease, remembered = ARGV[i * 2 + 2], ARGV[i * 2 + 3]
-  call('HSET', KEYS[i], field, totals[i] or '1', companion, records[i] or fresh)
+  local share = share_text(number, shares[i] or 1, named, lease, before[i])
+  call('HSET', KEYS[i], field, totals[i] or '1', companion, share)
   if not totals[i] or call('PTTL', KEYS[i]) < tonumber(lease) then
     call('PEXPIRE', KEYS[i], lease)
   end

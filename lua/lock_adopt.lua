@@ -25,15 +25,16 @@ end
 if not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share = 0
+local share, ends = 0, nil
 if mine then
-  local number, held = string.match(mine, '^(h%x+):(%d+)$')
+  local number, held, held_until = string.match(mine, '^(h%x+):(%d+):?(%d*)$')
   if number ~= ARGV[3] then
     return {'absent'}
   end
-  share = tonumber(held)
+  share, ends = tonumber(held), held_until
 end
 
+local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), #ARGV[2] > #ARGV[1] + 1
 local missing = tonumber(ARGV[4]) - share
 if missing > 0 then
   if donor ~= ARGV[7] then
@@ -42,15 +43,20 @@ if missing > 0 then
   -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
   redis.call('HDEL', KEYS[1], ARGV[2])
   if ARGV[6] ~= ARGV[1] then
-    local number, held = string.match(donor, '^(h%x+):(%d+)$')
+    local number, held, held_until = string.match(donor, '^(h%x+):(%d+):?(%d*)$')
     redis.call('HDEL', KEYS[1], ARGV[6])
     if tonumber(held) > missing then
-      redis.call('HSET', KEYS[1], ARGV[6], number .. ':' .. string.format('%.0f', tonumber(held) - missing))
+      redis.call('HSET', KEYS[1], ARGV[6], number .. ':' .. held - missing .. (held_until ~= '' and ':' .. held_until or ''))
     end
   end
-  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+  share = tonumber(ARGV[4])
 end
-if tonumber(ARGV[5]) > 0 and redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+if lease > 0 then
+  redis.call('PEXPIRE', KEYS[1], math.max(left, lease))
+end
+if missing > 0 or lease > 0 and named then
+  -- What is taken over without a lease is given back at once.
+  local lasts = lease > 0 and lease or math.max(left, 0)
+  redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], share, named, lasts, ends))
 end
 return {'adopted', tonumber(total)}

@@ -12,37 +12,21 @@
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local number, share = string.match(found[2] or '', '^(h%x+):(%d+)$')
+local number, share, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
 if number ~= ARGV[3] then
   return {'absent'}
 end
--- When the lease ends, by the server's clock. A copy of this call that comes late finds another end than it names.
-local function ending()
-  local ends = redis.pcall('PEXPIRETIME', KEYS[1])
-  if type(ends) == 'number' then
-    return ends
-  end
-  -- Before Redis 7 nothing tells. The clock goes on inside scripts, so both are read within one millisecond.
-  local function now()
-    local time = redis.call('TIME')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-  end
-  local read
-  repeat
-    read = now()
-    ends = read + redis.call('PTTL', KEYS[1])
-  until read == now()
-  return ends
-end
-
-if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[4]) then
-  if ARGV[5] == 'at_least' or found[1] ~= share then
-    return {'extended'}
-  end
-  local ends = ending()
-  if ends ~= tonumber(ARGV[5]) then
-    return {'longer', ends}
+local left, lease = redis.call('PTTL', KEYS[1]), tonumber(ARGV[4])
+local kept = left > lease and (ARGV[5] == 'at_least' or found[1] ~= share)
+if left > lease and not kept then
+  local cut = lease_end(KEYS[1])
+  if cut ~= tonumber(ARGV[5]) then
+    return {'longer', cut}
   end
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
+-- A server that is out of memory refuses a script at its first write only, and never a PEXPIRE.
+redis.call('PEXPIRE', KEYS[1], kept and left or lease)
+if ends ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[2], share_text(number, share, true, lease, kept and ends))
+end
 return {'extended'}

@@ -24,22 +24,24 @@ local found = redis.call('HMGET', KEYS[1], ARGV[2], ARGV[5], ARGV[6], 'mode')
 if found[4] then
   return {'wrong_kind'}
 end
-if found[1] and string.match(found[1], '^(h%x+):') == ARGV[3] then
+local named = #ARGV[2] > #ARGV[1] + 1
+local number, mine, ends = string.match(found[1] or '', '^(h%x+):(%d+):?(%d*)$')
+if number == ARGV[3] then
   -- Sent again. Whoever hears of it counts the lease from this send.
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  local left, lease = redis.call('PTTL', KEYS[1]), tonumber(ARGV[4])
+  if left < lease or named then
+    redis.call('PEXPIRE', KEYS[1], math.max(left, lease))
+  end
+  if named then
+    redis.call('HSET', KEYS[1], ARGV[2], share_text(number, mine, named, lease, ends))
   end
   return {'moved'}
 end
 
-local old, share = string.match(found[3] or '', '^(h%x+):(%d+)$')
+local old, share = string.match(found[3] or '', '^(h%x+):(%d+):?(%d*)$')
 local stood = old == ARGV[7] and string.find(found[2] or '', '^%d+$') ~= nil
 if stood then
-  local left = tonumber(found[2]) - tonumber(share)
-  if left > 0 then
-    -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
-    redis.call('HDEL', KEYS[1], ARGV[6])
-    redis.call('HSET', KEYS[1], ARGV[5], string.format('%.0f', left))
+  if take_out(KEYS[1], ARGV[5], ARGV[6], found[2] - share) > 0 then
     return {'kept', redis.call('PTTL', KEYS[1])}
   end
   local numsub = ARGV[10] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
@@ -47,11 +49,12 @@ if stood then
     redis.call('DEL', KEYS[1])
     return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
   end
-  redis.call('HDEL', KEYS[1], ARGV[5], ARGV[6], '|token')
+  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  redis.call('DEL', KEYS[1])
 elseif redis.call('EXISTS', KEYS[1]) == 1 then
   return {'busy', redis.call('PTTL', KEYS[1])}
 end
-redis.call('HSET', KEYS[1], ARGV[1], 1, ARGV[2], ARGV[3] .. ':1')
+redis.call('HSET', KEYS[1], ARGV[1], 1, ARGV[2], share_text(ARGV[3], 1, named, ARGV[4]))
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 if stood then
   return {'moved'}

@@ -12,7 +12,7 @@
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local number, share = string.match(found[2] or '', '^(h%x+):(%d+)$')
+local number, share, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
 if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
   return {'absent'}
 end
@@ -23,7 +23,7 @@ local after = tonumber(found[1]) - tonumber(share) + reached
 if after > 2147483647 then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. string.format('%.0f', reached))
+redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, #ARGV[2] > #ARGV[1] + 1, ARGV[5], ends))
 redis.call('HINCRBY', KEYS[1], ARGV[1], reached - tonumber(share))
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])

@@ -9,12 +9,13 @@
 -- ARGV[5] message to publish
 -- ARGV[6] publish command, PUBLISH or SPUBLISH; empty: tell nobody
 -- Returns released, subscribers told: the lock is free
--- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is unchanged
+-- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
+-- longest share, unless there are levels of clients that record none
 -- Returns absent: this hold is not there any more; nothing was changed
 -- Publishes the message on KEYS[2] when the lock becomes free
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local number, recorded = string.match(found[2] or '', '^(h%x+):(%d+)$')
+local number, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
 if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
   return {'absent'}
 end
@@ -23,15 +24,16 @@ if keep >= share then
   return {'kept', total}
 end
 
-local left = math.max(total - share + keep, keep)
-if left == 0 then
-  redis.call('DEL', KEYS[1])
-  return {'released', ARGV[6] ~= '' and redis.call(ARGV[6], KEYS[2], ARGV[5]) or 0}
-end
--- A server that is out of memory refuses a script at its first write only, and never an HDEL.
-redis.call('HDEL', KEYS[1], ARGV[2])
 if keep > 0 then
-  redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ':' .. ARGV[4])
+  local left = math.max(total - share + keep, keep)
+  -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+  redis.call('HDEL', KEYS[1], ARGV[2])
+  redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', left), ARGV[2], number .. ':' .. keep .. (ends ~= '' and ':' .. ends or ''))
+  return {'kept', left}
 end
-redis.call('HINCRBY', KEYS[1], ARGV[1], string.format('%.0f', left - total))
-return {'kept', left}
+local left = take_out(KEYS[1], ARGV[1], ARGV[2], total - share)
+if left > 0 then
+  return {'kept', left}
+end
+redis.call('DEL', KEYS[1])
+return {'released', ARGV[6] ~= '' and redis.call(ARGV[6], KEYS[2], ARGV[5]) or 0}

@@ -24,18 +24,17 @@ for i = 1, #KEYS / 2 do
     -- As a rule.
     outcome = 0
   elseif string.find(found[1] or '', '^%d+$') then
-    local theirs, recorded = string.match(found[2] or '', '^(h%x+):(%d+)$')
+    local theirs, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
     if theirs == number then
       local total, share, kept = tonumber(found[1]), tonumber(recorded), tonumber(keep)
-      local left = math.max(total - share + kept, kept)
-      outcome = kept < share and left == 0 and 0 or -1
-      if kept < share and left > 0 then
+      outcome = -1
+      if kept == 0 then
+        outcome = take_out(lock, field, companion, total - share) == 0 and 0 or -1
+      elseif kept < share then
         -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
         call('HDEL', lock, companion)
-        if kept > 0 then
-          call('HSET', lock, companion, number .. ':' .. keep)
-        end
-        call('HINCRBY', lock, field, string.format('%.0f', left - total))
+        local left = math.max(total - share + kept, kept)
+        call('HSET', lock, field, string.format('%.0f', left), companion, number .. ':' .. kept .. (ends ~= '' and ':' .. ends or ''))
       end
     end
   end

@@ -12,9 +12,15 @@ local answers = {}
 for i, key in ipairs(KEYS) do
   local at = (i - 1) * 3
   local value = redis.pcall('HGET', key, ARGV[at + 1])
-  if type(value) == 'string' and string.match(value, '^(h%x+):') == ARGV[at + 2] then
-    if redis.call('PTTL', key) < tonumber(ARGV[at + 3]) then
-      redis.call('PEXPIRE', key, ARGV[at + 3])
+  local number, share, ends = string.match(type(value) == 'string' and value or '', '^(h%x+):(%d+):?(%d*)$')
+  if number == ARGV[at + 2] then
+    local left, lease = redis.call('PTTL', key), tonumber(ARGV[at + 3])
+    -- A server that is out of memory refuses a script at its first write only, and never a PEXPIRE.
+    if left < lease or ends ~= '' then
+      redis.call('PEXPIRE', key, math.max(left, lease))
+    end
+    if ends ~= '' then
+      redis.call('HSET', key, ARGV[at + 1], share_text(number, share, true, lease, ends))
     end
     answers[i] = 1
   else

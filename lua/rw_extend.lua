@@ -22,28 +22,9 @@ end
 if #mine == 0 then
   return {'absent'}
 end
--- When the lease ends, by the server's clock. A copy of this call that comes late finds another end than it names.
-local function ending()
-  local ends = redis.pcall('PEXPIRETIME', mine[1])
-  if type(ends) == 'number' then
-    return ends
-  end
-  -- Before Redis 7 nothing tells. The clock goes on inside scripts, so both are read within one millisecond.
-  local function now()
-    local time = redis.call('TIME')
-    return time[1] * 1000 + math.floor(time[2] / 1000)
-  end
-  local read
-  repeat
-    read = now()
-    ends = read + redis.call('PTTL', mine[1])
-  until read == now()
-  return ends
-end
-
 local exactly = ARGV[4] ~= 'at_least'
 if exactly and redis.call('PTTL', mine[1]) > lease then
-  local ends = ending()
+  local ends = lease_end(mine[1])
   if ends ~= tonumber(ARGV[4]) then
     return {'longer', ends}
   end

@@ -48,9 +48,6 @@ impl Both {
             _ => "CHANNELS",
         };
         let jvm = Jvm::start_in(&cluster, sharded, LONG).await?;
-        if !jvm.has("setShardedSubscriptionMode").await {
-            return None;
-        }
         let client = builder(cluster.url())
             .command_timeout(secs(5))
             .watchdog_lease(LONG)

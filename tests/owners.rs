@@ -474,3 +474,30 @@ async fn detached_level_outlives_a_closed_client() {
         nothing_left(&server, [&heir]).await;
     }
 }
+
+#[tokio::test]
+async fn level_of_a_client_that_died_ends_with_its_own_lease_whoever_locks_under_the_name() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let owner = Owner::named("req-7");
+    let mut probe = server.connection();
+    for died_before in [false, true] {
+        // Nobody renews it, as if its process were gone.
+        let left = one.lock("k").lease(millis(600)).owned_by(&owner);
+        drop(left.lock().await.unwrap().detach());
+        let lock = two.lock("k").owned_by(&owner);
+        let guard = lock.lock().await.unwrap();
+        assert!(probe.pttl("k") > 20_000, "raised for the other");
+        if died_before {
+            eventually("its lease ends", async || {
+                format!("{one:?}").contains("holds: 0,")
+            })
+            .await;
+        }
+        guard.unlock().await.unwrap();
+        let ttl = probe.pttl("k");
+        assert!(ttl <= 600, "{ttl} ms");
+        eventually_free(&server, "k").await;
+    }
+    nothing_left(&server, [&one, &two]).await;
+}

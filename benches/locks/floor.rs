@@ -32,17 +32,37 @@ pub(crate) const KEYS_AT: usize = 2;
 /// Enough for a server to have forgotten the first when it comes again.
 const NUMBERS: usize = 4096;
 
-const ACQUIRE: &str = include_str!("../../lua/lock_acquire.lua");
-const REENTER: &str = include_str!("../../lua/lock_reenter.lua");
+const ACQUIRE: &str = concat!(
+    include_str!("../../lua/lock_share.lua"),
+    include_str!("../../lua/lock_acquire.lua")
+);
+const REENTER: &str = concat!(
+    include_str!("../../lua/lock_share.lua"),
+    include_str!("../../lua/lock_reenter.lua")
+);
 /// As the product puts them together for a member of a lock over several servers.
 const VOTE: &str = concat!(
     include_str!("../../lua/red_guard.lua"),
+    include_str!("../../lua/lock_share.lua"),
     include_str!("../../lua/lock_acquire.lua")
 );
-const RELEASE: &str = include_str!("../../lua/lock_release.lua");
-const RENEW: &str = include_str!("../../lua/lock_renew.lua");
-const FAIR_ACQUIRE: &str = include_str!("../../lua/fair_acquire.lua");
-const FAIR_RELEASE: &str = include_str!("../../lua/fair_release.lua");
+const RELEASE: &str = concat!(
+    include_str!("../../lua/lock_take_out.lua"),
+    include_str!("../../lua/lock_release.lua")
+);
+const RENEW: &str = concat!(
+    include_str!("../../lua/lock_share.lua"),
+    include_str!("../../lua/lock_renew.lua")
+);
+const FAIR_ACQUIRE: &str = concat!(
+    include_str!("../../lua/lock_share.lua"),
+    include_str!("../../lua/fair_acquire.lua")
+);
+const FAIR_RELEASE: &str = concat!(
+    include_str!("../../lua/lock_share.lua"),
+    include_str!("../../lua/lock_take_out.lua"),
+    include_str!("../../lua/fair_release.lua")
+);
 const READ: &str = include_str!("../../lua/read_acquire.lua");
 const WRITE: &str = include_str!("../../lua/write_acquire.lua");
 const RW_RELEASE: &str = concat!(

@@ -116,7 +116,7 @@ pub(crate) fn donor(key: &HoldKey, fields: &[(String, String)]) -> Result<Option
         return Err(Error::wrong_kind(key.name.key()));
     };
     let ending = key.companion()[37..].to_owned();
-    let share = |record: &str| record.split_once(':')?.1.parse::<u64>().ok();
+    let share = |record: &str| record.split(':').nth(1)?.parse::<u64>().ok();
     let shares = fields
         .iter()
         .filter(|(field, _)| field.starts_with('|') && field.get(37..) == Some(&*ending))
@@ -254,7 +254,7 @@ mod tests {
             from(&other)
         );
         assert_eq!(
-            donor(&[("req-7", "2"), (&*other, "h1:1")]).unwrap(),
+            donor(&[("req-7", "2"), (&*other, "h1:1:1795313518629")]).unwrap(),
             from("req-7")
         );
         assert_eq!(

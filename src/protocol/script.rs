@@ -66,28 +66,28 @@ macro_rules! scripts {
 }
 
 scripts! {
-    LOCK_ACQUIRE = "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
-    LOCK_ACQUIRE_ALL = "lock_acquire_all" Arity::PerLock { keys: 1, args: 3, each: 2 };
-    LOCK_REENTER = "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
-    LOCK_MOVE = "lock_move" Arity::Fixed { keys: 2, args: 10 };
-    LOCK_RELEASE = "lock_release" Arity::Fixed { keys: 2, args: 6 };
-    LOCK_RELEASE_ALL = "lock_release_all" Arity::PerLock { keys: 2, args: 4, each: 2 };
-    LOCK_ADOPT = "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
-    LOCK_EXTEND = "lock_extend" Arity::Fixed { keys: 1, args: 5 };
-    LOCK_RENEW = "lock_renew" Arity::PerKey { args: 3 };
+    LOCK_ACQUIRE = "lock_share", "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_ACQUIRE_ALL = "lock_share", "lock_acquire_all" Arity::PerLock { keys: 1, args: 3, each: 2 };
+    LOCK_REENTER = "lock_share", "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
+    LOCK_MOVE = "lock_share", "lock_take_out", "lock_move" Arity::Fixed { keys: 2, args: 10 };
+    LOCK_RELEASE = "lock_take_out", "lock_release" Arity::Fixed { keys: 2, args: 6 };
+    LOCK_RELEASE_ALL = "lock_take_out", "lock_release_all" Arity::PerLock { keys: 2, args: 4, each: 2 };
+    LOCK_ADOPT = "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
+    LOCK_EXTEND = "lock_share", "lease_end", "lock_extend" Arity::Fixed { keys: 1, args: 5 };
+    LOCK_RENEW = "lock_share", "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
     LOCK_FORCE_RELEASE = "lock_force_release" Arity::Fixed { keys: 2, args: 2 };
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
-    FENCED_ACQUIRE = "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
-    FENCED_MOVE = "fenced_move" Arity::Fixed { keys: 3, args: 11 };
+    FENCED_ACQUIRE = "lock_share", "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
+    FENCED_MOVE = "lock_share", "lock_take_out", "fenced_move" Arity::Fixed { keys: 3, args: 11 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 2, args: 0 };
-    FAIR_ACQUIRE = "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
-    FAIR_RELEASE = "fair_release" Arity::Fixed { keys: 5, args: 7 };
+    FAIR_ACQUIRE = "lock_share", "fair_acquire" Arity::Fixed { keys: 5, args: 8 };
+    FAIR_RELEASE = "lock_share", "lock_take_out", "fair_release" Arity::Fixed { keys: 5, args: 6 };
     FAIR_FORCE_RELEASE = "fair_force_release" Arity::Fixed { keys: 3, args: 2 };
     PLAIN_ACQUIRE = "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };
     PLAIN_ADOPT = "plain_adopt" Arity::Fixed { keys: 1, args: 2 };
-    PLAIN_EXTEND = "plain_extend" Arity::Fixed { keys: 1, args: 3 };
+    PLAIN_EXTEND = "lease_end", "plain_extend" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RENEW = "plain_renew" Arity::PerKey { args: 2 };
     PLAIN_CHECK = "plain_check" Arity::PerKey { args: 1 };
     PLAIN_FORCE_RELEASE = "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
@@ -97,7 +97,7 @@ scripts! {
     RW_REENTER = "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
     RW_RELEASE = "rw_fit", "rw_release" Arity::PerEntry { keys: 4, args: 2, each: 3 };
     RW_ADOPT = "rw_adopt" Arity::Fixed { keys: 2, args: 6 };
-    RW_EXTEND = "rw_fit", "rw_extend" Arity::Fixed { keys: 2, args: 4 };
+    RW_EXTEND = "rw_fit", "lease_end", "rw_extend" Arity::Fixed { keys: 2, args: 4 };
     RW_RENEW = "rw_renew" Arity::PerKey { args: 4 };
     RW_CHECK = "rw_check" Arity::PerKey { args: 3 };
     RW_FORCE_RELEASE = "rw_fit", "rw_force_release" Arity::Fixed { keys: 3, args: 3 };
@@ -115,7 +115,7 @@ scripts! {
     PERMIT_RETURN = "permit_return" Arity::Fixed { keys: 4, args: 3 };
     PERMIT_EXTEND = "permit_extend" Arity::Fixed { keys: 2, args: 4 };
     PERMIT_COUNT = "permit_count" Arity::Fixed { keys: 3, args: 1 };
-    RED_ACQUIRE = "red_guard", "lock_acquire" Arity::Fixed { keys: 2, args: 10 };
+    RED_ACQUIRE = "red_guard", "lock_share", "lock_acquire" Arity::Fixed { keys: 2, args: 10 };
     RED_PLAIN_ACQUIRE = "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 7 };
 }
 

@@ -59,8 +59,8 @@ impl Scene {
     pub fn levels(&self, name: &str) -> u64 {
         let (mut levels, mut shares) = (0, 0);
         for (field, value) in self.server.connection().hgetall(name) {
-            match value.split_once(':') {
-                Some((_, share)) if field.starts_with('|') => {
+            match value.split(':').nth(1) {
+                Some(share) if field.starts_with('|') => {
                     shares += share.parse::<u64>().expect("a share");
                 }
                 _ => levels += value.parse::<u64>().expect("a hold count"),

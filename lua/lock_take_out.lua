@@ -1,0 +1,44 @@
+-- Takes a client's share out of a lock, and with it those of a named owner whose lease has ended: without that a client
+-- that died would have a part in the lock for as long as others take it under the name. Stands ahead of the scripts that
+-- give back.
+--
+-- take_out(key, field, companion, left) is told the lock, the owner's fields, and how many levels are left without that
+-- share. It answers how many are left without the others too; if none are, it has changed nothing.
+
+local function take_out(key, field, companion, left)
+  if left <= 0 then
+    return 0
+  end
+  local gone, lasting, longest = {companion}, 0, 0
+  -- A companion field without a client of its own is an owner's who has no name, and is in one client only.
+  if #companion > #field + 1 then
+    local time, fields = redis.call('TIME'), redis.call('HGETALL', key)
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    for i = 1, #fields, 2 do
+      local levels, ends = string.match(fields[i + 1], '^h%x+:(%d+):(%d+)$')
+      if levels and fields[i] ~= companion then
+        if tonumber(ends) <= now then
+          gone[#gone + 1] = fields[i]
+          left = left - levels
+        else
+          lasting = lasting + levels
+          longest = math.max(longest, ends - now)
+        end
+      end
+    end
+    if left <= 0 then
+      return 0
+    end
+  end
+  -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+  for _, other in ipairs(gone) do
+    redis.call('HDEL', key, other)
+  end
+  redis.call('HSET', key, field, string.format('%.0f', left))
+  -- The hash may have been raised for the share that went. Levels that nobody recorded last as long as it does.
+  if left == lasting and redis.call('PTTL', key) > longest then
+    redis.call('PEXPIRE', key, longest)
+  end
+  return left
+end
+
