@@ -10,7 +10,8 @@
 -- Returns set: by this call, now or when it came before
 -- Returns present: there is a count, now or when this call came before
 -- Returns wrong_kind: the key is no counter
--- Publishes the message on KEYS[2] when the count was set
+-- Publishes the message on KEYS[2] when the count was set;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local done = redis.call('GET', KEYS[3])
 if done then
@@ -26,5 +27,5 @@ if value then
 end
 redis.call('SET', KEYS[1], ARGV[1])
 redis.call('SET', KEYS[3], 'set', 'PX', ARGV[4])
-redis.call(ARGV[3], KEYS[2], ARGV[2])
-return {'set'}
+local told = redis.pcall(ARGV[3], KEYS[2], ARGV[2])
+return {'set', type(told) == 'table' and told or nil}

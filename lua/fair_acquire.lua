@@ -140,7 +140,8 @@ if ttl == -2 then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
     return {'granted', 1}
   end
-  redis.call(ARGV[8], KEYS[2] .. ':' .. field, ARGV[7])
+  -- If that is refused, the release of whoever held it was told so.
+  redis.pcall(ARGV[8], KEYS[2] .. ':' .. field, ARGV[7])
 end
 if ARGV[5] == 'try' then
   return {'busy', ttl}

@@ -8,7 +8,8 @@
 -- Returns released: somebody held it
 -- Returns free: nobody held it
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on the channel of the first in the queue when the lock becomes free
+-- Publishes the message on the channel of the first in the queue when the lock becomes free;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then
@@ -23,7 +24,5 @@ for i = 1, #fields, 2 do
 end
 redis.call('DEL', KEYS[1])
 local first = redis.call('LINDEX', KEYS[3], 0)
-if first then
-  redis.call(ARGV[2], KEYS[2] .. ':' .. first, ARGV[1])
-end
-return {'released'}
+local told = first and redis.pcall(ARGV[2], KEYS[2] .. ':' .. first, ARGV[1])
+return {'released', type(told) == 'table' and told or nil}

@@ -19,7 +19,7 @@
 -- longest share, unless there are levels of clients that record none
 -- Returns absent: this hold is not there any more; its place in the queue, if it had one, is given up
 -- Publishes the message on the channel of the first in the queue when the lock becomes free, or is free when the first
--- has left
+-- has left; a refusal to publish is the last item of the answer that the lock is free, and undoes nothing
 
 local STALE = 3000
 
@@ -99,10 +99,10 @@ local function first()
   end
 end
 
+-- What is answered if that is refused.
 local function wake(field)
-  if field then
-    redis.call(ARGV[6], KEYS[2] .. ':' .. field, ARGV[5])
-  end
+  local told = field and redis.pcall(ARGV[6], KEYS[2] .. ':' .. field, ARGV[5])
+  return type(told) == 'table' and told or nil
 end
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
@@ -139,8 +139,7 @@ end
 redis.call('DEL', KEYS[1])
 local field, places, line = first()
 if not line then
-  wake(field)
-  return {'released'}
+  return {'released', wake(field)}
 end
 local heir, lease, client = string.match(line, '^(h%x+) (%d+) %d+ %-?%d+ (%S+)$')
 leave(field, places, line)

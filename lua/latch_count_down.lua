@@ -8,7 +8,8 @@
 -- ARGV[3] how long the mark is kept, in milliseconds
 -- Returns counted, count left: by this call, now or when it came before; 0 if the latch was open
 -- Returns wrong_kind: the key is no counter
--- Publishes the message on KEYS[2] when the latch opens
+-- Publishes the message on KEYS[2] when the latch opens;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local done = redis.call('GET', KEYS[3])
 if done then
@@ -28,8 +29,8 @@ redis.call('DEL', KEYS[3])
 redis.call('SET', KEYS[3], left, 'PX', ARGV[3])
 if left > 0 then
   redis.call('DECR', KEYS[1])
-else
-  redis.call('DEL', KEYS[1])
-  redis.call(ARGV[2], KEYS[2], ARGV[1])
+  return {'counted', left}
 end
-return {'counted', left}
+redis.call('DEL', KEYS[1])
+local told = redis.pcall(ARGV[2], KEYS[2], ARGV[1])
+return {'counted', 0, type(told) == 'table' and told or nil}

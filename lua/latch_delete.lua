@@ -9,7 +9,8 @@
 -- Returns deleted: by this call, now or when it came before
 -- Returns absent: there is none, now or when this call came before
 -- Returns wrong_kind: the key is no counter
--- Publishes the message on KEYS[2] when the latch was removed
+-- Publishes the message on KEYS[2] when the latch was removed;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local done = redis.call('GET', KEYS[3])
 if done then
@@ -25,5 +26,5 @@ if not value then
 end
 redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[3], 'deleted', 'PX', ARGV[3])
-redis.call(ARGV[2], KEYS[2], ARGV[1])
-return {'deleted'}
+local told = redis.pcall(ARGV[2], KEYS[2], ARGV[1])
+return {'deleted', type(told) == 'table' and told or nil}

@@ -7,7 +7,8 @@
 -- Returns released: somebody held it
 -- Returns free: nobody held it
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on KEYS[2] when the lock becomes free
+-- Publishes the message on KEYS[2] when the lock becomes free;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then
@@ -21,7 +22,5 @@ for i = 1, #fields, 2 do
   end
 end
 redis.call('DEL', KEYS[1])
-if ARGV[2] ~= '' then
-  redis.call(ARGV[2], KEYS[2], ARGV[1])
-end
-return {'released'}
+local told = ARGV[2] ~= '' and redis.pcall(ARGV[2], KEYS[2], ARGV[1])
+return {'released', type(told) == 'table' and told or nil}

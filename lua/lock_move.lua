@@ -18,7 +18,8 @@
 -- Returns kept, TTL in milliseconds or -1 for none: given back, but the same owner holds levels elsewhere
 -- Returns yielded, subscribers told: given back and the lock is free: others wait for it
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on KEYS[2] when the lock becomes free
+-- Publishes the message on KEYS[2] when the lock becomes free;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[2], ARGV[5], ARGV[6], 'mode')
 if found[4] then
@@ -45,9 +46,12 @@ if stood then
     return {'kept', redis.call('PTTL', KEYS[1])}
   end
   local numsub = ARGV[10] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
-  if tonumber(ARGV[8]) >= 0 and redis.call('PUBSUB', numsub, KEYS[2])[2] > tonumber(ARGV[8]) then
+  local heard = tonumber(ARGV[8]) >= 0 and redis.pcall('PUBSUB', numsub, KEYS[2])
+  -- Without the right to ask, there may be others.
+  if heard and (heard.err or heard[2] > tonumber(ARGV[8])) then
     redis.call('DEL', KEYS[1])
-    return {'yielded', redis.call(ARGV[10], KEYS[2], ARGV[9])}
+    local told = redis.pcall(ARGV[10], KEYS[2], ARGV[9])
+    return type(told) == 'number' and {'yielded', told} or {'yielded', 0, told}
   end
   -- A server that is out of memory refuses a script at its first write only, and never a DEL.
   redis.call('DEL', KEYS[1])

@@ -12,7 +12,8 @@
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
 -- longest share, unless there are levels of clients that record none
 -- Returns absent: this hold is not there any more; nothing was changed
--- Publishes the message on KEYS[2] when the lock becomes free
+-- Publishes the message on KEYS[2] when the lock becomes free;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local number, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
@@ -36,4 +37,5 @@ if left > 0 then
   return {'kept', left}
 end
 redis.call('DEL', KEYS[1])
-return {'released', ARGV[6] ~= '' and redis.call(ARGV[6], KEYS[2], ARGV[5]) or 0}
+local told = ARGV[6] == '' and 0 or redis.pcall(ARGV[6], KEYS[2], ARGV[5])
+return type(told) == 'number' and {'released', told} or {'released', 0, told}

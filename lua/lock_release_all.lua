@@ -11,7 +11,8 @@
 -- ARGV[2 of 2] share to keep, in levels
 -- Returns done, a list of how many subscribers of each lock were told that it is free; -1 if levels are left, -2 if
 -- this hold is not there any more
--- Publishes the message on KEYS[2 of 2] when that lock becomes free
+-- Publishes the message on KEYS[2 of 2] when that lock becomes free;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local call, ask = redis.call, redis.pcall
 local field, companion = ARGV[1], ARGV[2]
@@ -46,9 +47,15 @@ end
 if #freed > 0 then
   call('DEL', unpack(freed))
 end
+local refused
 for i, outcome in ipairs(outcomes) do
   if outcome == 0 then
-    outcomes[i] = redis.call(ARGV[4], KEYS[i * 2], ARGV[3])
+    local told = redis.pcall(ARGV[4], KEYS[i * 2], ARGV[3])
+    if type(told) == 'table' then
+      refused = told
+    else
+      outcomes[i] = told
+    end
   end
 end
-return {'done', outcomes}
+return {'done', outcomes, refused}

@@ -12,7 +12,8 @@
 -- Returns busy, milliseconds or -1: so many are not free; when the first lease ends
 -- Returns returned: these permits were granted before, and then given back, given up or extended
 -- Returns wrong_kind: the key is no counter
--- Publishes how many are free on KEYS[2] when leases have ended, and any are
+-- Publishes how many are free on KEYS[2] when leases have ended, and any are;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 -- What Redisson writes for a permit without a lease.
 local NEVER = 922337203685477
@@ -43,19 +44,21 @@ if score and tonumber(score) > now then
   return {'granted', free}
 end
 
+local told
 local ended = redis.call('ZCOUNT', KEYS[3], '-inf', now)
 if ended > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
   -- Java counts permits in an int, and cannot bear to be told of less than none.
   free = redis.call('INCRBY', KEYS[1], math.max(math.min(ended, 2147483647 - free), 0))
   if free > 0 then
-    redis.call(ARGV[4], KEYS[2], math.min(free, 2147483647))
+    told = redis.pcall(ARGV[4], KEYS[2], math.min(free, 2147483647))
   end
 end
+local refused = type(told) == 'table' and told or nil
 if free < permits then
   local first = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
   local score = tonumber(first[2] or NEVER)
-  return {'busy', score < NEVER and math.max(score - now, 0) or -1}
+  return {'busy', score < NEVER and math.max(score - now, 0) or -1, refused}
 end
 -- Some of them may have been given back since they were granted: the others are not taken twice, nor cut short.
 local added = redis.call('ZADD', KEYS[3], 'GT', unpack(entries))
@@ -65,4 +68,4 @@ local ttl = redis.call('PTTL', KEYS[1])
 if ttl > 0 then
   redis.call('PEXPIRE', KEYS[3], ttl)
 end
-return {'granted', free}
+return {'granted', free, refused}

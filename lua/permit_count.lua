@@ -6,7 +6,8 @@
 -- ARGV[1] publish command, PUBLISH or SPUBLISH
 -- Returns count, count: 0 if there is none
 -- Returns wrong_kind: the key is no counter
--- Publishes how many are free on KEYS[2] when leases have ended, and any are
+-- Publishes how many are free on KEYS[2] when leases have ended, and any are;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local value = redis.call('GET', KEYS[1])
 if value and value ~= '0' and not (string.find(value, '^%-?[1-9]%d*$') and #value <= 11) then
@@ -15,13 +16,14 @@ end
 local free = tonumber(value or 0)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local told
 local ended = redis.call('ZCOUNT', KEYS[3], '-inf', now)
 if ended > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
   -- Java counts permits in an int, and cannot bear to be told of less than none.
   free = redis.call('INCRBY', KEYS[1], math.max(math.min(ended, 2147483647 - free), 0))
   if free > 0 then
-    redis.call(ARGV[1], KEYS[2], math.min(free, 2147483647))
+    told = redis.pcall(ARGV[1], KEYS[2], math.min(free, 2147483647))
   end
 end
-return {'count', free}
+return {'count', free, type(told) == 'table' and told or nil}

@@ -8,7 +8,8 @@
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] how long to remember that they were given back, in milliseconds; 0: leave the mark as it is
 -- Returns returned, permits: how many of them were taken, and their lease had not ended; none if the key is no counter
--- Publishes how many are free on KEYS[2] when permits were given back, and any are
+-- Publishes how many are free on KEYS[2] when permits were given back, and any are;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -33,11 +34,12 @@ if ARGV[3] ~= '0' then
   redis.call('DEL', KEYS[4])
   redis.call('SET', KEYS[4], 'returned', 'PX', ARGV[3])
 end
+local told
 if found > 0 then
   -- Java counts permits in an int, and cannot bear to be told of less than none.
   local free = redis.call('INCRBY', KEYS[1], math.max(math.min(found, 2147483647 - tonumber(value)), 0))
   if free > 0 then
-    redis.call(ARGV[2], KEYS[2], math.min(free, 2147483647))
+    told = redis.pcall(ARGV[2], KEYS[2], math.min(free, 2147483647))
   end
 end
-return {'returned', live}
+return {'returned', live, type(told) == 'table' and told or nil}

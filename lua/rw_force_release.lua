@@ -9,7 +9,8 @@
 -- Returns released: somebody held it on this side; what a writer reads stays, and the hash as long as that
 -- Returns free: nobody held it on this side
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on KEYS[2] when the side becomes free
+-- Publishes the message on KEYS[2] when the side becomes free;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then
@@ -46,5 +47,5 @@ end
 if others == 0 or fit(KEYS[1], KEYS[3]) == 0 then
   redis.call('DEL', KEYS[1])
 end
-redis.call(ARGV[3], KEYS[2], ARGV[2])
-return {'released'}
+local told = redis.pcall(ARGV[3], KEYS[2], ARGV[2])
+return {'released', type(told) == 'table' and told or nil}

@@ -14,7 +14,8 @@
 -- Returns for each hold kept, levels of the owner: levels are left, of this hold or others
 -- Returns for each hold absent: it is not there any more; at most its mark was removed, and level keys that stood
 --   beyond what the hash counts: Java's force leaves them
--- Publishes the message on KEYS[2], once, when others may get in
+-- Publishes the message on KEYS[2], once, when others may get in;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 -- To join a number to a string is slow: it is printed as a fraction.
 local function level_key(field, level)
@@ -150,9 +151,13 @@ if free then
   redis.call('DEL', KEYS[1])
 end
 if free or downgraded or withdrawn then
-  local told = redis.call(ARGV[2], KEYS[2], ARGV[1])
+  local told = redis.pcall(ARGV[2], KEYS[2], ARGV[1])
+  local refused = type(told) == 'table'
   if free or downgraded then
-    answers[last] = {'released', told}
+    answers[last] = {'released', refused and 0 or told}
+  end
+  if refused then
+    answers[#answers + 1] = told
   end
 end
 return answers

@@ -9,7 +9,8 @@
 -- Returns added, permits free: by this call, now or when it came before
 -- Returns exhausted: more than Java can count, now or when this call came before
 -- Returns wrong_kind: the key is no counter
--- Publishes how many are free on KEYS[2] when there are more than before, and any
+-- Publishes how many are free on KEYS[2] when there are more than before, and any;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local done = redis.call('GET', KEYS[3])
 if done then
@@ -29,7 +30,5 @@ end
 redis.call('DEL', KEYS[3])
 redis.call('SET', KEYS[3], free, 'PX', ARGV[3])
 redis.call('INCRBY', KEYS[1], added)
-if added > 0 and free > 0 then
-  redis.call(ARGV[2], KEYS[2], free)
-end
-return {'added', free}
+local told = added > 0 and free > 0 and redis.pcall(ARGV[2], KEYS[2], free)
+return {'added', free, type(told) == 'table' and told or nil}

@@ -9,7 +9,8 @@
 -- ARGV[4] marked or lapsed: is there a mark if they were not given back, or may its time have passed
 -- Returns returned, permits free: they were given back
 -- Returns absent: they were not taken, or are given back already, or the semaphore is gone
--- Publishes how many are free on KEYS[2] when permits were given back, and any are
+-- Publishes how many are free on KEYS[2] when permits were given back, and any are;
+-- a refusal to publish is the last item of the answer, and undoes nothing
 
 local mark = redis.call('GET', KEYS[3])
 local value = redis.pcall('GET', KEYS[1])
@@ -25,7 +26,5 @@ if not (taken and counts) then
 end
 -- Java counts permits in an int, and cannot bear to be told of less than none.
 local free = redis.call('INCRBY', KEYS[1], math.max(math.min(tonumber(ARGV[1]), 2147483647 - tonumber(value)), 0))
-if free > 0 then
-  redis.call(ARGV[2], KEYS[2], math.min(free, 2147483647))
-end
-return {'returned', free}
+local told = free > 0 and redis.pcall(ARGV[2], KEYS[2], math.min(free, 2147483647))
+return {'returned', free, type(told) == 'table' and told or nil}

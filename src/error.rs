@@ -2,7 +2,13 @@
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
+use std::fmt::{self, Write};
 use std::sync::Arc;
+
+/// How many bytes of a foreign text an error shows.
+const QUOTED: usize = 400;
+/// How many names an error about many locks shows.
+const NAMED: usize = 3;
 
 /// What went wrong, as a class that a program can act on.
 ///
@@ -59,6 +65,37 @@ enum Outlook {
     Unanswered,
 }
 
+/// In which words a server refused.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+/// A foreign text, or as much of it as an error shows.
+pub(crate) fn quote(text: fmt::Arguments<'_>) -> String {
+    struct Quote(String);
+
+    impl Write for Quote {
+        /// Ends the formatting once there is enough.
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let room = QUOTED - self.0.len();
+            let mut lengths = (0..=room.min(text.len())).rev();
+            let fits = lengths.find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            self.0.push_str(&text[..fits]);
+            if fits < text.len() {
+                Err(fmt::Error)
+            } else {
+                Ok(())
+            }
+        }
+    }
+
+    let mut quote = Quote(String::new());
+    if quote.write_fmt(text).is_err() {
+        quote.0.push_str(" ..");
+    }
+    quote.0
+}
+
 impl Error {
     /// The class of this error.
     #[must_use]
@@ -103,9 +140,36 @@ impl Error {
         Self::new(ErrorKind::WrongKind, message)
     }
 
-    /// Says which of several locks it is about.
-    pub(crate) fn about(mut self, name: &str) -> Self {
-        self.message = format!("{name:?} of the set: {}", self.message).into();
+    /// The server has refused, in these words.
+    pub(crate) fn refused(message: impl Into<Cow<'static, str>>, words: &str) -> Self {
+        Self::new(ErrorKind::Backend, message).said(words)
+    }
+
+    /// Keeps the words of the server that it comes from.
+    pub(crate) fn said(self, words: &str) -> Self {
+        self.caused_by(Refusal(words.to_owned()))
+    }
+
+    /// Says which lock it is about, unless it does so itself.
+    pub(crate) fn about(self, name: &str) -> Self {
+        match self.message.contains(&format!("{name:?}")) {
+            true => self,
+            false => self.about_all(1, std::iter::once(name)),
+        }
+    }
+
+    /// Says which locks it is about: the first of them, and how many more.
+    pub(crate) fn about_all<'a>(
+        mut self,
+        count: usize,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Self {
+        let named: Vec<_> = names.take(NAMED).map(|name| format!("{name:?}")).collect();
+        let more = match count.saturating_sub(named.len()) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        self.message = format!("{}{more}: {}", named.join(", "), self.message).into();
         self
     }
 
@@ -137,5 +201,42 @@ impl Error {
 
     pub(crate) fn is_unanswered(&self) -> bool {
         self.outlook == Outlook::Unanswered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_show_a_foreign_text_up_to_a_bound() {
+        assert_eq!(quote(format_args!("{:?}", ["a", "b"])), r#"["a", "b"]"#);
+        let most = "x".repeat(QUOTED);
+        assert_eq!(quote(format_args!("{most}")), most);
+        for (text, shown) in [
+            ("x".repeat(QUOTED + 1), QUOTED),
+            // Three bytes each: the last one would be cut.
+            ("\u{20ac}".repeat(QUOTED), QUOTED / 3 * 3),
+        ] {
+            let quoted = quote(format_args!("{text}"));
+            assert_eq!(quoted, format!("{} ..", &text[..shown]));
+        }
+        let many = vec![0; 10_000_000];
+        assert!(quote(format_args!("{many:?}")).len() < 2 * QUOTED);
+    }
+
+    #[test]
+    fn errors_name_their_lock_once_and_of_many_the_first() {
+        let error = || Error::new(ErrorKind::Backend, "the server refused");
+        let named = error().about("a").about("a");
+        assert_eq!(named.to_string(), "\"a\": the server refused");
+        let names = ["a", "b", "c", "d", "e"];
+        for (count, shown) in [
+            (3, "\"a\", \"b\", \"c\": the server refused"),
+            (5, "\"a\", \"b\", \"c\" and 2 more: the server refused"),
+        ] {
+            let error = error().about_all(count, names.into_iter().take(count));
+            assert_eq!(error.to_string(), shown);
+        }
     }
 }

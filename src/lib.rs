@@ -48,9 +48,10 @@
 //! # What it reports
 //!
 //! Through [`tracing`](https://docs.rs/tracing), under the target `redlatch`: `warn` for a lock that was lost, with
-//! the reason, for a renewal that failed and for messages that may not arrive; `info` for a new connection and for
-//! channels that are subscribed to anew; `debug` for each acquisition, with its wait, in a span `acquire` with the
-//! lock and the owner. Names of locks and owners appear in them, passwords never.
+//! the reason, for a renewal that failed, for messages that may not arrive and, once, for a server that lets none be
+//! published; `info` for a new connection and for channels that are subscribed to anew; `debug` for each acquisition,
+//! with its wait, in a span `acquire` with the lock and the owner. Names of locks and owners appear in them, passwords
+//! never.
 
 #[cfg(feature = "macros")]
 mod attribute;

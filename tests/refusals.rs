@@ -8,6 +8,9 @@
 mod support;
 
 use std::error::Error as _;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
 use std::time::Instant;
 
 use redlatch::{Client, Error, ErrorKind, Owner};
@@ -254,20 +257,13 @@ async fn user_without_the_right_to_run_scripts_is_refused_in_clear_words() {
     let rules = [
         "ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all",
     ];
-    for (right, revoked) in [
-        ("scripts", "-@scripting"),
-        ("keys", "resetkeys"),
-        ("publish", "-publish"),
-    ] {
+    for (right, revoked) in [("scripts", "-@scripting"), ("keys", "resetkeys")] {
         probe.command(&rules);
         probe.command(&["ACL", "SETUSER", "app", revoked]);
         let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
         let client = builder(url).build().await.unwrap();
         let lock = client.lock("k").lease(millis(500));
-        let error = match soon(lock.lock()).await {
-            Err(error) => error,
-            Ok(guard) => guard.unlock().await.expect_err(right),
-        };
+        let error = soon(lock.lock()).await.expect_err(right);
         assert_eq!(error.kind(), ErrorKind::Backend, "{right}: {error}");
         let shown = shown(&error);
         assert!(
@@ -305,9 +301,115 @@ async fn waiter_that_may_not_subscribe_still_gets_in() {
     probe.command(&["DEL", "k"]);
     let guard = soon(waiting).await.unwrap().unwrap();
     // It may not publish either.
-    let error = guard.unlock().await.unwrap_err();
+    guard.unlock().await.unwrap();
+    assert!(!probe.exists("k"));
+}
+
+#[tokio::test]
+async fn refusal_names_its_lock_and_keeps_the_words_of_the_server() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let guard = client.lock("orders:42").lock().await.unwrap();
+    configure(&mut probe, "min-replicas-to-write", "1");
+    let error = guard.extend(secs(60)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-    eventually_free(&server, "k").await;
+    assert!(error.to_string().contains("\"orders:42\""), "{error}");
+    let source = error.source().expect("the server's words").to_string();
+    assert!(source.contains("NOREPLICAS"), "{source}");
+    configure(&mut probe, "min-replicas-to-write", "0");
+    probe.command(&["RPUSH", "list", "item"]);
+    let error = client.lock("list").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongKind);
+    let source = error.source().expect("the server's words").to_string();
+    assert!(source.contains("WRONGTYPE"), "{source}");
+    probe.command(&["DEL", "list"]);
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn silence_names_the_lock_that_was_asked_about() {
+    let server = Server::start();
+    let client = builder(server.url()).build().await.unwrap();
+    let guard = client.lock("orders:42").lock().await.unwrap();
+    server.freeze();
+    for error in [
+        guard.verify().await.unwrap_err(),
+        guard.extend(secs(60)).await.unwrap_err(),
+        client.lock("orders:42").is_locked().await.unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("\"orders:42\""), "{error}");
+        assert!(error.source().is_some(), "{error}");
+    }
+    server.thaw();
+    drop(guard);
+    eventually_free(&server, "orders:42").await;
+}
+
+/// A server that answers every script with these bytes, and all else as it should.
+fn rogue(server: &Server, answer: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let upstream = server.port();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, answer) = (client.unwrap(), answer.clone());
+            let mut server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
+            let (mut replies, mut back) =
+                (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || io::copy(&mut replies, &mut back));
+            thread::spawn(move || {
+                let mut bytes = [0; 65_536];
+                while let Ok(read @ 1..) = client.read(&mut bytes) {
+                    let script = bytes[..read].windows(7).any(|word| word == b"EVALSHA");
+                    let sent = match script {
+                        true => client.write_all(&answer),
+                        false => server.write_all(&bytes[..read]),
+                    };
+                    if sent.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("redis://{address}")
+}
+
+#[tokio::test]
+async fn answers_that_no_server_gives_are_short_errors_and_no_panic() {
+    let server = Server::start();
+    let long = "x".repeat(5 << 20);
+    let nested = |depth: usize| "*1\r\n".repeat(depth) + ":1\r\n";
+    let answers = [
+        (ErrorKind::Backend, format!("-ERR {long}\r\n")),
+        (ErrorKind::Backend, format!("-NOPERM {long}\r\n")),
+        (
+            ErrorKind::Protocol,
+            format!("${}\r\n{long}\r\n", long.len()),
+        ),
+        (ErrorKind::Protocol, format!("*1\r\n+{long}\r\n")),
+        (
+            ErrorKind::Protocol,
+            "*2\r\n$4\r\nbusy\r\n-ERR no\r\n".into(),
+        ),
+        (
+            ErrorKind::Protocol,
+            "*100000\r\n".to_owned() + &":1\r\n".repeat(100_000),
+        ),
+        (ErrorKind::Protocol, nested(1)),
+        (ErrorKind::Protocol, nested(100)),
+    ];
+    for (kind, answer) in answers {
+        let start: String = answer.chars().take(20).collect();
+        let url = rogue(&server, answer.into_bytes());
+        let client = builder(url).command_timeout(secs(5)).build().await.unwrap();
+        let error = soon(client.lock("k").try_lock()).await.expect_err(&start);
+        assert_eq!(error.kind(), kind, "{start}");
+        let shown = shown(&error);
+        assert!(shown.len() < 8_000, "{start}: {} bytes", shown.len());
+    }
 }
 
 #[tokio::test]

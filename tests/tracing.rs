@@ -104,7 +104,8 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
     let guard = lock.lock().await.unwrap();
     server.kill();
     guard.lost().await;
-    log.tells(&["WARN", "renewal failed", "holds=1"]).await;
+    log.tells(&["WARN", "renewal failed", "holds=1", "\"invoice\""])
+        .await;
     log.tells(&[
         "WARN",
         "lost",

@@ -111,7 +111,8 @@ impl Lease {
             let alone = !self.order.term.is_renewed() && self.hold.has_one_guard();
             let cut = if alone { Cut::Ask } else { Cut::Never };
             self.hold.lock().schedule.asks_for(lease);
-            if !self.order.set_lease(&self.hold, lease, cut).await? {
+            let set = self.order.set_lease(&self.hold, lease, cut).await;
+            if !set.map_err(|error| self.order.blame(error))? {
                 return Err(self.gone());
             }
             anchor.watchdog.watch(&self.hold);
@@ -143,7 +144,8 @@ impl Lease {
             let key = &self.hold.key;
             let call = key.kind.shape().check(std::iter::once(key));
             let answer = anchor.run(&call, self.hold.timeout).await?;
-            if answer.reply.standing(1)? == [true] {
+            let standing = answer.reply.standing(1);
+            if standing.map_err(|error| call.blame(error))? == [true] {
                 Ok(())
             } else {
                 Err(self.gone())

@@ -137,7 +137,7 @@ impl Order {
         )
     }
 
-    /// Says which lock of a set an error is about.
+    /// Says which lock an error is about.
     pub(crate) fn blame(&self, error: Error) -> Error {
         error.about(self.name.key())
     }

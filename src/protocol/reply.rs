@@ -1,6 +1,6 @@
 //! Server answers as data, and the error for one that no script of ours gives.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, quote};
 
 /// An answer of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub(crate) enum Reply {
     Integer(i64),
     Text(String),
     List(Vec<Self>),
+    /// An error, as an item of a list.
+    Refusal(String),
 }
 
 /// What scripts over many holds answer for each: gone, or standing.
@@ -16,6 +18,17 @@ pub(crate) enum Reply {
 pub(crate) const STANDS: &[&str] = &["0", "1"];
 
 impl Reply {
+    /// Takes out the refusal to publish that a script may put behind its answer.
+    pub(crate) fn take_refusal(&mut self) -> Option<String> {
+        let Self::List(items) = self else {
+            return None;
+        };
+        match items.pop_if(|last| matches!(last, Self::Refusal(_)))? {
+            Self::Refusal(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The tag of an answer and what comes with it.
     pub(crate) fn tagged(&self) -> Option<(&str, &[Self])> {
         match self {
@@ -54,20 +67,21 @@ impl Reply {
 
     /// The first of several answers, and so many others.
     pub(crate) fn split(self, others: usize) -> Result<(Self, Vec<Self>), Error> {
-        let unexpected = self.unexpected();
-        let Self::List(items) = self else {
-            return Err(unexpected);
-        };
-        let mut items = items.into_iter();
-        match items.next() {
-            Some(first) if items.len() == others => Ok((first, items.collect())),
-            _ => Err(unexpected),
+        match self {
+            Self::List(mut items) if items.len() == others + 1 => {
+                let rest = items.split_off(1);
+                let first = items.pop().unwrap_or(Self::Nil);
+                Ok((first, rest))
+            }
+            other => Err(other.unexpected()),
         }
     }
 
     pub(crate) fn unexpected(&self) -> Error {
-        let message =
-            format!("the server gave an answer that no script of this crate gives: {self:?}");
+        let shown = quote(format_args!("{self:?}"));
+        let message = format!(
+            "the server gave an answer that no script of this crate gives; please report it: {shown}"
+        );
         Error::new(ErrorKind::Protocol, message)
     }
 }

@@ -243,6 +243,7 @@ impl Watchdog {
             Ok(answer) => answer
                 .reply
                 .standing(holds.len())
+                .map_err(|error| call.blame(error))
                 .map(|standing| (answer.sent, standing)),
             Err(error) => Err(error),
         };

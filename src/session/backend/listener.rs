@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::slots::{self, Redirect};
-use super::wire::{Wire, once, refusal, send_once};
+use super::wire::{Wire, cause, once, refusal, send_once};
 use crate::error::{Error, ErrorKind};
 
 pub(super) struct Listener(Wire);
@@ -125,7 +125,7 @@ fn unheard(budget: Duration, source: fred::error::Error) -> Error {
     let message = format!("the connection for messages gave no answer within {budget:?}");
     Error::new(ErrorKind::Backend, message)
         .passing()
-        .caused_by(source)
+        .caused_by(cause(source))
 }
 
 /// What the connection for messages brings.

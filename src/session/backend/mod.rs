@@ -202,7 +202,7 @@ impl Backend {
                 Miss::Refused(_) | Miss::TimedOut(_) => Duration::MAX,
             };
             if !pause.is_zero() && Moment::now().plus(pause) >= end {
-                let error = self.given_up(&node, miss, started, budget);
+                let error = call.blame(self.given_up(&node, miss, started, budget));
                 // Of an earlier send nobody knows whether it was carried out, whatever is said of this one.
                 return Err(if repeated { error.unanswered() } else { error });
             }

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::Doubt;
 use super::listener::{Listener, Messages};
@@ -22,13 +22,13 @@ use super::maker::Maker;
 use super::slots::{self, Range, Redirect};
 use super::transaction::Transactions;
 use super::wire::{
-    Said, Wire, arguments, code, forbids_scripts, refusal, said, send_asking, send_once,
+    Said, Wire, arguments, cause, code, forbids_scripts, refusal, said, send_asking, send_once,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Call, Steps, Unscripted};
+use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 
 /// How often a silent server is asked by those that can do without it.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -46,6 +46,8 @@ pub(crate) struct Node {
     /// The server has said that this user may run no scripts. It may change its mind, and then nothing is lost but a
     /// round trip. Relaxed: nothing else hangs on it.
     scriptless: AtomicBool,
+    /// The server has refused to publish, which is told once. Relaxed: nothing else hangs on it.
+    mute: AtomicBool,
     health: Arc<Health>,
     known: Mutex<Option<Known>>,
     _mending: AbortOnDropHandle<((), ())>,
@@ -134,6 +136,7 @@ impl Node {
             name,
             commands,
             scriptless: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
             health,
             known: Mutex::default(),
             _mending: AbortOnDropHandle::new(mending),
@@ -195,7 +198,14 @@ impl Node {
                 .map(|frame| said(&frame))
         };
         match said.map_err(|error| self.missed_by(call, Fault::Cut(error)))? {
-            Ok(reply) => Ok(reply),
+            Ok(mut reply) => {
+                if call.args.contains(&Arg::Publish)
+                    && let Some(text) = reply.take_refusal()
+                {
+                    self.cannot_publish(&text);
+                }
+                Ok(reply)
+            }
             Err(text) if forbids_scripts(&text) => Err(self.without_scripts(call, &text)),
             Err(text) => Err(self.refused(call, &text)),
         }
@@ -241,16 +251,28 @@ impl Node {
                 "{lock} needs scripts, and the server lets this user run none; plain_lock does without: {text}"
             ),
         };
-        Miss::Refused(Error::new(ErrorKind::Backend, message))
+        Miss::Refused(Error::refused(message, text))
+    }
+
+    /// What the script did stands; those that wait find it by asking.
+    fn cannot_publish(&self, text: &str) {
+        if !self.mute.swap(true, Ordering::Relaxed) {
+            warn!(
+                server = ?self,
+                %text,
+                "the server lets this user tell nobody of what it gives back: waiters ask after `poll_cap` instead; \
+                 grant it `+publish +spublish &redisson_*`"
+            );
+        }
     }
 
     fn refused(&self, call: &Call<'_>, text: &str) -> Miss {
-        let error = || Error::new(ErrorKind::Backend, format!("the server refused: {text}"));
+        let error = || Error::refused(format!("the server refused: {text}"), text);
         match code(text) {
             "NOSCRIPT" => Miss::UnknownScript,
             "WRONGTYPE" => {
                 let key = call.keys.first().copied().unwrap_or_default();
-                Miss::Refused(Error::wrong_kind(key))
+                Miss::Refused(Error::wrong_kind(key).said(text))
             }
             // This was the primary once: ask where it is now.
             "READONLY" => {
@@ -259,7 +281,7 @@ impl Node {
                     "the server is a replica, and takes no locks; give the primary's address, or that of sentinels: \
                      {text}"
                 );
-                Miss::Refused(Error::new(ErrorKind::Backend, message).passing())
+                Miss::Refused(Error::refused(message, text).passing())
             }
             "MOVED" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Moved),
             "ASK" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Ask),
@@ -296,7 +318,7 @@ impl Node {
                 format!("the server could not be reached within {budget:?}"),
             )
         };
-        let error = error.unanswered().caused_by(source);
+        let error = error.unanswered().caused_by(cause(source));
         *self.health.lock() = Some(Silence {
             since,
             tried,
@@ -320,7 +342,7 @@ impl Node {
         let frame = answered.map_err(|error| self.missed(started, budget, error))?;
         let answer = said(&frame).map_err(|text| {
             let message = format!("the server does not tell which one it is: {text}");
-            Error::new(ErrorKind::Backend, message)
+            Error::refused(message, &text)
         })?;
         let run_id: Arc<str> = answer
             .info("run_id")
@@ -361,7 +383,7 @@ impl Node {
         let table = table.map_err(|error| {
             Error::new(ErrorKind::Backend, "the server did not tell of its cluster")
                 .passing()
-                .caused_by(error)
+                .caused_by(cause(error))
         })?;
         Ok(said(&table).ok().and_then(|table| slots::ranges(&table)))
     }

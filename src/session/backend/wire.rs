@@ -14,9 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, quote};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call};
+
+/// How many lists may lie one in another: no script answers more than three, `CLUSTER SLOTS` four.
+const DEEPEST: usize = 8;
 
 /// How a connection ended.
 pub(super) type Connected = Result<(), fred::error::Error>;
@@ -46,6 +49,7 @@ impl Wire {
             return Ok(());
         }
         let connection = connected(&self.client).await.map_err(|error| {
+            let error = cause(error);
             let text = format!("cannot connect: {}", error.details());
             Error::new(ErrorKind::Backend, text).caused_by(error)
         })?;
@@ -148,7 +152,7 @@ pub(super) async fn send_asking(
     let mut answers = answers.await.unwrap_or_else(|_| vec![Err(timed_out())]);
     match (answers.pop(), answers.pop()) {
         (Some(Ok(value)), Some(_)) => Ok(Ok(reply_of(&value))),
-        (Some(Err(refusal)), Some(_)) => Ok(Err(refusal.details().to_owned())),
+        (Some(Err(refusal)), Some(_)) => Ok(Err(cause(refusal).details().to_owned())),
         (Some(Err(error)), None) => Err(error),
         _ => Err(fred::error::Error::new_canceled()),
     }
@@ -222,9 +226,21 @@ pub(super) fn forbids_scripts(text: &str) -> bool {
 /// The words in which the server refused.
 pub(super) fn refusal(frame: &Resp3Frame) -> Option<String> {
     match frame {
-        Resp3Frame::SimpleError { data, .. } => Some(data.to_string()),
-        Resp3Frame::BlobError { data, .. } => Some(String::from_utf8_lossy(data).into_owned()),
+        Resp3Frame::SimpleError { data, .. } => Some(quote(format_args!("{data}"))),
+        Resp3Frame::BlobError { data, .. } => {
+            let text = String::from_utf8_lossy(data);
+            Some(quote(format_args!("{text}")))
+        }
         _ => None,
+    }
+}
+
+/// An error of fred's, with as much of what the server said as an error shows.
+pub(super) fn cause(error: fred::error::Error) -> fred::error::Error {
+    let text = quote(format_args!("{}", error.details()));
+    match text == error.details() {
+        true => error,
+        false => fred::error::Error::new(error.kind().clone(), text),
     }
 }
 
@@ -233,6 +249,11 @@ pub(super) fn timed_out() -> fred::error::Error {
 }
 
 pub(super) fn reply(frame: &Resp3Frame) -> Reply {
+    shallow(frame, DEEPEST)
+}
+
+/// What lies deeper than any answer of ours is left out.
+fn shallow(frame: &Resp3Frame, levels: usize) -> Reply {
     match frame {
         Resp3Frame::Number { data, .. } => Reply::Integer(*data),
         Resp3Frame::SimpleString { data, .. }
@@ -240,8 +261,10 @@ pub(super) fn reply(frame: &Resp3Frame) -> Reply {
         | Resp3Frame::VerbatimString { data, .. } => {
             Reply::Text(String::from_utf8_lossy(data).into_owned())
         }
-        Resp3Frame::Array { data, .. } => Reply::List(data.iter().map(reply).collect()),
-        _ => Reply::Nil,
+        Resp3Frame::Array { data, .. } if levels > 0 => {
+            Reply::List(data.iter().map(|item| shallow(item, levels - 1)).collect())
+        }
+        _ => refusal(frame).map_or(Reply::Nil, Reply::Refusal),
     }
 }
 
