@@ -1,13 +1,15 @@
 -- Takes the lock for one owner if it is that owner's turn; else gives the owner a place in the queue, or keeps it.
 -- A place that nobody has asked for within 3 seconds is given up by whoever comes upon it at the front.
--- What a grant costs does not depend on how many wait. What a new place costs depends on how many it overtakes.
+-- What a grant costs does not depend on how many wait, unless a waiter of Redisson's is among them. What a new place
+-- costs depends on how many it overtakes.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
 -- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
--- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, and what
---         its companion field has before the owner field
+-- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, worth of
+--         the place (with a j if somebody of Redisson's stood before it), and what its companion field has before the
+--         owner field
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
 -- ARGV[3] hold number, h and 16 hex digits
@@ -16,6 +18,7 @@
 -- ARGV[6] priority: a new place is behind the last one with the same or a higher priority
 -- ARGV[7] message to publish
 -- ARGV[8] publish command, PUBLISH or SPUBLISH
+-- ARGV[9] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
 -- Returns granted, hold count: the lease is no shorter than before, and the place is given up
 -- Returns queued, TTL in milliseconds: there is a new place; the TTL is the lock's for the first in the queue, else -1
 -- Returns waiting, TTL in milliseconds: the same place as before; the TTL as above
@@ -24,7 +27,8 @@
 -- Returns wrong_kind: the key is no lock of this shape
 -- Publishes the message on the channel of the first in the queue when the lock is free and it has not taken it
 
-local STALE, PLACE, DAY = 3000, 300000, 86400000
+local STALE, GRACE, DAY = 3000, 5000, 86400000
+local worth = tonumber(ARGV[9])
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
 local total, companion = found[1], found[2]
@@ -62,11 +66,39 @@ end
 local client = string.sub(ARGV[2], 1, #ARGV[2] - #ARGV[1])
 local mine, others = nil, ''
 for line in string.gmatch(places[1] or '', '[^\n]+') do
-  local number, priority, whose = string.match(line, '^(h%x+) %d+ %d+ (%-?%d+) (%S+)$')
+  local number, priority, whose = string.match(line, '^(h%x+) %d+ %d+ (%-?%d+) %d+j? (%S+)$')
   if whose == client then
     mine = {number = number, priority = priority}
   else
     others = others .. alive(line)
+  end
+end
+
+-- Whether a waiter of Redisson's can be in the queue, by the lines of the last one in it.
+local function mixed(lines)
+  return not lines or string.find(lines, '^h%x+ %d+ %d+ %-?%d+ %d+j ') ~= nil
+end
+
+-- Takes a place out of the queue. Redisson counts the time of whoever stands behind it from the place's own, so they
+-- come nearer by what it was worth, as after a grant in Java; but to no less than GRACE, and not at all where nobody of
+-- Redisson's is among them.
+local function take_out(field, lines)
+  local less = tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)'))
+  local last, at = redis.call('LINDEX', KEYS[3], -1), nil
+  if less and last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
+    at = redis.call('LPOS', KEYS[3], field)
+  end
+  redis.call('ZREM', KEYS[4], field)
+  redis.call('LREM', KEYS[3], 1, field)
+  if not at then
+    return
+  end
+  for _, behind in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do
+    local score = tonumber(redis.call('ZADD', KEYS[4], 'XX', 'INCR', -less, behind) or nil)
+    if score and score < now + GRACE then
+      score = math.min(score + less, now + GRACE)
+      redis.call('ZADD', KEYS[4], 'XX', string.format('%.0f', score), behind)
+    end
   end
 end
 
@@ -76,8 +108,7 @@ local function leave()
   if others ~= '' then
     redis.call('HSET', KEYS[5], ARGV[1], others)
   else
-    redis.call('ZREM', KEYS[4], ARGV[1])
-    redis.call('LREM', KEYS[3], 1, ARGV[1])
+    take_out(ARGV[1], places[1] or '')
   end
 end
 
@@ -103,7 +134,9 @@ if total and (not companion or number == ARGV[3]) then
   return {'granted', after}
 end
 
--- The first in the queue, after those that are dead are taken out.
+local ttl
+-- The first in the queue, after those that are dead are taken out. One of Redisson's that is first while the lock is
+-- free is told so; from then on it has no longer than a place of ours is worth, whatever its clock and ours say.
 local function first()
   while true do
     local field = redis.call('LINDEX', KEYS[3], 0)
@@ -111,7 +144,12 @@ local function first()
       return field
     end
     local lines = redis.call('HGET', KEYS[5], field)
-    if not lines and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now then
+    local score = not lines and tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0
+    if score > now then
+      if ttl == -2 and score > now + worth then
+        redis.call('ZREM', KEYS[4], field)
+        redis.call('ZADD', KEYS[4], string.format('%.0f', now + worth), field)
+      end
       return field
     end
     local living, asked = alive(lines or '')
@@ -123,13 +161,12 @@ local function first()
       end
       return field
     end
-    redis.call('LPOP', KEYS[3])
-    redis.call('ZREM', KEYS[4], field)
+    take_out(field, lines or '')
     redis.call('HDEL', KEYS[5], field)
   end
 end
 
-local ttl = redis.call('PTTL', KEYS[1])
+ttl = redis.call('PTTL', KEYS[1])
 if ttl == -2 then
   local field = last and first()
   if not field or field == ARGV[1] then
@@ -147,29 +184,55 @@ if ARGV[5] == 'try' then
   return {'busy', ttl}
 end
 
-local line = table.concat({ARGV[3], ARGV[4], string.format('%.0f', now), ARGV[6], client}, ' ') .. '\n'
+-- Redisson takes a place of ours for dead when the lock's time is up and what it is worth; and STALE later, since it is
+-- asked for now and then only.
+local least = now + math.max(0, ttl) + STALE + worth
 local ends = string.format('%.0f', now + 2 * DAY)
+local java = string.match(places[1] or '', '^h%x+ %d+ %d+ %-?%d+ %d+(j?)') or ''
 
+local function score_behind(ahead, position)
+  if java ~= 'j' then
+    return least + position * worth
+  end
+  return math.max(least, (tonumber(ahead and redis.call('ZSCORE', KEYS[4], ahead)) or 0) + worth)
+end
+
+local function line()
+  local size = ARGV[9] .. java
+  return table.concat({ARGV[3], ARGV[4], string.format('%.0f', now), ARGV[6], size, client}, ' ') .. '\n'
+end
+
+local function put(score)
+  return redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, now + 30 * DAY)), ARGV[1])
+end
+
+local front = places[1] and first()
 local score = places[1] and tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]))
 local stands = score and (not mine or mine.priority == ARGV[6])
-if stands then
-  -- A score keeps its distance from the clock. Each grant in Java brings every score nearer by a PLACE, and every
-  -- place too; so it never comes near enough to be taken for dead.
+if stands and front == ARGV[1] then
+  score = least
+elseif stands then
+  -- A score keeps its distance from the clock. A grant in Java brings all scores nearer, by what its own place was worth.
   local _, asked = alive(places[1])
+  local length = redis.call('LLEN', KEYS[3])
   score = score + now - asked
-  if score < now + PLACE or redis.call('ZCARD', KEYS[4]) ~= redis.call('LLEN', KEYS[3]) then
+  if not mixed(places[2]) then
+    score = math.min(score, least + (length - 1) * worth)
+  end
+  if score < least or redis.call('ZCARD', KEYS[4]) ~= length then
     stands = redis.call('LPOS', KEYS[3], ARGV[1])
-    score = math.max(score, now + ((stands or 0) + 1) * PLACE)
+    local ahead = stands and stands > 0 and redis.call('LINDEX', KEYS[3], stands - 1)
+    score = math.max(score, score_behind(ahead, stands or 0))
   end
 end
 if stands then
   -- A server that is out of memory refuses a script at its first write only, and never a PEXPIREAT.
   redis.call('PEXPIREAT', KEYS[3], ends)
-  redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, now + DAY)), ARGV[1])
+  put(score)
   redis.call('PEXPIREAT', KEYS[4], ends)
-  redis.call('HSET', KEYS[5], ARGV[1], others .. line)
+  redis.call('HSET', KEYS[5], ARGV[1], others .. line())
   redis.call('PEXPIREAT', KEYS[5], ends)
-  if first() ~= ARGV[1] then
+  if front ~= ARGV[1] then
     ttl = -1
   end
   if mine and mine.number == ARGV[3] then
@@ -179,13 +242,18 @@ if stands then
 end
 
 if places[1] then
-  redis.call('LREM', KEYS[3], 0, ARGV[1])
+  take_out(ARGV[1], places[1])
   last = redis.call('LINDEX', KEYS[3], -1)
   places[2] = last and redis.call('HGET', KEYS[5], last)
 end
+local among_java = last and mixed(places[2])
 local ahead, theirs, overtaken = last, places[2], 0
 while ahead and tonumber(string.match(theirs or '', '^h%x+ %d+ %d+ (%-?%d+) ') or 0) < tonumber(ARGV[6]) do
   overtaken = overtaken + 1
+  if among_java then
+    -- They come nearer again when this place is taken out.
+    redis.call('ZADD', KEYS[4], 'XX', 'INCR', worth, ahead)
+  end
   ahead = redis.call('LINDEX', KEYS[3], -1 - overtaken)
   theirs = ahead and redis.call('HGET', KEYS[5], ahead)
 end
@@ -197,17 +265,16 @@ elseif ahead then
 else
   length = redis.call('LPUSH', KEYS[3], ARGV[1])
 end
-score = now + math.max(0, ttl) + (length - overtaken) * PLACE
+java = ahead and mixed(theirs) and 'j' or ''
+local added = put(score_behind(ahead, length - overtaken - 1))
 if ahead then
-  score = math.max(score, (tonumber(redis.call('ZSCORE', KEYS[4], ahead)) or 0) + PLACE)
   ttl = -1
 end
-local added = redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, now + DAY)), ARGV[1])
 if added == 0 and redis.call('ZCARD', KEYS[4]) < length then
   -- The places were lost, but not the queue.
   redis.call('LREM', KEYS[3], 1, ARGV[1])
 end
-redis.call('HSET', KEYS[5], ARGV[1], others .. line)
+redis.call('HSET', KEYS[5], ARGV[1], others .. line())
 if not places[2] then
   for i = 3, 5 do
     redis.call('PEXPIREAT', KEYS[i], ends)

@@ -5,14 +5,16 @@
 -- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
--- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, and what
---         its companion field has before the owner field
+-- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, worth of
+--         the place (with a j if somebody of Redisson's stood before it), and what its companion field has before the
+--         owner field
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
 -- ARGV[3] hold number, h and 16 hex digits
 -- ARGV[4] share to keep, in levels
 -- ARGV[5] message to publish
 -- ARGV[6] publish command, PUBLISH or SPUBLISH
+-- ARGV[7] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
 -- Returns released: the lock is free
 -- Returns moved, hold number: the lock is with a hold of this client that waited for it
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
@@ -21,7 +23,7 @@
 -- Publishes the message on the channel of the first in the queue when the lock becomes free, or is free when the first
 -- has left; a refusal to publish is the last item of the answer that the lock is free, and undoes nothing
 
-local STALE = 3000
+local STALE, GRACE = 3000, 5000
 
 local now
 local function clock()
@@ -47,6 +49,34 @@ local function alive(lines)
   return living, asked
 end
 
+-- Whether a waiter of Redisson's can be in the queue, by the lines of the last one in it.
+local function mixed(lines)
+  return not lines or string.find(lines, '^h%x+ %d+ %d+ %-?%d+ %d+j ') ~= nil
+end
+
+-- Takes a place out of the queue. Redisson counts the time of whoever stands behind it from the place's own, so they
+-- come nearer by what it was worth, as after a grant in Java; but to no less than GRACE, and not at all where nobody of
+-- Redisson's is among them.
+local function take_out(field, lines)
+  local less = tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)'))
+  local last, at = redis.call('LINDEX', KEYS[3], -1), nil
+  if less and last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
+    at = redis.call('LPOS', KEYS[3], field)
+  end
+  redis.call('ZREM', KEYS[4], field)
+  redis.call('LREM', KEYS[3], 1, field)
+  if not at then
+    return
+  end
+  for _, behind in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do
+    local score = tonumber(redis.call('ZADD', KEYS[4], 'XX', 'INCR', -less, behind) or nil)
+    if score and score < now + GRACE then
+      score = math.min(score + less, now + GRACE)
+      redis.call('ZADD', KEYS[4], 'XX', string.format('%.0f', score), behind)
+    end
+  end
+end
+
 -- Takes one line out of the places of an owner. The owner's place goes with the last of them that lives.
 local function leave(field, places, line)
   local others = ''
@@ -59,13 +89,13 @@ local function leave(field, places, line)
   if others ~= '' then
     redis.call('HSET', KEYS[5], field, others)
   else
-    redis.call('ZREM', KEYS[4], field)
-    redis.call('LREM', KEYS[3], 1, field)
+    take_out(field, places)
   end
 end
 
--- The first in the queue, after those that are dead are taken out; with its places, and the line among them of this
--- client if it waits here.
+-- The first in the queue of a lock that is free, after those that are dead are taken out; with its places, and the line
+-- among them of this client if it waits here. One of Redisson's is told so; from then on it has no longer than a place of
+-- ours is worth, whatever its clock and ours say.
 local function first()
   local field = redis.call('LINDEX', KEYS[3], 0)
   if not field then
@@ -74,7 +104,12 @@ local function first()
   clock()
   while field do
     local lines = redis.call('HGET', KEYS[5], field)
-    if not lines and (tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0) > now then
+    local score = not lines and tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0
+    if score > now then
+      if score > now + tonumber(ARGV[7]) then
+        redis.call('ZREM', KEYS[4], field)
+        redis.call('ZADD', KEYS[4], string.format('%.0f', now + ARGV[7]), field)
+      end
       return field
     end
     local living, asked = alive(lines or '')
@@ -92,8 +127,7 @@ local function first()
       end
       return field
     end
-    redis.call('LPOP', KEYS[3])
-    redis.call('ZREM', KEYS[4], field)
+    take_out(field, lines or '')
     redis.call('HDEL', KEYS[5], field)
     field = redis.call('LINDEX', KEYS[3], 0)
   end
@@ -132,7 +166,7 @@ if keep > 0 then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', left), ARGV[2], number .. ':' .. keep .. (ends ~= '' and ':' .. ends or ''))
   return {'kept', left}
 end
-local left = take_out(KEYS[1], ARGV[1], ARGV[2], total - share)
+local left = take_share_out(KEYS[1], ARGV[1], ARGV[2], total - share)
 if left > 0 then
   return {'kept', left}
 end
@@ -141,7 +175,7 @@ local field, places, line = first()
 if not line then
   return {'released', wake(field)}
 end
-local heir, lease, client = string.match(line, '^(h%x+) (%d+) %d+ %-?%d+ (%S+)$')
+local heir, lease, client = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
 leave(field, places, line)
 local companion = client .. field
 redis.call('HSET', KEYS[1], field, 1, companion, share_text(heir, 1, #companion > #field + 1, lease))

@@ -42,7 +42,7 @@ end
 local old, share = string.match(found[3] or '', '^(h%x+):(%d+):?(%d*)$')
 local stood = old == ARGV[7] and string.find(found[2] or '', '^%d+$') ~= nil
 if stood then
-  if take_out(KEYS[1], ARGV[5], ARGV[6], found[2] - share) > 0 then
+  if take_share_out(KEYS[1], ARGV[5], ARGV[6], found[2] - share) > 0 then
     return {'kept', redis.call('PTTL', KEYS[1])}
   end
   local numsub = ARGV[10] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'

@@ -32,7 +32,7 @@ if keep > 0 then
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', left), ARGV[2], number .. ':' .. keep .. (ends ~= '' and ':' .. ends or ''))
   return {'kept', left}
 end
-local left = take_out(KEYS[1], ARGV[1], ARGV[2], total - share)
+local left = take_share_out(KEYS[1], ARGV[1], ARGV[2], total - share)
 if left > 0 then
   return {'kept', left}
 end

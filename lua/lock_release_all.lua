@@ -30,7 +30,7 @@ for i = 1, #KEYS / 2 do
       local total, share, kept = tonumber(found[1]), tonumber(recorded), tonumber(keep)
       outcome = -1
       if kept == 0 then
-        outcome = take_out(lock, field, companion, total - share) == 0 and 0 or -1
+        outcome = take_share_out(lock, field, companion, total - share) == 0 and 0 or -1
       elseif kept < share then
         -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
         call('HDEL', lock, companion)

@@ -2,10 +2,10 @@
 -- that died would have a part in the lock for as long as others take it under the name. Stands ahead of the scripts that
 -- give back.
 --
--- take_out(key, field, companion, left) is told the lock, the owner's fields, and how many levels are left without that
+-- take_share_out(key, field, companion, left) is told the lock, the owner's fields, and how many levels are left without that
 -- share. It answers how many are left without the others too; if none are, it has changed nothing.
 
-local function take_out(key, field, companion, left)
+local function take_share_out(key, field, companion, left)
   if left <= 0 then
     return 0
   end

@@ -111,7 +111,10 @@ impl Client {
     /// The fair lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
     #[must_use]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
-        FairLock::new(self.handle(name.as_ref(), |name| Kind::Fair(Arc::new(Line::new(name)))))
+        let worth = self.anchor.settings.fair_wait_timeout;
+        FairLock::new(self.handle(name.as_ref(), |name| {
+            Kind::Fair(Arc::new(Line::new(name, worth)))
+        }))
     }
 
     /// The read-write lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
@@ -346,6 +349,23 @@ impl ClientBuilder {
     /// go on with the server's clock then.
     pub fn token_ttl(mut self, ttl: Duration) -> Self {
         self.settings.token_ttl = Some(ttl);
+        self
+    }
+
+    /// How long a place in the queue of a [fair lock](crate::FairLock) stands before waiters of Java's Redisson when its
+    /// process has died and no other of ours waits: so long after the end of the holder's lease, and three seconds. The
+    /// setting that Redisson calls `fairLockWaitTimeout`; five minutes if nothing is said, as there. From 1 second to a
+    /// day.
+    ///
+    /// It is also how long a waiter of Java's has, once it is first and was told that the lock is free, before one of
+    /// ours takes it for dead.
+    ///
+    /// For fleets with Redisson: give all clients what Redisson has there, and no less than what its `tryLock` is told
+    /// to wait. Longer is safe, and then a dead process of ours stands before Java for longer. With a shorter one, a
+    /// place of ours that has waited long behind Java's can be taken away by Java, and is entered again, at the end.
+    /// Among clients of this crate it has no effect: they see within three seconds who has died.
+    pub fn fair_wait_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.fair_wait_timeout = timeout;
         self
     }
 

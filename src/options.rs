@@ -152,6 +152,7 @@ pub(crate) struct Settings {
     pub(crate) poll_cap: Duration,
     pub(crate) streak: u32,
     pub(crate) token_ttl: Option<Duration>,
+    pub(crate) fair_wait_timeout: Duration,
     pub(crate) prefer: Prefer,
     pub(crate) pubsub: PubSub,
     pub(crate) max_lease: Duration,
@@ -171,6 +172,7 @@ impl Default for Settings {
             poll_cap: Duration::from_secs(5),
             streak: 8,
             token_ttl: None,
+            fair_wait_timeout: Duration::from_secs(5 * 60),
             prefer: Prefer::Arrival,
             pubsub: PubSub::Auto,
             max_lease: Duration::from_secs(60),
@@ -207,6 +209,12 @@ impl Settings {
             }
         }
         LeaseTime::new(self.max_lease)?;
+        if self.fair_wait_timeout < Duration::from_secs(1) || self.fair_wait_timeout > day {
+            let given = self.fair_wait_timeout;
+            return Err(Error::invalid(format!(
+                "fair_wait_timeout lies between a second and a day, not {given:?}"
+            )));
+        }
         match self.max_hold {
             Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(
                 "max_hold is at least {SHORTEST_LEASE:?}, not {given:?}"
@@ -288,6 +296,8 @@ mod tests {
         refuse(|s| s.token_ttl = Some(Duration::ZERO));
         refuse(|s| s.max_lease = Duration::ZERO);
         refuse(|s| s.token_ttl = Some(Duration::from_secs(29)));
+        refuse(|s| s.fair_wait_timeout = Duration::from_millis(999));
+        refuse(|s| s.fair_wait_timeout = Duration::from_secs(24 * 60 * 60 + 1));
         refuse(|s| s.min_validity = Some(Duration::from_secs(30)));
         assert!(Settings::default().check().is_ok());
     }

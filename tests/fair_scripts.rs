@@ -30,9 +30,11 @@ const THERE: &str = "00000000-0000-4000-8000-000000000002";
 const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
 
 const LEASE: i64 = 30_000;
-/// What Redisson takes off every score when it grants a lock that was waited for without limit.
+/// What Redisson takes off every score when it grants a lock that was waited for without limit, and so do we.
 const PLACE: i64 = 300_000;
 const DAY: i64 = 86_400_000;
+/// How much longer than Redisson's a place of ours stands, which is asked for now and then.
+const STALE: i64 = 3_000;
 
 /// One acquisition of some client.
 #[derive(Clone)]
@@ -102,6 +104,7 @@ impl Bench {
                 &priority,
                 "0",
                 "PUBLISH",
+                &PLACE.to_string(),
             ],
         )
     }
@@ -122,6 +125,7 @@ impl Bench {
                 "0",
                 "0",
                 "PUBLISH",
+                &PLACE.to_string(),
             ],
         )
     }
@@ -428,8 +432,12 @@ fn a_clock_set_back_costs_the_dead_their_place_as_ever_and_the_living_nothing() 
         assert_eq!(bench.wait(hold), "waiting", "it has its place");
     }
     for (hold, before) in [&dead, &b, &c].into_iter().zip(distances) {
+        // The lock's time is no longer in it.
         let distance = bench.distance(&hold.field);
-        assert!((distance - before).abs() < 5_000, "{before} to {distance}");
+        assert!(
+            (distance - before).abs() < LEASE + 5_000,
+            "{before} to {distance}"
+        );
     }
     bench.age(&dead, 3_100);
     assert_eq!(bench.wait(&b), "granted", "the first is dead");
@@ -548,11 +556,11 @@ fn scores_have_the_size_that_redisson_builds_on() {
     bench.wait(&holds[0]);
     for (place, hold) in (1..).zip(&holds[1..]) {
         bench.wait(hold);
-        let expected = LEASE + place * PLACE;
+        let expected = LEASE + STALE + place * PLACE;
         let distance = bench.distance(&hold.field);
         assert!((distance - expected).abs() < 5_000, "{distance} at {place}");
     }
-    // Behind an hour of Redisson's, that hour comes on top, and nothing comes more than a day from now.
+    // Behind an hour of Redisson's, that hour comes on top, and nothing comes more than a month from now.
     bench.enqueue_java(JAVA, 3_600_000);
     let behind = Hold::new(HERE, 8);
     bench.wait(&behind);
@@ -563,7 +571,7 @@ fn scores_have_the_size_that_redisson_builds_on() {
     let last = Hold::new(HERE, 9);
     bench.wait(&last);
     let distance = bench.distance(&last.field);
-    assert!((distance - DAY).abs() < 5_000, "{distance}");
+    assert!((distance - 30 * DAY).abs() < 5_000, "{distance}");
 }
 
 #[test]
@@ -602,16 +610,126 @@ fn time_and_grants_in_java_leave_a_waiter_alive_to_redisson() {
 }
 
 #[test]
-fn a_score_that_came_too_near_is_put_right_by_its_place() {
+fn a_score_that_went_wrong_is_put_right_by_its_place() {
     let mut bench = Bench::new();
     let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
     for hold in [&a, &b, &c] {
         bench.wait(hold);
     }
-    bench.shift_score(&c.field, -LEASE - 2 * PLACE);
-    assert_eq!(bench.wait(&c), "waiting");
-    let distance = bench.distance(&c.field);
-    assert!((distance - 2 * PLACE).abs() < 5_000, "{distance}");
+    let whole = LEASE + STALE + 2 * PLACE;
+    for wrong in [-whole, whole] {
+        bench.shift_score(&c.field, wrong);
+        assert_eq!(bench.wait(&c), "waiting");
+        let distance = bench.distance(&c.field);
+        assert!((distance - whole).abs() < 5_000, "{distance}");
+    }
+    bench.shift_score(&b.field, whole);
+    assert_eq!(bench.wait(&b), "waiting");
+    let distance = bench.distance(&b.field);
+    assert!(
+        (distance - LEASE - STALE - PLACE).abs() < 5_000,
+        "{distance}"
+    );
+}
+
+/// Else a waiter of Redisson's that died behind ours would stand for all their times on top of its own.
+#[test]
+fn whatever_a_place_added_to_those_behind_it_goes_with_it() {
+    let holder = Hold::new(HERE, 1);
+    let granted_here = Hold::new(HERE, 2);
+    let granted_there = Hold::new(THERE, 3);
+    let leaves = Hold::new(THERE, 4);
+    let dies = Hold::new(THERE, 5);
+    let mut bench = Bench::new();
+    for hold in [&holder, &granted_here, &granted_there, &leaves, &dies] {
+        bench.wait(hold);
+    }
+    let own = 4_000;
+    let ahead = bench.distance(&dies.field);
+    bench.enqueue_java(JAVA, ahead + own);
+    let last = Hold::new(HERE, 6);
+    bench.wait(&last);
+    let mut expected = LEASE + STALE + 4 * PLACE + own;
+    let mut came_nearer = |bench: &mut Bench| {
+        expected -= PLACE;
+        let behind = [JAVA, &last.field].map(|field| bench.distance(field));
+        assert!((behind[0] - expected).abs() < 5_000, "{behind:?}");
+        assert!(
+            (behind[1] - expected - PLACE).abs() < 5_000,
+            "{behind:?}, {expected}"
+        );
+    };
+    bench.release(&leaves);
+    came_nearer(&mut bench);
+    bench.release(&leaves);
+    assert_eq!(bench.release(&holder), moved(&granted_here));
+    came_nearer(&mut bench);
+    assert_eq!(bench.release(&granted_here), released());
+    assert_eq!(bench.wait(&granted_there), "granted");
+    assert_eq!(bench.wait(&granted_there), "granted", "a copy");
+    came_nearer(&mut bench);
+    bench.age(&dies, 3_100);
+    assert_eq!(bench.wait(&last), "waiting");
+    came_nearer(&mut bench);
+    assert_eq!(bench.queue(), [JAVA.to_owned(), last.field.clone()]);
+
+    // Whoever comes before Redisson's later adds as much as it takes off.
+    let before = bench.distance(JAVA);
+    let urgent = Hold::new(HERE, 7).priority(1);
+    bench.wait(&urgent);
+    assert!((bench.distance(JAVA) - before - PLACE).abs() < 5_000);
+    assert_eq!(bench.release(&granted_there), released());
+    assert_eq!(bench.wait(&urgent), "granted");
+    assert!((bench.distance(JAVA) - before).abs() < 5_000);
+}
+
+#[test]
+fn nobody_of_redisson_who_may_live_is_brought_near_to_death_by_our_grants() {
+    let mut bench = Bench::new();
+    let [holder, a, b] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    for hold in [&holder, &a, &b] {
+        bench.wait(hold);
+    }
+    // It built on a place of less worth, or waits for long.
+    bench.enqueue_java(JAVA, 60_000);
+    for (from, to) in [(&holder, &a), (&a, &b)] {
+        assert_eq!(bench.release(from), moved(to));
+        let left = bench.distance(JAVA);
+        assert!((4_000..=5_000).contains(&left), "{left}");
+    }
+    // One that is dead by its own rule stays so.
+    bench.shift_score(JAVA, -6_000);
+    let c = Hold::new(HERE, 4);
+    bench.wait(&c);
+    assert_eq!(bench.release(&b), moved(&c));
+}
+
+/// By a clock that was set back, a `tryLock` with a long wait, or places that nobody took off.
+#[test]
+fn whoever_of_redisson_is_first_and_was_told_has_no_longer_than_a_place_is_worth() {
+    let mut bench = Bench::new();
+    let (holder, waiter) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    for by_release in [true, false] {
+        bench.wait(&holder);
+        bench.enqueue_java(JAVA, 3_600_000);
+        bench.wait(&waiter);
+        assert!(bench.distance(JAVA) > 3_590_000, "the lock is held");
+        if by_release {
+            assert_eq!(bench.release(&holder), released());
+        } else {
+            bench.probe.command(&["DEL", "k"]);
+            assert_eq!(bench.wait(&waiter), "waiting");
+        }
+        let left = bench.distance(JAVA);
+        assert!((PLACE - 5_000..=PLACE).contains(&left), "{left}");
+        bench.shift_score(JAVA, -PLACE / 2);
+        assert_eq!(bench.wait(&waiter), "waiting");
+        assert!(bench.distance(JAVA) <= PLACE / 2, "it is told but once");
+        bench.shift_score(JAVA, -PLACE / 2);
+        assert_eq!(bench.wait(&waiter), "granted");
+        assert_eq!(bench.release(&waiter), released());
+        assert!(bench.probe.keys().is_empty());
+    }
 }
 
 #[test]

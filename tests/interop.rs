@@ -101,7 +101,21 @@ impl Both {
         self.parked_ours(|| acquiring(lock)).await
     }
 
+    /// What is on the server, but for the latch of an unlock of Redisson's, which some versions leave to its TTL.
+    fn keys(&self) -> Vec<String> {
+        let mut probe = self.server.connection();
+        let (latches, keys) = probe
+            .keys()
+            .into_iter()
+            .partition::<Vec<_>, _>(|key| key.starts_with("redisson_unlock_latch:"));
+        for latch in latches {
+            probe.command(&["DEL", &latch]);
+        }
+        keys
+    }
+
     async fn nothing_left(&self) {
+        eventually("no key is left", async || self.keys().is_empty()).await;
         nothing_left(&self.server, [&self.client]).await;
     }
 }
@@ -113,8 +127,7 @@ fn readme_names_the_redisson_that_is_run() {
         std::fs::read_to_string(path).unwrap()
     };
     let pom = file("tests/interop/pom.xml");
-    let (_, redisson) = pom.split_once("<artifactId>redisson</artifactId>").unwrap();
-    let (_, version) = redisson.split_once("<version>").unwrap();
+    let (_, version) = pom.split_once("<redisson.version>").unwrap();
     let (version, _) = version.split_once('<').unwrap();
     assert!(file("README.md").contains(&format!("Redisson {version}")));
 }
@@ -369,6 +382,9 @@ async fn tokens_rise_across_both_sides() {
     let Some(both) = Both::start(LONG).await else {
         return;
     };
+    if !both.jvm.has("getFencedLock").await {
+        return;
+    }
     let (ours, java) = (both.client.fenced_lock("k"), both.jvm.fenced_lock("k", 1));
     let mut last = 0;
     for _ in 0..5 {
@@ -392,8 +408,7 @@ async fn tokens_rise_across_both_sides() {
         assert!(java.unlock().await);
     }
     // What Redisson left beside the lock, and we, is its last token.
-    let keys = both.server.connection().keys();
-    assert_eq!(keys, ["redisson_lock_token:{k}"]);
+    assert_eq!(both.keys(), ["redisson_lock_token:{k}"]);
 }
 
 #[tokio::test]
@@ -429,7 +444,6 @@ async fn readers_of_both_sides_share_and_writers_exclude_all() {
     };
     let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());
     let (reads, writes) = (both.jvm.read_lock("k", 1), both.jvm.write_lock("k", 2));
-    let mut probe = both.server.connection();
 
     // Either side goes first, and either stays longer.
     for java_first in [true, false] {
@@ -452,7 +466,7 @@ async fn readers_of_both_sides_share_and_writers_exclude_all() {
                 guard.verify().await.unwrap();
                 guard.unlock().await.unwrap();
             }
-            assert_eq!(probe.keys(), [""; 0]);
+            assert_eq!(both.keys(), [""; 0]);
         }
     }
     let guard = ours.write().await.unwrap();

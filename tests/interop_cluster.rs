@@ -48,6 +48,9 @@ impl Both {
             _ => "CHANNELS",
         };
         let jvm = Jvm::start_in(&cluster, sharded, LONG).await?;
+        if !jvm.has("setShardedSubscriptionMode").await {
+            return None;
+        }
         let client = builder(cluster.url())
             .command_timeout(secs(5))
             .watchdog_lease(LONG)

@@ -33,10 +33,16 @@ use crate::hold::guard::LockGuard;
 ///
 /// # Beside Java
 ///
-/// Redisson knows no priority: its entries count as 0 and queue at the end. Its waiters are judged by its own rule, so
-/// one that crashed at the front costs its five minutes (`fairLockWaitTimeout`). If Redisson's clients are left alone
-/// with a place of a process of ours that crashed, it costs them the same. The server's clock decides here, the
+/// Redisson knows no priority: its entries count as 0 and queue at the end. Its waiters give no sign of life, so one that
+/// crashed is known by its time alone: what was left of the holder's lease when it came, and its wait
+/// (`fairLockWaitTimeout`, five minutes, or what its `tryLock` was given), for each that crashed before it too. While
+/// one of ours waits it costs [`fair_wait_timeout`](crate::ClientBuilder::fair_wait_timeout) at the most from the moment
+/// in which it is first and the lock is free. If Redisson's clients are left alone with places of a process of ours that
+/// crashed, each costs them that same setting: so give it what Redisson has. The server's clock decides here, the
 /// clients' clocks there: keep them together.
+///
+/// A waiter of Redisson's that lives can lose its place to its time as well, among Java's alone or beside ours: if it
+/// waits behind holders for longer than that. It queues again, at the end.
 ///
 /// # Guarantee and limit
 ///

@@ -1,6 +1,7 @@
 //! Calls of the fair lock, whose waiters stand in a queue on the server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::name::LockName;
 use crate::options::LeaseTime;
@@ -10,12 +11,18 @@ use crate::protocol::script::{self, Arg, Call};
 
 impl Line {
     /// The keys that Redisson uses for a fair lock of this name, and one of our own beside them.
-    pub(crate) fn new(name: &LockName) -> Self {
+    pub(crate) fn new(name: &LockName, worth: Duration) -> Self {
         Self {
+            worth,
             queue: name.beside("redisson_lock_queue").into(),
             scores: name.beside("redisson_lock_timeout").into(),
             places: name.beside("redlatch_lock_places").into(),
         }
+    }
+
+    fn worth(&self) -> Arg<'_> {
+        // At most a day of milliseconds.
+        Arg::Number(self.worth.as_millis() as i64)
     }
 }
 
@@ -32,12 +39,18 @@ pub(crate) fn acquire<'a>(
         Arg::Number(stand.unwrap_or(0).into()),
         Arg::Number(UNLOCKED),
         Arg::Publish,
+        line.worth(),
     ];
     call(key, line, &script::FAIR_ACQUIRE, rest)
 }
 
 pub(crate) fn release<'a>(key: &'a HoldKey, line: &'a Line, share: u32) -> Call<'a> {
-    let rest = [share.into(), Arg::Number(UNLOCKED), Arg::Publish];
+    let rest = [
+        share.into(),
+        Arg::Number(UNLOCKED),
+        Arg::Publish,
+        line.worth(),
+    ];
     call(key, line, &script::FAIR_RELEASE, rest)
 }
 
@@ -78,7 +91,7 @@ mod tests {
     fn keys_and_channels_follow_redissons_rules() {
         for (name, tagged) in [("k", "{k}"), ("{t}:x", "{t}:x")] {
             let name = LockName::new("", name).unwrap();
-            let line = Line::new(&name);
+            let line = Line::new(&name, Duration::from_secs(300));
             assert_eq!(*line.queue, format!("redisson_lock_queue:{tagged}"));
             assert_eq!(*line.scores, format!("redisson_lock_timeout:{tagged}"));
             assert_eq!(*line.places, format!("redlatch_lock_places:{tagged}"));

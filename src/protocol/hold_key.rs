@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::name::{LockName, QueueKey, Users};
 use crate::options::{LeaseTime, Prefer, ReleaseBy};
@@ -39,6 +40,8 @@ pub(crate) struct Line {
     pub(crate) queue: Box<str>,
     pub(crate) scores: Box<str>,
     pub(crate) places: Box<str>,
+    /// What a place of ours counts for with Redisson: how much later those behind it are taken for dead.
+    pub(crate) worth: Duration,
 }
 
 /// What stands beside a read-write lock, and who goes first there.

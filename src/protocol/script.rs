@@ -82,8 +82,8 @@ scripts! {
     FENCED_ACQUIRE = "lock_share", "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
     FENCED_MOVE = "lock_share", "lock_take_out", "fenced_move" Arity::Fixed { keys: 3, args: 11 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 2, args: 0 };
-    FAIR_ACQUIRE = "lock_share", "fair_acquire" Arity::Fixed { keys: 5, args: 8 };
-    FAIR_RELEASE = "lock_share", "lock_take_out", "fair_release" Arity::Fixed { keys: 5, args: 6 };
+    FAIR_ACQUIRE = "lock_share", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
+    FAIR_RELEASE = "lock_share", "lock_take_out", "fair_release" Arity::Fixed { keys: 5, args: 7 };
     FAIR_FORCE_RELEASE = "fair_force_release" Arity::Fixed { keys: 3, args: 2 };
     PLAIN_ACQUIRE = "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };

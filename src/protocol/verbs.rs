@@ -212,11 +212,12 @@ mod tests {
         };
         let name = LockName::read_write("", "k").unwrap();
         let sides = Arc::new(ReadWrite::new(&name, Prefer::Arrival));
+        let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
         let kinds = [
             Kind::Reentrant,
             Kind::Spin,
             Kind::Fenced(Arc::new(fencing)),
-            Kind::Fair(Arc::new(Line::new(&name))),
+            Kind::Fair(Arc::new(Line::new(&name, lease.get()))),
             Kind::Plain(ReleaseBy::Auto),
             Kind::Read(sides.clone()),
             Kind::Write(sides),
@@ -224,7 +225,6 @@ mod tests {
         for kind in kinds {
             drop(kind.force_release(&name));
             let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
-            let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
             let calls = [
                 key.acquire(1, lease, Take::Free, None),
                 key.acquire(1, lease, Take::JoinOnly, None),

@@ -1,5 +1,6 @@
 //! What it takes to run Redisson: a JDK, Maven to fetch it, and the program in `tests/interop/`, compiled.
 
+use std::env;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,14 @@ const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop");
 const OLDEST_JDK: u32 = 17;
 /// For Maven to fetch some twenty megabytes, or to give up where there is no network.
 const FETCH_LIMIT: Duration = Duration::from_secs(180);
+
+/// Names another Redisson than the one in `pom.xml`.
+const VERSION: &str = "REDLATCH_REDISSON";
+
+/// The Redisson that was asked for; else it is the one in `pom.xml`.
+fn asked_for() -> Option<String> {
+    env::var(VERSION).ok().filter(|version| !version.is_empty())
+}
 
 /// The class path of the program, or what is missing to run it.
 ///
@@ -30,6 +39,11 @@ pub(crate) fn class_path() -> Result<String, String> {
         ));
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("interop");
+    // Several programs may run at a time, with a Redisson each.
+    let dir = match asked_for() {
+        Some(version) => dir.join(version),
+        None => dir,
+    };
     let classes = dir.join("classes");
     fs::create_dir_all(&classes).expect("a folder for the classes");
     let fetched = fetch(&dir.join("classpath"))?;
@@ -40,7 +54,8 @@ pub(crate) fn class_path() -> Result<String, String> {
 /// The class path of what the program depends on; fetched unless it was before.
 fn fetch(list: &Path) -> Result<String, String> {
     let output = format!("-Dmdep.outputFile={}", list.display());
-    let goal = [
+    let redisson = asked_for().map(|version| format!("-Dredisson.version={version}"));
+    let mut goal = vec![
         "-q",
         "-B",
         "-f",
@@ -48,6 +63,7 @@ fn fetch(list: &Path) -> Result<String, String> {
         "dependency:build-classpath",
         &output,
     ];
+    goal.extend(redisson.as_deref());
     let offline = run("mvn", &[&["-o"], &goal[..]].concat())?;
     if !offline.status.success() {
         let online = run("mvn", &goal)?;

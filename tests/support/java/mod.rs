@@ -38,7 +38,17 @@ impl Jvm {
     /// Connects Redisson to this server, its watchdog with this lease. None where it cannot be run: the test is
     /// skipped.
     pub(crate) async fn start(server: &Server, watchdog: Duration) -> Option<Self> {
-        Self::start_at(server.url(), watchdog).await
+        Self::start_at(server.url(), watchdog, None).await
+    }
+
+    /// As [`start`](Self::start), with this as Redisson's `fairLockWaitTimeout`. None where it cannot be set, too.
+    pub(crate) async fn start_fair(
+        server: &Server,
+        watchdog: Duration,
+        fair_wait: Duration,
+    ) -> Option<Self> {
+        let jvm = Self::start_at(server.url(), watchdog, Some(fair_wait)).await?;
+        jvm.has("setFairLockWaitTimeout").await.then_some(jvm)
     }
 
     /// To a cluster, where Redisson publishes by sharded channels if the cluster knows them: `AUTO`; or never: `OFF`.
@@ -48,10 +58,14 @@ impl Jvm {
         watchdog: Duration,
     ) -> Option<Self> {
         let servers: Vec<String> = cluster.nodes().iter().map(Server::url).collect();
-        Self::start_at(format!("{sharded},{}", servers.join(",")), watchdog).await
+        Self::start_at(format!("{sharded},{}", servers.join(",")), watchdog, None).await
     }
 
-    async fn start_at(servers: String, watchdog: Duration) -> Option<Self> {
+    async fn start_at(
+        servers: String,
+        watchdog: Duration,
+        fair_wait: Option<Duration>,
+    ) -> Option<Self> {
         static CLASS_PATH: OnceLock<Result<String, String>> = OnceLock::new();
         let class_path = CLASS_PATH
             .get_or_init(kit::class_path)
@@ -68,6 +82,7 @@ impl Jvm {
             .args(["-cp", class_path, "redlatch.interop.Peer"])
             .arg(servers)
             .arg(watchdog.as_millis().to_string())
+            .args(fair_wait.map(|wait| wait.as_millis().to_string()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -91,6 +106,16 @@ impl Jvm {
         }));
         ready.await.expect("Redisson starts").expect("its id");
         Some(jvm)
+    }
+
+    /// Whether this Redisson knows a method of its client or configuration; the test is skipped where it does not.
+    pub(crate) async fn has(&self, method: &str) -> bool {
+        let found = self.call(&format!("0 has {method}")).await;
+        let found = found.expect("no exception") == "true";
+        if !found {
+            skip("redisson", &format!("this Redisson has no {method}"));
+        }
+        found
     }
 
     /// Redisson's `RLock` of this name, in the hands of one of the JVM's threads.

@@ -3,31 +3,34 @@ package redlatch.interop;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.lang.reflect.InvocationTargetException;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 import org.redisson.Redisson;
 import org.redisson.api.RAtomicLong;
 import org.redisson.api.RBucket;
 import org.redisson.api.RCountDownLatch;
-import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
-import org.redisson.config.ShardedSubscriptionMode;
 
 /**
  * Redisson, told line by line what to do.
  *
  * <p>In: {@code CALL THREAD VERB KIND NAME [ARGUMENT..]}, times in milliseconds. Out, as soon as the call has ended:
  * {@code CALL ok VALUE} or {@code CALL error CLASS: MESSAGE}. Calls of one thread run in their order, those of several
- * at the same time. Call 0 is the start; its value is the id of this Redisson.
+ * at the same time. Call 0 is the start; its value is the id of this Redisson. {@code CALL THREAD has METHOD} asks
+ * whether this Redisson knows a method, of the client or of its configuration: those that older ones lack are called by
+ * their names here.
  */
 public final class Peer {
     private final RedissonClient redisson;
@@ -38,17 +41,29 @@ public final class Peer {
         this.redisson = redisson;
     }
 
-    /** Arguments: the server's URL, or those of a cluster's servers with a way to publish before; the watchdog's lease. */
-    public static void main(String[] args) throws IOException {
+    /**
+     * Arguments: the server's URL, or those of a cluster's servers with a way to publish before; the watchdog's lease;
+     * and, if it is given, the wait timeout of fair locks.
+     */
+    public static void main(String[] args) throws IOException, ReflectiveOperationException {
         Config config = new Config();
         config.setLockWatchdogTimeout(Long.parseLong(args[1]));
+        if (args.length > 2 && has("setFairLockWaitTimeout")) {
+            Config.class.getMethod("setFairLockWaitTimeout", long.class).invoke(config, Long.parseLong(args[2]));
+        }
+        // The tests count the calls of scripts, which older ones send whole if nothing is said.
+        config.setUseScriptCache(true);
         String[] servers = args[0].split(",");
         if (servers.length == 1) {
             config.useSingleServer().setAddress(servers[0]);
         } else {
-            config.useClusterServers()
-                    .setShardedSubscriptionMode(ShardedSubscriptionMode.valueOf(servers[0]))
-                    .addNodeAddress(Arrays.copyOfRange(servers, 1, servers.length));
+            ClusterServersConfig cluster = config.useClusterServers();
+            if (has("setShardedSubscriptionMode")) {
+                Class<?> modes = Class.forName("org.redisson.config.ShardedSubscriptionMode");
+                Object mode = modes.getMethod("valueOf", String.class).invoke(null, servers[0]);
+                ClusterServersConfig.class.getMethod("setShardedSubscriptionMode", modes).invoke(cluster, mode);
+            }
+            cluster.addNodeAddress(Arrays.copyOfRange(servers, 1, servers.length));
         }
         Peer peer = new Peer(Redisson.create(config));
         answer("0", "ok " + peer.redisson.getId());
@@ -66,12 +81,22 @@ public final class Peer {
     private void obey(String[] words) {
         try {
             answer(words[0], "ok " + call(words));
-        } catch (Exception error) {
+        } catch (Exception thrown) {
+            Throwable error = thrown instanceof InvocationTargetException ? thrown.getCause() : thrown;
             answer(words[0], "error " + error.toString().lines().findFirst().orElseThrow());
         }
     }
 
-    private Object call(String[] words) throws InterruptedException {
+    private static boolean has(String method) {
+        return Stream.of(RedissonClient.class, Config.class, ClusterServersConfig.class)
+                .flatMap(type -> Arrays.stream(type.getMethods()))
+                .anyMatch(known -> known.getName().equals(method));
+    }
+
+    private Object call(String[] words) throws InterruptedException, ReflectiveOperationException {
+        if (words[2].equals("has")) {
+            return has(words[3]);
+        }
         switch (words[3]) {
             case "latch":
                 return latch(redisson.getCountDownLatch(words[4]), words);
@@ -164,7 +189,7 @@ public final class Peer {
         }
     }
 
-    private Object lock(RLock lock, String[] words) throws InterruptedException {
+    private Object lock(RLock lock, String[] words) throws InterruptedException, ReflectiveOperationException {
         switch (words[2]) {
             case "owner":
                 return redisson.getId() + ":" + Thread.currentThread().getId();
@@ -190,7 +215,7 @@ public final class Peer {
             case "locked":
                 return lock.isLocked();
             case "token":
-                return ((RFencedLock) lock).getToken();
+                return Class.forName("org.redisson.api.RFencedLock").getMethod("getToken").invoke(lock);
             case "churn":
                 RBucket<String> counter = redisson.getBucket(words[5], StringCodec.INSTANCE);
                 return churn(lock, counter, TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words[6])));
@@ -200,12 +225,12 @@ public final class Peer {
     }
 
     /** The locks of one name; each kind is a line here. */
-    private RLock lock(String kind, String name) {
+    private RLock lock(String kind, String name) throws ReflectiveOperationException {
         switch (kind) {
             case "reentrant":
                 return redisson.getLock(name);
             case "fenced":
-                return redisson.getFencedLock(name);
+                return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(redisson, name);
             case "spin":
                 return redisson.getSpinLock(name);
             case "fair":
