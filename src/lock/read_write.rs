@@ -41,10 +41,10 @@ use crate::owner::Owner;
 ///
 /// Redisson's readers and writers take turns with these, but heed nobody who waits: a stream of Java's readers starves
 /// our writers as well as its own. It does not starve our readers: one that came behind a writer that waits heeds it
-/// for a second, and then joins those of Java's that hold the lock. When a reader of Java renews its lease, it cuts that of the whole lock down to it;
-/// for leases of more than three seconds, each reader here therefore sends a request each second, which restores the
-/// lock's. A Java client whose `lockWatchdogTimeout` is below three seconds, and which crashes, may take the lock with
-/// it before that; the guard here is [lost](crate::Lease::lost) then.
+/// for a second, and then joins those of Java's that hold the lock. When a reader of Java renews its lease, it cuts
+/// that of the whole lock down to it; for leases of more than three seconds, each reader here therefore sends a request
+/// each second, which restores the lock's. A Java client whose `lockWatchdogTimeout` is below three seconds, and which
+/// crashes, may take the lock with it before that; the guard here is [lost](crate::Lease::lost) then.
 ///
 /// # Examples
 ///
