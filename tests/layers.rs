@@ -80,13 +80,22 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::backend::address", ""),
         ("session::backend::slots", ""),
         ("session::backend::wire", ""),
+        ("session::backend::resp", ""),
+        (
+            "session::backend::dial",
+            "session::backend::resp session::backend::wire",
+        ),
+        (
+            "session::backend::connection",
+            "session::backend::dial session::backend::resp",
+        ),
         (
             "session::backend::transaction",
-            "session::backend::node session::backend::wire",
+            "session::backend::connection session::backend::dial session::backend::node session::backend::resp",
         ),
         (
             "session::backend::maker",
-            "session::backend session::backend::transaction session::backend::wire",
+            "session::backend session::backend::connection session::backend::dial session::backend::transaction session::backend::wire",
         ),
         (
             "session::backend::listener",
@@ -94,7 +103,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::node",
-            "session::backend session::backend::listener session::backend::maker session::backend::slots session::backend::transaction session::backend::wire",
+            "session::backend session::backend::connection session::backend::listener session::backend::maker session::backend::resp session::backend::slots session::backend::transaction session::backend::wire",
         ),
         (
             "session::backend::cluster",
@@ -157,6 +166,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
 /// What may stand only in the sources named beside it, each the beginning of a path.
 const DOORS: &[(&str, &[&str])] = &[
     ("fred", &["session/backend/", "lib.rs"]),
+    ("redis_protocol", &["session/backend/resp.rs"]),
+    ("tokio_rustls", &["session/backend/dial.rs"]),
     // fred's own calls ignore the time-out that they are given.
     (".eval(", &[]),
     (".evalsha(", &[]),

@@ -8,9 +8,6 @@
 mod support;
 
 use std::error::Error as _;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
 use std::time::Instant;
 
 use redlatch::{Client, Error, ErrorKind, Owner};
@@ -18,6 +15,7 @@ use redlatch_testkit::{Connection, Proxy, Reply, Server};
 use support::probe::{
     calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
+use support::rogue::rogue;
 use support::{builder, client, eventually};
 
 fn configure(probe: &mut Connection, key: &str, value: &str) {
@@ -347,36 +345,6 @@ async fn silence_names_the_lock_that_was_asked_about() {
     eventually_free(&server, "orders:42").await;
 }
 
-/// A server that answers every script with these bytes, and all else as it should.
-fn rogue(server: &Server, answer: Vec<u8>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let upstream = server.port();
-    thread::spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, answer) = (client.unwrap(), answer.clone());
-            let mut server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
-            let (mut replies, mut back) =
-                (server.try_clone().unwrap(), client.try_clone().unwrap());
-            thread::spawn(move || io::copy(&mut replies, &mut back));
-            thread::spawn(move || {
-                let mut bytes = [0; 65_536];
-                while let Ok(read @ 1..) = client.read(&mut bytes) {
-                    let script = bytes[..read].windows(7).any(|word| word == b"EVALSHA");
-                    let sent = match script {
-                        true => client.write_all(&answer),
-                        false => server.write_all(&bytes[..read]),
-                    };
-                    if sent.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    format!("redis://{address}")
-}
-
 #[tokio::test]
 async fn answers_that_no_server_gives_are_short_errors_and_no_panic() {
     let server = Server::start();
@@ -400,6 +368,7 @@ async fn answers_that_no_server_gives_are_short_errors_and_no_panic() {
         ),
         (ErrorKind::Protocol, nested(1)),
         (ErrorKind::Protocol, nested(100)),
+        (ErrorKind::Protocol, nested(2_000)),
     ];
     for (kind, answer) in answers {
         let start: String = answer.chars().take(20).collect();

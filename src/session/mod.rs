@@ -76,14 +76,16 @@ impl Session {
         })?;
         let closing = CancellationToken::new();
         let timeout = settings.command_timeout;
+        let client_id: Arc<str> = Uuid::new_v4().to_string().into();
+        let name = format!("redlatch:{client_id}").into();
         let (backend, doubts) =
-            Backend::connect(config, settings.pubsub, timeout, &closing).await?;
+            Backend::connect(config, settings.pubsub, timeout, &closing, name).await?;
         let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone());
         let (reaper, collector) = reaper::new(queues.clone(), hub.clone(), Spawner::current());
         let session = Arc::new(Self {
-            client_id: Uuid::new_v4().to_string().into(),
+            client_id,
             hub,
             watchdog: Watchdog::new(backend.clone(), queues.clone(), reaper.clone()),
             settings,

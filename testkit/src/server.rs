@@ -142,6 +142,14 @@ impl ServerBuilder {
         self
     }
 
+    /// A configuration directive of several words.
+    pub fn directive(mut self, key: &str, values: &[&str]) -> Self {
+        self.args.push(format!("--{key}"));
+        self.args
+            .extend(values.iter().map(|&value| value.to_owned()));
+        self
+    }
+
     /// Every write is on disk before its reply, so that a restart keeps it.
     pub fn persistent(self) -> Self {
         self.arg("appendonly", "yes").arg("appendfsync", "always")

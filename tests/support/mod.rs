@@ -8,6 +8,7 @@
 pub mod place;
 pub mod polls;
 pub mod probe;
+pub mod rogue;
 pub mod scene;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! Makes the clients of fred's that a server's connections are: how they connect, and how often they try.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fred::clients::Client;
@@ -11,6 +12,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Doubt;
+use super::connection::Connection;
+use super::dial::Dialer;
+#[cfg(feature = "tls")]
+use super::dial::tls_name;
 use super::transaction::Transactions;
 use super::wire::Wire;
 
@@ -26,6 +31,8 @@ pub(super) struct Maker {
     /// Where to tell of what makes holds doubtful.
     pub(super) doubts: mpsc::UnboundedSender<Doubt>,
     closing: CancellationToken,
+    /// What operators see of our connections.
+    name: Arc<str>,
 }
 
 impl Maker {
@@ -35,6 +42,7 @@ impl Maker {
         command_timeout: Duration,
         closing: &CancellationToken,
         doubts: mpsc::UnboundedSender<Doubt>,
+        name: Arc<str>,
     ) -> Self {
         config.fail_fast = true;
         Self {
@@ -43,36 +51,43 @@ impl Maker {
             runtime: Handle::current(),
             doubts,
             closing: closing.clone(),
+            name,
         }
+    }
+
+    /// The connection for commands to a server, by the number that the server has here.
+    pub(super) fn connection(&self, server: &Server, node: u64) -> Connection {
+        let doubts = self.doubts.clone();
+        // The server behind a new connection may be another one, or have forgotten.
+        let reconnected = move || {
+            doubts.send(Doubt::Node(node)).ok();
+        };
+        Connection::new(self.dialer(server), &self.runtime, reconnected)
     }
 
     /// A connection to a server that is kept.
     pub(super) fn wire(&self, server: &Server) -> Wire {
         let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
         policy.set_jitter(50);
-        Wire::new(self.client(server, Some(policy)), &self.closing)
+        Wire::new(self.client(server, policy), &self.closing)
     }
 
     pub(super) fn transactions(&self, server: &Server) -> Transactions {
-        let (maker, server) = (self.clone(), server.clone());
-        Transactions::new(move || maker.client(&server, None), &self.runtime)
+        Transactions::new(self.dialer(server), &self.runtime)
     }
 
-    fn client(&self, server: &Server, policy: Option<ReconnectPolicy>) -> Client {
-        let mut config = self.config.clone();
-        if config.server.is_clustered() {
-            config.server = ServerConfig::Centralized {
-                server: server.clone(),
-            };
+    fn dialer(&self, server: &Server) -> Dialer {
+        Dialer {
+            config: self.config(server),
+            server: server.clone(),
+            name: self.name.clone(),
+            patience: self.handshake(),
         }
-        // A command of a transaction has no time-out of its own.
-        let default_command_timeout = match policy {
-            Some(_) => self.command_timeout,
-            None => Duration::ZERO,
-        };
-        let handshake = self
-            .command_timeout
-            .clamp(Duration::from_millis(500), Duration::from_secs(10));
+    }
+
+    fn client(&self, server: &Server, policy: ReconnectPolicy) -> Client {
+        let config = self.config(server);
+        let handshake = self.handshake();
         let connection = ConnectionConfig {
             connection_timeout: handshake * 2,
             internal_command_timeout: handshake,
@@ -84,11 +99,28 @@ impl Maker {
             ..ConnectionConfig::default()
         };
         let performance = PerformanceConfig {
-            default_command_timeout,
+            default_command_timeout: self.command_timeout,
             broadcast_channel_capacity: MESSAGE_BACKLOG,
             ..PerformanceConfig::default()
         };
-        Client::new(config, Some(performance), Some(connection), policy)
+        Client::new(config, Some(performance), Some(connection), Some(policy))
+    }
+
+    /// How to reach one server.
+    fn config(&self, server: &Server) -> Config {
+        let mut config = self.config.clone();
+        if config.server.is_clustered() {
+            config.server = ServerConfig::Centralized {
+                server: server.clone(),
+            };
+        }
+        config
+    }
+
+    /// How long a server may take for each step until a connection is ready.
+    fn handshake(&self) -> Duration {
+        self.command_timeout
+            .clamp(Duration::from_millis(500), Duration::from_secs(10))
     }
 
     /// The address of a server that another one has named; without a host it is on the same.
@@ -105,21 +137,8 @@ impl Maker {
         let mut address = Server::new(host, port);
         #[cfg(feature = "tls")]
         {
-            address.tls_server_name = self.tls_name(host, &named_by.host).map(Into::into);
+            address.tls_server_name = tls_name(&self.config, host, &named_by.host).map(Into::into);
         }
         address
-    }
-
-    /// By which name a server proves who it is, if not by its address.
-    #[cfg(feature = "tls")]
-    fn tls_name(&self, host: &str, named_by: &str) -> Option<String> {
-        use fred::types::config::TlsHostMapping;
-
-        let address = host.parse().ok()?;
-        match &self.config.tls.as_ref()?.hostnames {
-            TlsHostMapping::None => None,
-            TlsHostMapping::DefaultHost => Some(named_by.to_owned()),
-            TlsHostMapping::Custom(mapping) => mapping.map(&address, named_by),
-        }
     }
 }

@@ -1,21 +1,22 @@
-//! The only module that knows fred: connects, runs a script call where its slot is, yields messages.
+//! Talks to the servers: runs a script call where its slot is, yields messages. The only module that knows fred.
 //!
-//! Each server that we talk to has one client for commands and one for messages. fred sends every command once: it
-//! would replay a script after a reconnect, and only we know which calls may be repeated. (All of ours may: see
-//! `lua/`. So [`Backend::run`] repeats them itself, within its budget.)
+//! Commands go over a connection of our own, one for each server ([`Connection`](connection::Connection)); transactions
+//! over another one ([`transaction`]). A command is sent once: only we know which calls may be repeated. (All of ours
+//! may: see `lua/`. So [`Backend::run`] repeats them itself, within its budget.) fred is there for messages, and for
+//! what a configuration is.
 //!
-//! Commands go through `with_options(..).custom_raw(..)`: fred's `evalsha` ignores the options, and with them the
-//! time-out.
-//!
-//! A cluster is many servers, each with clients of its own, and a map of slots. fred's client for clusters is not
+//! A cluster is many servers, each with connections of its own, and a map of slots. fred's client for clusters is not
 //! used: with one server dead it reconnects within its command loop, and calls to all the others time out; after
 //! the first `ASK` it answers nothing any more; it does not tell that a sharded subscription went with its slot.
 
 pub(crate) mod address;
 mod cluster;
+mod connection;
+mod dial;
 mod listener;
 mod maker;
 mod node;
+mod resp;
 mod slots;
 mod transaction;
 mod wire;
@@ -39,6 +40,7 @@ use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
 use cluster::Cluster;
+use connection::Broken;
 pub(crate) use listener::News;
 use maker::Maker;
 pub(crate) use node::Node;
@@ -122,13 +124,14 @@ impl Backend {
         pubsub: PubSub,
         command_timeout: Duration,
         closing: &CancellationToken,
+        name: Arc<str>,
     ) -> Result<(Self, Doubts), Error> {
         let (doubted, doubts) = mpsc::unbounded_channel();
         let servers = config.server.hosts();
         let clustered = config.server.is_clustered();
         // A cluster has one.
         let database = config.database.filter(|_| !clustered).unwrap_or(0);
-        let maker = Maker::new(config, command_timeout, closing, doubted);
+        let maker = Maker::new(config, command_timeout, closing, doubted, name);
         let (servers, channels) = if clustered {
             let (cluster, node) = Cluster::connect(maker, servers).await?;
             let channels = Channels::choose(pubsub, &node, command_timeout).await?;
@@ -198,8 +201,8 @@ impl Backend {
                     }
                 }
                 Miss::Moving(_) => MOVING_PAUSE,
-                Miss::Cut(_) | Miss::Unsent(_) => RESEND_PAUSE,
-                Miss::Refused(_) | Miss::TimedOut(_) => Duration::MAX,
+                Miss::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
+                Miss::Refused(_) | Miss::Broken(_) => Duration::MAX,
             };
             if !pause.is_zero() && Moment::now().plus(pause) >= end {
                 let error = call.blame(self.given_up(&node, miss, started, budget));
@@ -207,7 +210,7 @@ impl Backend {
                 return Err(if repeated { error.unanswered() } else { error });
             }
             if !pause.is_zero() {
-                repeated |= matches!(miss, Miss::Cut(_));
+                repeated |= matches!(miss, Miss::Broken(Broken::Cut(_)));
                 sleep(pause).await;
                 if !matches!(miss, Miss::Moved(_) | Miss::Ask(_)) {
                     node = self.home_of(call)?;
@@ -221,8 +224,8 @@ impl Backend {
     fn given_up(&self, node: &Node, miss: Miss, started: Moment, budget: Duration) -> Error {
         match miss {
             Miss::Refused(error) | Miss::Moving(error) => error,
-            Miss::Cut(error) | Miss::Unsent(error) | Miss::TimedOut(error) => {
-                let error = node.missed(started, budget, error);
+            Miss::Broken(broken) => {
+                let error = node.missed(started, budget, broken);
                 if let Some(cluster) = self.cluster() {
                     cluster.suspect();
                 }

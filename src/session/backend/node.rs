@@ -6,24 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fred::clients::Client;
-use fred::interfaces::{ClientLike, EventInterface};
-use fred::types::Value;
 use fred::types::config::Server;
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
-use super::Doubt;
+use super::connection::{Broken, Connection};
 use super::listener::{Listener, Messages};
 use super::maker::Maker;
+use super::resp::{Request, Said};
 use super::slots::{self, Range, Redirect};
 use super::transaction::Transactions;
-use super::wire::{
-    Said, Wire, arguments, cause, code, forbids_scripts, refusal, said, send_asking, send_once,
-};
+use super::wire::{code, forbids_scripts};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::ReleaseBy;
@@ -40,7 +33,7 @@ pub(crate) struct Node {
     id: u64,
     /// As configured; in a cluster a server's own address.
     name: Server,
-    pub(super) commands: Wire,
+    pub(super) commands: Connection,
     pub(super) listener: Listener,
     pub(super) transactions: Transactions,
     /// The server has said that this user may run no scripts. It may change its mind, and then nothing is lost but a
@@ -48,24 +41,17 @@ pub(crate) struct Node {
     scriptless: AtomicBool,
     /// The server has refused to publish, which is told once. Relaxed: nothing else hangs on it.
     mute: AtomicBool,
-    health: Arc<Health>,
+    silence: Mutex<Option<Silence>>,
     known: Mutex<Option<Known>>,
-    _mending: AbortOnDropHandle<((), ())>,
+    /// How long a connection may be silent before it is replaced.
+    patience: Duration,
 }
 
 /// Which server the commands go to, as it has said.
 struct Known {
     run_id: Arc<str>,
-    /// Has something to tell once the connection is another.
-    reconnects: broadcast::Receiver<Server>,
-}
-
-/// How the server has been answering.
-#[derive(Debug, Default)]
-struct Health {
-    silence: Mutex<Option<Silence>>,
-    /// Asks for a new connection, when the present one has gone silent or leads to a replica.
-    sick: Notify,
+    /// The number of the connection on which it has said so.
+    epoch: u64,
 }
 
 /// A time in which every request went unanswered.
@@ -93,11 +79,8 @@ pub(super) struct Form {
 pub(super) enum Miss {
     /// The server does not know the script by its hash; it did not run.
     UnknownScript,
-    /// The connection broke; whether the command ran is unknown.
-    Cut(fred::error::Error),
-    TimedOut(fred::error::Error),
-    /// The connection broke before anything could be changed.
-    Unsent(fred::error::Error),
+    /// No answer came.
+    Broken(Broken),
     /// No scripts may be run; this one did not.
     Scriptless,
     /// The slot is another server's; nothing ran.
@@ -111,12 +94,15 @@ pub(super) enum Miss {
 
 /// A command, or a sequence of them, that came to no end.
 pub(super) enum Fault {
-    /// Nothing was changed.
-    Unsent(fred::error::Error),
-    /// Whether anything was changed is unknown.
-    Cut(fred::error::Error),
+    Broken(Broken),
     /// By the server, in these words.
     Refused(String),
+}
+
+impl From<Broken> for Fault {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
+    }
 }
 
 impl Node {
@@ -124,22 +110,17 @@ impl Node {
         // Node numbers tell connections apart, also to one server that was lost sight of and found again.
         static IDS: AtomicU64 = AtomicU64::new(0);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        let commands = maker.wire(&name);
-        let health = Arc::new(Health::default());
-        let tell = tell_of_reconnects(commands.idle_client().clone(), id, maker.doubts.clone());
-        let mend = mend(commands.idle_client().clone(), health.clone());
-        let mending = Handle::spawn(&maker.runtime, async { tokio::join!(mend, tell) });
         Arc::new(Self {
             id,
+            commands: maker.connection(&name, id),
             listener: Listener::new(maker.wire(&name)),
             transactions: maker.transactions(&name),
             name,
-            commands,
             scriptless: AtomicBool::new(false),
             mute: AtomicBool::new(false),
-            health,
+            silence: Mutex::default(),
             known: Mutex::default(),
-            _mending: AbortOnDropHandle::new(mending),
+            patience: maker.command_timeout,
         })
     }
 
@@ -170,11 +151,8 @@ impl Node {
                 .map_err(|fault| self.missed_by(call, fault)),
             None => self.send(call, form, left).await,
         };
-        if !matches!(
-            answered,
-            Err(Miss::Cut(_) | Miss::TimedOut(_) | Miss::Unsent(_))
-        ) {
-            *self.health.lock() = None;
+        if !matches!(answered, Err(Miss::Broken(_))) {
+            *self.since() = None;
         }
         answered
     }
@@ -185,20 +163,25 @@ impl Node {
         } else {
             ("EVALSHA", call.script.hash())
         };
-        let mut words: Vec<Value> = Vec::with_capacity(2 + call.keys.len() + call.args.len());
-        words.push(Value::from_static_str(script));
-        words.push((call.keys.len() as i64).into());
-        words.extend(arguments(call, form.publish));
-        let client = self.commands.client();
-        let said: Result<Said, _> = if form.asking {
-            Box::pin(send_asking(client, command, words, left)).await
-        } else {
-            send_once(client, command, words, left)
-                .await
-                .map(|frame| said(&frame))
+        let head = [
+            Arg::Text(command),
+            Arg::Text(script),
+            Arg::Number(call.keys.len() as i64),
+        ];
+        let keys = call.keys.iter().map(|key| Arg::Text(key));
+        let words = head
+            .into_iter()
+            .chain(keys)
+            .chain(call.args.iter().copied());
+        let length = head.len() + call.keys.len() + call.args.len();
+        let request = match form.asking {
+            // Both go in one piece: what came between them would have the permission in the command's place.
+            true => Request::of(&["ASKING"]),
+            false => Request::default(),
         };
-        match said.map_err(|error| self.missed_by(call, Fault::Cut(error)))? {
-            Ok(mut reply) => {
+        let request = request.and(length, words, form.publish);
+        match self.commands.ask(request, left).await {
+            Ok(Ok(mut reply)) => {
                 if call.args.contains(&Arg::Publish)
                     && let Some(text) = reply.take_refusal()
                 {
@@ -206,8 +189,9 @@ impl Node {
                 }
                 Ok(reply)
             }
-            Err(text) if forbids_scripts(&text) => Err(self.without_scripts(call, &text)),
-            Err(text) => Err(self.refused(call, &text)),
+            Ok(Err(text)) if forbids_scripts(&text) => Err(self.without_scripts(call, &text)),
+            Ok(Err(text)) => Err(self.refused(call, &text)),
+            Err(broken) => Err(self.missed_by(call, broken.into())),
         }
     }
 
@@ -225,13 +209,10 @@ impl Node {
     }
 
     fn missed_by(&self, call: &Call<'_>, fault: Fault) -> Miss {
-        let timed_out =
-            |error: &fred::error::Error| *error.kind() == fred::error::ErrorKind::Timeout;
         match fault {
             Fault::Refused(text) => self.refused(call, &text),
-            Fault::Cut(error) | Fault::Unsent(error) if timed_out(&error) => Miss::TimedOut(error),
-            Fault::Cut(error) => Miss::Cut(error),
-            Fault::Unsent(error) => Miss::Unsent(error),
+            Fault::Broken(Broken::Garbled(error)) => Miss::Refused(error),
+            Fault::Broken(broken) => Miss::Broken(broken),
         }
     }
 
@@ -276,7 +257,7 @@ impl Node {
             }
             // This was the primary once: ask where it is now.
             "READONLY" => {
-                self.health.sick.notify_one();
+                self.commands.redial();
                 let message = format!(
                     "the server is a replica, and takes no locks; give the primary's address, or that of sentinels: \
                      {text}"
@@ -292,34 +273,30 @@ impl Node {
     }
 
     /// The error of a call that was not answered, and the note that the server is silent.
-    pub(super) fn missed(
-        &self,
-        started: Moment,
-        budget: Duration,
-        source: fred::error::Error,
-    ) -> Error {
+    pub(super) fn missed(&self, started: Moment, budget: Duration, broken: Broken) -> Error {
         let (since, tried) = self
-            .health
-            .lock()
+            .since()
             .as_ref()
             .map_or((started, started), |silence| (silence.since, silence.tried));
-        let client = self.commands.client();
-        let error = if client.is_connected() {
-            if since.until(Moment::now()) >= client.perf_config().default_command_timeout {
-                self.health.sick.notify_one();
+        let error = if self.commands.is_open() {
+            if since.until(Moment::now()) >= self.patience {
+                self.commands.redial();
             }
             let message = format!(
-                "the server did not answer within {budget:?}; whether the request ran is unknown"
+                "{self:?} did not answer within {budget:?}; whether the request ran is unknown"
             );
             Error::new(ErrorKind::Timeout, message)
         } else {
-            Error::new(
-                ErrorKind::Backend,
-                format!("the server could not be reached within {budget:?}"),
-            )
+            let message = match &broken {
+                Broken::Unsent(reason) => {
+                    format!("{self:?} could not be reached within {budget:?}: {reason}")
+                }
+                _ => format!("{self:?} could not be reached within {budget:?}"),
+            };
+            Error::new(ErrorKind::Backend, message)
         };
-        let error = error.unanswered().caused_by(cause(source));
-        *self.health.lock() = Some(Silence {
+        let error = broken.causes(error.unanswered());
+        *self.since() = Some(Silence {
             since,
             tried,
             error: error.clone(),
@@ -327,20 +304,24 @@ impl Node {
         error
     }
 
+    /// Sends a command that changes nothing.
+    async fn query(&self, words: &[&str], budget: Duration) -> Result<Said, Broken> {
+        self.commands.ask(Request::of(words), budget).await
+    }
+
     /// The run id of the server. Asked for once a connection.
     pub(super) async fn run_id(&self, budget: Duration) -> Result<Arc<str>, Error> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let epoch = self.commands.epoch();
         if let Some(known) = &*known()
-            && known.reconnects.is_empty()
+            && known.epoch == epoch
         {
             return Ok(known.run_id.clone());
         }
         let started = Moment::now();
-        let client = self.commands.client();
-        let reconnects = client.reconnect_rx();
-        let answered = send_once(client, "INFO", vec!["server".into()], budget).await;
-        let frame = answered.map_err(|error| self.missed(started, budget, error))?;
-        let answer = said(&frame).map_err(|text| {
+        let said = self.query(&["INFO", "server"], budget).await;
+        let said = said.map_err(|broken| self.missed(started, budget, broken))?;
+        let answer = said.map_err(|text| {
             let message = format!("the server does not tell which one it is: {text}");
             Error::refused(message, &text)
         })?;
@@ -350,15 +331,14 @@ impl Node {
             .into();
         *known() = Some(Known {
             run_id: run_id.clone(),
-            reconnects,
+            epoch,
         });
         Ok(run_id)
     }
 
     /// Since when every request went unanswered, and how the last one failed; none if the last was answered.
     pub(super) fn silence(&self) -> Option<(Moment, Error)> {
-        self.health
-            .lock()
+        self.since()
             .as_ref()
             .map(|silence| (silence.since, silence.error.clone()))
     }
@@ -366,7 +346,7 @@ impl Node {
     /// Whether it is time that somebody who can do without a silent server asks it all the same.
     pub(super) fn is_to_be_tried(&self) -> bool {
         let now = Moment::now();
-        match &mut *self.health.lock() {
+        match &mut *self.since() {
             Some(silence) if silence.tried.plus(TRY_AGAIN) > now => false,
             Some(silence) => {
                 silence.tried = now;
@@ -376,24 +356,26 @@ impl Node {
         }
     }
 
+    fn since(&self) -> MutexGuard<'_, Option<Silence>> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What this server knows of the cluster's slots; none if it is in no cluster.
     pub(super) async fn slots(&self, budget: Duration) -> Result<Option<Vec<Range>>, Error> {
-        let client = self.commands.client();
-        let table = send_once(client, "CLUSTER", vec!["SLOTS".into()], budget).await;
-        let table = table.map_err(|error| {
-            Error::new(ErrorKind::Backend, "the server did not tell of its cluster")
-                .passing()
-                .caused_by(cause(error))
+        let table = self.query(&["CLUSTER", "SLOTS"], budget).await;
+        let table = table.map_err(|broken| {
+            let error = Error::new(ErrorKind::Backend, "the server did not tell of its cluster");
+            broken.causes(error.passing())
         })?;
-        Ok(said(&table).ok().and_then(|table| slots::ranges(&table)))
+        Ok(table.ok().and_then(|table| slots::ranges(&table)))
     }
 
     /// Whether the server knows sharded channels.
     pub(super) async fn has_shards(&self, budget: Duration) -> bool {
-        let client = self.commands.client();
-        let words = vec!["SHARDNUMSUB".into()];
-        let answered = send_once(client, "PUBSUB", words, budget).await;
-        answered.is_ok_and(|frame| refusal(&frame).is_none())
+        matches!(
+            self.query(&["PUBSUB", "SHARDNUMSUB"], budget).await,
+            Ok(Ok(_))
+        )
     }
 
     /// The messages of all subscribed channels from now on.
@@ -403,13 +385,8 @@ impl Node {
 
     /// Says goodbye and closes the connections.
     pub(super) async fn quit(&self) {
-        let goodbyes = async {
-            tokio::join!(
-                self.commands.quit(),
-                self.listener.quit(),
-                self.transactions.close()
-            )
-        };
+        let goodbyes = async { tokio::join!(self.listener.quit(), self.transactions.close()) };
+        self.commands.close();
         if timeout(GOODBYE, goodbyes).await.is_err() {
             debug!("closed the connections without a goodbye: the server does not answer");
         }
@@ -425,41 +402,5 @@ impl PartialEq for Node {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)
-    }
-}
-
-impl Health {
-    fn lock(&self) -> MutexGuard<'_, Option<Silence>> {
-        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Opens a new connection whenever the present one turns out to be silent: to fred, a peer that is gone without a
-/// word looks alive for as long as requests are written to it.
-async fn mend(client: Client, health: Arc<Health>) {
-    let patience = client.connection_config().connection_timeout * 2;
-    loop {
-        health.sick.notified().await;
-        info!("reconnecting: the server is silent, or is no primary any more");
-        // It may hang for as long as the server does; a later sign of sickness asks again.
-        match timeout(patience, client.force_reconnection()).await {
-            Ok(Ok(())) => {
-                // Signs that came meanwhile were of the old connection.
-                std::pin::pin!(health.sick.notified()).as_mut().enable();
-            }
-            Ok(Err(error)) => debug!(%error, "could not reconnect"),
-            Err(_) => debug!("still reconnecting"),
-        }
-    }
-}
-
-/// The server behind a new connection may be another one, or have forgotten.
-async fn tell_of_reconnects(client: Client, node: u64, doubts: mpsc::UnboundedSender<Doubt>) {
-    let mut reconnects = client.reconnect_rx();
-    while !matches!(
-        reconnects.recv().await,
-        Err(broadcast::error::RecvError::Closed)
-    ) {
-        doubts.send(Doubt::Node(node)).ok();
     }
 }

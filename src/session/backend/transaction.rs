@@ -1,37 +1,27 @@
 //! Compare and change without scripts: WATCH, GET, MULTI, DEL or PEXPIRE, EXEC.
 //!
 //! On a connection of its own, since what is watched and what is queued belongs to the connection, and one
-//! sequence at a time. Without a reconnect policy: with one, fred was seen to send MULTI and EXEC again on a new
-//! connection, without their WATCH, and to delete the next holder's key. A sequence that does not come to its end
-//! takes its connection with it, and with that whatever of it the server has not carried out.
+//! sequence at a time. A sequence that does not come to its end takes its connection with it, and with that whatever
+//! of it the server has not carried out.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use fred::bytes::Bytes;
-use fred::clients::Client;
-use fred::interfaces::{ClientLike, Resp3Frame};
-use fred::types::{ClusterHash, CustomCommand, Value};
+use futures_util::future::try_join_all;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::connection::Broken;
+use super::dial::{Dialer, Line};
 use super::node::{Fault, Node};
-use super::wire::{Connected, connected, refusal, reply, send_once, timed_out};
+use super::resp::{Request, Said};
 use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Steps};
 use crate::protocol::steps::{Change, Found};
-
-/// A command with its words.
-type Command = (&'static str, Vec<Value>);
-
-type Request<'a> =
-    Pin<Box<dyn Future<Output = Result<Resp3Frame, fred::error::Error>> + Send + 'a>>;
 
 impl Node {
     /// Does by commands what a script does. A transaction is run only if there is something to compare and change:
@@ -44,11 +34,10 @@ impl Node {
     ) -> Result<Reply, Fault> {
         let end = Moment::now().plus(left);
         if steps == Steps::Acquire {
-            let taken = self.look_up(vec![take(call)], left).await;
-            let taken = taken.map_err(Fault::Cut)?;
-            refusals(&taken)?;
-            if !matches!(taken[..], [Resp3Frame::Null]) {
-                return Ok(steps.granted());
+            match self.commands.ask(take(call), left).await? {
+                Err(text) => return Err(Fault::Refused(text)),
+                Ok(Reply::Nil) => {}
+                Ok(_) => return Ok(steps.granted()),
             }
         }
         if steps == Steps::Acquire || steps.only_asks() {
@@ -65,8 +54,13 @@ impl Node {
 
     /// Looks, and runs a transaction if there is something to change.
     async fn change(&self, call: &Call<'_>, steps: Steps, end: Moment) -> Result<Reply, Fault> {
-        let looked = self.look_up(look(call).collect(), Moment::now().until(end));
-        let looked = looked.await.map_err(Fault::Unsent)?;
+        let left = Moment::now().until(end);
+        let looks = look(call).map(|request| self.commands.ask(request, left));
+        let looked = try_join_all(looks).await.map_err(|broken| match broken {
+            // To look changes nothing.
+            Broken::Cut(error) => Broken::Unsent(error),
+            broken => broken,
+        })?;
         let (changes, answer) = decide(call, steps, &looked)?;
         if changes.is_empty() {
             return Ok(answer);
@@ -74,41 +68,21 @@ impl Node {
         let left = Moment::now().until(end);
         self.transactions.run(call, steps, left).await
     }
-
-    async fn look_up(
-        &self,
-        commands: Vec<Command>,
-        left: Duration,
-    ) -> Result<Vec<Resp3Frame>, fred::error::Error> {
-        let request = |(command, words)| -> Request<'_> {
-            Box::pin(send_once(self.commands.client(), command, words, left))
-        };
-        all(commands.into_iter().map(request).collect()).await
-    }
 }
 
 /// The connection for transactions, made when the first one is run.
 pub(super) struct Transactions {
-    /// Makes a client without a reconnect policy.
-    client: Box<dyn Fn() -> Client + Send + Sync>,
+    dialer: Dialer,
     /// Where connections live: whoever runs a transaction may be elsewhere.
     runtime: Handle,
-    idle: Mutex<Option<Seat>>,
-}
-
-/// A connection that nothing is watched or queued on.
-struct Seat {
-    client: Client,
-    connection: AbortOnDropHandle<Connected>,
+    /// Nothing is watched or queued on it.
+    idle: Mutex<Option<Line>>,
 }
 
 impl Transactions {
-    pub(super) fn new(
-        client: impl Fn() -> Client + Send + Sync + 'static,
-        runtime: &Handle,
-    ) -> Self {
+    pub(super) fn new(dialer: Dialer, runtime: &Handle) -> Self {
         Self {
-            client: Box::new(client),
+            dialer,
             runtime: runtime.clone(),
             idle: Mutex::new(None),
         }
@@ -122,22 +96,31 @@ impl Transactions {
         steps: Steps,
         budget: Duration,
     ) -> Result<Reply, Fault> {
-        let end = Moment::now().plus(budget);
-        let seated = async {
-            let mut idle = self.idle.lock().await;
-            let seat = match idle.take() {
-                Some(seat) => seat,
-                None => self.connect().await?,
-            };
-            Ok((idle, seat))
+        // Set before EXEC is sent.
+        let in_doubt = AtomicBool::new(false);
+        let broken = |error| match in_doubt.load(Ordering::Relaxed) {
+            true => Broken::Cut(error),
+            false => Broken::Unsent(error),
         };
-        let (mut idle, mut seat) = timeout(budget, seated)
-            .await
-            .unwrap_or_else(|_| Err(timed_out()))
-            .map_err(Fault::Unsent)?;
-        let answer = seat.run(call, steps, Moment::now().until(end)).await?;
-        *idle = Some(seat);
-        Ok(answer)
+        let done = async {
+            let mut idle = self.idle.lock().await;
+            let mut line = match idle.take() {
+                Some(line) => line,
+                None => self.dial().await.map_err(Broken::Unsent)?,
+            };
+            let answer = sequence(&mut line, call, steps, &in_doubt).await;
+            let answer = answer.map_err(|failure| match failure {
+                Failure::Broken(error) => broken(error).into(),
+                Failure::Refused(text) => Fault::Refused(text),
+            })?;
+            *idle = Some(line);
+            Ok(answer)
+        };
+        match timeout(budget, done).await {
+            Ok(done) => done,
+            Err(late) if in_doubt.load(Ordering::Relaxed) => Err(Broken::TimedOut(late).into()),
+            Err(late) => Err(Broken::Unsent(silent().caused_by(late)).into()),
+        }
     }
 
     /// Ends the connection.
@@ -145,102 +128,82 @@ impl Transactions {
         drop(self.idle.lock().await.take());
     }
 
-    async fn connect(&self) -> Result<Seat, fred::error::Error> {
-        let client = (self.client)();
-        let connecting = self.runtime.spawn({
-            let client = client.clone();
-            async move { connected(&client).await }
-        });
-        let connection = AbortOnDropHandle::new(connecting).await;
-        Ok(Seat {
-            connection: connection.map_err(|_| fred::error::Error::new_canceled())??,
-            client,
-        })
+    async fn dial(&self) -> Result<Line, Error> {
+        let dialer = self.dialer.clone();
+        let dialling = self.runtime.spawn(async move { dialer.dial().await });
+        AbortOnDropHandle::new(dialling)
+            .await
+            .map_err(|error| silent().caused_by(error))?
     }
 }
 
-impl Seat {
-    async fn run(
-        &mut self,
-        call: &Call<'_>,
-        steps: Steps,
-        budget: Duration,
-    ) -> Result<Reply, Fault> {
-        // Set before EXEC is sent.
-        let in_doubt = AtomicBool::new(false);
-        let ended = |error| match in_doubt.load(Ordering::Relaxed) {
-            true => Fault::Cut(error),
-            false => Fault::Unsent(error),
-        };
-        let Self { client, connection } = self;
-        tokio::select! {
-            biased;
-            answer = sequence(client, call, steps, &in_doubt) => match answer {
-                Err(Fault::Unsent(error)) => Err(ended(error)),
-                answer => answer,
-            },
-            () = sleep(budget) => Err(ended(timed_out())),
-            // Requests on a connection that has ended are answered by nobody.
-            _ = connection => Err(ended(fred::error::Error::new_canceled())),
+/// How a sequence of commands came to no end.
+enum Failure {
+    Broken(Error),
+    Refused(String),
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Broken(error) => Broken::Unsent(error).into(),
+            Failure::Refused(text) => Self::Refused(text),
         }
     }
 }
 
 async fn sequence(
-    client: &Client,
+    line: &mut Line,
     call: &Call<'_>,
     steps: Steps,
     in_doubt: &AtomicBool,
-) -> Result<Reply, Fault> {
+) -> Result<Reply, Failure> {
     loop {
-        let mut looks = vec![("WATCH", call.keys.iter().map(|key| text(key)).collect())];
-        looks.extend(look(call));
-        let mut looked = send(client, looks).await?;
-        let found = looked.split_off(1);
-        refusals(&looked)?;
-        let (changes, answer) = decide(call, steps, &found)?;
+        let watch: Vec<&str> = [&["WATCH"], &call.keys[..]].concat();
+        let mut requests = vec![Request::of(&watch)];
+        requests.extend(look(call));
+        let looked = send(line, &requests).await?;
+        refusals(&looked[..1])?;
+        let (changes, answer) = decide(call, steps, &looked[1..])?;
         if changes.is_empty() {
-            refusals(&send(client, vec![("UNWATCH", Vec::new())]).await?)?;
+            refusals(&send(line, &[Request::of(&["UNWATCH"])]).await?)?;
             return Ok(answer);
         }
-        let mut commands = vec![("MULTI", Vec::new())];
-        commands.extend(changes);
-        commands.push(("EXEC", Vec::new()));
+        let mut requests = vec![Request::of(&["MULTI"])];
+        requests.extend(changes);
+        requests.push(Request::of(&["EXEC"]));
         in_doubt.store(true, Ordering::Relaxed);
-        let done = send(client, commands).await?;
+        let done = send(line, &requests).await?;
         in_doubt.store(false, Ordering::Relaxed);
         refusals(&done)?;
-        if let Some(Resp3Frame::Array { data, .. }) = done.last() {
-            refusals(data)?;
-            return Ok(answer);
+        if let Some(Ok(Reply::List(outcomes))) = done.last() {
+            let refused = outcomes.iter().find_map(|outcome| match outcome {
+                Reply::Refusal(text) => Some(text.clone()),
+                _ => None,
+            });
+            return refused.map_or(Ok(answer), |text| Err(Failure::Refused(text)));
         }
         // Somebody has changed a key since it was looked at.
     }
 }
 
-/// Sends commands one behind the other, and waits for their replies. Without time-outs of their own: fred does not
-/// send one that has run into its time-out, and might send the next.
-async fn send(client: &Client, commands: Vec<Command>) -> Result<Vec<Resp3Frame>, Fault> {
-    let request = |(command, words)| -> Request<'_> {
-        let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-        Box::pin(client.custom_raw(command, words))
-    };
-    let requests = commands.into_iter().map(request).collect();
-    all(requests).await.map_err(Fault::Unsent)
+async fn send(line: &mut Line, requests: &[Request]) -> Result<Vec<Said>, Failure> {
+    let said = line.talk(requests).await;
+    said.map_err(|error| Failure::Broken(silent().caused_by(error)))
 }
 
 /// The commands that tell what stands at the keys of a call.
-fn look(call: &Call<'_>) -> impl Iterator<Item = Command> {
+fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
     let keys = call.keys.iter();
-    keys.flat_map(|key| [("GET", vec![text(key)]), ("PTTL", vec![text(key)])])
+    keys.flat_map(|key| [Request::of(&["GET", key]), Request::of(&["PTTL", key])])
 }
 
 /// The commands that change what is to be changed, and the answer then. `looked` is what came back from [`look`].
 fn decide(
     call: &Call<'_>,
     steps: Steps,
-    looked: &[Resp3Frame],
-) -> Result<(Vec<Command>, Reply), Fault> {
+    looked: &[Said],
+) -> Result<(Vec<Request>, Reply), Failure> {
     let args = call.args.len() / call.keys.len().max(1);
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
     for (at, (key, looked)) in call.keys.iter().zip(looked.chunks(2)).enumerate() {
@@ -249,93 +212,56 @@ fn decide(
         let decision = steps.decide(args, &found);
         changes.extend(decision.change.map(|change| command(key, change)));
         // What the server says to a script that meets another type.
-        let other = || Fault::Refused("WRONGTYPE".to_owned());
+        let other = || Failure::Refused("WRONGTYPE".to_owned());
         answers.push(decision.answer.ok_or_else(other)?);
     }
     Ok((changes, steps.answer(answers)))
 }
 
 /// The command that takes a free lock, with the value and the lease that a call has as its first arguments.
-fn take(call: &Call<'_>) -> Command {
-    let word = |arg: &Arg<'_>| match arg {
-        Arg::Text(word) => text(word),
-        Arg::Number(number) => (*number).into(),
-        // Nobody is told of a plain lock.
-        Arg::Publish => Value::Null,
-    };
-    let key = call.keys.iter().map(|key| text(key));
-    let mut words: Vec<Value> = key.chain(call.args.iter().take(2).map(word)).collect();
-    words.insert(2, text("PX"));
-    words.push(text("NX"));
-    ("SET", words)
-}
-
-/// Sends all requests, one behind the other, and waits for their replies. No join of a library promises the order.
-async fn all(requests: Vec<Request<'_>>) -> Result<Vec<Resp3Frame>, fred::error::Error> {
-    let mut waiting: Vec<_> = requests
-        .into_iter()
-        .map(|request| (request, None))
-        .collect();
-    // The first poll of a request sends it. What follows one that cannot be sent is not sent either.
-    poll_fn(|context| {
-        let mut complete = true;
-        for (request, output) in &mut waiting {
-            if output.is_none() {
-                match request.as_mut().poll(context) {
-                    Poll::Ready(Ok(value)) => *output = Some(value),
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Pending => complete = false,
-                }
-            }
-        }
-        match complete {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
-        }
-    })
-    .await?;
-    Ok(waiting
-        .into_iter()
-        .filter_map(|(_, output)| output)
-        .collect())
+fn take(call: &Call<'_>) -> Request {
+    let key = call.keys.first().copied().unwrap_or_default();
+    let arg = |at: usize| call.args.get(at).copied().unwrap_or(Arg::Text(""));
+    let [set, key, px, nx] = ["SET", key, "PX", "NX"].map(Arg::Text);
+    let words = [set, key, arg(0), px, arg(1), nx];
+    Request::default().and(words.len(), words.into_iter(), "")
 }
 
 /// What stands at a key, by the replies to GET and PTTL.
-fn found(looked: &[Resp3Frame]) -> Result<Found, Fault> {
+fn found(looked: &[Said]) -> Result<Found, Failure> {
     let [value, ttl] = looked else {
         return Ok(Found::Nothing);
     };
-    if refusal(value).is_some_and(|text| text.starts_with("WRONGTYPE")) {
-        return Ok(Found::Other);
-    }
-    refusals(looked)?;
-    Ok(match (reply(value), reply(ttl)) {
+    match (value, ttl) {
+        (Err(text), _) if text.starts_with("WRONGTYPE") => Ok(Found::Other),
+        (Err(text), _) | (_, Err(text)) => Err(Failure::Refused(text.clone())),
         // It ended in between.
-        (_, Reply::Integer(-2)) => Found::Nothing,
-        (Reply::Text(value), Reply::Integer(ttl)) => Found::Value(value, ttl),
-        _ => Found::Nothing,
-    })
+        (_, Ok(Reply::Integer(-2))) => Ok(Found::Nothing),
+        (Ok(Reply::Text(value)), Ok(Reply::Integer(ttl))) => Ok(Found::Value(value.clone(), *ttl)),
+        _ => Ok(Found::Nothing),
+    }
 }
 
-fn command(key: &str, change: Change<'_>) -> Command {
+fn command(key: &str, change: Change<'_>) -> Request {
     match change {
-        Change::Set(value, lease) => (
-            "SET",
-            vec![text(key), text(value), text("PX"), lease.into()],
-        ),
-        Change::Delete => ("DEL", vec![text(key)]),
-        Change::Expire(lease) => ("PEXPIRE", vec![text(key), lease.into()]),
+        Change::Set(value, lease) => Request::of(&["SET", key, value, "PX", &lease.to_string()]),
+        Change::Delete => Request::of(&["DEL", key]),
+        Change::Expire(lease) => Request::of(&["PEXPIRE", key, &lease.to_string()]),
     }
 }
 
 /// The first refusal among replies.
-fn refusals(replies: &[Resp3Frame]) -> Result<(), Fault> {
-    match replies.iter().find_map(refusal) {
-        Some(text) => Err(Fault::Refused(text)),
+fn refusals(said: &[Said]) -> Result<(), Failure> {
+    match said.iter().find_map(|said| said.as_ref().err()) {
+        Some(text) => Err(Failure::Refused(text.clone())),
         None => Ok(()),
     }
 }
 
-fn text(text: &str) -> Value {
-    Value::Bytes(Bytes::copy_from_slice(text.as_bytes()))
+fn silent() -> Error {
+    Error::new(
+        ErrorKind::Backend,
+        "the connection for transactions gave no answer",
+    )
+    .passing()
 }

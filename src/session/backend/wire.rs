@@ -1,25 +1,19 @@
-//! One connection of fred's: made when it is first used, and kept; and the words that travel on it.
+//! One connection of fred's, for messages: made when it is first used, and kept; and the words of servers.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use fred::bytes::Bytes;
 use fred::clients::Client;
 use fred::interfaces::{ClientLike, Resp3Frame};
 use fred::types::config::Options;
 use fred::types::{ClusterHash, CustomCommand, Value};
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use crate::error::{Error, ErrorKind, quote};
-use crate::protocol::reply::Reply;
-use crate::protocol::script::{Arg, Call};
-
-/// How many lists may lie one in another: no script answers more than three, `CLUSTER SLOTS` four.
-const DEEPEST: usize = 8;
 
 /// How a connection ended.
 pub(super) type Connected = Result<(), fred::error::Error>;
@@ -60,11 +54,6 @@ impl Wire {
     /// The client. What it is given before it is connected waits for that.
     pub(super) fn client(&self) -> &Client {
         self.keep(None);
-        &self.client
-    }
-
-    /// The client, as it is.
-    pub(super) fn idle_client(&self) -> &Client {
         &self.client
     }
 
@@ -134,66 +123,6 @@ pub(super) async fn send_once(
     Box::pin(client.custom_raw(command, words)).await
 }
 
-/// Sends a command that a server runs for a slot that is just being moved to it. Both go in one piece: what comes
-/// between them on the connection would have the permission in the command's place.
-pub(super) async fn send_asking(
-    client: &Client,
-    command: &'static str,
-    words: Vec<Value>,
-    budget: Duration,
-) -> Result<Said, fred::error::Error> {
-    let pipeline = client.pipeline();
-    for (command, words) in [("ASKING", Vec::new()), (command, words)] {
-        let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-        // Queued, and answered at once.
-        pipeline.custom_raw(command, words).await?;
-    }
-    let answers = timeout(budget, Box::pin(pipeline.try_all::<Value>()));
-    let mut answers = answers.await.unwrap_or_else(|_| vec![Err(timed_out())]);
-    match (answers.pop(), answers.pop()) {
-        (Some(Ok(value)), Some(_)) => Ok(Ok(reply_of(&value))),
-        (Some(Err(refusal)), Some(_)) => Ok(Err(cause(refusal).details().to_owned())),
-        (Some(Err(error)), None) => Err(error),
-        _ => Err(fred::error::Error::new_canceled()),
-    }
-}
-
-/// What a server said: an answer, or in which words it refused.
-pub(super) type Said = Result<Reply, String>;
-
-pub(super) fn said(frame: &Resp3Frame) -> Said {
-    match refusal(frame) {
-        Some(text) => Err(text),
-        None => Ok(reply(frame)),
-    }
-}
-
-/// The keys and arguments of a call. Their text is slices of one buffer, since an allocation for each would cost more
-/// than the copying.
-pub(super) fn arguments<'a>(
-    call: &'a Call<'_>,
-    publish: &'static str,
-) -> impl Iterator<Item = Value> + use<'a> {
-    let words = || {
-        let keys = call.keys.iter().map(|key| Arg::Text(key));
-        keys.chain(call.args.iter().copied())
-    };
-    let texts = || {
-        words().filter_map(|word| match word {
-            Arg::Text(text) => Some(text),
-            Arg::Number(_) | Arg::Publish => None,
-        })
-    };
-    let mut buffer = String::with_capacity(texts().map(str::len).sum());
-    buffer.extend(texts());
-    let mut rest = Bytes::from(buffer);
-    words().map(move |word| match word {
-        Arg::Text(text) => Value::Bytes(rest.split_to(text.len())),
-        Arg::Number(number) => Value::from(number),
-        Arg::Publish => Value::from_static_str(publish),
-    })
-}
-
 /// fred takes a time-out of zero for none.
 pub(super) fn once(budget: Duration) -> Options {
     let budget = budget.max(Duration::from_millis(1));
@@ -241,40 +170,6 @@ pub(super) fn cause(error: fred::error::Error) -> fred::error::Error {
     match text == error.details() {
         true => error,
         false => fred::error::Error::new(error.kind().clone(), text),
-    }
-}
-
-pub(super) fn timed_out() -> fred::error::Error {
-    fred::error::Error::new(fred::error::ErrorKind::Timeout, "Request timed out.")
-}
-
-pub(super) fn reply(frame: &Resp3Frame) -> Reply {
-    shallow(frame, DEEPEST)
-}
-
-/// What lies deeper than any answer of ours is left out.
-fn shallow(frame: &Resp3Frame, levels: usize) -> Reply {
-    match frame {
-        Resp3Frame::Number { data, .. } => Reply::Integer(*data),
-        Resp3Frame::SimpleString { data, .. }
-        | Resp3Frame::BlobString { data, .. }
-        | Resp3Frame::VerbatimString { data, .. } => {
-            Reply::Text(String::from_utf8_lossy(data).into_owned())
-        }
-        Resp3Frame::Array { data, .. } if levels > 0 => {
-            Reply::List(data.iter().map(|item| shallow(item, levels - 1)).collect())
-        }
-        _ => refusal(frame).map_or(Reply::Nil, Reply::Refusal),
-    }
-}
-
-fn reply_of(value: &Value) -> Reply {
-    match value {
-        Value::Integer(number) => Reply::Integer(*number),
-        Value::String(text) => Reply::Text(text.to_string()),
-        Value::Bytes(bytes) => Reply::Text(String::from_utf8_lossy(bytes).into_owned()),
-        Value::Array(values) => Reply::List(values.iter().map(reply_of).collect()),
-        _ => Reply::Nil,
     }
 }
 

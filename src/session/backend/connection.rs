@@ -1,0 +1,457 @@
+//! The connection that commands go over: one for a server, shared by all its callers.
+//!
+//! # Invariants
+//!
+//! 1. A request enters the buffer and the list of those that wait for a reply under one mutex, so replies, which come
+//!    in the order of requests, cannot be taken for another's.
+//! 2. Nothing waits for a connection: while there is none, a request fails as never sent. What was in the buffer of
+//!    one that broke goes with it.
+//! 3. Of a request that the socket did not take as a whole nothing was carried out.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use fred::bytes::{Buf, BytesMut};
+use tokio::io::AsyncReadExt;
+#[cfg(feature = "tls")]
+use tokio::io::AsyncWriteExt;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::error::Elapsed;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, info};
+
+use super::dial::{Dialer, Line, Socket, Writer};
+use super::resp::{self, Request, Said};
+use crate::error::{Error, ErrorKind};
+
+/// How many requests may be on their way. More than a server answers in a time-out.
+const MOST_WAITING: usize = 1 << 17;
+/// How much may wait for the socket to take it.
+const MOST_UNSENT: usize = 32 << 20;
+/// Pauses before the first tries to connect again; the last goes for all that follow.
+const PAUSES: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_secs(1),
+];
+/// A connection is not replaced sooner.
+const SETTLED: Duration = Duration::from_secs(1);
+/// Space for replies that is there before they arrive.
+const INBOX: usize = 16 << 10;
+
+/// A request that brought no reply.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// It did not run.
+    Unsent(Error),
+    /// The connection broke after it was sent: it may have run.
+    Cut(Error),
+    /// It may have run, or run yet.
+    TimedOut(Elapsed),
+    /// It was sent, and what came in the place of its reply is none.
+    Garbled(Error),
+}
+
+/// One connection, made when it is first used, and made again when it breaks.
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    dialer: Dialer,
+    /// Where it lives: whoever uses it first may be elsewhere.
+    runtime: Handle,
+    kept: OnceLock<AbortOnDropHandle<()>>,
+}
+
+struct Shared {
+    reconnected: Box<dyn Fn() + Send + Sync>,
+    desk: Mutex<Desk>,
+    /// There is something to write.
+    unsent: Notify,
+    /// Asks for a new connection.
+    redial: Notify,
+    status: watch::Sender<Status>,
+}
+
+#[derive(Default)]
+struct Desk {
+    /// None while there is no connection.
+    open: Option<Open>,
+    /// What the socket has not taken so far.
+    unsent: BytesMut,
+    /// Those whose replies are still to come, in the order of their requests.
+    waiting: VecDeque<Waiting>,
+    /// Bytes of this connection that were given to it, and those that the socket has taken.
+    given: u64,
+    taken: u64,
+    /// A caller had a reply.
+    has_answered: bool,
+}
+
+struct Open {
+    /// If it can be written to from here.
+    socket: Option<Arc<Socket>>,
+}
+
+struct Waiting {
+    /// Where its request ends.
+    end: u64,
+    /// None of a command that only prepares the next.
+    caller: Option<oneshot::Sender<Result<Said, Broken>>>,
+}
+
+/// How it stands with the connection.
+#[derive(Clone, Debug, Default)]
+struct Status {
+    /// How many connections there were.
+    epoch: u64,
+    is_open: bool,
+    /// Why there is none.
+    failure: Option<Error>,
+}
+
+impl Broken {
+    /// Says in an error what it comes from.
+    pub(super) fn causes(self, error: Error) -> Error {
+        match self {
+            Self::Unsent(cause) | Self::Cut(cause) | Self::Garbled(cause) => error.caused_by(cause),
+            Self::TimedOut(late) => error.caused_by(late),
+        }
+    }
+}
+
+impl Connection {
+    /// `reconnected` is called for each connection but the first.
+    pub(super) fn new(
+        dialer: Dialer,
+        runtime: &Handle,
+        reconnected: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Shared {
+            reconnected: Box::new(reconnected),
+            desk: Mutex::default(),
+            unsent: Notify::new(),
+            redial: Notify::new(),
+            status: watch::Sender::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            dialer,
+            runtime: runtime.clone(),
+            kept: OnceLock::new(),
+        }
+    }
+
+    /// Connects now, and tells if that fails; if it was used before it keeps connecting by itself.
+    pub(super) async fn connect(&self) -> Result<(), Error> {
+        if self.kept.get().is_none() {
+            let line = self.dialer.dial().await?;
+            self.keep(Some(line));
+        }
+        Ok(())
+    }
+
+    /// Sends a request, and waits for the reply to its last command. Waits for a connection if there is none, for as
+    /// long as the reply would be waited for.
+    ///
+    /// If the future is dropped, the request may still run.
+    pub(super) async fn ask(&self, request: Request, left: Duration) -> Result<Said, Broken> {
+        self.keep(None);
+        let mut is_sent = false;
+        let answered = timeout(left, async {
+            let reply = match self.shared.send(&request) {
+                Ok(reply) => reply,
+                Err(_) => {
+                    self.shared.opened().await;
+                    self.shared.send(&request).map_err(Broken::Unsent)?
+                }
+            };
+            is_sent = true;
+            reply.await.unwrap_or_else(|_| Err(Broken::Cut(ended())))
+        });
+        match answered.await {
+            Ok(answered) => answered,
+            Err(late) if is_sent => Err(Broken::TimedOut(late)),
+            Err(_) => Err(Broken::Unsent(self.shared.failure())),
+        }
+    }
+
+    /// Opens another connection in place of the present one.
+    pub(super) fn redial(&self) {
+        self.shared.redial.notify_one();
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.shared.status.borrow().is_open
+    }
+
+    /// How many connections there were.
+    pub(super) fn epoch(&self) -> u64 {
+        self.shared.status.borrow().epoch
+    }
+
+    /// Ends the connection for good, once what was given to it is sent.
+    pub(super) fn close(&self) {
+        if let Some(kept) = self.kept.get() {
+            kept.abort();
+        }
+    }
+
+    fn keep(&self, line: Option<Line>) {
+        self.kept.get_or_init(|| {
+            let kept = keep(Kept(self.shared.clone()), self.dialer.clone(), line);
+            AbortOnDropHandle::new(self.runtime.spawn(kept))
+        });
+    }
+}
+
+/// Declares the connection ended when its task is dropped, whoever does that.
+struct Kept(Arc<Shared>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.end(ended());
+    }
+}
+
+/// Connects, serves the connection until it breaks, and connects again, without end.
+async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
+    let shared = &kept.0;
+    let mut failed = 0;
+    loop {
+        let dialled = match line.take() {
+            Some(line) => Ok(line),
+            None => dialer.dial().await,
+        };
+        let error = match dialled {
+            Ok(line) => {
+                info!(server = %dialer.server, "connected");
+                shared.serve(line).await
+            }
+            Err(error) => error,
+        };
+        debug!(server = %dialer.server, %error, "no connection");
+        if shared.end(error) {
+            failed = 0;
+        }
+        let pause = PAUSES[failed.min(PAUSES.len() - 1)];
+        failed += 1;
+        // Callers that come back together are not to come to the server together.
+        sleep(pause + pause.mul_f64(fastrand::f64() / 4.0)).await;
+    }
+}
+
+impl Shared {
+    /// Gives a request to the connection: to the socket itself if nothing is under way.
+    fn send(&self, request: &Request) -> Result<oneshot::Receiver<Result<Said, Broken>>, Error> {
+        let (caller, reply) = oneshot::channel();
+        let bytes = request.bytes();
+        let mut desk = self.lock();
+        let Some(open) = &desk.open else {
+            return Err(ended());
+        };
+        if desk.waiting.len() >= MOST_WAITING || desk.unsent.len() + bytes.len() > MOST_UNSENT {
+            return Err(Error::new(
+                ErrorKind::Backend,
+                "too many requests are waiting for this server",
+            )
+            .passing());
+        }
+        let socket = match desk.waiting.is_empty() && desk.unsent.is_empty() {
+            true => open.socket.clone(),
+            false => None,
+        };
+        desk.given += bytes.len() as u64;
+        let end = desk.given;
+        for _ in 1..request.commands() {
+            desk.waiting.push_back(Waiting { end, caller: None });
+        }
+        desk.waiting.push_back(Waiting {
+            end,
+            caller: Some(caller),
+        });
+        // What goes wrong here goes wrong again where it is told.
+        let taken = socket.map_or(0, |socket| socket.try_write(bytes).unwrap_or_default());
+        desk.taken += taken as u64;
+        desk.unsent.extend_from_slice(&bytes[taken..]);
+        let complete = desk.unsent.is_empty();
+        drop(desk);
+        if !complete {
+            self.unsent.notify_one();
+        }
+        Ok(reply)
+    }
+
+    /// Waits for a connection.
+    async fn opened(&self) {
+        let mut status = self.status.subscribe();
+        status.wait_for(|status| status.is_open).await.ok();
+    }
+
+    /// Why there is no connection.
+    fn failure(&self) -> Error {
+        self.status.borrow().failure.clone().unwrap_or_else(ended)
+    }
+
+    /// Reads and writes until the connection breaks, and tells why it did.
+    async fn serve(&self, line: Line) -> Error {
+        let Line {
+            reader,
+            writer,
+            version,
+        } = line;
+        let socket = match &writer {
+            Writer::Open(socket) => Some(socket.clone()),
+            #[cfg(feature = "tls")]
+            Writer::Secured(_) => None,
+        };
+        *self.lock() = Desk {
+            open: Some(Open { socket }),
+            ..Desk::default()
+        };
+        // What was said of the connection before does not count for this one.
+        std::pin::pin!(self.redial.notified()).as_mut().enable();
+        self.status.send_modify(|status| {
+            *status = Status {
+                epoch: status.epoch + 1,
+                is_open: true,
+                failure: None,
+            };
+        });
+        if self.status.borrow().epoch > 1 {
+            (self.reconnected)();
+        }
+        let broken = tokio::select! {
+            broken = self.read(reader, version) => broken,
+            broken = self.write(writer) => broken,
+            () = self.outlived() => return replaced(),
+        };
+        let Err(error) = broken;
+        Error::new(ErrorKind::Backend, format!("the connection broke: {error}")).caused_by(error)
+    }
+
+    /// Waits until another connection is asked for, in the place of one that has had its time.
+    async fn outlived(&self) {
+        sleep(SETTLED).await;
+        self.redial.notified().await;
+    }
+
+    async fn read(
+        &self,
+        mut reader: impl AsyncReadExt + Unpin,
+        version: resp::Version,
+    ) -> Result<std::convert::Infallible, io::Error> {
+        let mut arrived = BytesMut::with_capacity(INBOX);
+        loop {
+            if reader.read_buf(&mut arrived).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            loop {
+                let (said, garbled) = match resp::take(&mut arrived, version) {
+                    Ok(None) => break,
+                    Ok(Some(said)) => (Ok(said), None),
+                    Err(garbled) => (Err(Broken::Garbled(unread(&garbled))), Some(garbled)),
+                };
+                let waiting = {
+                    let mut desk = self.lock();
+                    desk.has_answered |= said.is_ok();
+                    desk.waiting.pop_front()
+                };
+                let unasked = || io::Error::other("the server answers what nobody asked");
+                if let Some(caller) = waiting.ok_or_else(unasked)?.caller {
+                    caller.send(said).ok();
+                }
+                if let Some(garbled) = garbled {
+                    return Err(io::Error::other(garbled));
+                }
+            }
+            arrived.reserve(INBOX);
+        }
+    }
+
+    async fn write(&self, mut writer: Writer) -> Result<std::convert::Infallible, io::Error> {
+        loop {
+            self.unsent.notified().await;
+            match &mut writer {
+                Writer::Open(socket) => loop {
+                    socket.writable().await?;
+                    let mut desk = self.lock();
+                    match socket.try_write(&desk.unsent) {
+                        Ok(taken) => {
+                            desk.taken += taken as u64;
+                            desk.unsent.advance(taken);
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(error),
+                    }
+                    if desk.unsent.is_empty() {
+                        break;
+                    }
+                },
+                #[cfg(feature = "tls")]
+                Writer::Secured(writer) => loop {
+                    let bytes = {
+                        let mut desk = self.lock();
+                        // Of what is on its way nobody knows how much has arrived.
+                        desk.taken += desk.unsent.len() as u64;
+                        desk.unsent.split()
+                    };
+                    if bytes.is_empty() {
+                        break;
+                    }
+                    writer.write_all(&bytes).await?;
+                    writer.flush().await?;
+                },
+            }
+        }
+    }
+
+    /// There is no connection any more: those that wait for a reply learn of it. Whether others had one.
+    fn end(&self, error: Error) -> bool {
+        let Desk {
+            waiting,
+            taken,
+            has_answered,
+            ..
+        } = std::mem::take(&mut *self.lock());
+        self.status.send_modify(|status| {
+            status.is_open = false;
+            status.failure = Some(error.clone());
+        });
+        for Waiting { end, caller } in waiting {
+            let broken = match end > taken {
+                true => Broken::Unsent(error.clone()),
+                false => Broken::Cut(error.clone()),
+            };
+            if let Some(caller) = caller {
+                caller.send(Err(broken)).ok();
+            }
+        }
+        has_answered
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Backend, "there is no connection to the server").passing()
+}
+
+/// With the connection every later reply is lost, so it is given up.
+fn unread(garbled: &resp::Garbled) -> Error {
+    let text = format!("{garbled}: is it a Redis or Valkey server? The connection was given up");
+    Error::new(ErrorKind::Protocol, text).unanswered()
+}
+
+fn replaced() -> Error {
+    Error::new(
+        ErrorKind::Backend,
+        "the connection was replaced: the server was silent, or is no primary any more",
+    )
+    .passing()
+}

@@ -1,0 +1,417 @@
+//! What travels on a connection for commands: requests as RESP writes them, and replies within bounds.
+//!
+//! Replies are decoded by `redis-protocol`. Its decoder calls itself for each level of nesting and reads a reply that
+//! arrives in pieces from the beginning each time, so it is given whole replies only, which were measured before.
+
+use fred::bytes::{Buf, BytesMut};
+use redis_protocol::resp2;
+use redis_protocol::resp2::types::OwnedFrame as Frame2;
+use redis_protocol::resp3;
+use redis_protocol::resp3::types::OwnedFrame as Frame3;
+
+use crate::error::quote;
+use crate::protocol::reply::Reply;
+use crate::protocol::script::Arg;
+
+/// The longest reply, in bytes. Scripts of this crate answer with some kilobytes; the table of a large cluster, or a
+/// foreign hash that somebody asks about, has more.
+const LONGEST: usize = 16 << 20;
+/// How many lists may lie one in another: no script answers more than three, `CLUSTER SLOTS` four.
+const DEEPEST: usize = 8;
+
+/// What a server said: an answer, or in which words it refused.
+pub(super) type Said = Result<Reply, String>;
+
+/// The version of the protocol that a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    Resp2,
+    Resp3,
+}
+
+/// Commands as they are sent, one behind the other with nothing in between.
+#[derive(Debug, Default)]
+pub(super) struct Request {
+    bytes: Vec<u8>,
+    commands: usize,
+}
+
+impl Request {
+    /// One command of these words.
+    pub(super) fn of(words: &[&str]) -> Self {
+        let words = words.iter().map(|word| Arg::Text(word));
+        Self::default().and(words.len(), words, "")
+    }
+
+    /// With one command more, of so many words.
+    pub(super) fn and<'a>(
+        mut self,
+        length: usize,
+        words: impl Iterator<Item = Arg<'a>>,
+        publish: &str,
+    ) -> Self {
+        self.commands += 1;
+        self.header(b'*', length);
+        for word in words {
+            match word {
+                Arg::Text(text) => self.word(text.as_bytes()),
+                Arg::Publish => self.word(publish.as_bytes()),
+                Arg::Number(number) => {
+                    let mut digits = [0; LONGEST_NUMBER];
+                    self.word(decimal(number, &mut digits));
+                }
+            }
+        }
+        self
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How many replies there will be.
+    pub(super) fn commands(&self) -> usize {
+        self.commands
+    }
+
+    fn word(&mut self, word: &[u8]) {
+        self.header(b'$', word.len());
+        self.bytes.extend_from_slice(word);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn header(&mut self, mark: u8, length: usize) {
+        let mut digits = [0; LONGEST_NUMBER];
+        self.bytes.push(mark);
+        self.bytes
+            .extend_from_slice(decimal(length as i64, &mut digits));
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Digits and sign of the longest number of 64 bits.
+const LONGEST_NUMBER: usize = 20;
+
+fn decimal(number: i64, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
+    let mut rest = number.unsigned_abs();
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        digits[at] = b'-';
+    }
+    &digits[at..]
+}
+
+/// What arrives cannot be a reply, or none that is taken; with that the place of every later reply is lost.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Garbled {
+    #[error("a reply of the server is longer than {LONGEST} bytes")]
+    TooLong,
+    #[error("a reply of the server is nested more than {DEEPEST} deep")]
+    TooDeep,
+    #[error("what the server sends is no reply of its protocol")]
+    NoReply,
+}
+
+/// Takes the first reply out of what has arrived. None if it has not arrived as a whole.
+pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Said>, Garbled> {
+    while let Some((length, is_reply)) = measure(arrived)? {
+        let said = match (is_reply, version) {
+            // It was not asked for.
+            (false, _) => None,
+            (true, Version::Resp3) => {
+                let decoded = resp3::decode::complete::decode(&arrived[..length]);
+                let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
+                Some(said3(frame))
+            }
+            (true, Version::Resp2) => {
+                let decoded = resp2::decode::decode(&arrived[..length]);
+                let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
+                Some(said2(frame))
+            }
+        };
+        arrived.advance(length);
+        if said.is_some() {
+            return Ok(said);
+        }
+    }
+    Ok(None)
+}
+
+/// The length of the first frame, and whether it is a reply rather than something that the server tells by itself.
+/// None if it has not arrived as a whole.
+fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
+    let Some(first) = arrived.first() else {
+        return Ok(None);
+    };
+    let is_reply = *first != b'>';
+    // How many frames are missing in each of the lists that are open.
+    let mut open = [0usize; DEEPEST];
+    let mut depth = 0;
+    let mut at = 0;
+    loop {
+        let Some(Line { mark, text }) = line(&arrived[at..])? else {
+            return bounded(arrived.len()).map(|()| None);
+        };
+        at += 1 + text.len() + 2;
+        let mut members = 0;
+        match mark {
+            b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => {}
+            b'$' | b'=' | b'!' => {
+                if let Some(length) = count(text)? {
+                    at = at.saturating_add(length).saturating_add(2);
+                }
+            }
+            b'*' | b'~' | b'>' => members = count(text)?.unwrap_or(0),
+            b'%' => members = count(text)?.unwrap_or(0).saturating_mul(2),
+            _ => return Err(Garbled::NoReply),
+        }
+        bounded(at)?;
+        if at > arrived.len() {
+            return Ok(None);
+        }
+        if members > 0 {
+            *open.get_mut(depth).ok_or(Garbled::TooDeep)? = members;
+            depth += 1;
+            continue;
+        }
+        while depth > 0 {
+            open[depth - 1] -= 1;
+            if open[depth - 1] > 0 {
+                break;
+            }
+            depth -= 1;
+        }
+        if depth == 0 {
+            return Ok(Some((at, is_reply)));
+        }
+    }
+}
+
+/// A line without its end.
+struct Line<'a> {
+    mark: u8,
+    text: &'a [u8],
+}
+
+/// The first line, if it has arrived as a whole.
+fn line(arrived: &[u8]) -> Result<Option<Line<'_>>, Garbled> {
+    let Some(end) = arrived.iter().position(|byte| *byte == b'\n') else {
+        return Ok(None);
+    };
+    match &arrived[..end] {
+        [mark, text @ .., b'\r'] => Ok(Some(Line { mark: *mark, text })),
+        _ => Err(Garbled::NoReply),
+    }
+}
+
+/// A length; none of what is not there.
+fn count(text: &[u8]) -> Result<Option<usize>, Garbled> {
+    if text == b"-1" {
+        return Ok(None);
+    }
+    let digits = str::from_utf8(text).map_err(|_| Garbled::NoReply)?;
+    digits.parse().map(Some).map_err(|_| Garbled::NoReply)
+}
+
+fn bounded(length: usize) -> Result<(), Garbled> {
+    match length > LONGEST {
+        true => Err(Garbled::TooLong),
+        false => Ok(()),
+    }
+}
+
+fn said3(frame: Frame3) -> Said {
+    match reply3(frame) {
+        Reply::Refusal(text) => Err(text),
+        reply => Ok(reply),
+    }
+}
+
+fn reply3(frame: Frame3) -> Reply {
+    match frame {
+        Frame3::SimpleError { data, .. } => refusal(&data),
+        Frame3::BlobError { data, .. } => refusal(&text(data)),
+        Frame3::Number { data, .. } => Reply::Integer(data),
+        Frame3::SimpleString { data, .. }
+        | Frame3::BlobString { data, .. }
+        | Frame3::VerbatimString { data, .. } => Reply::Text(text(data)),
+        Frame3::Array { data, .. } => Reply::List(data.into_iter().map(reply3).collect()),
+        _ => Reply::Nil,
+    }
+}
+
+fn said2(frame: Frame2) -> Said {
+    match reply2(frame) {
+        Reply::Refusal(text) => Err(text),
+        reply => Ok(reply),
+    }
+}
+
+fn reply2(frame: Frame2) -> Reply {
+    match frame {
+        Frame2::Error(text) => refusal(&text),
+        Frame2::Integer(number) => Reply::Integer(number),
+        Frame2::SimpleString(data) | Frame2::BulkString(data) => Reply::Text(text(data)),
+        Frame2::Array(members) => Reply::List(members.into_iter().map(reply2).collect()),
+        Frame2::Null => Reply::Nil,
+    }
+}
+
+fn refusal(text: &str) -> Reply {
+    Reply::Refusal(quote(format_args!("{text}")))
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replies(bytes: &[u8], version: Version) -> Result<Vec<Said>, Garbled> {
+        let mut arrived = BytesMut::from(bytes);
+        let mut replies = Vec::new();
+        while let Some(said) = take(&mut arrived, version)? {
+            replies.push(said);
+        }
+        Ok(replies)
+    }
+
+    fn texts(items: &[&str]) -> Reply {
+        Reply::List(
+            items
+                .iter()
+                .map(|text| Reply::Text((*text).into()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_request_is_written_as_the_protocol_says() {
+        let request = Request::of(&["GET", "k"]);
+        assert_eq!(request.bytes(), b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
+        let words = [
+            Arg::Text(""),
+            Arg::Number(i64::MIN),
+            Arg::Publish,
+            Arg::Number(0),
+        ];
+        let request = request.and(4, words.into_iter(), "SPUBLISH");
+        assert_eq!(request.commands(), 2);
+        let expected = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*4\r\n$0\r\n\r\n$20\r\n-9223372036854775808\r\n$8\r\nSPUBLISH\r\n$1\r\n0\r\n";
+        assert_eq!(str::from_utf8(request.bytes()).unwrap(), expected);
+    }
+
+    #[test]
+    fn replies_of_either_version_are_read_and_what_was_not_asked_for_is_passed_over() {
+        let three = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n+OK\r\n:-7\r\n_\r\n*2\r\n$1\r\na\r\n*0\r\n%1\r\n+k\r\n:1\r\n-ERR no\r\n!3\r\nBAD\r\n*2\r\n+done\r\n-NOPERM x\r\n$-1\r\n";
+        let read = replies(three, Version::Resp3);
+        // A null of the older version is none of this one.
+        assert!(matches!(read, Err(Garbled::NoReply)), "{read:?}");
+        let read = replies(&three[..three.len() - 5], Version::Resp3).unwrap();
+        let list = Reply::List(vec![Reply::Text("a".into()), Reply::List(Vec::new())]);
+        let expected = [
+            Ok(Reply::Text("OK".into())),
+            Ok(Reply::Integer(-7)),
+            Ok(Reply::Nil),
+            Ok(list),
+            Ok(Reply::Nil),
+            Err("ERR no".to_owned()),
+            Err("BAD".to_owned()),
+            Ok(Reply::List(vec![
+                Reply::Text("done".into()),
+                Reply::Refusal("NOPERM x".into()),
+            ])),
+        ];
+        assert_eq!(read, expected);
+        let two = b"*-1\r\n$-1\r\n*2\r\n$2\r\na\n\r\n$0\r\n\r\n-NOPERM x\r\n:3\r\n";
+        let expected = [
+            Ok(Reply::Nil),
+            Ok(Reply::Nil),
+            Ok(texts(&["a\n", ""])),
+            Err("NOPERM x".to_owned()),
+            Ok(Reply::Integer(3)),
+        ];
+        assert_eq!(replies(two, Version::Resp2).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_reply_in_pieces_is_read_when_its_last_byte_is_there() {
+        let whole = b"*3\r\n$7\r\ngranted\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n%1\r\n+k\r\n+v\r\n";
+        for end in 0..whole.len() {
+            let mut arrived = BytesMut::from(&whole[..end]);
+            assert!(
+                matches!(take(&mut arrived, Version::Resp3), Ok(None)),
+                "{end}"
+            );
+            assert_eq!(arrived.len(), end);
+            arrived.extend_from_slice(&whole[end..]);
+            assert!(matches!(
+                take(&mut arrived, Version::Resp3),
+                Ok(Some(Ok(_)))
+            ));
+            assert!(arrived.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_has_no_bounds_ends_the_reading_and_not_the_process() {
+        let deep = "*1\r\n".repeat(2_000_000);
+        let garbled = replies(deep.as_bytes(), Version::Resp3);
+        assert!(matches!(garbled, Err(Garbled::TooDeep)));
+        for long in [
+            "$99999999999\r\n",
+            "$18446744073709551615\r\n",
+            "*1\r\n$17000000\r\n",
+        ] {
+            let garbled = replies(long.as_bytes(), Version::Resp2);
+            assert!(matches!(garbled, Err(Garbled::TooLong)), "{long}");
+        }
+        // Many members that do not come take no memory.
+        assert_eq!(replies(b"*2000000000\r\n", Version::Resp3).unwrap(), []);
+        let endless = vec![b'+'; LONGEST + 1];
+        assert!(matches!(
+            replies(&endless, Version::Resp3),
+            Err(Garbled::TooLong)
+        ));
+        for nonsense in [
+            "x\r\n", "\r\n", "$x\r\n", "$-2\r\n", "*1.5\r\n", "+a\n", "|1\r\n",
+        ] {
+            let garbled = replies(nonsense.as_bytes(), Version::Resp3);
+            assert!(matches!(garbled, Err(Garbled::NoReply)), "{nonsense:?}");
+        }
+        let refusal = format!("-ERR {}\r\n", "ä".repeat(5_000_000));
+        let said = replies(refusal.as_bytes(), Version::Resp3).unwrap();
+        let [Err(text)] = &said[..] else {
+            panic!("{}", said.len());
+        };
+        assert!(text.len() < 500 && text.starts_with("ERR ä"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+            for version in [Version::Resp2, Version::Resp3] {
+                drop(replies(&bytes, version));
+            }
+        }
+
+        #[test]
+        fn no_bytes_of_its_alphabet_panic(text in "([*$+:_%>~=!#,(-]-?[0-9a-z]{0,2}\r\n){0,12}") {
+            for version in [Version::Resp2, Version::Resp3] {
+                drop(replies(text.as_bytes(), version));
+            }
+        }
+    }
+}

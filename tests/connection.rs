@@ -1,0 +1,203 @@
+//! The connection for commands: how it introduces itself, what it does with a server that is away, and how often it
+//! comes back.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::time::Instant;
+
+use redlatch::fred::types::RespVersion;
+use redlatch::fred::types::config::{Config, ServerConfig};
+use redlatch::{Client, ErrorKind};
+use redlatch_testkit::{Connection, Proxy, Server};
+use support::probe::{millis, nothing_left, secs, soon};
+use support::rogue::rogue;
+use support::{builder, eventually};
+
+/// What the server tells of each connection of this client.
+fn lines_of(probe: &mut Connection, client: &Client) -> Vec<String> {
+    let list = probe.command(&["CLIENT", "LIST"]).text();
+    let name = format!("name=redlatch:{} ", client.id());
+    let lines = list.lines().filter(|line| line.contains(&name));
+    lines.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn operators_find_a_client_by_its_id_and_its_library() {
+    let server = Server::start();
+    let client = support::client(&server).await;
+    let mut probe = server.connection();
+    let lines = lines_of(&mut probe, &client);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let info = probe.command(&["INFO", "server"]).text();
+    if info.contains("redis_version:7.2") || info.contains("redis_version:8") {
+        assert!(lines[0].contains("lib-name=redlatch"), "{lines:?}");
+    }
+    client.close().await;
+    eventually("it is gone", async || {
+        lines_of(&mut probe, &client).is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn server_that_knows_no_hello_is_spoken_to_in_the_older_version() {
+    let server = Server::builder()
+        .password("secret")
+        .directive("rename-command", &["HELLO", "HI"])
+        .start();
+    // What carries messages is told of the version by the configuration.
+    let mut config = Config::from_url(&server.url()).unwrap();
+    config.version = RespVersion::RESP2;
+    let client = Client::builder().config(config).build().await.unwrap();
+    let guard = soon(client.lock("k").lock()).await.unwrap();
+    assert_eq!(lines_of(&mut server.connection(), &client).len(), 1);
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn unix_socket_carries_a_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.sock");
+    let server = Server::builder().arg("unixsocket", path.display()).start();
+    let config = Config {
+        server: ServerConfig::Unix { path },
+        database: Some(2),
+        ..Config::default()
+    };
+    let client = Client::builder().config(config).build().await.unwrap();
+    let lock = client.lock("k");
+    let guard = soon(lock.lock()).await.unwrap();
+    let mut probe = server.connection();
+    assert!(!probe.exists("k"), "another database");
+    assert_eq!(probe.command(&["SELECT", "2"]).text(), "OK");
+    assert!(probe.exists("k"));
+    let lines = lines_of(&mut probe, &client);
+    assert!(lines.iter().all(|line| line.contains("db=2")), "{lines:?}");
+    guard.unlock().await.unwrap();
+    client.close().await;
+    assert!(probe.keys().is_empty());
+}
+
+#[tokio::test]
+async fn request_that_was_not_sent_names_the_server_and_leaves_nothing_to_wait_for() {
+    let server = Server::start();
+    let client = builder(server.url()).build().await.unwrap();
+    let lock = client.lock("k");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    server.kill();
+    let address = format!("127.0.0.1:{}", server.port());
+    let started = Instant::now();
+    for _ in 0..3 {
+        let error = lock.try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(error.to_string().contains(&address), "{error}");
+    }
+    assert!(started.elapsed() < secs(4), "{:?}", started.elapsed());
+    server.restart();
+    soon(lock.lock()).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn reply_without_bounds_is_an_error_and_ends_nothing_else() {
+    let server = Server::start();
+    for reply in [
+        "*1\r\n".repeat(400),
+        "*1\r\n".repeat(200_000),
+        "$999999999\r\n".to_owned(),
+        "what?\r\n".to_owned(),
+    ] {
+        let client = builder(rogue(&server, reply.into_bytes()))
+            .build()
+            .await
+            .unwrap();
+        let error = soon(client.lock("k").try_lock()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+        assert!(error.to_string().len() < 1_000, "{error}");
+        // Everything else goes on.
+        assert!(
+            !soon(support::client(&server).await.lock("k").is_locked())
+                .await
+                .unwrap()
+        );
+        soon(client.close()).await;
+    }
+}
+
+/// Four tries at once, and one a second from then on.
+#[tokio::test]
+async fn server_that_hangs_up_on_every_request_is_not_stormed() {
+    let server = Server::start();
+    let client = builder(rogue(&server, Vec::new())).build().await.unwrap();
+    let lock = client.lock("k");
+    let connections = async || {
+        let info = server.connection().command(&["INFO", "stats"]).text();
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let before = connections().await;
+    let began = Instant::now();
+    while began.elapsed() < secs(3) {
+        lock.try_lock().await.unwrap_err();
+    }
+    // One of them is that of the probe.
+    let made = connections().await - before - 1;
+    assert!((2..=9).contains(&made), "{made}");
+    soon(client.close()).await;
+}
+
+/// Replies come in the order of requests: each caller has its own, however many are cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_of_one_connection_never_have_the_reply_of_another() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url()).build().await.unwrap();
+    let mut probe = server.connection();
+    for at in 0..64 {
+        let key = format!("k{at}");
+        let lease = (100 + at) * 1_000;
+        probe.command(&["HSET", &key, "somebody", "1"]);
+        probe.command(&["PEXPIRE", &key, &lease.to_string()]);
+    }
+    let asking = (0..64).map(|at| {
+        let lock = client.lock(format!("k{at}"));
+        tokio::spawn(async move {
+            let mut answered = 0;
+            let end = Instant::now() + secs(3);
+            while Instant::now() < end {
+                // Dropped in the middle, now and then: its reply is nobody's.
+                let patience = millis(fastrand::u64(1..50));
+                let Ok(asked) = tokio::time::timeout(patience, lock.remaining_lease()).await else {
+                    continue;
+                };
+                let Ok(left) = asked else {
+                    continue;
+                };
+                let left = left.expect("it is held").as_secs();
+                assert!((90 + at..=100 + at).contains(&left), "{left} of {at}");
+                answered += 1;
+            }
+            answered
+        })
+    });
+    let asking: Vec<_> = asking.collect();
+    for _ in 0..20 {
+        tokio::time::sleep(millis(100)).await;
+        proxy.cut();
+    }
+    let mut answered = 0;
+    for task in asking {
+        answered += task.await.unwrap();
+    }
+    assert!(answered > 1_000, "{answered}");
+    soon(client.close()).await;
+}
