@@ -175,7 +175,7 @@ async fn hold_goes_with_its_slot() {
         .unwrap();
     let lock = client.fenced_lock("job");
     let guard = lock.lock().await.unwrap();
-    let other = client.fair_lock("{job}").lock().await.unwrap();
+    let other = client.fair_lock("{job}:fair").lock().await.unwrap();
     let (from, to) = cluster.owner("job");
     cluster.move_slot(cluster.slot("job"), from, to);
     let end = Instant::now() + lease * 2;

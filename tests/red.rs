@@ -444,7 +444,12 @@ impl Split {
     ) -> Self {
         let [one, two, four, five] = std::array::from_fn(|_| Server::start());
         let fleet = Fleet::of([one, two, third, four, five]);
-        fleet.clients_with(settings).await.settle().await;
+        let clients = fleet.clients_with(settings).await;
+        clients.settle().await;
+        // A majority decides; the others have been asked, and answer yet.
+        let marked = |server: &Arc<Server>| server.connection().exists(MARK);
+        eventually("each has its mark", async || fleet.0.iter().all(marked)).await;
+        drop(clients);
         let (mut proxies, mut urls) = (Vec::new(), Vec::new());
         for server in fleet.0.iter().chain(&fleet.0) {
             let proxy = Proxy::start(server.port()).await;
@@ -563,7 +568,14 @@ fn promote(replica: &Server) {
 async fn server_that_failed_over_to_a_replica_and_back_does_not_vote_for_one_max_lease() {
     let third = Server::start();
     let replica = Server::builder().replica_of(third.port()).start();
-    let lags = |_: &Server| cut_off(&replica);
+    let lags = |_: &Server| {
+        let end = Instant::now() + secs(10);
+        while !replica.connection().exists(MARK) {
+            assert!(Instant::now() < end, "not within ten seconds: its mark");
+            std::thread::sleep(millis(5));
+        }
+        cut_off(&replica);
+    };
     let fails_back = |third: &Server| {
         promote(&replica);
         follow(third, &replica);

@@ -48,7 +48,8 @@ impl Scene {
         let scripts = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua"));
         for script in scripts.expect("the folder of the scripts") {
             let path = script.expect("a file").path();
-            let source = std::fs::read_to_string(path).expect("a script");
+            let name = path.file_stem().and_then(|name| name.to_str());
+            let source = super::source(name.expect("a name in UTF-8"));
             connection.command(&["SCRIPT", "LOAD", &source]);
         }
     }

@@ -4,8 +4,8 @@
 //!
 //! 1. A request enters the buffer and the list of those that wait for a reply under one mutex, so replies, which come
 //!    in the order of requests, cannot be taken for another's.
-//! 2. Nothing waits for a connection: while there is none, a request fails as never sent. What was in the buffer of
-//!    one that broke goes with it.
+//! 2. No byte waits for a connection: a caller may, and gives its request up as never sent if none comes. What was in the
+//!    buffer of one that broke goes with it.
 //! 3. Of a request that the socket did not take as a whole nothing was carried out.
 
 use std::collections::VecDeque;
@@ -26,20 +26,22 @@ use tracing::{debug, info};
 
 use super::dial::{Dialer, Line, Socket, Writer};
 use super::resp::{self, Request, Said};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 
 /// How many requests may be on their way. More than a server answers in a time-out.
 const MOST_WAITING: usize = 1 << 17;
 /// How much may wait for the socket to take it.
 const MOST_UNSENT: usize = 32 << 20;
-/// Pauses before the first tries to connect again; the last goes for all that follow.
+/// Pauses before the first tries to connect again; the last goes for all that follow. They begin anew with a connection
+/// that has lasted, and with the second after one that has answered a caller.
 const PAUSES: [Duration; 4] = [
-    Duration::ZERO,
+    Duration::from_millis(2),
     Duration::from_millis(50),
     Duration::from_millis(200),
     Duration::from_secs(1),
 ];
-/// A connection is not replaced sooner.
+/// A connection has lasted, and may be replaced.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Space for replies that is there before they arrive.
 const INBOX: usize = 16 << 10;
@@ -71,8 +73,8 @@ struct Shared {
     desk: Mutex<Desk>,
     /// There is something to write.
     unsent: Notify,
-    /// Asks for a new connection.
-    redial: Notify,
+    /// The last connection in whose place another was asked for.
+    unwanted: watch::Sender<u64>,
     status: watch::Sender<Status>,
 }
 
@@ -99,6 +101,7 @@ struct Open {
 struct Waiting {
     /// Where its request ends.
     end: u64,
+    since: Moment,
     /// None of a command that only prepares the next.
     caller: Option<oneshot::Sender<Result<Said, Broken>>>,
 }
@@ -109,6 +112,8 @@ struct Status {
     /// How many connections there were.
     epoch: u64,
     is_open: bool,
+    /// There will be none any more.
+    is_over: bool,
     /// Why there is none.
     failure: Option<Error>,
 }
@@ -134,7 +139,7 @@ impl Connection {
             reconnected: Box::new(reconnected),
             desk: Mutex::default(),
             unsent: Notify::new(),
-            redial: Notify::new(),
+            unwanted: watch::Sender::default(),
             status: watch::Sender::default(),
         };
         Self {
@@ -179,9 +184,24 @@ impl Connection {
         }
     }
 
-    /// Opens another connection in place of the present one.
-    pub(super) fn redial(&self) {
-        self.shared.redial.notify_one();
+    /// Opens another connection in place of the one of this number, if that is the present one.
+    pub(super) fn redial(&self, epoch: u64) {
+        self.shared.unwanted.send_if_modified(|unwanted| {
+            let is_news = *unwanted < epoch;
+            *unwanted = epoch.max(*unwanted);
+            is_news
+        });
+    }
+
+    /// Opens another connection if the present one has left a request without an answer for so long.
+    pub(super) fn redial_if_stalled(&self, patience: Duration) {
+        let epoch = self.epoch();
+        let desk = self.shared.lock();
+        let first = desk.waiting.front();
+        if first.is_some_and(|first| first.since.until(Moment::now()) >= patience) {
+            drop(desk);
+            self.redial(epoch);
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -193,7 +213,7 @@ impl Connection {
         self.shared.status.borrow().epoch
     }
 
-    /// Ends the connection for good, once what was given to it is sent.
+    /// Ends the connection for good.
     pub(super) fn close(&self) {
         if let Some(kept) = self.kept.get() {
             kept.abort();
@@ -213,6 +233,7 @@ struct Kept(Arc<Shared>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
+        self.0.status.send_modify(|status| status.is_over = true);
         self.0.end(ended());
     }
 }
@@ -226,16 +247,20 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
             Some(line) => Ok(line),
             None => dialer.dial().await,
         };
+        let opened = Moment::now();
         let error = match dialled {
             Ok(line) => {
-                info!(server = %dialer.server, "connected");
+                info!(server = %line.place, "connected");
                 shared.serve(line).await
             }
             Err(error) => error,
         };
         debug!(server = %dialer.server, %error, "no connection");
-        if shared.end(error) {
+        let has_answered = shared.end(error);
+        if opened.until(Moment::now()) >= SETTLED {
             failed = 0;
+        } else if has_answered {
+            failed = 1;
         }
         let pause = PAUSES[failed.min(PAUSES.len() - 1)];
         failed += 1;
@@ -266,11 +291,17 @@ impl Shared {
         };
         desk.given += bytes.len() as u64;
         let end = desk.given;
+        let since = Moment::now();
         for _ in 1..request.commands() {
-            desk.waiting.push_back(Waiting { end, caller: None });
+            desk.waiting.push_back(Waiting {
+                end,
+                since,
+                caller: None,
+            });
         }
         desk.waiting.push_back(Waiting {
             end,
+            since,
             caller: Some(caller),
         });
         // What goes wrong here goes wrong again where it is told.
@@ -285,10 +316,11 @@ impl Shared {
         Ok(reply)
     }
 
-    /// Waits for a connection.
+    /// Waits for a connection, unless there will be none.
     async fn opened(&self) {
         let mut status = self.status.subscribe();
-        status.wait_for(|status| status.is_open).await.ok();
+        let opened = status.wait_for(|status| status.is_open || status.is_over);
+        opened.await.ok();
     }
 
     /// Why there is no connection.
@@ -302,6 +334,7 @@ impl Shared {
             reader,
             writer,
             version,
+            ..
         } = line;
         let socket = match &writer {
             Writer::Open(socket) => Some(socket.clone()),
@@ -312,31 +345,31 @@ impl Shared {
             open: Some(Open { socket }),
             ..Desk::default()
         };
-        // What was said of the connection before does not count for this one.
-        std::pin::pin!(self.redial.notified()).as_mut().enable();
         self.status.send_modify(|status| {
             *status = Status {
                 epoch: status.epoch + 1,
                 is_open: true,
-                failure: None,
+                ..Status::default()
             };
         });
-        if self.status.borrow().epoch > 1 {
+        let epoch = self.status.borrow().epoch;
+        if epoch > 1 {
             (self.reconnected)();
         }
         let broken = tokio::select! {
             broken = self.read(reader, version) => broken,
             broken = self.write(writer) => broken,
-            () = self.outlived() => return replaced(),
+            () = self.outlived(epoch) => return replaced(),
         };
         let Err(error) = broken;
         Error::new(ErrorKind::Backend, format!("the connection broke: {error}")).caused_by(error)
     }
 
     /// Waits until another connection is asked for, in the place of one that has had its time.
-    async fn outlived(&self) {
+    async fn outlived(&self, epoch: u64) {
         sleep(SETTLED).await;
-        self.redial.notified().await;
+        let mut unwanted = self.unwanted.subscribe();
+        unwanted.wait_for(|unwanted| *unwanted >= epoch).await.ok();
     }
 
     async fn read(
@@ -368,7 +401,11 @@ impl Shared {
                     return Err(io::Error::other(garbled));
                 }
             }
-            arrived.reserve(INBOX);
+            // A long reply is measured as often as it has doubled, and leaves no space behind.
+            match arrived.is_empty() && arrived.capacity() > 4 * INBOX {
+                true => arrived = BytesMut::with_capacity(INBOX),
+                false => arrived.reserve(arrived.len().max(INBOX)),
+            }
         }
     }
 
@@ -421,7 +458,7 @@ impl Shared {
             status.is_open = false;
             status.failure = Some(error.clone());
         });
-        for Waiting { end, caller } in waiting {
+        for Waiting { end, caller, .. } in waiting {
             let broken = match end > taken {
                 true => Broken::Unsent(error.clone()),
                 false => Broken::Cut(error.clone()),

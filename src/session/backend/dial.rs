@@ -1,7 +1,7 @@
 //! Opens a connection for commands: finds the server, connects, says who we are.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fred::bytes::BytesMut;
@@ -32,6 +32,8 @@ pub(super) struct Dialer {
     pub(super) name: Arc<str>,
     /// How long one way to a server may take.
     pub(super) patience: Duration,
+    /// Sentinels that others have told of: those that are configured may all be gone one day.
+    pub(super) sentinels: Arc<Mutex<Vec<Server>>>,
 }
 
 /// A connection that is ready for commands.
@@ -39,6 +41,8 @@ pub(super) struct Line {
     pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(super) writer: Writer,
     pub(super) version: Version,
+    /// Where it leads.
+    pub(super) place: String,
 }
 
 /// The side of a connection that is written to.
@@ -92,24 +96,34 @@ impl Dialer {
                     reader: Box::new(reader),
                     writer: Writer::Open(Arc::new(Socket::Unix(writer))),
                     version: Version::Resp2,
+                    place,
                 };
-                self.introduced(&place, line).await
+                self.introduced(line).await
             }
             _ => self.dial_server(&self.server).await,
         }
     }
 
     async fn dial_server(&self, server: &Server) -> Result<Line, Error> {
-        let place = server.to_string();
-        let line = self.open(server, &place).await?;
-        self.introduced(&place, line).await
+        let line = self.open(server).await?;
+        self.introduced(line).await
     }
 
     /// Asks one sentinel after the other for the primary, and connects to it if it is one.
     async fn dial_primary(&self, sentinels: &[Server], service: &str) -> Result<Line, Error> {
         let mut failure = Error::invalid("the configuration names no sentinel");
-        for sentinel in sentinels {
-            let primary = match self.ask_sentinel(sentinel, service).await {
+        let known = || {
+            self.sentinels
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let told: Vec<_> = known()
+            .iter()
+            .filter(|told| !sentinels.contains(told))
+            .cloned()
+            .collect();
+        for sentinel in sentinels.iter().chain(&told) {
+            let (primary, others) = match self.ask_sentinel(sentinel, service).await {
                 Ok(primary) => primary,
                 Err(error) => {
                     debug!(%sentinel, %error, "the sentinel names no primary");
@@ -117,10 +131,15 @@ impl Dialer {
                     continue;
                 }
             };
-            match self.dial_server(&primary).await {
-                Ok(mut line) => match self.talk(&mut line, &[Request::of(&["ROLE"])]).await? {
+            let role = async {
+                let mut line = self.dial_server(&primary).await?;
+                let [role] = self.talk(&mut line, &[Request::of(&["ROLE"])]).await?;
+                Ok((line, role))
+            };
+            match role.await {
+                Ok((line, role)) => match role {
                     // A sentinel may be late with the news.
-                    [Ok(Reply::List(role))]
+                    Ok(Reply::List(role))
                         if role.first() != Some(&Reply::Text("master".into())) =>
                     {
                         failure = Error::new(
@@ -131,7 +150,10 @@ impl Dialer {
                         );
                     }
                     // A user that may not ask for the role is told by the first script.
-                    _ => return Ok(line),
+                    _ => {
+                        *known() = others;
+                        return Ok(line);
+                    }
                 },
                 Err(error) => failure = error,
             }
@@ -139,16 +161,25 @@ impl Dialer {
         Err(failure)
     }
 
-    async fn ask_sentinel(&self, sentinel: &Server, service: &str) -> Result<Server, Error> {
-        let place = sentinel.to_string();
-        let mut line = self.open(sentinel, &place).await?;
-        let request = || Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]);
-        let [mut said] = self.talk(&mut line, &[request()]).await?;
+    /// The primary that a sentinel names, and the other sentinels.
+    async fn ask_sentinel(
+        &self,
+        sentinel: &Server,
+        service: &str,
+    ) -> Result<(Server, Vec<Server>), Error> {
+        let mut line = self.open(sentinel).await?;
+        let requests = [
+            Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
+            Request::of(&["SENTINEL", "SENTINELS", service]),
+        ];
+        let [mut said, mut others] = self.talk(&mut line, &requests).await?;
         if matches!(&said, Err(text) if code(text) == "NOAUTH") {
             // fred has one user and password for servers and sentinels.
-            self.log_in(&place, &mut line).await?;
-            [said] = self.talk(&mut line, &[request()]).await?;
+            self.log_in(&mut line).await?;
+            [said, others] = self.talk(&mut line, &requests).await?;
         }
+        let others = others.map(|others| addresses(&others)).unwrap_or_default();
+        let place = &line.place;
         let refused = |text: &str| {
             let text =
                 format!("the sentinel {place} does not tell the primary of {service:?}: {text}");
@@ -160,7 +191,7 @@ impl Dialer {
                     let port = port.parse().map_err(|_| refused("its port is no number"))?;
                     let mut primary = Server::new(host.clone(), port);
                     self.name_for_tls(&mut primary, sentinel);
-                    Ok(primary)
+                    Ok((primary, others))
                 }
                 _ => Err(refused("its answer is no address")),
             },
@@ -179,22 +210,20 @@ impl Dialer {
     fn name_for_tls(&self, _: &mut Server, _: &Server) {}
 
     /// A connection on which nothing was said.
-    async fn open(&self, server: &Server, place: &str) -> Result<Line, Error> {
-        let opened = timeout(
-            self.patience,
-            TcpStream::connect((&*server.host, server.port)),
-        )
-        .await;
-        let stream = reached(place, opened)?;
+    async fn open(&self, server: &Server) -> Result<Line, Error> {
+        let place = server.to_string();
+        let opened = TcpStream::connect((bare(&server.host), server.port));
+        let stream = reached(&place, timeout(self.patience, opened).await)?;
         stream.set_nodelay(true).ok();
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.config.tls {
             let stream = timeout(self.patience, secured(tls, server, stream)).await;
-            let (reader, writer) = tokio::io::split(reached(place, stream)?);
+            let (reader, writer) = tokio::io::split(reached(&place, stream)?);
             return Ok(Line {
                 reader: Box::new(reader),
                 writer: Writer::Secured(Box::new(writer)),
                 version: Version::Resp2,
+                place,
             });
         }
         let (reader, writer) = stream.into_split();
@@ -202,35 +231,37 @@ impl Dialer {
             reader: Box::new(reader),
             writer: Writer::Open(Arc::new(Socket::Tcp(writer))),
             version: Version::Resp2,
+            place,
         })
     }
 
     /// Logs in, chooses the database, and tells the name of the connection.
-    async fn introduced(&self, place: &str, mut line: Line) -> Result<Line, Error> {
-        self.log_in(place, &mut line).await?;
-        let database = self.config.database.unwrap_or_default().to_string();
+    async fn introduced(&self, mut line: Line) -> Result<Line, Error> {
+        self.log_in(&mut line).await?;
+        let database = self.config.database.unwrap_or_default();
+        let number = database.to_string();
         let version = env!("CARGO_PKG_VERSION");
         let requests = [
-            Request::of(&["SELECT", &database]),
+            Request::of(&["SELECT", &number]),
             Request::of(&["CLIENT", "SETNAME", &self.name]),
             Request::of(&["CLIENT", "SETINFO", "LIB-NAME", "redlatch"]),
             Request::of(&["CLIENT", "SETINFO", "LIB-VER", version]),
         ];
-        let requests = match self.config.database {
-            None | Some(0) => &requests[1..],
-            Some(_) => &requests[..],
+        let requests = match database {
+            0 => &requests[1..],
+            _ => &requests[..],
         };
         let said = self.talk_all(&mut line, requests).await?;
-        if requests.len() > 3
+        if database != 0
             && let Some(Err(text)) = said.first()
         {
-            return Err(refused(place, &format!("database {database}: {text}")));
+            return Err(refused(&line.place, &format!("database {number}: {text}")));
         }
         // Names are for operators: a server, or a user, that knows nothing of them does as well.
         Ok(line)
     }
 
-    async fn log_in(&self, place: &str, line: &mut Line) -> Result<(), Error> {
+    async fn log_in(&self, line: &mut Line) -> Result<(), Error> {
         let user = self.config.username.as_deref();
         let password = self.config.password.as_deref();
         let password = password.or_else(|| user.map(|_| ""));
@@ -244,11 +275,14 @@ impl Dialer {
             line.version = Version::Resp3;
             match self.talk(line, &[hello]).await? {
                 [Ok(_)] => return Ok(()),
-                [Err(text)] if !matches!(code(&text), "ERR" | "NOPROTO" | "NOPERM") => {
-                    return Err(refused(place, &text));
+                // It speaks the older version only, or this user may not ask for the newer.
+                [Err(text)]
+                    if text.starts_with("ERR unknown command")
+                        || matches!(code(&text), "NOPROTO" | "NOPERM") =>
+                {
+                    line.version = Version::Resp2;
                 }
-                // It speaks the older version only.
-                [Err(_)] => line.version = Version::Resp2,
+                [Err(text)] => return Err(refused(&line.place, &text)),
             }
         }
         let Some(password) = password else {
@@ -260,7 +294,7 @@ impl Dialer {
         };
         match self.talk(line, &[auth]).await? {
             [Ok(_)] => Ok(()),
-            [Err(text)] => Err(refused(place, &text)),
+            [Err(text)] => Err(refused(&line.place, &text)),
         }
     }
 
@@ -270,14 +304,14 @@ impl Dialer {
         requests: &[Request; N],
     ) -> Result<[Said; N], Error> {
         let said = self.talk_all(line, requests).await?;
-        said.try_into().map_err(|_| silent())
+        said.try_into().map_err(|_| silent(&line.place))
     }
 
     async fn talk_all(&self, line: &mut Line, requests: &[Request]) -> Result<Vec<Said>, Error> {
         let said = timeout(self.patience, line.talk(requests)).await;
         match said {
-            Ok(said) => said.map_err(|error| silent().caused_by(error)),
-            Err(late) => Err(silent().caused_by(late)),
+            Ok(said) => said.map_err(|error| silent(&line.place).caused_by(error)),
+            Err(late) => Err(silent(&line.place).caused_by(late)),
         }
     }
 }
@@ -298,7 +332,11 @@ impl Line {
                 None => {}
             }
         }
-        Ok(replies)
+        // Whoever reads next would take the rest for another's.
+        match arrived.is_empty() {
+            true => Ok(replies),
+            false => Err(io::Error::other("the server answers what nobody asked")),
+        }
     }
 }
 
@@ -334,9 +372,15 @@ async fn secured(
     use fred::types::config::TlsConnector;
     use tokio_rustls::rustls::pki_types::ServerName;
 
-    let TlsConnector::Rustls(connector) = &tls.connector;
+    #[allow(
+        irrefutable_let_patterns,
+        reason = "there is another one where a dependent asks fred for it"
+    )]
+    let TlsConnector::Rustls(connector) = &tls.connector else {
+        return Err(io::Error::other("TLS goes by rustls only"));
+    };
     let name = server.tls_server_name.as_ref().unwrap_or(&server.host);
-    let name = ServerName::try_from(name.to_string()).map_err(io::Error::other)?;
+    let name = ServerName::try_from(bare(name).to_owned()).map_err(io::Error::other)?;
     connector.connect(name, stream).await
 }
 
@@ -377,9 +421,40 @@ fn refused(place: &str, text: &str) -> Error {
     )
 }
 
-fn silent() -> Error {
-    Error::new(
-        ErrorKind::Backend,
-        "the server accepted the connection, and gave no answer; is TLS wanted there, or not?",
-    )
+fn silent(place: &str) -> Error {
+    let text = format!(
+        "{place} accepted the connection, and gave no answer; is TLS wanted there, or not?"
+    );
+    Error::new(ErrorKind::Backend, text)
+}
+
+/// A host without the brackets that an address of IPv6 has in a URL.
+fn bare(host: &str) -> &str {
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    inner.unwrap_or(host)
+}
+
+/// The addresses in an answer to `SENTINEL SENTINELS`, which tells of each by names and values in turn.
+fn addresses(told: &Reply) -> Vec<Server> {
+    let Reply::List(told) = told else {
+        return Vec::new();
+    };
+    let address = |one: &Reply| {
+        let Reply::List(fields) = one else {
+            return None;
+        };
+        let value = |name: &str| {
+            fields.chunks(2).find_map(|pair| match pair {
+                [Reply::Text(field), Reply::Text(value)] if field == name => Some(value),
+                _ => None,
+            })
+        };
+        Some(Server::new(
+            value("ip")?.clone(),
+            value("port")?.parse().ok()?,
+        ))
+    };
+    told.iter().filter_map(address).collect()
 }

@@ -82,6 +82,7 @@ impl Maker {
             server: server.clone(),
             name: self.name.clone(),
             patience: self.handshake(),
+            sentinels: Arc::default(),
         }
     }
 

@@ -180,6 +180,7 @@ impl Node {
             false => Request::default(),
         };
         let request = request.and(length, words, form.publish);
+        let epoch = self.commands.epoch();
         match self.commands.ask(request, left).await {
             Ok(Ok(mut reply)) => {
                 if call.args.contains(&Arg::Publish)
@@ -190,7 +191,7 @@ impl Node {
                 Ok(reply)
             }
             Ok(Err(text)) if forbids_scripts(&text) => Err(self.without_scripts(call, &text)),
-            Ok(Err(text)) => Err(self.refused(call, &text)),
+            Ok(Err(text)) => Err(self.refused(call, &text, epoch)),
             Err(broken) => Err(self.missed_by(call, broken.into())),
         }
     }
@@ -210,8 +211,7 @@ impl Node {
 
     fn missed_by(&self, call: &Call<'_>, fault: Fault) -> Miss {
         match fault {
-            Fault::Refused(text) => self.refused(call, &text),
-            Fault::Broken(Broken::Garbled(error)) => Miss::Refused(error),
+            Fault::Refused(text) => self.refused(call, &text, self.commands.epoch()),
             Fault::Broken(broken) => Miss::Broken(broken),
         }
     }
@@ -247,7 +247,8 @@ impl Node {
         }
     }
 
-    fn refused(&self, call: &Call<'_>, text: &str) -> Miss {
+    /// What to make of a refusal on the connection of this number.
+    fn refused(&self, call: &Call<'_>, text: &str, epoch: u64) -> Miss {
         let error = || Error::refused(format!("the server refused: {text}"), text);
         match code(text) {
             "NOSCRIPT" => Miss::UnknownScript,
@@ -257,7 +258,7 @@ impl Node {
             }
             // This was the primary once: ask where it is now.
             "READONLY" => {
-                self.commands.redial();
+                self.commands.redial(epoch);
                 let message = format!(
                     "the server is a replica, and takes no locks; give the primary's address, or that of sentinels: \
                      {text}"
@@ -278,22 +279,23 @@ impl Node {
             .since()
             .as_ref()
             .map_or((started, started), |silence| (silence.since, silence.tried));
-        let error = if self.commands.is_open() {
-            if since.until(Moment::now()) >= self.patience {
-                self.commands.redial();
-            }
-            let message = format!(
-                "{self:?} did not answer within {budget:?}; whether the request ran is unknown"
-            );
-            Error::new(ErrorKind::Timeout, message)
-        } else {
-            let message = match &broken {
-                Broken::Unsent(reason) => {
-                    format!("{self:?} could not be reached within {budget:?}: {reason}")
-                }
-                _ => format!("{self:?} could not be reached within {budget:?}"),
-            };
-            Error::new(ErrorKind::Backend, message)
+        self.commands.redial_if_stalled(self.patience);
+        let error = match &broken {
+            Broken::Garbled(error) => error.clone(),
+            Broken::Unsent(reason) => Error::new(
+                ErrorKind::Backend,
+                format!("{self:?} could not be reached within {budget:?}: {reason}"),
+            ),
+            Broken::Cut(_) | Broken::TimedOut(_) if self.commands.is_open() => Error::new(
+                ErrorKind::Timeout,
+                format!(
+                    "{self:?} did not answer within {budget:?}; whether the request ran is unknown"
+                ),
+            ),
+            Broken::Cut(_) | Broken::TimedOut(_) => Error::new(
+                ErrorKind::Backend,
+                format!("{self:?} could not be reached within {budget:?}"),
+            ),
         };
         let error = broken.causes(error.unanswered());
         *self.since() = Some(Silence {

@@ -15,7 +15,9 @@ use crate::protocol::script::Arg;
 
 /// The longest reply, in bytes. Scripts of this crate answer with some kilobytes; the table of a large cluster, or a
 /// foreign hash that somebody asks about, has more.
-const LONGEST: usize = 16 << 20;
+const LONGEST: usize = 8 << 20;
+/// How many parts a reply may have, each of which takes some hundred bytes until it is read.
+const MOST_PARTS: usize = 1 << 18;
 /// How many lists may lie one in another: no script answers more than three, `CLUSTER SLOTS` four.
 const DEEPEST: usize = 8;
 
@@ -113,7 +115,9 @@ fn decimal(number: i64, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
 /// What arrives cannot be a reply, or none that is taken; with that the place of every later reply is lost.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Garbled {
-    #[error("a reply of the server is longer than {LONGEST} bytes")]
+    #[error(
+        "a reply of the server is longer than {LONGEST} bytes, or has more than {MOST_PARTS} parts"
+    )]
     TooLong,
     #[error("a reply of the server is nested more than {DEEPEST} deep")]
     TooDeep,
@@ -127,6 +131,11 @@ pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Sa
         let said = match (is_reply, version) {
             // It was not asked for.
             (false, _) => None,
+            // The decoder wants a text of UTF-8, and a server may cut a name that it repeats in the middle.
+            (true, _) if arrived[0] == b'-' => {
+                let text = String::from_utf8_lossy(&arrived[1..length]);
+                Some(Err(quote(format_args!("{}", text.trim_end()))))
+            }
             (true, Version::Resp3) => {
                 let decoded = resp3::decode::complete::decode(&arrived[..length]);
                 let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
@@ -157,7 +166,7 @@ fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
     let mut open = [0usize; DEEPEST];
     let mut depth = 0;
     let mut at = 0;
-    loop {
+    for _ in 0..MOST_PARTS {
         let Some(Line { mark, text }) = line(&arrived[at..])? else {
             return bounded(arrived.len()).map(|()| None);
         };
@@ -194,6 +203,7 @@ fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
             return Ok(Some((at, is_reply)));
         }
     }
+    Err(Garbled::TooLong)
 }
 
 /// A line without its end.
@@ -373,11 +383,18 @@ mod tests {
         for long in [
             "$99999999999\r\n",
             "$18446744073709551615\r\n",
-            "*1\r\n$17000000\r\n",
+            "*1\r\n$9000000\r\n",
         ] {
             let garbled = replies(long.as_bytes(), Version::Resp2);
             assert!(matches!(garbled, Err(Garbled::TooLong)), "{long}");
         }
+        let many = [
+            b"*300000\r\n".as_slice(),
+            b"_\r\n".repeat(300_000).as_slice(),
+        ]
+        .concat();
+        let garbled = replies(&many, Version::Resp3);
+        assert!(matches!(garbled, Err(Garbled::TooLong)));
         // Many members that do not come take no memory.
         assert_eq!(replies(b"*2000000000\r\n", Version::Resp3).unwrap(), []);
         let endless = vec![b'+'; LONGEST + 1];
@@ -391,7 +408,9 @@ mod tests {
             let garbled = replies(nonsense.as_bytes(), Version::Resp3);
             assert!(matches!(garbled, Err(Garbled::NoReply)), "{nonsense:?}");
         }
-        let refusal = format!("-ERR {}\r\n", "ä".repeat(5_000_000));
+        let cut = replies(b"-ERR unknown \xc3\r\n", Version::Resp3).unwrap();
+        assert_eq!(cut, [Err("ERR unknown \u{fffd}".to_owned())]);
+        let refusal = format!("-ERR {}\r\n", "ä".repeat(2_000_000));
         let said = replies(refusal.as_bytes(), Version::Resp3).unwrap();
         let [Err(text)] = &said[..] else {
             panic!("{}", said.len());

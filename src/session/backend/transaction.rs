@@ -44,7 +44,10 @@ impl Node {
             return self.change(call, steps, end).await;
         }
         let left = Moment::now().until(end);
-        let done = self.transactions.run(call, steps, left).await?;
+        let done = self
+            .transactions
+            .run(call, steps, self.commands.epoch(), left)
+            .await?;
         if steps != Steps::Release || done == steps.released() {
             return Ok(done);
         }
@@ -66,7 +69,9 @@ impl Node {
             return Ok(answer);
         }
         let left = Moment::now().until(end);
-        self.transactions.run(call, steps, left).await
+        self.transactions
+            .run(call, steps, self.commands.epoch(), left)
+            .await
     }
 }
 
@@ -75,8 +80,9 @@ pub(super) struct Transactions {
     dialer: Dialer,
     /// Where connections live: whoever runs a transaction may be elsewhere.
     runtime: Handle,
-    /// Nothing is watched or queued on it.
-    idle: Mutex<Option<Line>>,
+    /// Nothing is watched or queued on it. With the number of the connection for commands, which may lead elsewhere by
+    /// now.
+    idle: Mutex<Option<(u64, Line)>>,
 }
 
 impl Transactions {
@@ -94,6 +100,7 @@ impl Transactions {
         &self,
         call: &Call<'_>,
         steps: Steps,
+        epoch: u64,
         budget: Duration,
     ) -> Result<Reply, Fault> {
         // Set before EXEC is sent.
@@ -105,15 +112,15 @@ impl Transactions {
         let done = async {
             let mut idle = self.idle.lock().await;
             let mut line = match idle.take() {
-                Some(line) => line,
-                None => self.dial().await.map_err(Broken::Unsent)?,
+                Some((at, line)) if at == epoch => line,
+                _ => self.dial().await.map_err(Broken::Unsent)?,
             };
             let answer = sequence(&mut line, call, steps, &in_doubt).await;
             let answer = answer.map_err(|failure| match failure {
                 Failure::Broken(error) => broken(error).into(),
                 Failure::Refused(text) => Fault::Refused(text),
             })?;
-            *idle = Some(line);
+            *idle = Some((epoch, line));
             Ok(answer)
         };
         match timeout(budget, done).await {
