@@ -2,8 +2,9 @@
 -- levels away or cut them short.
 --
 -- fit(key, stem) is told the lock, and what its level keys begin with. It answers how many milliseconds the longest
--- level lasts; 0 if none is alive; nil if a writer has a level without a key, as Java's do: such a level lasts as long
--- as the hash, which then stays as it is.
+-- level lasts; 0 if none is alive; nil if a writer of Java's may have one: its levels have no key and last as long as
+-- the hash, which then stays as it is. Java's owners are a client and a thread; a level that a named writer has without
+-- a key is that of a client that died.
 
 local function fit(key, stem)
   local ttl, longest, last = redis.call('PTTL', key), 0, nil
@@ -15,7 +16,7 @@ local function fit(key, stem)
       -- To join a number to a string is slow: it is printed as a fraction.
       local level_key = stem .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
       local left = redis.call('PTTL', level_key)
-      if left < 0 and string.sub(field, -6) == ':write' then
+      if left < 0 and string.find(field, '^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+:write$') then
         return nil
       end
       if left > longest then

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use redlatch_testkit::{Connection, Reply, Server, Subscriber};
 use support::source;
 
+/// An owner of Redisson's: its client, and its thread.
+const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
 const LEASE: i64 = 30_000;
 const MARK: i64 = 1_000;
 const CHANNEL: &str = "redisson_rwlock:{k}";
@@ -813,8 +815,8 @@ fn hash_lasts_as_long_as_what_is_left_when_one_side_was_freed_by_force() {
 #[test]
 fn hash_in_which_java_writes_is_never_cut_short() {
     let mut scene = Scene::new();
-    let (read, write) = (reader("J:1", 1), writer("J:1", 2).shared());
-    scene.java_writes("J:1", 60_000);
+    let (read, write) = (reader(JAVA, 1), writer(JAVA, 2).shared());
+    scene.java_writes(JAVA, 60_000);
     scene.take(&read.clone().lease(10_000));
     assert_eq!(scene.extend(&read, 1_000, "exactly"), "extended");
     scene.is_near("k", 60_000);
@@ -828,6 +830,32 @@ fn hash_in_which_java_writes_is_never_cut_short() {
     scene.is_near("k", 60_000);
     assert_eq!(scene.release(&write, 0), answer("kept", [1]));
     scene.is_near("k", 60_000);
+}
+
+/// A level of a named writer that died has no key any more either, but nobody else renews the hash for it.
+#[test]
+fn named_writer_that_died_holds_nothing_when_the_others_under_its_name_have_gone() {
+    for dead_first in [true, false] {
+        let mut scene = Scene::new();
+        let (live, dead) = (writer("req", 1).lease(60_000), writer("req", 2));
+        let (live, dead) = (live.shared(), dead.shared());
+        let (first, second) = match dead_first {
+            true => (&dead, &live),
+            false => (&live, &dead),
+        };
+        scene.take(first);
+        assert_eq!(scene.acquire(second), answer("granted", [2]));
+        scene.die(&[dead.level(if dead_first { 1 } else { 2 })]);
+        assert_eq!(scene.extend(&live, 9_000, "exactly"), "extended");
+        scene.is_near("k", 9_000);
+        assert_eq!(
+            scene.release(&live, 0),
+            answer("released", [1]),
+            "{dead_first}"
+        );
+        assert_eq!(scene.published(), ["1"]);
+        scene.is_clean();
+    }
 }
 
 #[test]
@@ -886,10 +914,10 @@ fn java_reader_that_goes_leaves_ours_in_peace_and_the_other_way_round() {
     assert!(scene.java_reads_no_more("J:1"));
     scene.is_clean();
 
-    scene.java_writes("J:1", 60_000);
-    let below = reader("J:1", 3).lease(90_000);
+    scene.java_writes(JAVA, 60_000);
+    let below = reader(JAVA, 3).lease(90_000);
     scene.take(&below);
-    assert_eq!(scene.release(&below, 0), answer("kept", [0]), "J:1 writes");
+    assert_eq!(scene.release(&below, 0), answer("kept", [0]), "Java writes");
     scene.is_refused(&read);
     scene.is_refused(&write);
     scene.redis.command(&["DEL", "k"]);
