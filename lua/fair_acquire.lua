@@ -113,12 +113,14 @@ local function leave()
 end
 
 local named = #ARGV[2] > #ARGV[1] + 1
-local number, share, share_lasts = string.match(companion or '', '^(h%x+):(%d+):?(%d*)$')
-if total and (not companion or number == ARGV[3]) then
-  local before = tonumber(share or 0)
+local share, share_lasts, replaced
+if total then
+  share, share_lasts, replaced = share_of(companion, ARGV[3], total)
+end
+if share then
   -- A copy of the first call that comes late takes back nothing that was taken since.
-  local reached = math.max(before, 1)
-  local after = tonumber(total) - before + reached
+  local reached = math.max(share, 1)
+  local after = tonumber(total) - replaced - share + reached
   -- Java counts holds in an int.
   if after > 2147483647 then
     return {'exhausted'}
@@ -127,7 +129,7 @@ if total and (not companion or number == ARGV[3]) then
     leave()
   end
   redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, named, ARGV[4], share_lasts))
-  redis.call('HINCRBY', KEYS[1], ARGV[1], reached - before)
+  redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share - replaced)
   if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
     redis.call('PEXPIRE', KEYS[1], ARGV[4])
   end

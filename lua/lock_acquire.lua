@@ -8,7 +8,8 @@
 -- ARGV[5] lease, in milliseconds
 -- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before
--- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included
+-- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included unless
+-- its lease has ended
 -- Returns free: nobody holds it (join only)
 -- Returns exhausted: the hold count would pass its maximum
 -- Returns wrong_kind: the key is no lock of this shape
@@ -35,23 +36,19 @@ end
 if not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share, ends = 0, nil
-if companion then
-  local number, recorded, recorded_end = string.match(companion, '^(h%x+):(%d+):?(%d*)$')
-  if number ~= ARGV[3] then
-    return {'busy', redis.call('PTTL', KEYS[1])}
-  end
-  share, ends = tonumber(recorded), recorded_end
+local share, ends, replaced = share_of(companion, ARGV[3], total)
+if not share then
+  return {'busy', redis.call('PTTL', KEYS[1])}
 end
 -- A copy of a call that comes late takes back nothing that was taken since.
 local reached = math.max(share, tonumber(ARGV[4]))
-local after = tonumber(total) - share + reached
+local after = tonumber(total) - replaced - share + reached
 -- Java counts holds in an int.
 if after > 2147483647 then
   return {'exhausted'}
 end
 redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, named, ARGV[5], ends))
-redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share)
+redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share - replaced)
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end

@@ -64,17 +64,14 @@ for i = 1, locks do
     if fenced and not token or not string.find(total, '^%d+$') then
       return {'wrong_kind', i}
     end
-    local share = 0
-    if found[2] then
-      local theirs, recorded, ends = string.match(found[2], '^(h%x+):(%d+):?(%d*)$')
-      if theirs ~= number then
-        return {'busy', i}
-      end
-      share, before[i] = tonumber(recorded), ends
+    local share, ends, replaced = share_of(found[2], number, total)
+    if not share then
+      return {'busy', i}
     end
+    before[i] = ends
     -- A copy of a call that comes late takes back nothing that was taken since.
     local reached = math.max(share, 1)
-    local after = tonumber(total) - share + reached
+    local after = tonumber(total) - replaced - share + reached
     -- Java counts holds in an int.
     if after > 2147483647 then
       return {'exhausted', i}

@@ -8,7 +8,8 @@
 -- ARGV[5] lease, in milliseconds, which the TTL is raised to; 0 leaves it alone
 -- ARGV[6] field to take from: another client's companion field, or the owner field for a level that nobody recorded
 -- ARGV[7] what that field held when it was read
--- Returns adopted, hold count: the share is reached; the hold count is the same as before
+-- Returns adopted, hold count: the share is reached; the hold count is the same as before, less what this client held
+-- by another number until its lease ended
 -- Returns changed: what was read is not so any more; nothing was changed
 -- Returns absent: the owner holds nothing, or this client holds it by another number
 -- Returns wrong_kind: the key is no lock of this shape
@@ -25,13 +26,9 @@ end
 if not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share, ends = 0, nil
-if mine then
-  local number, held, held_until = string.match(mine, '^(h%x+):(%d+):?(%d*)$')
-  if number ~= ARGV[3] then
-    return {'absent'}
-  end
-  share, ends = tonumber(held), held_until
+local share, ends, replaced = share_of(mine, ARGV[3], total)
+if not share then
+  return {'absent'}
 end
 
 local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), #ARGV[2] > #ARGV[1] + 1
@@ -48,6 +45,10 @@ if missing > 0 then
     if tonumber(held) > missing then
       redis.call('HSET', KEYS[1], ARGV[6], number .. ':' .. held - missing .. (held_until ~= '' and ':' .. held_until or ''))
     end
+  end
+  if replaced > 0 then
+    total = string.format('%.0f', total - replaced)
+    redis.call('HSET', KEYS[1], ARGV[1], total)
   end
   share = tonumber(ARGV[4])
 end

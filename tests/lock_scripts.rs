@@ -421,3 +421,80 @@ fn longer_lease_is_cut_only_by_who_names_its_end() {
         );
     }
 }
+
+/// The scripts that take a level for a hold: their keys, what they are told behind it, and how they say that they have
+/// taken it, and that they have not.
+const TAKERS: [[&str; 5]; 5] = [
+    ["lock_acquire", "k", "1 30000 join", "granted 2", "busy"],
+    ["lock_acquire_all", "k", "30000 -1", "granted ", "busy"],
+    [
+        "fenced_acquire",
+        "k t",
+        "1 30000 take 0",
+        "granted 2 5",
+        "busy",
+    ],
+    [
+        "fair_acquire",
+        "k c q s p",
+        "30000 try 0 0 PUBLISH 9",
+        "granted 2",
+        "busy",
+    ],
+    [
+        "lock_adopt",
+        "k",
+        "1 30000 {theirs} {share}",
+        "adopted 1",
+        "absent",
+    ],
+];
+
+#[test]
+fn own_share_that_has_ended_keeps_no_client_out_while_another_has_the_lock() {
+    let mut scene = Scene::new();
+    let [field, mine, number] = hold(HERE, "req-7", 1);
+    let [_, theirs, other] = hold(THERE, "req-7", 2);
+    let [_, _, old] = hold(HERE, "req-7", 3);
+    let (past, future) = ("1", "99999999999999");
+    let share = format!("{other}:1:{future}");
+    for [script, keys, rest, taken, refused] in TAKERS {
+        let rest = rest.replace("{theirs}", &theirs).replace("{share}", &share);
+        let mut args = vec![field.clone(), mine.clone(), number.clone()];
+        args.extend(words(&rest));
+        for (ended, beside) in [(true, true), (false, true), (true, false)] {
+            scene.does(&["FLUSHALL"]);
+            let ends = if ended { past } else { future };
+            let own = format!("{old}:2:{ends}");
+            scene.does(&["SET", "t", "5"]);
+            scene.does(&["HSET", "k", &field, "2", &mine, &own]);
+            if beside {
+                scene.does(&["HSET", "k", &field, "3", &theirs, &share]);
+            }
+            scene.does(&["PEXPIRE", "k", "60000"]);
+            let before = scene.record();
+            let what = format!("{script}, ended {ended}, beside another {beside}");
+            let answer = scene.run(script, &words(keys), &args);
+            if !(ended && beside) {
+                assert!(answer.starts_with(refused), "{what}: {answer}");
+                assert_eq!(scene.record(), before, "{what}");
+                continue;
+            }
+            assert_eq!(answer, taken, "{what}");
+            let hash = scene.redis.hgetall("k");
+            let adopted = script == "lock_adopt";
+            assert_eq!(hash[&field], if adopted { "1" } else { "2" }, "{what}");
+            assert!(hash[&mine].starts_with(&format!("{number}:1:")), "{what}");
+            assert_eq!(hash.contains_key(&theirs), !adopted, "{what}");
+
+            // What comes late for the old one.
+            let record = scene.record();
+            let release = [&*field, &mine, &old, "0", "0", "PUBLISH"].map(str::to_owned);
+            let keys = words("k redisson_lock__channel:{k}");
+            assert_eq!(scene.run("lock_release", &keys, &release), "absent");
+            let renewal = [&*mine, &old, "90000"].map(str::to_owned);
+            assert_eq!(scene.run("lock_renew", &words("k"), &renewal), "0");
+            assert_eq!(scene.record(), record, "{what}");
+        }
+    }
+}

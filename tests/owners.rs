@@ -501,3 +501,40 @@ async fn level_of_a_client_that_died_ends_with_its_own_lease_whoever_locks_under
     }
     nothing_left(&server, [&one, &two]).await;
 }
+
+#[tokio::test]
+async fn client_whose_own_lease_ended_locks_again_while_another_has_the_lock_under_the_name() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let owner = Owner::named("req-7");
+    let mut probe = server.connection();
+    let here = one.lock("k").owned_by(&owner);
+    let there = two.lock("k").owned_by(&owner);
+    for adopts in [false, true] {
+        let left = here.clone().lease(millis(200));
+        drop(left.lock().await.unwrap().detach());
+        let guard = there.lock().await.unwrap();
+        eventually("its lease ends here", async || {
+            format!("{one:?}").contains("holds: 0,")
+        })
+        .await;
+        let mut again = None;
+        eventually(
+            "its lease ends on the server, and it is let in",
+            async || {
+                again = match adopts {
+                    true => here.adopt().await.unwrap(),
+                    false => here.try_lock().await.unwrap(),
+                };
+                again.is_some()
+            },
+        )
+        .await;
+        let levels = if adopts { 1 } else { 2 };
+        assert_eq!(here.hold_count().await.unwrap(), levels);
+        again.unwrap().unlock().await.unwrap();
+        assert_eq!(guard.unlock().await.is_ok(), !adopts, "it was taken over");
+        assert!(!probe.exists("k"));
+    }
+    nothing_left(&server, [&one, &two]).await;
+}
