@@ -12,7 +12,7 @@
 -- by another number until its lease ended
 -- Returns changed: what was read is not so any more; nothing was changed
 -- Returns absent: the owner holds nothing, or this client holds it by another number
--- Returns wrong_kind: the key is no lock of this shape
+-- Returns wrong_kind: the key is no lock of this shape, or the field to take from records no share
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], ARGV[6], 'mode')
@@ -37,10 +37,13 @@ if missing > 0 then
   if donor ~= ARGV[7] then
     return {'changed'}
   end
+  local number, held, held_until = string.match(donor, '^(h%x+):(%d+):?(%d*)$')
+  if ARGV[6] ~= ARGV[1] and not number then
+    return {'wrong_kind'}
+  end
   -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
   redis.call('HDEL', KEYS[1], ARGV[2])
   if ARGV[6] ~= ARGV[1] then
-    local number, held, held_until = string.match(donor, '^(h%x+):(%d+):?(%d*)$')
     redis.call('HDEL', KEYS[1], ARGV[6])
     if tonumber(held) > missing then
       redis.call('HSET', KEYS[1], ARGV[6], number .. ':' .. held - missing .. (held_until ~= '' and ':' .. held_until or ''))

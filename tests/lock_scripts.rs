@@ -498,3 +498,22 @@ fn own_share_that_has_ended_keeps_no_client_out_while_another_has_the_lock() {
         }
     }
 }
+
+#[test]
+fn level_is_adopted_from_no_record_that_cannot_be_read() {
+    let mut scene = Scene::new();
+    let [field, mine, number] = hold(HERE, "req-7", 1);
+    let [_, theirs, _] = hold(THERE, "req-7", 2);
+    for poison in ["foo:1", "h2:1:x", "h2"] {
+        scene.does(&["FLUSHALL"]);
+        scene.does(&["HSET", "k", &field, "1", &theirs, poison]);
+        let before = scene.record();
+        let args = [&*field, &mine, &number, "1", "30000", &theirs, poison].map(str::to_owned);
+        assert_eq!(
+            scene.run("lock_adopt", &words("k"), &args),
+            "wrong_kind",
+            "{poison}"
+        );
+        assert_eq!(scene.record(), before, "{poison}");
+    }
+}
