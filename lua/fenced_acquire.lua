@@ -52,7 +52,7 @@ if not total then
 end
 
 local token = found[4] or last
-if not token or not string.find(total, '^%d+$') then
+if not string.find(token or '', '^%d+$') or not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
 local share, ends, replaced = share_of(companion, ARGV[3], total)

@@ -27,7 +27,7 @@
 
 local found = redis.call('HMGET', KEYS[1], ARGV[2], ARGV[5], ARGV[6], 'mode', '|token')
 local last = redis.call('GET', KEYS[3]) or found[5]
-if found[4] or last and not string.find(last, '^%d+$') then
+if found[4] or not string.find(last or '0', '^%d+$') or not string.find(found[5] or '0', '^%d+$') then
   return {'wrong_kind'}
 end
 local named = #ARGV[2] > #ARGV[1] + 1

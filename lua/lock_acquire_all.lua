@@ -61,7 +61,7 @@ for i = 1, locks do
     end
   else
     local token = found[4] or last
-    if fenced and not token or not string.find(total, '^%d+$') then
+    if fenced and not string.find(token or '', '^%d+$') or not string.find(total, '^%d+$') then
       return {'wrong_kind', i}
     end
     local share, ends, replaced = share_of(found[2], number, total)

@@ -517,3 +517,38 @@ fn level_is_adopted_from_no_record_that_cannot_be_read() {
         assert_eq!(scene.record(), before, "{poison}");
     }
 }
+
+#[test]
+fn token_in_the_hash_that_is_no_number_is_the_wrong_kind_and_stays() {
+    let mut scene = Scene::new();
+    let joined = format!("k {TOKEN}");
+    let moved = format!("k redisson_lock__channel:{{k}} {TOKEN}");
+    let joins: [(&str, &str, &str); 3] = [
+        ("lock_acquire_all", &joined, "{0} {1} {2} 30000 5000"),
+        ("fenced_acquire", &joined, "{0} {1} {2} 1 30000 take 5000"),
+        (
+            "fenced_move",
+            &moved,
+            "{0} {1} {2} 30000 {3} {4} {5} -1 0 PUBLISH 5000",
+        ),
+    ];
+    for (script, keys, args) in joins {
+        for poison in ["abc", "-1", "1.5", ""] {
+            for held_by in ["HSET k {0} 1 {1} {2}:1", "HSET k {3} 1 {4} {5}:1"] {
+                // Only a move finds the lock with another owner.
+                if script != "fenced_move" && held_by.contains("{3}") {
+                    continue;
+                }
+                scene.does(&["FLUSHALL"]);
+                scene.does(&words(&filled(held_by)));
+                scene.does(&["HSET", "k", "|token", poison]);
+                scene.does(&["SET", TOKEN, "5"]);
+                let before = scene.record();
+                let answer = scene.run(script, &words(keys), &words(&filled(args)));
+                let refused = answer.starts_with("wrong_kind");
+                assert!(refused, "{script}, {poison}: {answer}");
+                assert_eq!(scene.record(), before, "{script}, {poison}");
+            }
+        }
+    }
+}
