@@ -131,7 +131,7 @@ async fn reply_without_bounds_is_an_error_and_ends_nothing_else() {
     }
 }
 
-/// Four tries at once, and one a second from then on.
+/// Three tries at once, and five a second from then on.
 #[tokio::test]
 async fn server_that_hangs_up_on_every_request_is_not_stormed() {
     let server = Server::start();
@@ -151,7 +151,7 @@ async fn server_that_hangs_up_on_every_request_is_not_stormed() {
     }
     // One of them is that of the probe.
     let made = connections().await - before - 1;
-    assert!((2..=9).contains(&made), "{made}");
+    assert!((2..=20).contains(&made), "{made}");
     soon(client.close()).await;
 }
 

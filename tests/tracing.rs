@@ -116,5 +116,34 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
     assert!(Client::connect(server.url()).await.is_err());
     client.close().await;
     log.tells(&["DEBUG", "closed", client.id()]).await;
+
+    refusal_to_publish_is_told_once_with_what_to_grant(&log).await;
     assert!(!log.text().contains(PASSWORD));
+}
+
+async fn refusal_to_publish_is_told_once_with_what_to_grant(log: &Log) {
+    let server = Server::start();
+    let user = [
+        "on",
+        ">s3cret",
+        "~*",
+        "&*",
+        "+@all",
+        "-publish",
+        "-spublish",
+    ];
+    let mut probe = server.connection();
+    probe.command(&[&["ACL", "SETUSER", "app"], &user[..]].concat());
+    let url = format!("redis://app:{PASSWORD}@127.0.0.1:{}", server.port());
+    let client = builder(url).build().await.unwrap();
+    for name in ["a", "b", "c"] {
+        let guard = client.lock(name).lock().await.unwrap();
+        guard.unlock().await.unwrap();
+    }
+    log.tells(&["WARN", "+publish", "&redisson_*", "poll_cap"])
+        .await;
+    let text = log.text();
+    let told = text.lines().filter(|line| line.contains("+publish"));
+    assert_eq!(told.count(), 1, "{text}");
+    client.close().await;
 }

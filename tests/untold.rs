@@ -1,4 +1,5 @@
-//! A user that may not publish: what it gives back is given back, whatever the kind, and an operator is told once.
+//! A user that may not publish: what it gives back is given back, whatever the kind. (That an operator is told once is
+//! in `tracing.rs`.)
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,9 +7,6 @@
 )]
 
 mod support;
-
-use std::io;
-use std::sync::{Arc, Mutex};
 
 use redlatch::{Client, MultiLock, Owner};
 use redlatch_testkit::{Connection, Server};
@@ -160,44 +158,4 @@ async fn counters_change_without_the_right_to_publish() {
         assert!(latch.delete().await.unwrap());
         client.close().await;
     }
-}
-
-/// Everything that was reported on this thread, as text.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[tokio::test]
-async fn refusal_to_publish_is_told_once_with_what_to_grant() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _here = tracing::subscriber::set_default(subscriber);
-    let (_server, _probe, client) = client(FORBIDDEN[0]).await;
-    for name in ["a", "b", "c"] {
-        let guard = client.lock(name).lock().await.unwrap();
-        guard.unlock().await.unwrap();
-    }
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
-    let [warning] = warnings[..] else {
-        panic!("{text}");
-    };
-    for word in ["+publish", "&redisson_*", "poll_cap"] {
-        assert!(warning.contains(word), "{warning}");
-    }
-    assert!(!text.contains("s3cret"), "{text}");
 }

@@ -34,7 +34,8 @@ const MOST_WAITING: usize = 1 << 17;
 /// How much may wait for the socket to take it.
 const MOST_UNSENT: usize = 32 << 20;
 /// Pauses before the first tries to connect again; the last goes for all that follow. They begin anew with a connection
-/// that has lasted, and with the second after one that has answered a caller.
+/// that has lasted, and with the second after one that has answered a caller. A server that greets and then hangs up has
+/// the third at most: it is there, and callers wait.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(2),
     Duration::from_millis(50),
@@ -247,7 +248,7 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
             Some(line) => Ok(line),
             None => dialer.dial().await,
         };
-        let opened = Moment::now();
+        let (opened, greeted) = (Moment::now(), dialled.is_ok());
         let error = match dialled {
             Ok(line) => {
                 info!(server = %line.place, "connected");
@@ -261,6 +262,8 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
             failed = 0;
         } else if has_answered {
             failed = 1;
+        } else if greeted {
+            failed = failed.min(2);
         }
         let pause = PAUSES[failed.min(PAUSES.len() - 1)];
         failed += 1;
