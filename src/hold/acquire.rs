@@ -131,9 +131,12 @@ impl Order {
         line: Option<&'a Queue>,
         wait: &Wait,
     ) -> Result<Turn<'a>, Error> {
-        // The place at the gate is had from here on, though other writers come to the front before.
+        // The places in line and at the gate are had from here on, and in one step: of two writers, none may be first
+        // in line while the other is first at the gate.
         let mut gate = pin!(OptionFuture::from(line.map(|line| line.gate.write())));
-        let passed = gate.as_mut().now_or_never();
+        let mut front = pin!(queue.front.acquire());
+        let (passed, first) =
+            queue.in_one_step(|| (gate.as_mut().now_or_never(), front.as_mut().now_or_never()));
         let at_front = async |front| {
             let passed = match passed {
                 Some(passed) => passed,
@@ -145,7 +148,7 @@ impl Order {
                 _gate: passed,
             })
         };
-        if let Ok(front) = queue.front.try_acquire() {
+        if let Some(Ok(front)) = first {
             return Ok(at_front(front).await);
         }
         // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
@@ -161,7 +164,6 @@ impl Order {
                 Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => {}
             }
         }
-        let front = queue.front.acquire();
         let appeared = self.appeared(queue);
         let turn = async {
             tokio::select! {

@@ -338,6 +338,12 @@ impl<B> Queue<B> {
         InLine(self)
     }
 
+    /// Does something that no other call does in the meantime. It must not wait.
+    pub(crate) fn in_one_step<T>(&self, step: impl FnOnce() -> T) -> T {
+        let _alone = self.lock();
+        step()
+    }
+
     /// Whether any call stands in line.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.lock().in_line > 0
