@@ -86,6 +86,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::resp session::backend::wire",
         ),
         (
+            "session::backend::sentinel",
+            "session::backend::dial session::backend::resp session::backend::wire",
+        ),
+        (
             "session::backend::connection",
             "session::backend::dial session::backend::resp",
         ),

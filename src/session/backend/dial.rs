@@ -1,7 +1,7 @@
-//! Opens a connection for commands: finds the server, connects, says who we are.
+//! Opens a connection for commands: connects, says who we are.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fred::bytes::BytesMut;
@@ -16,12 +16,10 @@ use tokio::net::UnixStream;
 use tokio::net::unix;
 use tokio::net::{TcpStream, tcp};
 use tokio::time::timeout;
-use tracing::debug;
 
 use super::resp::{self, Request, Said, Version};
 use super::wire::code;
 use crate::error::{Error, ErrorKind};
-use crate::protocol::reply::Reply;
 
 /// Where to connect, and as whom.
 #[derive(Clone)]
@@ -104,113 +102,13 @@ impl Dialer {
         }
     }
 
-    async fn dial_server(&self, server: &Server) -> Result<Line, Error> {
+    pub(super) async fn dial_server(&self, server: &Server) -> Result<Line, Error> {
         let line = self.open(server).await?;
         self.introduced(line).await
     }
 
-    /// Asks one sentinel after the other for the primary, and connects to it if it is one.
-    async fn dial_primary(&self, sentinels: &[Server], service: &str) -> Result<Line, Error> {
-        let mut failure = Error::invalid("the configuration names no sentinel");
-        let known = || {
-            self.sentinels
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        let told: Vec<_> = known()
-            .iter()
-            .filter(|told| !sentinels.contains(told))
-            .cloned()
-            .collect();
-        for sentinel in sentinels.iter().chain(&told) {
-            let (primary, others) = match self.ask_sentinel(sentinel, service).await {
-                Ok(primary) => primary,
-                Err(error) => {
-                    debug!(%sentinel, %error, "the sentinel names no primary");
-                    failure = error;
-                    continue;
-                }
-            };
-            let role = async {
-                let mut line = self.dial_server(&primary).await?;
-                let [role] = self.talk(&mut line, &[Request::of(&["ROLE"])]).await?;
-                Ok((line, role))
-            };
-            match role.await {
-                Ok((line, role)) => match role {
-                    // A sentinel may be late with the news.
-                    Ok(Reply::List(role))
-                        if role.first() != Some(&Reply::Text("master".into())) =>
-                    {
-                        failure = Error::new(
-                            ErrorKind::Backend,
-                            format!(
-                                "the sentinel {sentinel} names {primary} as primary of {service:?}, which is a replica"
-                            ),
-                        );
-                    }
-                    // A user that may not ask for the role is told by the first script.
-                    _ => {
-                        *known() = others;
-                        return Ok(line);
-                    }
-                },
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
-    }
-
-    /// The primary that a sentinel names, and the other sentinels.
-    async fn ask_sentinel(
-        &self,
-        sentinel: &Server,
-        service: &str,
-    ) -> Result<(Server, Vec<Server>), Error> {
-        let mut line = self.open(sentinel).await?;
-        let requests = [
-            Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
-            Request::of(&["SENTINEL", "SENTINELS", service]),
-        ];
-        let [mut said, mut others] = self.talk(&mut line, &requests).await?;
-        if matches!(&said, Err(text) if code(text) == "NOAUTH") {
-            // fred has one user and password for servers and sentinels.
-            self.log_in(&mut line).await?;
-            [said, others] = self.talk(&mut line, &requests).await?;
-        }
-        let others = others.map(|others| addresses(&others)).unwrap_or_default();
-        let place = &line.place;
-        let refused = |text: &str| {
-            let text =
-                format!("the sentinel {place} does not tell the primary of {service:?}: {text}");
-            Error::new(ErrorKind::Backend, text)
-        };
-        match said {
-            Ok(Reply::List(parts)) => match &parts[..] {
-                [Reply::Text(host), Reply::Text(port)] => {
-                    let port = port.parse().map_err(|_| refused("its port is no number"))?;
-                    let mut primary = Server::new(host.clone(), port);
-                    self.name_for_tls(&mut primary, sentinel);
-                    Ok((primary, others))
-                }
-                _ => Err(refused("its answer is no address")),
-            },
-            Ok(_) => Err(refused("it knows no such service")),
-            Err(text) => Err(refused(&text)),
-        }
-    }
-
-    #[cfg(feature = "tls")]
-    fn name_for_tls(&self, primary: &mut Server, sentinel: &Server) {
-        primary.tls_server_name =
-            tls_name(&self.config, &primary.host, &sentinel.host).map(Into::into);
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn name_for_tls(&self, _: &mut Server, _: &Server) {}
-
     /// A connection on which nothing was said.
-    async fn open(&self, server: &Server) -> Result<Line, Error> {
+    pub(super) async fn open(&self, server: &Server) -> Result<Line, Error> {
         let place = server.to_string();
         let opened = TcpStream::connect((bare(&server.host), server.port));
         let stream = reached(&place, timeout(self.patience, opened).await)?;
@@ -261,7 +159,7 @@ impl Dialer {
         Ok(line)
     }
 
-    async fn log_in(&self, line: &mut Line) -> Result<(), Error> {
+    pub(super) async fn log_in(&self, line: &mut Line) -> Result<(), Error> {
         let user = self.config.username.as_deref();
         let password = self.config.password.as_deref();
         let password = password.or_else(|| user.map(|_| ""));
@@ -298,7 +196,7 @@ impl Dialer {
         }
     }
 
-    async fn talk<const N: usize>(
+    pub(super) async fn talk<const N: usize>(
         &self,
         line: &mut Line,
         requests: &[Request; N],
@@ -434,27 +332,4 @@ fn bare(host: &str) -> &str {
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
     inner.unwrap_or(host)
-}
-
-/// The addresses in an answer to `SENTINEL SENTINELS`, which tells of each by names and values in turn.
-fn addresses(told: &Reply) -> Vec<Server> {
-    let Reply::List(told) = told else {
-        return Vec::new();
-    };
-    let address = |one: &Reply| {
-        let Reply::List(fields) = one else {
-            return None;
-        };
-        let value = |name: &str| {
-            fields.chunks(2).find_map(|pair| match pair {
-                [Reply::Text(field), Reply::Text(value)] if field == name => Some(value),
-                _ => None,
-            })
-        };
-        Some(Server::new(
-            value("ip")?.clone(),
-            value("port")?.parse().ok()?,
-        ))
-    };
-    told.iter().filter_map(address).collect()
 }

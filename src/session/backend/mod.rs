@@ -17,6 +17,7 @@ mod listener;
 mod maker;
 mod node;
 mod resp;
+mod sentinel;
 mod slots;
 mod transaction;
 mod wire;
