@@ -7,18 +7,7 @@
 
 use std::time::Duration;
 
-use redlatch_testkit::{Connection, Reply, Server};
-
-const ACQUIRE: &str = concat!(
-    include_str!("../lua/lock_share.lua"),
-    include_str!("../lua/fair_acquire.lua")
-);
-const RELEASE: &str = concat!(
-    include_str!("../lua/lock_share.lua"),
-    include_str!("../lua/lock_take_out.lua"),
-    include_str!("../lua/fair_release.lua")
-);
-const FORCE_RELEASE: &str = include_str!("../lua/fair_force_release.lua");
+use redlatch_testkit::{Connection, Reply, Server, script};
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 const QUEUE: &str = "redisson_lock_queue:{k}";
@@ -84,16 +73,16 @@ impl Bench {
         Self { server, probe }
     }
 
-    fn eval(&mut self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
-        let count = keys.len().to_string();
-        let call = [&["EVAL", script, &count], keys, args].concat();
+    fn eval(&mut self, name: &str, keys: &[&str], args: &[&str]) -> Reply {
+        let (source, count) = (script(name), keys.len().to_string());
+        let call = [&["EVAL", &source, &count], keys, args].concat();
         self.probe.command(&call)
     }
 
     fn acquire(&mut self, hold: &Hold, mode: &str) -> Reply {
         let (lease, priority) = (LEASE.to_string(), hold.priority.to_string());
         self.eval(
-            ACQUIRE,
+            "fair_acquire",
             &["k", CHANNEL, QUEUE, SCORES, PLACES],
             &[
                 &hold.field,
@@ -116,7 +105,7 @@ impl Bench {
 
     fn release(&mut self, hold: &Hold) -> Reply {
         self.eval(
-            RELEASE,
+            "fair_release",
             &["k", CHANNEL, QUEUE, SCORES, PLACES],
             &[
                 &hold.field,
@@ -828,7 +817,11 @@ fn a_hash_of_another_shape_is_not_a_lock() {
     bench.probe.command(&["HSET", "k", &hold.field, "many"]);
     assert_eq!(tag(bench.acquire(&hold, "wait")), "wrong_kind");
     assert_eq!(
-        tag(bench.eval(FORCE_RELEASE, &["k", CHANNEL, QUEUE], &["0", "PUBLISH"])),
+        tag(bench.eval(
+            "fair_force_release",
+            &["k", CHANNEL, QUEUE],
+            &["0", "PUBLISH"]
+        )),
         "wrong_kind"
     );
     assert_eq!(bench.probe.keys(), ["k"]);
@@ -839,7 +832,11 @@ fn release_by_force_wakes_the_first() {
     let mut bench = Bench::new();
     let (a, b) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
     let force = |bench: &mut Bench| {
-        tag(bench.eval(FORCE_RELEASE, &["k", CHANNEL, QUEUE], &["0", "PUBLISH"]))
+        tag(bench.eval(
+            "fair_force_release",
+            &["k", CHANNEL, QUEUE],
+            &["0", "PUBLISH"],
+        ))
     };
     assert_eq!(force(&mut bench), "free");
     bench.wait(&a);

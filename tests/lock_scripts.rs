@@ -7,8 +7,7 @@
 
 mod support;
 
-use redlatch_testkit::{Connection, Reply, Server};
-use support::source;
+use redlatch_testkit::{Connection, Reply, Server, script};
 
 const LEASE: i64 = 30_000;
 const TOKEN: &str = "redisson_lock_token:{k}";
@@ -91,8 +90,8 @@ impl Scene {
         reply
     }
 
-    fn run(&mut self, script: &str, keys: &[String], args: &[String]) -> String {
-        let mut request = vec!["EVAL".to_owned(), source(script), keys.len().to_string()];
+    fn run(&mut self, name: &str, keys: &[String], args: &[String]) -> String {
+        let mut request = vec!["EVAL".to_owned(), script(name), keys.len().to_string()];
         request.extend(keys.iter().chain(args).cloned());
         said(&self.does(&request))
     }

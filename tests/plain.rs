@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, ErrorKind, LockGuard, Owner, PlainLock, ReleaseBy};
-use redlatch_testkit::{Connection, Proxy, Reply, Server};
+use redlatch_testkit::{Connection, Proxy, Reply, Server, script};
 use support::probe::{
     NEVER, acquiring, calls_of, kind, millis, nothing_left, reset_calls, secs, soon, subscribers,
 };
-use support::{builder, client, eventually, sha, source};
+use support::{builder, client, eventually, sha};
 
 const NAME: &str = "k";
 const BOTH: [ReleaseBy; 2] = [ReleaseBy::Script, ReleaseBy::Transaction];
@@ -700,8 +700,8 @@ async fn dropped_call_under_the_name_of_a_holder_leaves_the_hold_alone() {
     let (client, other) = (patient(proxy.url()).await, client(&server).await);
     let owner = Owner::named("req-7");
     let mut probe = server.connection();
-    for script in ["plain_acquire", "plain_adopt"] {
-        probe.command(&["SCRIPT", "LOAD", &source(script)]);
+    for name in ["plain_acquire", "plain_adopt"] {
+        probe.command(&["SCRIPT", "LOAD", &script(name)]);
     }
     for by in BOTH {
         let here = client.plain_lock(NAME).release_by(by).owned_by(&owner);

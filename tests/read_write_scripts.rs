@@ -10,8 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use redlatch_testkit::{Connection, Reply, Server, Subscriber};
-use support::source;
+use redlatch_testkit::{Connection, Reply, Server, Subscriber, script};
 
 /// An owner of Redisson's: its client, and its thread.
 const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
@@ -145,8 +144,8 @@ impl Scene {
         reply
     }
 
-    fn send(&mut self, script: &str, keys: &[&str], args: &[impl AsRef<str>]) -> Reply {
-        let source = source(script);
+    fn send(&mut self, name: &str, keys: &[&str], args: &[impl AsRef<str>]) -> Reply {
+        let source = script(name);
         let count = keys.len().to_string();
         let head = ["EVAL", &source, &count];
         let args = args.iter().map(AsRef::as_ref);

@@ -21,7 +21,7 @@ use redlatch_testkit::{Cluster, Proxy, Reply, Server};
 use stats::scripts_run;
 use support::polls::Polls;
 use support::probe::{calls_of, channel, kind, millis, reset_calls, secs, soon, subscribers};
-use support::{builder, eventually, eventually_idle, sha, source};
+use support::{builder, eventually, eventually_idle, sha};
 
 const NAME: &str = "job";
 const MARK: &str = "redlatch_redlock_mark";
@@ -1181,8 +1181,7 @@ async fn grant_without_its_reply_counts_once_and_is_given_back() {
     let urls = [proxy.url(), fleet.0[1].url(), fleet.0[2].url()];
     let clients = Clients::of(urls, |it| it.command_timeout(secs(5))).await;
     clients.settle().await;
-    let acquire = source("red_guard") + &source("lock_acquire");
-    let acquire = sha1_smol::Sha1::from(acquire).digest().to_string();
+    let acquire = sha("red_acquire");
     for _ in 0..20 {
         // A server that is silent after a cut is not asked for its vote.
         eventually("the first server answers", async || {

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use redlatch::{Client, ErrorKind, ExpirableSemaphore, PermitId};
-use redlatch_testkit::{Connection, Proxy, Reply, Server, Subscriber};
+use redlatch_testkit::{Connection, Proxy, Reply, Server, Subscriber, script};
 use support::probe::{
     NEVER, calls_of, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon,
 };
@@ -288,7 +288,7 @@ async fn request_that_comes_after_its_undo_takes_nothing() {
 fn permits_that_nobody_remembers_are_given_back_once() {
     let server = Server::start();
     let mut probe = server.connection();
-    let source = include_str!("../lua/semaphore_return.lua");
+    let source = &script("semaphore_return");
     let mut give_back = |kept: &str, marked: &str| {
         let call = [
             "EVAL", source, "3", "s", "channel", "mark", "2", "PUBLISH", kept, marked,
@@ -314,7 +314,7 @@ fn permits_that_nobody_remembers_are_given_back_once() {
     let more = server.connection().command(&["GET", "s"]).text();
     assert_eq!(more, "2147483650");
     assert_eq!(told(&mut heard), [i32::MAX.to_string()]);
-    let source = include_str!("../lua/semaphore_acquire.lua");
+    let source = &script("semaphore_acquire");
     let take = ["EVAL", source, "2", "s", "mark", "2", "60000"];
     let answer = server.connection().command(&take).array();
     assert_eq!(answer[0].text(), "returned");
@@ -367,7 +367,7 @@ async fn permits_with_a_lease_are_redissons_sorted_set() {
 fn repeated_call_has_its_whole_lease() {
     let server = Server::start();
     let mut probe = server.connection();
-    let source = include_str!("../lua/permit_acquire.lua");
+    let source = &script("permit_acquire");
     let (one, two) = ("61".repeat(16), "62".repeat(16));
     let ids = format!("{one}{two}");
     let call = [
@@ -404,7 +404,7 @@ fn repeated_call_has_its_whole_lease() {
 fn permits_are_not_given_back_to_what_is_no_counter() {
     let server = Server::start();
     let mut probe = server.connection();
-    let source = include_str!("../lua/permit_return.lua");
+    let source = &script("permit_return");
     let ids = format!("{}{}", "61".repeat(16), "62".repeat(16));
     let call = [
         "EVAL", source, "4", "e", "channel", "set", "mark", &ids, "PUBLISH", "60000",
@@ -445,10 +445,10 @@ fn permits_that_have_ended_come_back_all_at_once_and_nobody_is_told_of_less_than
     let server = Server::start();
     let mut probe = server.connection();
     let mut heard = server.connection().into_subscriber(&["channel"]);
-    let count = include_str!("../lua/permit_count.lua");
+    let count = &script("permit_count");
     let count = ["EVAL", count, "3", "e", "channel", "set", "PUBLISH"];
     let id = "61".repeat(16);
-    let acquire = include_str!("../lua/permit_acquire.lua");
+    let acquire = &script("permit_acquire");
     let acquire = [
         "EVAL",
         acquire,

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use redlatch::{Client, ErrorKind, Owner};
-use redlatch_testkit::{Connection, Server};
+use redlatch_testkit::{Connection, Server, script};
 use support::probe::{
     NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, reset_calls,
     secs, soon, stranger,
 };
-use support::{builder, client, eventually, source};
+use support::{builder, client, eventually};
 
 /// Waits that end by a message, or never.
 async fn unpolled(server: &Server) -> Client {
@@ -435,7 +435,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
     let server = Server::start();
     let mut probe = server.connection();
     probe.command(&["SET", "token", "7"]);
-    for (script, keys, rest) in [
+    for (name, keys, rest) in [
         ("lock_acquire", &["k"][..], &["1", "9000", "take"][..]),
         (
             "fenced_acquire",
@@ -450,7 +450,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
         probe.command(&["HSET", "k", "c:1", "3", "|c:1", &format!("{NUMBER}:3")]);
         probe.command(&["PEXPIRE", "k", "9000"]);
         let before = probe.hgetall("k");
-        let source = source(script);
+        let source = script(name);
         let count = keys.len().to_string();
         let call = [
             &["EVAL", &source, &count],
@@ -460,7 +460,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
         ]
         .concat();
         assert_eq!(probe.command(&call).array()[0].text(), "granted");
-        assert_eq!(probe.hgetall("k"), before, "{script}");
+        assert_eq!(probe.hgetall("k"), before, "{name}");
         assert_eq!(probe.command(&["GET", "token"]).text(), "7");
     }
 }

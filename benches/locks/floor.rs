@@ -15,6 +15,7 @@ use fred::types::config::{
     Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig,
 };
 use fred::types::{ClusterHash, CustomCommand, Message, RespVersion, Value};
+use redlatch_testkit::script;
 use tokio::sync::broadcast;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -31,44 +32,6 @@ const LEASE: &str = "30000";
 pub(crate) const KEYS_AT: usize = 2;
 /// Enough for a server to have forgotten the first when it comes again.
 const NUMBERS: usize = 4096;
-
-const ACQUIRE: &str = concat!(
-    include_str!("../../lua/lock_share.lua"),
-    include_str!("../../lua/lock_acquire.lua")
-);
-const REENTER: &str = concat!(
-    include_str!("../../lua/lock_share.lua"),
-    include_str!("../../lua/lock_reenter.lua")
-);
-/// As the product puts them together for a member of a lock over several servers.
-const VOTE: &str = concat!(
-    include_str!("../../lua/red_guard.lua"),
-    include_str!("../../lua/lock_share.lua"),
-    include_str!("../../lua/lock_acquire.lua")
-);
-const RELEASE: &str = concat!(
-    include_str!("../../lua/lock_take_out.lua"),
-    include_str!("../../lua/lock_release.lua")
-);
-const RENEW: &str = concat!(
-    include_str!("../../lua/lock_share.lua"),
-    include_str!("../../lua/lock_renew.lua")
-);
-const FAIR_ACQUIRE: &str = concat!(
-    include_str!("../../lua/lock_share.lua"),
-    include_str!("../../lua/fair_acquire.lua")
-);
-const FAIR_RELEASE: &str = concat!(
-    include_str!("../../lua/lock_share.lua"),
-    include_str!("../../lua/lock_take_out.lua"),
-    include_str!("../../lua/fair_release.lua")
-);
-const READ: &str = include_str!("../../lua/read_acquire.lua");
-const WRITE: &str = include_str!("../../lua/write_acquire.lua");
-const RW_RELEASE: &str = concat!(
-    include_str!("../../lua/rw_fit.lua"),
-    include_str!("../../lua/rw_release.lua")
-);
 
 /// A connection with nothing around it, with the options of the product's.
 pub(crate) struct Floor {
@@ -173,9 +136,16 @@ impl Floor {
         let acquire = [&field, &companion, HOLD_NUMBER, "1", LEASE, "take"];
         let release = [&field, &companion, HOLD_NUMBER, "0", "0", "PUBLISH"];
         Ok(Bare {
-            acquire: self.call(ACQUIRE, &[name], &acquire, "granted").await?,
+            acquire: self
+                .call(&script("lock_acquire"), &[name], &acquire, "granted")
+                .await?,
             release: self
-                .call(RELEASE, &[name, channel], &release, "released")
+                .call(
+                    &script("lock_release"),
+                    &[name, channel],
+                    &release,
+                    "released",
+                )
                 .await?,
             number_at: [KEYS_AT + 1 + 2, KEYS_AT + 2 + 2],
             numbers: fresh_numbers(),
@@ -197,8 +167,12 @@ impl Floor {
         let acquire = [&hold[..], &[LEASE, "wait", "0", "0", "PUBLISH"]].concat();
         let release = [&hold[..], &["0", "0", "PUBLISH"]].concat();
         Ok(Bare {
-            acquire: self.call(FAIR_ACQUIRE, &keys, &acquire, "granted").await?,
-            release: self.call(FAIR_RELEASE, &keys, &release, "released").await?,
+            acquire: self
+                .call(&script("fair_acquire"), &keys, &acquire, "granted")
+                .await?,
+            release: self
+                .call(&script("fair_release"), &keys, &release, "released")
+                .await?,
             number_at: [KEYS_AT + 5 + 2; 2],
             numbers: fresh_numbers(),
         })
@@ -222,7 +196,7 @@ impl Floor {
         let (acquire, release, own_mark, number_at) = match side {
             Side::Read => (
                 self.call(
-                    READ,
+                    &script("read_acquire"),
                     &keys,
                     &["arrival", &field, HOLD_NUMBER, "1", LEASE, came, mark],
                     "granted",
@@ -237,7 +211,8 @@ impl Floor {
                 let prefer = "arrival";
                 let args = [&field, HOLD_NUMBER, "1", LEASE, prefer, came, mark, "take"];
                 (
-                    self.call(WRITE, &keys, &args, "granted").await?,
+                    self.call(&script("write_acquire"), &keys, &args, "granted")
+                        .await?,
                     ["1", "PUBLISH", &field, HOLD_NUMBER, "0"].map(str::to_owned),
                     &writer,
                     1,
@@ -248,7 +223,9 @@ impl Floor {
         let keys = [name, &channel, &stem, own_mark];
         Ok(Bare {
             acquire,
-            release: self.call(RW_RELEASE, &keys, &release, "released").await?,
+            release: self
+                .call(&script("rw_release"), &keys, &release, "released")
+                .await?,
             number_at: [KEYS_AT + 4 + number_at, KEYS_AT + 4 + 3],
             numbers: fresh_numbers(),
         })
@@ -271,7 +248,9 @@ impl Floor {
             "0",
         ];
         Ok(Bare {
-            acquire: self.call(VOTE, &keys, &acquire, "granted").await?,
+            acquire: self
+                .call(&script("red_acquire"), &keys, &acquire, "granted")
+                .await?,
             number_at: [KEYS_AT + 2 + 2; 2],
             ..self.section(name, owner).await?
         })
@@ -284,9 +263,11 @@ impl Floor {
         let reenter = [&field, &companion, HOLD_NUMBER, "2", LEASE];
         let release = [&field, &companion, HOLD_NUMBER, "1", "0", "PUBLISH"];
         Ok(Bare {
-            acquire: self.call(REENTER, &[name], &reenter, "granted").await?,
+            acquire: self
+                .call(&script("lock_reenter"), &[name], &reenter, "granted")
+                .await?,
             release: self
-                .call(RELEASE, &[name, &channel], &release, "kept")
+                .call(&script("lock_release"), &[name, &channel], &release, "kept")
                 .await?,
             number_at: [KEYS_AT + 1 + 2, KEYS_AT + 2 + 2],
             // The holder's, who is there already.
@@ -300,8 +281,13 @@ impl Floor {
         let args = leases
             .iter()
             .flat_map(|lease| [&lease.holder.companion, lease.number.as_str(), LEASE]);
-        self.call(RENEW, &names, &args.collect::<Vec<_>>(), "1")
-            .await
+        self.call(
+            &script("lock_renew"),
+            &names,
+            &args.collect::<Vec<_>>(),
+            "1",
+        )
+        .await
     }
 
     /// Any script, with the first word of the answer that it has to give.

@@ -30,29 +30,11 @@ pub async fn client(server: &Server) -> Client {
         .expect("the server is up")
 }
 
-/// A script of `lua/`, behind the one that stands ahead of it, if any does.
-pub fn source(script: &str) -> String {
-    let ahead: &[&str] = match script {
-        "rw_release" | "rw_force_release" => &["rw_fit"],
-        "rw_extend" => &["rw_fit", "lease_end"],
-        "plain_extend" => &["lease_end"],
-        "lock_extend" => &["lock_share", "lease_end"],
-        "lock_move" | "fenced_move" | "fair_release" => &["lock_share", "lock_take_out"],
-        "lock_release" | "lock_release_all" => &["lock_take_out"],
-        "lock_acquire" | "lock_acquire_all" | "lock_reenter" | "lock_adopt" | "lock_renew"
-        | "fenced_acquire" | "fair_acquire" => &["lock_share"],
-        _ => &[],
-    };
-    let file = |script| {
-        let path = format!("{}/lua/{script}.lua", env!("CARGO_MANIFEST_DIR"));
-        std::fs::read_to_string(path).expect("a script of lua/")
-    };
-    ahead.iter().copied().chain([script]).map(file).collect()
-}
-
-/// The SHA-1 that a script of `lua/` is sent by: what to look for in a request.
+/// The SHA-1 that a script is sent by: what to look for in a request.
 pub fn sha(script: &str) -> String {
-    sha1_smol::Sha1::from(source(script)).digest().to_string()
+    sha1_smol::Sha1::from(redlatch_testkit::script(script))
+        .digest()
+        .to_string()
 }
 
 /// Waits for something that another task, process or server is about to do; fails after ten seconds.

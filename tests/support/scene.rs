@@ -45,12 +45,8 @@ impl Scene {
     /// Has the server know every script, so that a request names it by its hash.
     pub async fn load_scripts(&self) {
         let mut connection = self.server.connection();
-        let scripts = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua"));
-        for script in scripts.expect("the folder of the scripts") {
-            let path = script.expect("a file").path();
-            let name = path.file_stem().and_then(|name| name.to_str());
-            let source = super::source(name.expect("a name in UTF-8"));
-            connection.command(&["SCRIPT", "LOAD", &source]);
+        for script in redlatch_testkit::scripts() {
+            connection.command(&["SCRIPT", "LOAD", &script]);
         }
     }
 
