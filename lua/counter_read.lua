@@ -6,7 +6,7 @@
 -- Publishes nothing
 
 local value = redis.call('GET', KEYS[1])
-if value and value ~= '0' and not (string.find(value, '^%-?[1-9]%d*$') and #value <= 11) then
+if value and not counts(value) then
   return {'wrong_kind'}
 end
 return {'count', tonumber(value or 0)}

@@ -18,7 +18,7 @@ if done then
   return {done}
 end
 local value = redis.call('GET', KEYS[1])
-if value and value ~= '0' and not (string.find(value, '^%-?[1-9]%d*$') and #value <= 11) then
+if value and not counts(value) then
   return {'wrong_kind'}
 end
 if value then

@@ -27,7 +27,7 @@
 -- Returns wrong_kind: the key is no lock of this shape
 -- Publishes the message on the channel of the first in the queue when the lock is free and it has not taken it
 
-local STALE, GRACE, DAY = 3000, 5000, 86400000
+local DAY = 86400000
 local worth = tonumber(ARGV[9])
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
@@ -45,24 +45,6 @@ end
 if last then
   places = redis.call('HMGET', KEYS[5], ARGV[1], last)
 end
--- The lines of a place that live, and when it was last asked for. A line that is dated ahead is of before the clock was
--- set back: its age begins now, so that the living keep their place and the dead do not stay for what was set back.
-local function alive(lines)
-  local living, asked = '', 0
-  for line in string.gmatch(lines, '[^\n]+') do
-    local before, seen, behind = string.match(line, '^(h%x+ %d+ )(%d+)( .+)$')
-    seen = tonumber(seen) or 0
-    if seen > now then
-      line = before .. string.format('%.0f', now) .. behind
-    end
-    if now - seen < STALE then
-      living = living .. line .. '\n'
-    end
-    asked = math.max(asked, seen)
-  end
-  return living, asked
-end
-
 local client = string.sub(ARGV[2], 1, #ARGV[2] - #ARGV[1])
 local mine, others = nil, ''
 for line in string.gmatch(places[1] or '', '[^\n]+') do
@@ -70,35 +52,7 @@ for line in string.gmatch(places[1] or '', '[^\n]+') do
   if whose == client then
     mine = {number = number, priority = priority}
   else
-    others = others .. alive(line)
-  end
-end
-
--- Whether a waiter of Redisson's can be in the queue, by the lines of the last one in it.
-local function mixed(lines)
-  return not lines or string.find(lines, '^h%x+ %d+ %d+ %-?%d+ %d+j ') ~= nil
-end
-
--- Takes a place out of the queue. Redisson counts the time of whoever stands behind it from the place's own, so they
--- come nearer by what it was worth, as after a grant in Java; but to no less than GRACE, and not at all where nobody of
--- Redisson's is among them.
-local function take_out(field, lines)
-  local less = tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)'))
-  local last, at = redis.call('LINDEX', KEYS[3], -1), nil
-  if less and last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
-    at = redis.call('LPOS', KEYS[3], field)
-  end
-  redis.call('ZREM', KEYS[4], field)
-  redis.call('LREM', KEYS[3], 1, field)
-  if not at then
-    return
-  end
-  for _, behind in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do
-    local score = tonumber(redis.call('ZADD', KEYS[4], 'XX', 'INCR', -less, behind) or nil)
-    if score and score < now + GRACE then
-      score = math.min(score + less, now + GRACE)
-      redis.call('ZADD', KEYS[4], 'XX', string.format('%.0f', score), behind)
-    end
+    others = others .. alive(line, now)
   end
 end
 
@@ -108,7 +62,7 @@ local function leave()
   if others ~= '' then
     redis.call('HSET', KEYS[5], ARGV[1], others)
   else
-    take_out(ARGV[1], places[1] or '')
+    take_out(ARGV[1], places[1] or '', now)
   end
 end
 
@@ -136,41 +90,9 @@ if share then
   return {'granted', after}
 end
 
-local ttl
--- The first in the queue, after those that are dead are taken out. One of Redisson's that is first while the lock is
--- free is told so; from then on it has no longer than a place of ours is worth, whatever its clock and ours say.
-local function first()
-  while true do
-    local field = redis.call('LINDEX', KEYS[3], 0)
-    if not field or field == ARGV[1] then
-      return field
-    end
-    local lines = redis.call('HGET', KEYS[5], field)
-    local score = not lines and tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0
-    if score > now then
-      if ttl == -2 and score > now + worth then
-        redis.call('ZREM', KEYS[4], field)
-        redis.call('ZADD', KEYS[4], string.format('%.0f', now + worth), field)
-      end
-      return field
-    end
-    local living, asked = alive(lines or '')
-    if living ~= '' then
-      if asked > now then
-        redis.call('HDEL', KEYS[5], field)
-        redis.call('HSET', KEYS[5], field, living)
-        redis.call('ZINCRBY', KEYS[4], string.format('%.0f', now - asked), field)
-      end
-      return field
-    end
-    take_out(field, lines or '')
-    redis.call('HDEL', KEYS[5], field)
-  end
-end
-
-ttl = redis.call('PTTL', KEYS[1])
+local ttl = redis.call('PTTL', KEYS[1])
 if ttl == -2 then
-  local field = last and first()
+  local field = last and first(now, worth, ARGV[1])
   if not field or field == ARGV[1] then
     if field then
       leave()
@@ -208,14 +130,14 @@ local function put(score)
   return redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, now + 30 * DAY)), ARGV[1])
 end
 
-local front = places[1] and first()
+local front = places[1] and first(now, ttl == -2 and worth, ARGV[1])
 local score = places[1] and tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]))
 local stands = score and (not mine or mine.priority == ARGV[6])
 if stands and front == ARGV[1] then
   score = least
 elseif stands then
   -- A score keeps its distance from the clock. A grant in Java brings all scores nearer, by what its own place was worth.
-  local _, asked = alive(places[1])
+  local _, asked = alive(places[1], now)
   local length = redis.call('LLEN', KEYS[3])
   score = score + now - asked
   if not mixed(places[2]) then
@@ -244,7 +166,7 @@ if stands then
 end
 
 if places[1] then
-  take_out(ARGV[1], places[1])
+  take_out(ARGV[1], places[1], now)
   last = redis.call('LINDEX', KEYS[3], -1)
   places[2] = last and redis.call('HGET', KEYS[5], last)
 end

@@ -23,114 +23,36 @@
 -- Publishes the message on the channel of the first in the queue when the lock becomes free, or is free when the first
 -- has left; a refusal to publish is the last item of the answer that the lock is free, and undoes nothing
 
-local STALE, GRACE = 3000, 5000
-
-local now
-local function clock()
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
--- The lines of a place that live, and when it was last asked for. A line that is dated ahead is of before the clock was
--- set back: its age begins now, so that the living keep their place and the dead do not stay for what was set back.
-local function alive(lines)
-  local living, asked = '', 0
-  for line in string.gmatch(lines, '[^\n]+') do
-    local before, seen, behind = string.match(line, '^(h%x+ %d+ )(%d+)( .+)$')
-    seen = tonumber(seen) or 0
-    if seen > now then
-      line = before .. string.format('%.0f', now) .. behind
-    end
-    if now - seen < STALE then
-      living = living .. line .. '\n'
-    end
-    asked = math.max(asked, seen)
-  end
-  return living, asked
-end
-
--- Whether a waiter of Redisson's can be in the queue, by the lines of the last one in it.
-local function mixed(lines)
-  return not lines or string.find(lines, '^h%x+ %d+ %d+ %-?%d+ %d+j ') ~= nil
-end
-
--- Takes a place out of the queue. Redisson counts the time of whoever stands behind it from the place's own, so they
--- come nearer by what it was worth, as after a grant in Java; but to no less than GRACE, and not at all where nobody of
--- Redisson's is among them.
-local function take_out(field, lines)
-  local less = tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)'))
-  local last, at = redis.call('LINDEX', KEYS[3], -1), nil
-  if less and last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
-    at = redis.call('LPOS', KEYS[3], field)
-  end
-  redis.call('ZREM', KEYS[4], field)
-  redis.call('LREM', KEYS[3], 1, field)
-  if not at then
-    return
-  end
-  for _, behind in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do
-    local score = tonumber(redis.call('ZADD', KEYS[4], 'XX', 'INCR', -less, behind) or nil)
-    if score and score < now + GRACE then
-      score = math.min(score + less, now + GRACE)
-      redis.call('ZADD', KEYS[4], 'XX', string.format('%.0f', score), behind)
-    end
-  end
-end
-
 -- Takes one line out of the places of an owner. The owner's place goes with the last of them that lives.
 local function leave(field, places, line)
-  local others = ''
+  local others, now = '', share_clock()
   for other in string.gmatch(places, '[^\n]+') do
     if other ~= line then
-      others = others .. alive(other)
+      others = others .. alive(other, now)
     end
   end
   redis.call('HDEL', KEYS[5], field)
   if others ~= '' then
     redis.call('HSET', KEYS[5], field, others)
   else
-    take_out(field, places)
+    take_out(field, places, now)
   end
 end
 
--- The first in the queue of a lock that is free, after those that are dead are taken out; with its places, and the line
--- among them of this client if it waits here. One of Redisson's is told so; from then on it has no longer than a place of
--- ours is worth, whatever its clock and ours say.
-local function first()
-  local field = redis.call('LINDEX', KEYS[3], 0)
-  if not field then
+-- The first in the queue of a lock that is free; with its places, and the line among them of this client if it waits
+-- here.
+local function heir()
+  if redis.call('EXISTS', KEYS[3]) == 0 then
     return
   end
-  clock()
-  while field do
-    local lines = redis.call('HGET', KEYS[5], field)
-    local score = not lines and tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0
-    if score > now then
-      if score > now + tonumber(ARGV[7]) then
-        redis.call('ZREM', KEYS[4], field)
-        redis.call('ZADD', KEYS[4], string.format('%.0f', now + ARGV[7]), field)
-      end
-      return field
+  local field, places = first(share_clock(), tonumber(ARGV[7]))
+  for line in string.gmatch(places or '', '[^\n]+') do
+    local client = string.match(line, '(%S+)$')
+    if string.sub(client .. field, 1, 38) == string.sub(ARGV[2], 1, 38) then
+      return field, places, line
     end
-    local living, asked = alive(lines or '')
-    if living ~= '' then
-      if asked > now then
-        redis.call('HDEL', KEYS[5], field)
-        redis.call('HSET', KEYS[5], field, living)
-        redis.call('ZINCRBY', KEYS[4], string.format('%.0f', now - asked), field)
-      end
-      for line in string.gmatch(living, '[^\n]+') do
-        local client = string.match(line, '(%S+)$')
-        if string.sub(client .. field, 1, 38) == string.sub(ARGV[2], 1, 38) then
-          return field, living, line
-        end
-      end
-      return field
-    end
-    take_out(field, lines or '')
-    redis.call('HDEL', KEYS[5], field)
-    field = redis.call('LINDEX', KEYS[3], 0)
   end
+  return field
 end
 
 -- What is answered if that is refused.
@@ -145,10 +67,9 @@ if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
   local places = redis.call('HGET', KEYS[5], ARGV[1]) or ''
   for line in string.gmatch(places, '[^\n]+') do
     if string.match(line, '^h%x+') == ARGV[3] then
-      clock()
       leave(ARGV[1], places, line)
       if redis.call('EXISTS', KEYS[1]) == 0 then
-        wake(first())
+        wake(heir())
       end
     end
   end
@@ -171,13 +92,13 @@ if left > 0 then
   return {'kept', left}
 end
 redis.call('DEL', KEYS[1])
-local field, places, line = first()
+local field, places, line = heir()
 if not line then
   return {'released', wake(field)}
 end
-local heir, lease, client = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
+local hold, lease, client = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
 leave(field, places, line)
 local companion = client .. field
-redis.call('HSET', KEYS[1], field, 1, companion, share_text(heir, 1, #companion > #field + 1, lease))
+redis.call('HSET', KEYS[1], field, 1, companion, share_text(hold, 1, #companion > #field + 1, lease))
 redis.call('PEXPIRE', KEYS[1], lease)
-return {'moved', heir}
+return {'moved', hold}

@@ -10,7 +10,7 @@
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local value = redis.call('GET', KEYS[1])
-if value and value ~= '0' and not (string.find(value, '^%-?[1-9]%d*$') and #value <= 11) then
+if value and not counts(value) then
   return {'wrong_kind'}
 end
 local free = tonumber(value or 0)

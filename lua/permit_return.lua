@@ -14,9 +14,8 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.pcall('GET', KEYS[1]) or '0'
-local counts = value == '0' or type(value) == 'string' and string.find(value, '^%-?[1-9]%d*$') and #value <= 11
 local found, live = 0, 0
-for hex in string.gmatch(counts and ARGV[1] or '', string.rep('%x', 32)) do
+for hex in string.gmatch(counts(value) and ARGV[1] or '', string.rep('%x', 32)) do
   local id = string.gsub(hex, '%x%x', function(byte)
     return string.char(tonumber(byte, 16))
   end)

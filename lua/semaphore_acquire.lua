@@ -15,7 +15,7 @@ if mark == 'returned' then
   return {'returned'}
 end
 local value = redis.call('GET', KEYS[1])
-if value and value ~= '0' and not (string.find(value, '^%-?[1-9]%d*$') and #value <= 11) then
+if value and not counts(value) then
   return {'wrong_kind'}
 end
 local free, permits = tonumber(value or 0), tonumber(ARGV[1])

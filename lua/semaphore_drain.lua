@@ -12,7 +12,7 @@ if done then
   return {'drained', tonumber(done)}
 end
 local value = redis.call('GET', KEYS[1])
-if value and value ~= '0' and not (string.find(value, '^%-?[1-9]%d*$') and #value <= 11) then
+if value and not counts(value) then
   return {'wrong_kind'}
 end
 local free = math.max(tonumber(value or 0), 0)

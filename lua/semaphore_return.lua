@@ -14,14 +14,13 @@
 
 local mark = redis.call('GET', KEYS[3])
 local value = redis.pcall('GET', KEYS[1])
-local counts = value == '0' or type(value) == 'string' and string.find(value, '^%-?[1-9]%d*$') and #value <= 11
 local taken = mark and mark ~= 'returned' or not mark and ARGV[4] == 'lapsed'
 -- A server that is out of memory refuses a script at its first write only, and never a DEL.
 redis.call('DEL', KEYS[3])
 if ARGV[3] ~= '0' then
   redis.call('SET', KEYS[3], 'returned', 'PX', ARGV[3])
 end
-if not (taken and counts) then
+if not (taken and counts(value)) then
   return {'absent'}
 end
 -- Java counts permits in an int, and cannot bear to be told of less than none.

@@ -1,0 +1,84 @@
+-- The places in the queue of a fair lock: which of them live, and who is first. Stands ahead of the scripts that take
+-- such a lock and give it back, and of their keys knows KEYS[3], the queue; KEYS[4], its scores; KEYS[5], its places.
+
+-- How long a place stands that nobody asks for, and how long one of Redisson's has at the least to take the lock.
+local STALE, GRACE = 3000, 5000
+
+-- The lines of a place that live, and when it was last asked for. A line that is dated ahead is of before the clock was
+-- set back: its age begins now, so that the living keep their place and the dead do not stay for what was set back.
+local function alive(lines, now)
+  local living, asked = '', 0
+  for line in string.gmatch(lines, '[^\n]+') do
+    local before, seen, behind = string.match(line, '^(h%x+ %d+ )(%d+)( .+)$')
+    seen = tonumber(seen) or 0
+    if seen > now then
+      line = before .. string.format('%.0f', now) .. behind
+    end
+    if now - seen < STALE then
+      living = living .. line .. '\n'
+    end
+    asked = math.max(asked, seen)
+  end
+  return living, asked
+end
+
+-- Whether a waiter of Redisson's can be in the queue, by the lines of the last one in it.
+local function mixed(lines)
+  return not lines or string.find(lines, '^h%x+ %d+ %d+ %-?%d+ %d+j ') ~= nil
+end
+
+-- Takes a place out of the queue. Redisson counts the time of whoever stands behind it from the place's own, so they
+-- come nearer by what it was worth, as after a grant in Java; but to no less than GRACE, and not at all where nobody of
+-- Redisson's is among them.
+local function take_out(field, lines, now)
+  local less = tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)'))
+  local last, at = redis.call('LINDEX', KEYS[3], -1), nil
+  if less and last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
+    at = redis.call('LPOS', KEYS[3], field)
+  end
+  redis.call('ZREM', KEYS[4], field)
+  redis.call('LREM', KEYS[3], 1, field)
+  if not at then
+    return
+  end
+  for _, behind in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do
+    local score = tonumber(redis.call('ZADD', KEYS[4], 'XX', 'INCR', -less, behind) or nil)
+    if score and score < now + GRACE then
+      score = math.min(score + less, now + GRACE)
+      redis.call('ZADD', KEYS[4], 'XX', string.format('%.0f', score), behind)
+    end
+  end
+end
+
+-- The first in the queue, after those that are dead are taken out, and the lines of its place that live. The owner that
+-- asks is not looked at. One of Redisson's that is first while the lock is free is told so; from then on it has no
+-- longer than a place of ours is worth, whatever its clock and ours say: say that worth if the lock is free.
+local function first(now, worth, own)
+  while true do
+    local field = redis.call('LINDEX', KEYS[3], 0)
+    if not field or field == own then
+      return field
+    end
+    local lines = redis.call('HGET', KEYS[5], field)
+    local score = not lines and tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0
+    if score > now then
+      if worth and score > now + worth then
+        redis.call('ZREM', KEYS[4], field)
+        redis.call('ZADD', KEYS[4], string.format('%.0f', now + worth), field)
+      end
+      return field
+    end
+    local living, asked = alive(lines or '', now)
+    if living ~= '' then
+      if asked > now then
+        redis.call('HDEL', KEYS[5], field)
+        redis.call('HSET', KEYS[5], field, living)
+        redis.call('ZINCRBY', KEYS[4], string.format('%.0f', now - asked), field)
+      end
+      return field, living
+    end
+    take_out(field, lines or '', now)
+    redis.call('HDEL', KEYS[5], field)
+  end
+end
+
