@@ -898,6 +898,32 @@ async fn nobody_reads_beside_a_writer_and_no_write_is_lost() {
     nothing_left(&server, [&clients[0], &clients[1]]).await;
 }
 
+/// Of two writers of a process, one first in line and the other first at the gate would wait out the gate's bound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writers_of_a_process_stand_in_one_order_in_line_and_at_the_gate() {
+    const BOUND: Duration = Duration::from_secs(1);
+    let server = Server::start();
+    let client = preferring(&server, Prefer::Arrival).await;
+    let writers = (0..16).map(|_| {
+        let lock = somebody(&client);
+        tokio::spawn(async move {
+            let mut longest = Duration::ZERO;
+            for _ in 0..500 {
+                let asked = Instant::now();
+                let guard = lock.write().await.unwrap();
+                longest = longest.max(asked.elapsed());
+                guard.unlock().await.unwrap();
+            }
+            longest
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        let longest = writer.await.unwrap();
+        assert!(longest < BOUND, "{longest:?}");
+    }
+    nothing_left(&server, [&client]).await;
+}
+
 #[tokio::test]
 async fn readers_wait_beside_each_other_and_not_in_line() {
     let server = Server::start();
