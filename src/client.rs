@@ -57,7 +57,8 @@ impl Client {
     /// Connects to the server at this URL, with default settings.
     ///
     /// `redis://user:password@host:6379/0`; `rediss://` for TLS;
-    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after;
+    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after, who have a user
+    /// and a password of their own, if any: `&sentinelUsername=..&sentinelPassword=..`;
     /// `redis-cluster://host:7000?node=other:7000` for a cluster, of which one server that answers tells the others;
     /// `valkey` works in place of `redis`.
     ///

@@ -81,25 +81,26 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::backend::slots", ""),
         ("session::backend::wire", ""),
         ("session::backend::resp", ""),
+        ("session::backend::line", "session::backend::resp"),
         (
             "session::backend::dial",
-            "session::backend::resp session::backend::wire",
+            "session::backend::line session::backend::resp session::backend::sentinel session::backend::wire",
         ),
         (
             "session::backend::sentinel",
-            "session::backend::dial session::backend::resp session::backend::wire",
+            "session::backend::dial session::backend::line session::backend::resp",
         ),
         (
             "session::backend::connection",
-            "session::backend::dial session::backend::resp",
+            "session::backend::dial session::backend::line session::backend::resp",
         ),
         (
             "session::backend::transaction",
-            "session::backend::connection session::backend::dial session::backend::node session::backend::resp",
+            "session::backend::connection session::backend::dial session::backend::line session::backend::node session::backend::resp",
         ),
         (
             "session::backend::maker",
-            "session::backend session::backend::connection session::backend::dial session::backend::transaction session::backend::wire",
+            "session::backend session::backend::connection session::backend::dial session::backend::sentinel session::backend::transaction session::backend::wire",
         ),
         (
             "session::backend::listener",

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use family::{Guard, Lock};
 use redlatch::{Client, ErrorKind, FairLock, ReentrantLock};
-use redlatch_testkit::{Sentinels, Server};
+use redlatch_testkit::{Sentinel, Sentinels, Server};
 use support::probe::{kind, secs};
 use support::{builder, eventually};
 
@@ -122,6 +122,167 @@ async fn holds_through_a_failover<L: Lock>() {
     next.unlock().await.unwrap();
     holder.close().await;
     other.close().await;
+}
+
+/// Waits until a sentinel names another server.
+async fn named(set: &Sentinels) -> (&Server, Instant) {
+    let end = Instant::now() + secs(30);
+    loop {
+        if let Some(server) = set.named() {
+            return (server, Instant::now());
+        }
+        assert!(Instant::now() < end, "no failover");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Whether a connection of this crate's leads to a server.
+fn is_connected_to(server: &Server) -> bool {
+    let clients = server.connection().command(&["CLIENT", "LIST"]).text();
+    clients.contains("name=redlatch:")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_that_lives_on_is_left_within_a_second_of_the_first_word() {
+    let set = Sentinels::start();
+    let (holder, other) = (client(&set).await, client(&set).await);
+    let kept = holder.lock("kept").lease(secs(60)).lock().await.unwrap();
+    let gone = holder.lock("gone").lease(secs(60)).lock().await.unwrap();
+    let lock = other.lock("gone");
+    let waiter = tokio::spawn(async move { lock.try_lock_for(secs(60)).await });
+    eventually("the waiter listens", async || {
+        format!("{other:?}").contains("channels: 1")
+    })
+    .await;
+    replicated(&set, &["kept", "gone"]).await;
+    for replica in set.replicas() {
+        replica.connection().command(&["DEL", "gone"]);
+    }
+    set.replace_primary();
+    let (server, word) = named(&set).await;
+    eventually("the old primary is left", async || {
+        !is_connected_to(set.primary())
+    })
+    .await;
+    let left = word.elapsed();
+    tokio::time::timeout(secs(10), gone.lost())
+        .await
+        .expect("lost() fires");
+    let told = word.elapsed();
+    let next = waiter.await.unwrap().unwrap().expect("granted in time");
+    println!("left {left:?}, told {told:?} after the first word");
+    assert!(left < secs(1) && told < NOTICE, "{left:?} {told:?}");
+    assert!(server.connection().exists("gone"));
+    kept.unlock().await.unwrap();
+    assert!(!server.connection().exists("kept"));
+    next.unlock().await.unwrap();
+    holder.close().await;
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_that_was_frozen_takes_no_release() {
+    let set = Sentinels::start();
+    let (holder, other) = (client(&set).await, client(&set).await);
+    let names = ["kept", "dropped"];
+    let kept = holder.lock("kept").lease(secs(60)).lock().await.unwrap();
+    let dropped = holder.lock("dropped").lease(secs(60)).lock().await.unwrap();
+    replicated(&set, &names).await;
+    let waiters = names.map(|name| {
+        let lock = other.lock(name);
+        tokio::spawn(async move { lock.try_lock_for(secs(60)).await })
+    });
+    eventually("the waiters listen", async || {
+        format!("{other:?}").contains("channels: 2")
+    })
+    .await;
+    set.primary().freeze();
+    // It lies in the socket of the one that is frozen.
+    drop(dropped);
+    let (server, word) = named(&set).await;
+    set.primary().thaw();
+    let kept = kept.unlock().await;
+    let released = Instant::now();
+    let late = released - word;
+    assert!(late < NOTICE, "{late:?}");
+    kept.unwrap();
+    for waiter in waiters {
+        let next = waiter.await.unwrap().unwrap().expect("granted in time");
+        next.unlock().await.unwrap();
+    }
+    println!("granted {:?} after the release", released.elapsed());
+    assert!(released.elapsed() < NOTICE, "{:?}", released.elapsed());
+    assert!(!server.connection().exists("kept") && !server.connection().exists("dropped"));
+    holder.close().await;
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinel_that_is_behind_is_not_believed() {
+    let set = Sentinels::start();
+    let behind = set.deaf();
+    let url = set.url_behind(&behind);
+    let client = builder(&url).build().await.unwrap();
+    let guard = client.lock("k").lease(secs(60)).lock().await.unwrap();
+    replicated(&set, &["k"]).await;
+    set.replace_primary();
+    let (server, _) = named(&set).await;
+    eventually("the old primary is left", async || {
+        !is_connected_to(set.primary())
+    })
+    .await;
+    let late = builder(&url).build().await.unwrap();
+    assert_eq!(behind.primary(), set.primary().port());
+    for client in [&client, &late] {
+        server
+            .connection()
+            .command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let other = client.lock("other").lock().await.unwrap();
+        assert!(!is_connected_to(set.primary()) && server.connection().exists("other"));
+        other.unlock().await.unwrap();
+    }
+    guard.unlock().await.unwrap();
+    assert!(!server.connection().exists("k"));
+    client.close().await;
+    late.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_have_users_and_passwords_of_their_own() {
+    let primary = Server::builder().password("of-the-data").start();
+    let sentinel = Sentinel::start(&primary, "main");
+    let mut admin = sentinel.connection();
+    let user = ["watcher", "on", ">of-the-sentinels", "+@all", "~*", "&*"];
+    let words = ["ACL", "SETUSER"].into_iter().chain(user);
+    admin.command(&words.collect::<Vec<_>>());
+    admin.command(&["ACL", "SETUSER", "default", "resetpass", ">nobody-knows"]);
+    let base = sentinel
+        .url()
+        .replace("127.0.0.1", ":of-the-data@127.0.0.1");
+
+    let error = Client::connect(&base).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("sentinelPassword"), "{error}");
+    // The password of the data was not tried there.
+    let refused = admin.command(&["ACL", "LOG"]);
+    assert_eq!(refused.array(), []);
+
+    let login = "&sentinelUsername=watcher&sentinelPassword=of-the-sentinels";
+    let client = Client::connect(base.clone() + login).await.unwrap();
+    client
+        .lock("k")
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    client.close().await;
+
+    let error = Client::connect(base + "&sentinelPassword=wrong").await;
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("sentinelPassword"), "{error}");
+    assert!(!format!("{error:?}").contains("of-the-data"), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

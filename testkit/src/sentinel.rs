@@ -8,6 +8,8 @@ use crate::process::Process;
 use crate::reply::Reply;
 use crate::server::Server;
 
+const DEAF: &str = "deaf";
+
 /// One sentinel process that watches a primary.
 #[derive(Debug)]
 pub struct Sentinel {
@@ -28,9 +30,34 @@ impl Sentinel {
         Self::one_of(primary, service, 1)
     }
 
+    /// A sentinel that says who was the primary when it was started, whatever the others do since: on this server it
+    /// may not use channels, so that nobody hears of it, and it of nobody.
+    pub(crate) fn deaf(primary: &Server, service: &str) -> Self {
+        let user = [
+            "SETUSER",
+            DEAF,
+            "on",
+            &format!(">{DEAF}"),
+            "~*",
+            "+@all",
+            "resetchannels",
+        ];
+        let words = ["ACL"].into_iter().chain(user);
+        let reply = primary.connection().command(&words.collect::<Vec<_>>());
+        assert_eq!(reply, Reply::Status("OK".to_owned()));
+        let login =
+            format!("sentinel auth-user {service} {DEAF}\nsentinel auth-pass {service} {DEAF}\n");
+        let launch = |port| Self::launch(primary, service, 9, port, &login);
+        on_free_port(launch).unwrap_or_else(|error| panic!("{error}"))
+    }
+
     /// A sentinel that acts once so many agree.
     pub(crate) fn one_of(primary: &Server, service: &str, quorum: usize) -> Self {
-        let sentinel = on_free_port(|port| Self::launch(primary, service, quorum, port));
+        let login = match primary.password() {
+            Some(password) => format!("sentinel auth-pass {service} {password}\n"),
+            None => String::new(),
+        };
+        let sentinel = on_free_port(|port| Self::launch(primary, service, quorum, port, &login));
         sentinel.unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -60,19 +87,28 @@ impl Sentinel {
         })
     }
 
-    fn launch(primary: &Server, service: &str, quorum: usize, port: u16) -> Result<Self, String> {
+    /// A connection past everything under test.
+    pub fn connection(&self) -> Connection {
+        Connection::open(self.port)
+    }
+
+    fn launch(
+        primary: &Server,
+        service: &str,
+        quorum: usize,
+        port: u16,
+        login: &str,
+    ) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let mut config = format!(
+        let config = format!(
             "bind 127.0.0.1\n\
              port {port}\n\
              sentinel monitor {service} 127.0.0.1 {} {quorum}\n\
              sentinel down-after-milliseconds {service} 500\n\
-             sentinel failover-timeout {service} 2000\n",
+             sentinel failover-timeout {service} 2000\n\
+             {login}",
             primary.port()
         );
-        if let Some(password) = primary.password() {
-            config.push_str(&format!("sentinel auth-pass {service} {password}\n"));
-        }
         fs::write(dir.path().join("sentinel.conf"), config).map_err(|error| error.to_string())?;
         let mut process = Process::spawn(dir.path(), ["sentinel.conf", "--sentinel"])?;
         process.wait_until(|process| process.log().contains("+monitor master"))?;

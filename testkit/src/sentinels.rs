@@ -1,6 +1,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::reply::Reply;
 use crate::sentinel::Sentinel;
 use crate::server::Server;
 
@@ -45,12 +46,38 @@ impl Sentinels {
         }
     }
 
+    /// A sentinel beside these that goes on naming the primary of now, whatever becomes of it.
+    pub fn deaf(&self) -> Sentinel {
+        Sentinel::deaf(self.primary(), SERVICE)
+    }
+
     /// The URL for clients, which names every sentinel.
     pub fn url(&self) -> String {
-        let first = self.sentinels[0].url();
-        let others = self.sentinels[1..].iter();
+        self.url_behind(&self.sentinels[0])
+    }
+
+    /// The URL for clients that names this sentinel first.
+    pub fn url_behind(&self, first: &Sentinel) -> String {
+        let others = self.sentinels.iter();
+        let others = others.filter(|sentinel| sentinel.port() != first.port());
         let others = others.map(|sentinel| format!("&node=127.0.0.1:{}", sentinel.port()));
-        others.fold(first, |url, node| url + &node)
+        others.fold(first.url(), |url, node| url + &node)
+    }
+
+    /// Has the primary replaced though it is well. It lives on, and is made a replica only seconds after.
+    ///
+    /// # Panics
+    /// When the sentinels do not do it.
+    pub fn replace_primary(&self) {
+        let mut connection = self.sentinels[0].connection();
+        let reply = connection.command(&["SENTINEL", "FAILOVER", SERVICE]);
+        assert_eq!(reply, Reply::Status("OK".to_owned()));
+    }
+
+    /// The replica that some sentinel takes for the primary by now.
+    pub fn named(&self) -> Option<&Server> {
+        let mut named = self.sentinels.iter().map(Sentinel::primary);
+        named.find_map(|port| self.replicas().iter().find(|server| server.port() == port))
     }
 
     /// The server that was the primary at the start.

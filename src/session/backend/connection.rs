@@ -24,7 +24,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
-use super::dial::{Dialer, Line, Socket, Writer};
+use super::dial::Dialer;
+use super::line::{Line, Socket, Writer};
 use super::resp::{self, Request, Said};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -219,6 +220,7 @@ impl Connection {
         if let Some(kept) = self.kept.get() {
             kept.abort();
         }
+        self.dialer.close();
     }
 
     fn keep(&self, line: Option<Line>) {
@@ -244,15 +246,23 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
     let shared = &kept.0;
     let mut failed = 0;
     loop {
+        let mut place = dialer.place();
         let dialled = match line.take() {
             Some(line) => Ok(line),
-            None => dialer.dial().await,
+            None => tokio::select! {
+                dialled = dialer.dial() => dialled,
+                () = dialer.leads_elsewhere(place.as_deref()), if place.is_some() => Err(left()),
+            },
         };
         let (opened, greeted) = (Moment::now(), dialled.is_ok());
         let error = match dialled {
             Ok(line) => {
                 info!(server = %line.place, "connected");
-                shared.serve(line).await
+                let here = place.insert(line.place.clone());
+                tokio::select! {
+                    error = shared.serve(line) => error,
+                    () = dialer.leads_elsewhere(Some(here)) => left(),
+                }
             }
             Err(error) => error,
         };
@@ -267,8 +277,11 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
         }
         let pause = PAUSES[failed.min(PAUSES.len() - 1)];
         failed += 1;
-        // Callers that come back together are not to come to the server together.
-        sleep(pause + pause.mul_f64(fastrand::f64() / 4.0)).await;
+        tokio::select! {
+            // Callers that come back together are not to come to the server together.
+            () = sleep(pause + pause.mul_f64(fastrand::f64() / 4.0)) => {}
+            () = dialer.leads_elsewhere(place.as_deref()) => failed = 0,
+        }
     }
 }
 
@@ -486,6 +499,14 @@ fn ended() -> Error {
 fn unread(garbled: &resp::Garbled) -> Error {
     let text = format!("{garbled}: is it a Redis or Valkey server? The connection was given up");
     Error::new(ErrorKind::Protocol, text).unanswered()
+}
+
+fn left() -> Error {
+    Error::new(
+        ErrorKind::Backend,
+        "the connection was given up: the sentinels name another primary",
+    )
+    .passing()
 }
 
 fn replaced() -> Error {

@@ -1,25 +1,23 @@
 //! Opens a connection for commands: connects, says who we are.
 
+use std::future::pending;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use fred::bytes::BytesMut;
 use fred::types::RespVersion;
 use fred::types::config::{Config, Server, ServerConfig};
-use tokio::io::{AsyncRead, AsyncReadExt};
-#[cfg(feature = "tls")]
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
-#[cfg(unix)]
-use tokio::net::unix;
-use tokio::net::{TcpStream, tcp};
 use tokio::time::timeout;
 
-use super::resp::{self, Request, Said, Version};
+use super::line::{Line, Socket, Writer};
+use super::resp::{Request, Said, Version};
+use super::sentinel::Sentinels;
 use super::wire::code;
 use crate::error::{Error, ErrorKind};
+use crate::protocol::reply::Reply;
 
 /// Where to connect, and as whom.
 #[derive(Clone)]
@@ -30,79 +28,72 @@ pub(super) struct Dialer {
     pub(super) name: Arc<str>,
     /// How long one way to a server may take.
     pub(super) patience: Duration,
-    /// Sentinels that others have told of: those that are configured may all be gone one day.
-    pub(super) sentinels: Arc<Mutex<Vec<Server>>>,
-}
-
-/// A connection that is ready for commands.
-pub(super) struct Line {
-    pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
-    pub(super) writer: Writer,
-    pub(super) version: Version,
-    /// Where it leads.
-    pub(super) place: String,
-}
-
-/// The side of a connection that is written to.
-pub(super) enum Writer {
-    /// It can be written to from everywhere, without waiting.
-    Open(Arc<Socket>),
-    /// It has a state of its own, and one that writes.
-    #[cfg(feature = "tls")]
-    Secured(Box<dyn AsyncWrite + Send + Unpin>),
-}
-
-pub(super) enum Socket {
-    Tcp(tcp::OwnedWriteHalf),
-    #[cfg(unix)]
-    Unix(unix::OwnedWriteHalf),
-}
-
-impl Socket {
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(half) => half.try_write(bytes),
-            #[cfg(unix)]
-            Self::Unix(half) => half.try_write(bytes),
-        }
-    }
-
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(half) => half.writable().await,
-            #[cfg(unix)]
-            Self::Unix(half) => half.writable().await,
-        }
-    }
+    /// Who says which server it is.
+    pub(super) sentinels: Option<Arc<Sentinels>>,
 }
 
 impl Dialer {
     /// Connects to the server, or to the one that sentinels name as the primary.
     pub(super) async fn dial(&self) -> Result<Line, Error> {
+        if let Some(sentinels) = &self.sentinels {
+            let primary = sentinels.primary().await?;
+            let dialled = self.dial_primary(&primary).await;
+            sentinels.tried(dialled.is_ok());
+            return dialled;
+        }
         match &self.config.server {
-            ServerConfig::Sentinel {
-                hosts,
-                service_name,
-                ..
-            } => self.dial_primary(hosts, service_name).await,
             #[cfg(unix)]
             ServerConfig::Unix { path } => {
                 let opened = timeout(self.patience, UnixStream::connect(path)).await;
                 let place = path.display().to_string();
                 let (reader, writer) = reached(&place, opened)?.into_split();
-                let line = Line {
-                    reader: Box::new(reader),
-                    writer: Writer::Open(Arc::new(Socket::Unix(writer))),
-                    version: Version::Resp2,
-                    place,
-                };
-                self.introduced(line).await
+                let writer = Writer::Open(Arc::new(Socket::Unix(writer)));
+                self.introduced(Line::new(reader, writer, place)).await
             }
             _ => self.dial_server(&self.server).await,
         }
     }
 
-    pub(super) async fn dial_server(&self, server: &Server) -> Result<Line, Error> {
+    /// Where a connection leads that is made now. None if nobody has said so yet.
+    pub(super) fn place(&self) -> Option<String> {
+        let Some(sentinels) = &self.sentinels else {
+            return Some(self.server.to_string());
+        };
+        sentinels.named().map(|primary| primary.to_string())
+    }
+
+    /// Waits until a connection that is made leads to another place than this one.
+    pub(super) async fn leads_elsewhere(&self, place: Option<&str>) {
+        match &self.sentinels {
+            Some(sentinels) => sentinels.named_other_than(place).await,
+            None => pending().await,
+        }
+    }
+
+    /// Asks nobody any more where to connect.
+    pub(super) fn close(&self) {
+        if let Some(sentinels) = &self.sentinels {
+            sentinels.close();
+        }
+    }
+
+    /// Connects to a server, if it is a primary.
+    async fn dial_primary(&self, server: &Server) -> Result<Line, Error> {
+        let mut line = self.dial_server(server).await?;
+        let [role] = self.talk(&mut line, &[Request::of(&["ROLE"])]).await?;
+        match role {
+            // A sentinel may be late with the news.
+            Ok(Reply::List(role)) if role.first() != Some(&Reply::Text("master".into())) => {
+                let text =
+                    format!("the sentinels name {server} as the primary, which is a replica");
+                Err(Error::new(ErrorKind::Backend, text))
+            }
+            // A user that may not ask for the role is told by the first script.
+            _ => Ok(line),
+        }
+    }
+
+    async fn dial_server(&self, server: &Server) -> Result<Line, Error> {
         let line = self.open(server).await?;
         self.introduced(line).await
     }
@@ -117,25 +108,18 @@ impl Dialer {
         if let Some(tls) = &self.config.tls {
             let stream = timeout(self.patience, secured(tls, server, stream)).await;
             let (reader, writer) = tokio::io::split(reached(&place, stream)?);
-            return Ok(Line {
-                reader: Box::new(reader),
-                writer: Writer::Secured(Box::new(writer)),
-                version: Version::Resp2,
-                place,
-            });
+            return Ok(Line::new(reader, Writer::Secured(Box::new(writer)), place));
         }
         let (reader, writer) = stream.into_split();
-        Ok(Line {
-            reader: Box::new(reader),
-            writer: Writer::Open(Arc::new(Socket::Tcp(writer))),
-            version: Version::Resp2,
-            place,
-        })
+        let writer = Writer::Open(Arc::new(Socket::Tcp(writer)));
+        Ok(Line::new(reader, writer, place))
     }
 
     /// Logs in, chooses the database, and tells the name of the connection.
     async fn introduced(&self, mut line: Line) -> Result<Line, Error> {
-        self.log_in(&mut line).await?;
+        let (user, password) = (&self.config.username, &self.config.password);
+        self.log_in(&mut line, user.as_deref(), password.as_deref())
+            .await?;
         let database = self.config.database.unwrap_or_default();
         let number = database.to_string();
         let version = env!("CARGO_PKG_VERSION");
@@ -159,9 +143,12 @@ impl Dialer {
         Ok(line)
     }
 
-    pub(super) async fn log_in(&self, line: &mut Line) -> Result<(), Error> {
-        let user = self.config.username.as_deref();
-        let password = self.config.password.as_deref();
+    pub(super) async fn log_in(
+        &self,
+        line: &mut Line,
+        user: Option<&str>,
+        password: Option<&str>,
+    ) -> Result<(), Error> {
         let password = password.or_else(|| user.map(|_| ""));
         if self.config.version != RespVersion::RESP2 {
             let hello = match password {
@@ -214,53 +201,6 @@ impl Dialer {
     }
 }
 
-impl Line {
-    /// Sends commands together, and waits for their replies.
-    pub(super) async fn talk(&mut self, requests: &[Request]) -> io::Result<Vec<Said>> {
-        let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).copied().collect();
-        self.writer.write_all(&bytes).await?;
-        let mut arrived = BytesMut::new();
-        let mut replies = Vec::new();
-        while replies.len() < requests.len() {
-            match resp::take(&mut arrived, self.version).map_err(io::Error::other)? {
-                Some(said) => replies.push(said),
-                None if self.reader.read_buf(&mut arrived).await? == 0 => {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                None => {}
-            }
-        }
-        // Whoever reads next would take the rest for another's.
-        match arrived.is_empty() {
-            true => Ok(replies),
-            false => Err(io::Error::other("the server answers what nobody asked")),
-        }
-    }
-}
-
-impl Writer {
-    pub(super) async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        match self {
-            #[cfg(feature = "tls")]
-            Self::Secured(writer) => {
-                writer.write_all(bytes).await?;
-                writer.flush().await
-            }
-            Self::Open(socket) => {
-                while !bytes.is_empty() {
-                    socket.writable().await?;
-                    match socket.try_write(bytes) {
-                        Ok(taken) => bytes = &bytes[taken..],
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
 #[cfg(feature = "tls")]
 async fn secured(
     tls: &fred::types::config::TlsConfig,
@@ -282,9 +222,27 @@ async fn secured(
     connector.connect(name, stream).await
 }
 
+/// The address of a server that another one has named; without a host it is on the same.
+pub(super) fn address(config: &Config, host: &str, port: u16, named_by: &Server) -> Server {
+    let host = match host {
+        "" => &named_by.host,
+        host => host,
+    };
+    #[cfg_attr(
+        not(feature = "tls"),
+        allow(unused_mut, unused_variables, reason = "only TLS has more names")
+    )]
+    let mut address = Server::new(host, port);
+    #[cfg(feature = "tls")]
+    {
+        address.tls_server_name = tls_name(config, host, &named_by.host).map(Into::into);
+    }
+    address
+}
+
 /// By which name a server proves who it is, if not by its address.
 #[cfg(feature = "tls")]
-pub(super) fn tls_name(config: &Config, host: &str, named_by: &str) -> Option<String> {
+fn tls_name(config: &Config, host: &str, named_by: &str) -> Option<String> {
     use fred::types::config::TlsHostMapping;
 
     let address = host.parse().ok()?;

@@ -13,9 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Doubt;
 use super::connection::Connection;
-use super::dial::Dialer;
-#[cfg(feature = "tls")]
-use super::dial::tls_name;
+use super::dial::{self, Dialer};
+use super::sentinel::Sentinels;
 use super::transaction::Transactions;
 use super::wire::Wire;
 
@@ -33,6 +32,7 @@ pub(super) struct Maker {
     closing: CancellationToken,
     /// What operators see of our connections.
     name: Arc<str>,
+    sentinels: Option<Arc<Sentinels>>,
 }
 
 impl Maker {
@@ -45,14 +45,34 @@ impl Maker {
         name: Arc<str>,
     ) -> Self {
         config.fail_fast = true;
-        Self {
+        let mut maker = Self {
             config,
             command_timeout,
             runtime: Handle::current(),
             doubts,
             closing: closing.clone(),
             name,
+            sentinels: None,
+        };
+        if let ServerConfig::Sentinel {
+            hosts,
+            service_name,
+            username,
+            password,
+        } = &maker.config.server
+            && let Some(first) = hosts.first()
+        {
+            let sentinels = Sentinels::follow(
+                maker.dialer(first),
+                hosts.clone(),
+                service_name.clone(),
+                username.clone(),
+                password.clone(),
+                &maker.runtime,
+            );
+            maker.sentinels = Some(Arc::new(sentinels));
         }
+        maker
     }
 
     /// The connection for commands to a server, by the number that the server has here.
@@ -76,13 +96,13 @@ impl Maker {
         Transactions::new(self.dialer(server), &self.runtime)
     }
 
-    fn dialer(&self, server: &Server) -> Dialer {
+    pub(super) fn dialer(&self, server: &Server) -> Dialer {
         Dialer {
             config: self.config(server),
             server: server.clone(),
             name: self.name.clone(),
             patience: self.handshake(),
-            sentinels: Arc::default(),
+            sentinels: self.sentinels.clone(),
         }
     }
 
@@ -126,20 +146,6 @@ impl Maker {
 
     /// The address of a server that another one has named; without a host it is on the same.
     pub(super) fn address(&self, host: &str, port: u16, named_by: &Server) -> Server {
-        let host = if host.is_empty() {
-            &*named_by.host
-        } else {
-            host
-        };
-        #[cfg_attr(
-            not(feature = "tls"),
-            allow(unused_mut, reason = "only TLS has more names")
-        )]
-        let mut address = Server::new(host, port);
-        #[cfg(feature = "tls")]
-        {
-            address.tls_server_name = tls_name(&self.config, host, &named_by.host).map(Into::into);
-        }
-        address
+        dial::address(&self.config, host, port, named_by)
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod address;
 mod cluster;
 mod connection;
 mod dial;
+mod line;
 mod listener;
 mod maker;
 mod node;

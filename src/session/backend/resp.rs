@@ -24,6 +24,14 @@ const DEEPEST: usize = 8;
 /// What a server said: an answer, or in which words it refused.
 pub(super) type Said = Result<Reply, String>;
 
+/// What arrives on a connection.
+#[derive(Debug, PartialEq)]
+pub(super) enum Heard {
+    Reply(Said),
+    /// What the server tells by itself: of a channel, for example. In the older version it is a reply like others.
+    Push(Vec<Reply>),
+}
+
 /// The version of the protocol that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
@@ -125,34 +133,47 @@ pub(super) enum Garbled {
     NoReply,
 }
 
-/// Takes the first reply out of what has arrived. None if it has not arrived as a whole.
+/// Takes the first reply out of what has arrived, and passes over what was not asked for. None if it has not arrived
+/// as a whole.
 pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Said>, Garbled> {
-    while let Some((length, is_reply)) = measure(arrived)? {
-        let said = match (is_reply, version) {
-            // It was not asked for.
-            (false, _) => None,
-            // The decoder wants a text of UTF-8, and a server may cut a name that it repeats in the middle.
-            (true, _) if arrived[0] == b'-' => {
-                let text = String::from_utf8_lossy(&arrived[1..length]);
-                Some(Err(quote(format_args!("{}", text.trim_end()))))
-            }
-            (true, Version::Resp3) => {
-                let decoded = resp3::decode::complete::decode(&arrived[..length]);
-                let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
-                Some(said3(frame))
-            }
-            (true, Version::Resp2) => {
-                let decoded = resp2::decode::decode(&arrived[..length]);
-                let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
-                Some(said2(frame))
-            }
-        };
-        arrived.advance(length);
-        if said.is_some() {
-            return Ok(said);
+    loop {
+        match next(arrived, version)? {
+            Some(Heard::Reply(said)) => return Ok(Some(said)),
+            Some(Heard::Push(_)) => {}
+            None => return Ok(None),
         }
     }
-    Ok(None)
+}
+
+/// Takes out the first of what has arrived. None if it has not arrived as a whole.
+pub(super) fn next(arrived: &mut BytesMut, version: Version) -> Result<Option<Heard>, Garbled> {
+    let Some((length, is_reply)) = measure(arrived)? else {
+        return Ok(None);
+    };
+    let bytes = &arrived[..length];
+    let said = match version {
+        // The decoder wants a text of UTF-8, and a server may cut a name that it repeats in the middle.
+        _ if bytes[0] == b'-' => {
+            let text = String::from_utf8_lossy(&bytes[1..]);
+            Err(quote(format_args!("{}", text.trim_end())))
+        }
+        Version::Resp3 => {
+            let decoded = resp3::decode::complete::decode(bytes);
+            let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
+            said3(frame)
+        }
+        Version::Resp2 => {
+            let decoded = resp2::decode::decode(bytes);
+            let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
+            said2(frame)
+        }
+    };
+    arrived.advance(length);
+    Ok(Some(match said {
+        said if is_reply => Heard::Reply(said),
+        Ok(Reply::List(parts)) => Heard::Push(parts),
+        _ => Heard::Push(Vec::new()),
+    }))
 }
 
 /// The length of the first frame, and whether it is a reply rather than something that the server tells by itself.
@@ -254,7 +275,14 @@ fn reply3(frame: Frame3) -> Reply {
         Frame3::SimpleString { data, .. }
         | Frame3::BlobString { data, .. }
         | Frame3::VerbatimString { data, .. } => Reply::Text(text(data)),
-        Frame3::Array { data, .. } => Reply::List(data.into_iter().map(reply3).collect()),
+        Frame3::Array { data, .. } | Frame3::Push { data, .. } => {
+            Reply::List(data.into_iter().map(reply3).collect())
+        }
+        // As in the older version: names and values in turn.
+        Frame3::Map { data, .. } => {
+            let pairs = data.into_iter().flat_map(|(name, value)| [name, value]);
+            Reply::List(pairs.map(reply3).collect())
+        }
         _ => Reply::Nil,
     }
 }

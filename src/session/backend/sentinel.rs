@@ -1,143 +1,450 @@
-//! Asks sentinels which server is the primary.
+//! Follows the sentinels of a service: which server is its primary, by the newest word that any of them has given.
+//!
+//! # Invariants
+//!
+//! 1. Of two words that one is newer whose configuration has the higher epoch, whoever says it, and whenever it comes in:
+//!    a sentinel that is behind leads nobody back.
+//! 2. Each sentinel is listened to, and asked each second for as long as one is silent, two disagree, or the primary
+//!    cannot be reached.
+//! 3. They are told users and passwords of their own, and never those of the servers.
 
-use std::sync::PoisonError;
+use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use fred::types::config::Server;
-use tracing::debug;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, info};
 
-#[cfg(feature = "tls")]
-use super::dial::tls_name;
-use super::dial::{Dialer, Line};
-use super::resp::Request;
-use super::wire::code;
+use super::dial::{Dialer, address};
+use super::line::Line;
+use super::resp::{Heard, Request, Said, Version};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
-impl Dialer {
-    /// Asks one sentinel after the other for the primary, and connects to it if it is one.
-    pub(super) async fn dial_primary(
-        &self,
-        sentinels: &[Server],
-        service: &str,
-    ) -> Result<Line, Error> {
-        let mut failure = Error::invalid("the configuration names no sentinel");
-        let known = || {
-            self.sentinels
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        let told: Vec<_> = known()
-            .iter()
-            .filter(|told| !sentinels.contains(told))
-            .cloned()
-            .collect();
-        for sentinel in sentinels.iter().chain(&told) {
-            let (primary, others) = match self.ask_sentinel(sentinel, service).await {
-                Ok(primary) => primary,
-                Err(error) => {
-                    debug!(%sentinel, %error, "the sentinel names no primary");
-                    failure = error;
-                    continue;
-                }
-            };
-            let role = async {
-                let mut line = self.dial_server(&primary).await?;
-                let [role] = self.talk(&mut line, &[Request::of(&["ROLE"])]).await?;
-                Ok((line, role))
-            };
-            match role.await {
-                Ok((line, role)) => match role {
-                    // A sentinel may be late with the news.
-                    Ok(Reply::List(role))
-                        if role.first() != Some(&Reply::Text("master".into())) =>
-                    {
-                        failure = Error::new(
-                            ErrorKind::Backend,
-                            format!(
-                                "the sentinel {sentinel} names {primary} as primary of {service:?}, which is a replica"
-                            ),
-                        );
-                    }
-                    // A user that may not ask for the role is told by the first script.
-                    _ => {
-                        *known() = others;
-                        return Ok(line);
-                    }
-                },
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
-    }
+/// How often a sentinel is asked while not all is well, and connected to if it is silent.
+const EACH: Duration = Duration::from_secs(1);
+/// How often it is asked while all is well, in case it is silent without a word.
+const CALM: Duration = Duration::from_secs(10);
+/// How long the word of a sentinel that is silent counts.
+const KEPT: Duration = Duration::from_secs(10);
+/// How long the first word waits for those of the others.
+const GRACE: Duration = Duration::from_millis(200);
+/// Its words of a failover: the new primary has taken over; all know it.
+const CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
-    /// The primary that a sentinel names, and the other sentinels.
-    async fn ask_sentinel(
-        &self,
-        sentinel: &Server,
-        service: &str,
-    ) -> Result<(Server, Vec<Server>), Error> {
-        let mut line = self.open(sentinel).await?;
-        let requests = [
-            Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
-            Request::of(&["SENTINEL", "SENTINELS", service]),
-        ];
-        let [mut said, mut others] = self.talk(&mut line, &requests).await?;
-        if matches!(&said, Err(text) if code(text) == "NOAUTH") {
-            // fred has one user and password for servers and sentinels.
-            self.log_in(&mut line).await?;
-            [said, others] = self.talk(&mut line, &requests).await?;
-        }
-        let others = others.map(|others| addresses(&others)).unwrap_or_default();
-        let place = &line.place;
-        let refused = |text: &str| {
-            let text =
-                format!("the sentinel {place} does not tell the primary of {service:?}: {text}");
-            Error::new(ErrorKind::Backend, text)
-        };
-        match said {
-            Ok(Reply::List(parts)) => match &parts[..] {
-                [Reply::Text(host), Reply::Text(port)] => {
-                    let port = port.parse().map_err(|_| refused("its port is no number"))?;
-                    let mut primary = Server::new(host.clone(), port);
-                    self.name_for_tls(&mut primary, sentinel);
-                    Ok((primary, others))
-                }
-                _ => Err(refused("its answer is no address")),
-            },
-            Ok(_) => Err(refused("it knows no such service")),
-            Err(text) => Err(refused(&text)),
-        }
-    }
-
-    #[cfg(feature = "tls")]
-    fn name_for_tls(&self, primary: &mut Server, sentinel: &Server) {
-        primary.tls_server_name =
-            tls_name(&self.config, &primary.host, &sentinel.host).map(Into::into);
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn name_for_tls(&self, _: &mut Server, _: &Server) {}
+/// The sentinels of one service.
+pub(super) struct Sentinels {
+    circle: Arc<Circle>,
+    followed: AbortOnDropHandle<()>,
 }
 
-/// The addresses in an answer to `SENTINEL SENTINELS`, which tells of each by names and values in turn.
-fn addresses(told: &Reply) -> Vec<Server> {
-    let Reply::List(told) = told else {
-        return Vec::new();
-    };
-    let address = |one: &Reply| {
-        let Reply::List(fields) = one else {
-            return None;
+struct Circle {
+    dialer: Dialer,
+    service: String,
+    user: Option<String>,
+    password: Option<String>,
+    configured: Vec<Server>,
+    reports: Mutex<HashMap<Server, Report>>,
+    /// A sentinel has told of others than before.
+    met: Notify,
+    view: watch::Sender<View>,
+}
+
+/// What the sentinels come to together.
+#[derive(Clone, Debug, Default)]
+struct View {
+    primary: Option<Server>,
+    /// All that are configured have said something, or could not.
+    is_complete: bool,
+    /// All that are known say the same.
+    is_united: bool,
+    /// The primary could not be reached when that was last tried.
+    is_unreachable: bool,
+}
+
+/// What a sentinel has said last.
+#[derive(Debug, Default)]
+struct Report {
+    word: Option<Word>,
+    /// Since when it is silent, and why.
+    silence: Option<(Moment, Error)>,
+}
+
+#[derive(Clone, Debug)]
+struct Word {
+    primary: Server,
+    /// Of the configuration that this is from.
+    epoch: u64,
+    /// The sentinel itself, which may be known by several addresses.
+    id: String,
+    others: Vec<(String, Server)>,
+}
+
+impl Sentinels {
+    /// Follows the sentinels on this runtime until it is closed or dropped. They are reached as the dialer reaches
+    /// servers.
+    pub(super) fn follow(
+        dialer: Dialer,
+        configured: Vec<Server>,
+        service: String,
+        user: Option<String>,
+        password: Option<String>,
+        runtime: &Handle,
+    ) -> Self {
+        let circle = Arc::new(Circle {
+            dialer,
+            service,
+            user,
+            password,
+            configured,
+            reports: Mutex::default(),
+            met: Notify::new(),
+            view: watch::Sender::default(),
+        });
+        let followed = AbortOnDropHandle::new(runtime.spawn(circle.clone().attend_all()));
+        Self { circle, followed }
+    }
+
+    /// The primary, once one is known. As long as it takes a sentinel to answer, at the most.
+    pub(super) async fn primary(&self) -> Result<Server, Error> {
+        let mut view = self.circle.view.subscribe();
+        let known = |view: &View| view.primary.is_some() || view.is_complete;
+        timeout(self.circle.dialer.patience * 2, view.wait_for(known))
+            .await
+            .ok();
+        timeout(GRACE, view.wait_for(|view| view.is_complete))
+            .await
+            .ok();
+        let named = view.borrow().primary.clone();
+        named.ok_or_else(|| self.circle.failure())
+    }
+
+    pub(super) fn named(&self) -> Option<Server> {
+        self.circle.view.borrow().primary.clone()
+    }
+
+    /// Waits until the primary is another server than the one at this place.
+    pub(super) async fn named_other_than(&self, place: Option<&str>) {
+        let mut view = self.circle.view.subscribe();
+        let is_other = |view: &View| {
+            let named = view.primary.as_ref().map(ToString::to_string);
+            named.is_some() && named.as_deref() != place
         };
-        let value = |name: &str| {
-            fields.chunks(2).find_map(|pair| match pair {
-                [Reply::Text(field), Reply::Text(value)] if field == name => Some(value),
-                _ => None,
+        // The sender is there for as long as this is.
+        view.wait_for(is_other).await.ok();
+    }
+
+    /// Takes note whether the primary could be reached.
+    pub(super) fn tried(&self, reached: bool) {
+        self.circle.view.send_if_modified(|view| {
+            let is_news = view.is_unreachable == reached;
+            view.is_unreachable = !reached;
+            is_news
+        });
+    }
+
+    pub(super) fn close(&self) {
+        self.followed.abort();
+    }
+}
+
+impl Circle {
+    /// Attends to all sentinels that are known, each by itself, until the future is dropped.
+    async fn attend_all(self: Arc<Self>) {
+        let mut attended: HashMap<Server, AbortOnDropHandle<()>> = HashMap::new();
+        loop {
+            let known = self.known(&self.lock());
+            attended.retain(|sentinel, _| known.contains(sentinel));
+            for sentinel in known {
+                attended.entry(sentinel.clone()).or_insert_with(|| {
+                    AbortOnDropHandle::new(tokio::spawn(self.clone().attend(sentinel)))
+                });
+            }
+            self.met.notified().await;
+        }
+    }
+
+    /// The sentinels that are configured, and those that others tell of under an address of which nobody has said that
+    /// it is the same.
+    fn known(&self, reports: &HashMap<Server, Report>) -> Vec<Server> {
+        let word = |sentinel: &Server| reports.get(sentinel)?.word.as_ref();
+        let met: BTreeSet<&str> = self
+            .configured
+            .iter()
+            .filter_map(|sentinel| Some(word(sentinel)?.id.as_str()))
+            .collect();
+        let words = reports.values().filter_map(|report| report.word.as_ref());
+        let told: BTreeSet<&Server> = words
+            .flat_map(|word| &word.others)
+            .filter(|(id, sentinel)| {
+                !met.contains(id.as_str()) && !self.configured.contains(sentinel)
             })
+            .map(|(_, sentinel)| sentinel)
+            .collect();
+        self.configured.iter().chain(told).cloned().collect()
+    }
+
+    /// Listens to a sentinel and asks it, without end.
+    async fn attend(self: Arc<Self>, sentinel: Server) {
+        loop {
+            let Err(error) = self.converse(&sentinel).await;
+            debug!(%sentinel, %error, "the sentinel is silent");
+            self.note(&sentinel, Err(error));
+            sleep(EACH + EACH.mul_f64(fastrand::f64() / 8.0)).await;
+        }
+    }
+
+    async fn converse(&self, sentinel: &Server) -> Result<Infallible, Error> {
+        let mut line = self.dialer.open(sentinel).await?;
+        let (user, password) = (self.user.as_deref(), self.password.as_deref());
+        let entered = self.dialer.log_in(&mut line, user, password).await;
+        entered.map_err(|error| {
+            let text = format!(
+                "the sentinel {sentinel} refused; it has a user and a password of its own, `sentinelUsername` and \
+                 `sentinelPassword` in a URL: {error}"
+            );
+            Error::new(ErrorKind::Backend, text).caused_by(error)
+        })?;
+        // In the older version nothing can be asked where channels are listened to.
+        let listens = line.version == Version::Resp3;
+        if listens {
+            let words = [&["SUBSCRIBE"], &CHANNELS[..]].concat();
+            let subscribed = line.send(&[Request::of(&words)]).await;
+            subscribed.map_err(|error| cut(sentinel, error))?;
+        }
+        loop {
+            let asked = Moment::now();
+            let answers = timeout(self.dialer.patience, self.ask(&mut line)).await;
+            let (answers, mut is_late) = match answers {
+                Ok(answers) => answers.map_err(|error| cut(sentinel, error))?,
+                Err(late) => return Err(cut(sentinel, late.into())),
+            };
+            self.note(sentinel, Ok(self.read(sentinel, answers)?));
+            while !is_late {
+                tokio::select! {
+                    heard = line.next() => {
+                        is_late = is_message(&heard.map_err(|error| cut(sentinel, error))?);
+                    }
+                    () = sleep(EACH) => {
+                        let is_calm = listens && self.view.borrow().is_calm();
+                        is_late = !is_calm || asked.until(Moment::now()) >= CALM;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for the primary, the epoch, the others, and who it is. Whether a message came meanwhile, so that the answer
+    /// may be from before.
+    async fn ask(&self, line: &mut Line) -> io::Result<(Vec<Said>, bool)> {
+        let service = &self.service;
+        let requests = [
+            // During a failover this is the first to tell of it.
+            Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
+            Request::of(&["SENTINEL", "MASTER", service]),
+            Request::of(&["SENTINEL", "SENTINELS", service]),
+            Request::of(&["SENTINEL", "MYID"]),
+        ];
+        line.send(&requests).await?;
+        let (mut answers, mut is_late) = (Vec::new(), false);
+        while answers.len() < requests.len() {
+            match line.next().await? {
+                Heard::Reply(said) => answers.push(said),
+                heard => is_late |= is_message(&heard),
+            }
+        }
+        Ok((answers, is_late))
+    }
+
+    /// The word that a sentinel's answers give.
+    fn read(&self, sentinel: &Server, answers: Vec<Said>) -> Result<Word, Error> {
+        let refused = |text: &str| {
+            let service = &self.service;
+            let text =
+                format!("the sentinel {sentinel} does not tell the primary of {service:?}: {text}");
+            Error::new(ErrorKind::Backend, text)
         };
-        Some(Server::new(
-            value("ip")?.clone(),
-            value("port")?.parse().ok()?,
-        ))
+        let mut answers = answers.into_iter();
+        let primary = match answers.next() {
+            Some(Ok(Reply::List(parts))) => match &parts[..] {
+                [Reply::Text(host), Reply::Text(port)] => {
+                    let port = port.parse().map_err(|_| refused("its port is no number"))?;
+                    address(&self.dialer.config, host, port, sentinel)
+                }
+                _ => return Err(refused("its answer is no address")),
+            },
+            Some(Ok(_)) | None => return Err(refused("it knows no such service")),
+            Some(Err(text)) => return Err(refused(&text)),
+        };
+        let mut rest = answers.map(|said| said.unwrap_or(Reply::Nil));
+        let [row, rows, id] = [(); 3].map(|()| rest.next().unwrap_or(Reply::Nil));
+        let other = |row: &Reply| {
+            let (host, port) = (field(row, "ip")?, field(row, "port")?.parse().ok()?);
+            let other = address(&self.dialer.config, host, port, sentinel);
+            Some((field(row, "runid")?.to_owned(), other))
+        };
+        let others = match &rows {
+            Reply::List(rows) => rows.iter().filter_map(other).collect(),
+            _ => Vec::new(),
+        };
+        let epoch = field(&row, "config-epoch").and_then(|epoch| epoch.parse().ok());
+        Ok(Word {
+            primary,
+            epoch: epoch.unwrap_or_default(),
+            id: match id {
+                Reply::Text(id) => id,
+                _ => String::new(),
+            },
+            others,
+        })
+    }
+
+    /// Takes note of what a sentinel has said, or why it is silent.
+    fn note(&self, sentinel: &Server, said: Result<Word, Error>) {
+        let mut reports = self.lock();
+        let before = self.known(&reports);
+        let report = reports.entry(sentinel.clone()).or_default();
+        match said {
+            Ok(word) => {
+                report.word = Some(word);
+                report.silence = None;
+            }
+            Err(error) => {
+                let (since, last) = report
+                    .silence
+                    .get_or_insert_with(|| (Moment::now(), error.clone()));
+                *last = error;
+                report.word.take_if(|_| since.until(Moment::now()) >= KEPT);
+            }
+        }
+        let known = self.known(&reports);
+        if known != before {
+            self.met.notify_one();
+        }
+        reports.retain(|sentinel, _| known.contains(sentinel));
+        self.look(&known, &reports);
+    }
+
+    /// Looks what all words come to.
+    fn look(&self, known: &[Server], reports: &HashMap<Server, Report>) {
+        let words = || reports.values().filter_map(|report| report.word.as_ref());
+        self.view.send_if_modified(|view| {
+            let primary = newest(words(), view.primary.as_ref()).cloned();
+            let is_news = primary.is_some() && primary != view.primary;
+            if is_news {
+                let [from, to] = [&view.primary, &primary];
+                info!(service = %self.service, ?from, ?to, "the sentinels name the primary");
+                view.primary = primary;
+            }
+            let is_complete = view.is_complete;
+            view.is_complete |= self
+                .configured
+                .iter()
+                .all(|sentinel| reports.contains_key(sentinel));
+            view.is_united = known.iter().all(|sentinel| {
+                let report = reports.get(sentinel);
+                report.is_some_and(|report| {
+                    let named = report.word.as_ref().map(|word| &word.primary);
+                    report.silence.is_none() && named == view.primary.as_ref()
+                })
+            });
+            is_news || view.is_complete != is_complete
+        });
+    }
+
+    /// Why nobody names a primary.
+    fn failure(&self) -> Error {
+        let reports = self.lock();
+        let mut reports = self.configured.iter().filter_map(|it| reports.get(it));
+        let failure = reports.find_map(|report| Some(report.silence.as_ref()?.1.clone()));
+        failure.unwrap_or_else(|| {
+            let text = match self.configured.is_empty() {
+                true => "the configuration names no sentinel",
+                false => "no sentinel has answered so far",
+            };
+            Error::new(ErrorKind::Backend, text)
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Server, Report>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl View {
+    fn is_calm(&self) -> bool {
+        self.is_united && !self.is_unreachable
+    }
+}
+
+/// The primary by the newest word; the present one, if as new a word names it.
+fn newest<'a>(
+    words: impl Iterator<Item = &'a Word>,
+    present: Option<&Server>,
+) -> Option<&'a Server> {
+    let word = words.max_by_key(|word| (word.epoch, Some(&word.primary) == present));
+    word.map(|word| &word.primary)
+}
+
+fn is_message(heard: &Heard) -> bool {
+    let Heard::Push(parts) = heard else {
+        return false;
     };
-    told.iter().filter_map(address).collect()
+    matches!(parts.first(), Some(Reply::Text(kind)) if kind == "message")
+}
+
+/// A value in a row in which names and values stand in turn.
+fn field<'a>(row: &'a Reply, name: &str) -> Option<&'a str> {
+    let Reply::List(parts) = row else {
+        return None;
+    };
+    parts.chunks(2).find_map(|pair| match pair {
+        [Reply::Text(field), Reply::Text(value)] if field == name => Some(&**value),
+        _ => None,
+    })
+}
+
+fn cut(sentinel: &Server, error: io::Error) -> Error {
+    let text = format!("the sentinel {sentinel} gives no answer: {error}");
+    Error::new(ErrorKind::Backend, text).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(primary: u16, epoch: u64) -> Word {
+        Word {
+            primary: Server::new("h", primary),
+            epoch,
+            id: String::new(),
+            others: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn newest_word_counts_and_of_equal_ones_that_for_the_present() {
+        let [old, new, other] = [word(1, 3), word(2, 4), word(3, 4)];
+        let newest = |words: &[&Word], present: Option<&Word>| {
+            let present = present.map(|word| &word.primary);
+            newest(words.iter().copied(), present).map(|server| server.port)
+        };
+        for words in [[&old, &new], [&new, &old]] {
+            for present in [None, Some(&old), Some(&new)] {
+                assert_eq!(newest(&words, present), Some(2));
+            }
+        }
+        for words in [[&new, &other], [&other, &new]] {
+            assert_eq!(newest(&words, Some(&new)), Some(2));
+            assert_eq!(newest(&words, Some(&other)), Some(3));
+        }
+        assert_eq!(newest(&[], Some(&old)), None);
+    }
 }

@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::Broken;
-use super::dial::{Dialer, Line};
+use super::dial::Dialer;
+use super::line::Line;
 use super::node::{Fault, Node};
 use super::resp::{Request, Said};
 use crate::clock::Moment;

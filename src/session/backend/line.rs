@@ -1,0 +1,132 @@
+//! A connection to a server, past the handshake: what is sent on it, and what arrives.
+
+use std::io;
+use std::sync::Arc;
+
+use fred::bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt};
+#[cfg(feature = "tls")]
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::tcp;
+#[cfg(unix)]
+use tokio::net::unix;
+
+use super::resp::{self, Heard, Request, Said, Version};
+
+/// A connection that is ready for commands.
+pub(super) struct Line {
+    pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
+    pub(super) writer: Writer,
+    pub(super) version: Version,
+    /// Where it leads.
+    pub(super) place: String,
+    /// What has arrived and was not read so far.
+    arrived: BytesMut,
+}
+
+/// The side of a connection that is written to.
+pub(super) enum Writer {
+    /// It can be written to from everywhere, without waiting.
+    Open(Arc<Socket>),
+    /// It has a state of its own, and one that writes.
+    #[cfg(feature = "tls")]
+    Secured(Box<dyn AsyncWrite + Send + Unpin>),
+}
+
+pub(super) enum Socket {
+    Tcp(tcp::OwnedWriteHalf),
+    #[cfg(unix)]
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl Socket {
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(half) => half.try_write(bytes),
+            #[cfg(unix)]
+            Self::Unix(half) => half.try_write(bytes),
+        }
+    }
+
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(half) => half.writable().await,
+            #[cfg(unix)]
+            Self::Unix(half) => half.writable().await,
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn new(
+        reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: Writer,
+        place: String,
+    ) -> Self {
+        Self {
+            reader: Box::new(reader),
+            writer,
+            version: Version::Resp2,
+            place,
+            arrived: BytesMut::new(),
+        }
+    }
+
+    /// Sends commands together, and waits for their replies.
+    pub(super) async fn talk(&mut self, requests: &[Request]) -> io::Result<Vec<Said>> {
+        self.send(requests).await?;
+        let mut replies = Vec::new();
+        while replies.len() < requests.len() {
+            if let Heard::Reply(said) = self.next().await? {
+                replies.push(said);
+            }
+        }
+        // Whoever reads next would take the rest for another's.
+        match self.arrived.is_empty() {
+            true => Ok(replies),
+            false => Err(io::Error::other("the server answers what nobody asked")),
+        }
+    }
+
+    /// Sends commands together.
+    pub(super) async fn send(&mut self, requests: &[Request]) -> io::Result<()> {
+        let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).copied().collect();
+        self.writer.write_all(&bytes).await
+    }
+
+    /// Waits for the next that arrives. Nothing is lost if the future is dropped.
+    pub(super) async fn next(&mut self) -> io::Result<Heard> {
+        loop {
+            let heard = resp::next(&mut self.arrived, self.version).map_err(io::Error::other)?;
+            if let Some(heard) = heard {
+                return Ok(heard);
+            }
+            if self.reader.read_buf(&mut self.arrived).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+impl Writer {
+    pub(super) async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Secured(writer) => {
+                writer.write_all(bytes).await?;
+                writer.flush().await
+            }
+            Self::Open(socket) => {
+                while !bytes.is_empty() {
+                    socket.writable().await?;
+                    match socket.try_write(bytes) {
+                        Ok(taken) => bytes = &bytes[taken..],
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
