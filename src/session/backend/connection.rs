@@ -2,38 +2,32 @@
 //!
 //! # Invariants
 //!
-//! 1. A request enters the buffer and the list of those that wait for a reply under one mutex, so replies, which come
-//!    in the order of requests, cannot be taken for another's.
+//! 1. The desk, with what is to be written and those that wait for replies, is changed under one mutex.
 //! 2. No byte waits for a connection: a caller may, and gives its request up as never sent if none comes. What was in the
 //!    buffer of one that broke goes with it.
-//! 3. Of a request that the socket did not take as a whole nothing was carried out.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fred::bytes::{Buf, BytesMut};
+use fred::bytes::BytesMut;
 use tokio::io::AsyncReadExt;
 #[cfg(feature = "tls")]
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
+use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
-use super::line::{Line, Socket, Writer};
+use super::line::{Line, Writer};
 use super::resp::{self, Request, Said};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 
-/// How many requests may be on their way. More than a server answers in a time-out.
-const MOST_WAITING: usize = 1 << 17;
-/// How much may wait for the socket to take it.
-const MOST_UNSENT: usize = 32 << 20;
 /// Pauses before the first tries to connect again; the last goes for all that follow. They begin anew with a connection
 /// that has lasted, and with the second after one that has answered a caller. A server that greets and then hangs up has
 /// the third at most: it is there, and callers wait.
@@ -78,34 +72,6 @@ struct Shared {
     /// The last connection in whose place another was asked for.
     unwanted: watch::Sender<u64>,
     status: watch::Sender<Status>,
-}
-
-#[derive(Default)]
-struct Desk {
-    /// None while there is no connection.
-    open: Option<Open>,
-    /// What the socket has not taken so far.
-    unsent: BytesMut,
-    /// Those whose replies are still to come, in the order of their requests.
-    waiting: VecDeque<Waiting>,
-    /// Bytes of this connection that were given to it, and those that the socket has taken.
-    given: u64,
-    taken: u64,
-    /// A caller had a reply.
-    has_answered: bool,
-}
-
-struct Open {
-    /// If it can be written to from here.
-    socket: Option<Arc<Socket>>,
-}
-
-struct Waiting {
-    /// Where its request ends.
-    end: u64,
-    since: Moment,
-    /// None of a command that only prepares the next.
-    caller: Option<oneshot::Sender<Result<Said, Broken>>>,
 }
 
 /// How it stands with the connection.
@@ -177,7 +143,9 @@ impl Connection {
                 }
             };
             is_sent = true;
-            reply.await.unwrap_or_else(|_| Err(Broken::Cut(ended())))
+            reply
+                .await
+                .unwrap_or_else(|_| Err(Broken::Cut(no_connection())))
         });
         match answered.await {
             Ok(answered) => answered,
@@ -199,8 +167,8 @@ impl Connection {
     pub(super) fn redial_if_stalled(&self, patience: Duration) {
         let epoch = self.epoch();
         let desk = self.shared.lock();
-        let first = desk.waiting.front();
-        if first.is_some_and(|first| first.since.until(Moment::now()) >= patience) {
+        let since = desk.waits_since();
+        if since.is_some_and(|since| since.until(Moment::now()) >= patience) {
             drop(desk);
             self.redial(epoch);
         }
@@ -237,7 +205,7 @@ struct Kept(Arc<Shared>);
 impl Drop for Kept {
     fn drop(&mut self) {
         self.0.status.send_modify(|status| status.is_over = true);
-        self.0.end(ended());
+        self.0.end(no_connection());
     }
 }
 
@@ -287,46 +255,12 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
 
 impl Shared {
     /// Gives a request to the connection: to the socket itself if nothing is under way.
-    fn send(&self, request: &Request) -> Result<oneshot::Receiver<Result<Said, Broken>>, Error> {
-        let (caller, reply) = oneshot::channel();
-        let bytes = request.bytes();
+    fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
         let mut desk = self.lock();
-        let Some(open) = &desk.open else {
-            return Err(ended());
-        };
-        if desk.waiting.len() >= MOST_WAITING || desk.unsent.len() + bytes.len() > MOST_UNSENT {
-            return Err(Error::new(
-                ErrorKind::Backend,
-                "too many requests are waiting for this server",
-            )
-            .passing());
-        }
-        let socket = match desk.waiting.is_empty() && desk.unsent.is_empty() {
-            true => open.socket.clone(),
-            false => None,
-        };
-        desk.given += bytes.len() as u64;
-        let end = desk.given;
-        let since = Moment::now();
-        for _ in 1..request.commands() {
-            desk.waiting.push_back(Waiting {
-                end,
-                since,
-                caller: None,
-            });
-        }
-        desk.waiting.push_back(Waiting {
-            end,
-            since,
-            caller: Some(caller),
-        });
-        // What goes wrong here goes wrong again where it is told.
-        let taken = socket.map_or(0, |socket| socket.try_write(bytes).unwrap_or_default());
-        desk.taken += taken as u64;
-        desk.unsent.extend_from_slice(&bytes[taken..]);
-        let complete = desk.unsent.is_empty();
+        let reply = desk.send(request)?;
+        let unsent = desk.has_unsent();
         drop(desk);
-        if !complete {
+        if unsent {
             self.unsent.notify_one();
         }
         Ok(reply)
@@ -341,7 +275,11 @@ impl Shared {
 
     /// Why there is no connection.
     fn failure(&self) -> Error {
-        self.status.borrow().failure.clone().unwrap_or_else(ended)
+        self.status
+            .borrow()
+            .failure
+            .clone()
+            .unwrap_or_else(no_connection)
     }
 
     /// Reads and writes until the connection breaks, and tells why it did.
@@ -357,10 +295,7 @@ impl Shared {
             #[cfg(feature = "tls")]
             Writer::Secured(_) => None,
         };
-        *self.lock() = Desk {
-            open: Some(Open { socket }),
-            ..Desk::default()
-        };
+        *self.lock() = Desk::new(socket);
         self.status.send_modify(|status| {
             *status = Status {
                 epoch: status.epoch + 1,
@@ -404,13 +339,9 @@ impl Shared {
                     Ok(Some(said)) => (Ok(said), None),
                     Err(garbled) => (Err(Broken::Garbled(unread(&garbled))), Some(garbled)),
                 };
-                let waiting = {
-                    let mut desk = self.lock();
-                    desk.has_answered |= said.is_ok();
-                    desk.waiting.pop_front()
-                };
+                let asked = self.lock().replied(said.is_ok());
                 let unasked = || io::Error::other("the server answers what nobody asked");
-                if let Some(caller) = waiting.ok_or_else(unasked)?.caller {
+                if let Some(caller) = asked.ok_or_else(unasked)? {
                     caller.send(said).ok();
                 }
                 if let Some(garbled) = garbled {
@@ -432,26 +363,14 @@ impl Shared {
                 Writer::Open(socket) => loop {
                     socket.writable().await?;
                     let mut desk = self.lock();
-                    match socket.try_write(&desk.unsent) {
-                        Ok(taken) => {
-                            desk.taken += taken as u64;
-                            desk.unsent.advance(taken);
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Err(error) => return Err(error),
-                    }
-                    if desk.unsent.is_empty() {
+                    desk.write(socket)?;
+                    if !desk.has_unsent() {
                         break;
                     }
                 },
                 #[cfg(feature = "tls")]
                 Writer::Secured(writer) => loop {
-                    let bytes = {
-                        let mut desk = self.lock();
-                        // Of what is on its way nobody knows how much has arrived.
-                        desk.taken += desk.unsent.len() as u64;
-                        desk.unsent.split()
-                    };
+                    let bytes = self.lock().take_unsent();
                     if bytes.is_empty() {
                         break;
                     }
@@ -464,35 +383,17 @@ impl Shared {
 
     /// There is no connection any more: those that wait for a reply learn of it. Whether others had one.
     fn end(&self, error: Error) -> bool {
-        let Desk {
-            waiting,
-            taken,
-            has_answered,
-            ..
-        } = std::mem::take(&mut *self.lock());
+        let desk = std::mem::take(&mut *self.lock());
         self.status.send_modify(|status| {
             status.is_open = false;
             status.failure = Some(error.clone());
         });
-        for Waiting { end, caller, .. } in waiting {
-            let broken = match end > taken {
-                true => Broken::Unsent(error.clone()),
-                false => Broken::Cut(error.clone()),
-            };
-            if let Some(caller) = caller {
-                caller.send(Err(broken)).ok();
-            }
-        }
-        has_answered
+        desk.end(&error)
     }
 
     fn lock(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn ended() -> Error {
-    Error::new(ErrorKind::Backend, "there is no connection to the server").passing()
 }
 
 /// With the connection every later reply is lost, so it is given up.

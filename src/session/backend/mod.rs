@@ -12,6 +12,7 @@
 pub(crate) mod address;
 mod cluster;
 mod connection;
+mod desk;
 mod dial;
 mod line;
 mod listener;

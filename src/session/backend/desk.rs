@@ -1,0 +1,158 @@
+//! What stands between the callers of a connection and its socket: what is to be written, and who waits for what reply.
+//!
+//! # Invariants
+//!
+//! 1. A request enters the buffer and the list of those that wait for a reply in one step, so replies, which come in the
+//!    order of requests, cannot be taken for another's.
+//! 2. Of a request that the socket did not take as a whole nothing was carried out.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use fred::bytes::{Buf, BytesMut};
+use tokio::sync::oneshot;
+
+use super::connection::Broken;
+use super::line::Socket;
+use super::resp::{Request, Said};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+
+/// How many requests may be on their way. More than a server answers in a time-out.
+const MOST_WAITING: usize = 1 << 17;
+/// How much may wait for the socket to take it.
+const MOST_UNSENT: usize = 32 << 20;
+
+/// Where the reply to a request arrives.
+pub(super) type Reply = oneshot::Receiver<Result<Said, Broken>>;
+
+/// The requests of one connection. Without one nothing is taken.
+#[derive(Default)]
+pub(super) struct Desk {
+    open: Option<Open>,
+    /// What the socket has not taken so far.
+    unsent: BytesMut,
+    /// Those whose replies are still to come, in the order of their requests.
+    waiting: VecDeque<Waiting>,
+    /// Bytes of this connection that were given to it, and those that the socket has taken.
+    given: u64,
+    taken: u64,
+    /// A caller had a reply.
+    has_answered: bool,
+}
+
+struct Open {
+    /// If it can be written to from here.
+    socket: Option<Arc<Socket>>,
+}
+
+struct Waiting {
+    /// Where its request ends.
+    end: u64,
+    since: Moment,
+    /// None of a command that only prepares the next.
+    caller: Option<oneshot::Sender<Result<Said, Broken>>>,
+}
+
+impl Desk {
+    /// Of a new connection.
+    pub(super) fn new(socket: Option<Arc<Socket>>) -> Self {
+        Self {
+            open: Some(Open { socket }),
+            ..Self::default()
+        }
+    }
+
+    /// Takes a request, and gives it to the socket itself if nothing is under way.
+    pub(super) fn send(&mut self, request: &Request) -> Result<Reply, Error> {
+        let bytes = request.bytes();
+        let Some(open) = &self.open else {
+            return Err(no_connection());
+        };
+        if self.waiting.len() >= MOST_WAITING || self.unsent.len() + bytes.len() > MOST_UNSENT {
+            let text = "too many requests are waiting for this server";
+            return Err(Error::new(ErrorKind::Backend, text).passing());
+        }
+        let socket = match self.waiting.is_empty() && self.unsent.is_empty() {
+            true => open.socket.clone(),
+            false => None,
+        };
+        let reply = self.wait_for(request);
+        // What goes wrong here goes wrong again where it is told.
+        let taken = socket.map_or(0, |socket| socket.try_write(bytes).unwrap_or_default());
+        self.taken += taken as u64;
+        self.unsent.extend_from_slice(&bytes[taken..]);
+        Ok(reply)
+    }
+
+    fn wait_for(&mut self, request: &Request) -> Reply {
+        let (caller, reply) = oneshot::channel();
+        self.given += request.bytes().len() as u64;
+        let (end, since) = (self.given, Moment::now());
+        let waiting = |caller| Waiting { end, since, caller };
+        for _ in 1..request.commands() {
+            self.waiting.push_back(waiting(None));
+        }
+        self.waiting.push_back(waiting(Some(caller)));
+        reply
+    }
+
+    /// Whether something waits for the socket to take it.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Gives the socket what it takes at once.
+    pub(super) fn write(&mut self, socket: &Socket) -> io::Result<()> {
+        match socket.try_write(&self.unsent) {
+            Ok(taken) => {
+                self.taken += taken as u64;
+                self.unsent.advance(taken);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Everything that is to be written, for one who writes it as a whole.
+    #[cfg(feature = "tls")]
+    pub(super) fn take_unsent(&mut self) -> BytesMut {
+        // Of what is on its way nobody knows how much has arrived.
+        self.taken += self.unsent.len() as u64;
+        self.unsent.split()
+    }
+
+    /// The next reply came: who waits for it, if anybody; none if nothing was asked.
+    pub(super) fn replied(
+        &mut self,
+        is_reply: bool,
+    ) -> Option<Option<oneshot::Sender<Result<Said, Broken>>>> {
+        self.has_answered |= is_reply;
+        Some(self.waiting.pop_front()?.caller)
+    }
+
+    /// When the first request came in that still waits for its reply.
+    pub(super) fn waits_since(&self) -> Option<Moment> {
+        self.waiting.front().map(|first| first.since)
+    }
+
+    /// Tells those that wait for a reply that there will be none. Whether others had one.
+    pub(super) fn end(self, error: &Error) -> bool {
+        for Waiting { end, caller, .. } in self.waiting {
+            let broken = match end > self.taken {
+                true => Broken::Unsent(error.clone()),
+                false => Broken::Cut(error.clone()),
+            };
+            if let Some(caller) = caller {
+                caller.send(Err(broken)).ok();
+            }
+        }
+        self.has_answered
+    }
+}
+
+pub(super) fn no_connection() -> Error {
+    Error::new(ErrorKind::Backend, "there is no connection to the server").passing()
+}
