@@ -18,8 +18,8 @@ const NAMED: usize = 3;
 pub enum ErrorKind {
     /// A name, lease, owner or setting that cannot work. Found before anything was sent; mend the call.
     InvalidInput,
-    /// The server refused (out of memory, read-only, not permitted, ..) or could not be reached within the limit.
-    /// Look at the server, retry later.
+    /// The server refused (out of memory, read-only, not permitted, ..), or could not be reached within the limit, and
+    /// then the request was never sent: nothing came of it. Look at the server, retry.
     Backend,
     /// The request was sent and no answer came, so its outcome is unknown; it is being undone in the background.
     /// Retry: nothing stays held beyond one lease.
@@ -61,6 +61,8 @@ enum Outlook {
     Final,
     /// It may go away by itself: worth another try within the limit.
     Passing,
+    /// As passing, and the request was never sent: nothing came of it, and nobody said no.
+    Unsent,
     /// As passing, and what was asked for may have been done all the same.
     Unanswered,
 }
@@ -184,6 +186,12 @@ impl Error {
         self
     }
 
+    /// Marks an error of a request that was never sent.
+    pub(crate) fn unsent(mut self) -> Self {
+        self.outlook = Outlook::Unsent;
+        self
+    }
+
     /// Marks an error that leaves open whether the request was carried out.
     pub(crate) fn unanswered(mut self) -> Self {
         self.outlook = Outlook::Unanswered;
@@ -201,6 +209,35 @@ impl Error {
 
     pub(crate) fn is_unanswered(&self) -> bool {
         self.outlook == Outlook::Unanswered
+    }
+
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.outlook == Outlook::Unsent
+    }
+
+    /// Whether somebody has said no, and not just nothing.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.outlook, Outlook::Final | Outlook::Passing)
+    }
+
+    /// Whether there was nobody to connect to, which cost no server anything.
+    pub(crate) fn is_of_nobody_there(&self) -> bool {
+        use std::io::ErrorKind;
+
+        let source = self
+            .source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static));
+        let error = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+        error.is_some_and(|error| {
+            matches!(
+                error.kind(),
+                ErrorKind::ConnectionRefused
+                    | ErrorKind::NotFound
+                    | ErrorKind::HostUnreachable
+                    | ErrorKind::NetworkUnreachable
+            )
+        })
     }
 }
 

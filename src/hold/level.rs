@@ -15,7 +15,7 @@ use crate::options::{LeaseTime, Term};
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::Donor;
 use crate::protocol::script::Cut;
-use crate::session::baton::{Ended, Handover, Settled};
+use crate::session::baton::{Ended, Handover, Owed, Settled};
 use crate::session::hold::{Hold, Loss};
 use crate::session::reaper::Debt;
 use crate::session::{Anchor, Queue};
@@ -39,13 +39,15 @@ impl Order {
         let Some(claim) = Claim::new(self, queue, hold) else {
             return Ok(None);
         };
-        let answer = self
-            .anchor
-            .run(
-                &hold.key.reenter(claim.share, self.term.lease()),
-                hold.timeout,
-            )
-            .await?;
+        let call = hold.key.reenter(claim.share, self.term.lease());
+        let answered = self.anchor.run(&call, hold.timeout).await;
+        let answer = match answered {
+            Err(error) if error.is_unsent() => {
+                claim.withdraw();
+                return Err(error);
+            }
+            answered => answered?,
+        };
         match Reentered::decode(&answer.reply)? {
             Reentered::Granted { count } => {
                 debug!(count, "re-entered");
@@ -231,6 +233,17 @@ impl<'a> Claim<'a> {
     fn keep(mut self, sent: Moment) -> Result<Option<LockGuard>, Error> {
         self.kept = true;
         self.order.guard(self.hold, sent)
+    }
+
+    /// It was never asked for: as long as there are others, there is nothing to give back on the server.
+    fn withdraw(mut self) {
+        self.kept = true;
+        let given_back = give_back(&self.order.anchor, self.queue, self.hold, None);
+        if let Some(GivenBack::Owed(debt)) = given_back
+            && self.hold.levels() > 0
+        {
+            debt.forgive();
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -44,7 +45,11 @@ struct State<T, A> {
 struct Gathered<T, A> {
     call: T,
     told: oneshot::Sender<Told<T, A>>,
+    taken: Taken,
 }
+
+/// Whether somebody has taken a call along, and may have sent it. Changed under the convoy's mutex only.
+type Taken = Arc<AtomicBool>;
 
 #[derive(Debug)]
 enum Told<T, A> {
@@ -81,7 +86,7 @@ impl<T, A> Default for Convoy<T, A> {
 
 impl<T, A> Convoy<T, A> {
     /// Waits until this call was answered, or is to send.
-    pub(crate) async fn join(&self, call: T) -> Joined<'_, T, A> {
+    pub(crate) async fn join(&self, call: T, taken: &Taken) -> Joined<'_, T, A> {
         let told = {
             let mut state = self.lock();
             if !state.sending {
@@ -90,7 +95,12 @@ impl<T, A> Convoy<T, A> {
             }
             let (sender, told) = oneshot::channel();
             let told = Waiting { convoy: self, told };
-            state.gathered.push_back(Gathered { call, told: sender });
+            let taken = taken.clone();
+            state.gathered.push_back(Gathered {
+                call,
+                told: sender,
+                taken,
+            });
             told
         };
         told.told().await
@@ -107,7 +117,7 @@ impl<T, A> Convoy<T, A> {
             };
             // Not under the mutex: one that has left drops its call here.
             match next {
-                Some(Gathered { call, told }) => {
+                Some(Gathered { call, told, .. }) => {
                     if told.send(Told::Lead(call)).is_ok() {
                         return;
                     }
@@ -115,6 +125,12 @@ impl<T, A> Convoy<T, A> {
                 None => return,
             }
         }
+    }
+
+    /// Whether somebody may have sent a call that nobody is to send from now on.
+    fn was_taken(&self, taken: &Taken) -> bool {
+        let _state = self.lock();
+        taken.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T, A>> {
@@ -161,10 +177,16 @@ impl<'a, T, A> Lead<'a, T, A> {
         let gathered: Vec<_> = {
             let mut state = self.convoy.lock();
             let most = state.gathered.len().min(MOST - 1);
-            state.gathered.drain(..most).collect()
+            let gathered: Vec<_> = state.gathered.drain(..most).collect();
+            for one in &gathered {
+                one.taken.store(!one.told.is_closed(), Ordering::Relaxed);
+            }
+            gathered
         };
-        let waiting = gathered.into_iter().filter(|one| !one.told.is_closed());
-        let (calls, others) = waiting.map(|one| (one.call, one.told)).unzip();
+        let taken = gathered
+            .into_iter()
+            .filter(|one| one.taken.load(Ordering::Relaxed));
+        let (calls, others) = taken.map(|one| (one.call, one.told)).unzip();
         self.others = others;
         calls
     }
@@ -185,7 +207,7 @@ impl<T, A> Drop for Lead<'_, T, A> {
     }
 }
 
-impl<T: Entry> Convoy<T, Answer> {
+impl<T: Entry> Convoy<T, Result<Answer, Error>> {
     /// Runs a call, together with others if one is on its way. In a `crowd` others are about to come, and the
     /// scheduler is given one turn to bring them. `sent` is called when a request with this call in it is on its way,
     /// if it is this call that sends it.
@@ -202,34 +224,47 @@ impl<T: Entry> Convoy<T, Answer> {
         let end = Moment::now().plus(budget);
         let left = || Moment::now().until(end).max(SHORTEST_TIMEOUT);
         // Whoever sends may be polled by nobody: half of the time is kept for a request of this call's own.
-        let joined = timeout(budget / 2, self.join(call.clone())).await;
+        let taken = Taken::default();
+        let joined = timeout(budget / 2, self.join(call.clone(), &taken)).await;
         match joined.unwrap_or(Joined::Left) {
-            Joined::Answered(answer) => Ok(answer),
+            Joined::Answered(answered) => answered,
             Joined::Leads(mut lead) => {
                 if crowd {
                     tokio::task::yield_now().await;
                 }
                 let others = lead.gather();
-                let answer = {
+                let answered = {
                     let call = lead.call.beside(&others);
                     let mut request = pin!(backend.run(&call, left()));
                     // Its first step sends it.
                     let answered = request.as_mut().now_or_never();
                     sent();
                     match answered {
-                        Some(answered) => answered?,
-                        None => request.await?,
+                        Some(answered) => answered,
+                        None => request.await,
                     }
                 };
-                let (own, answers) = answer.split(others.len())?;
-                lead.answered(answers);
+                if let Err(error) = &answered
+                    && error.is_unsent()
+                {
+                    // Nothing was sent for them either.
+                    lead.answered(others.iter().map(|_| Err(error.clone())).collect());
+                    return answered;
+                }
+                let (own, answers) = answered?.split(others.len())?;
+                lead.answered(answers.into_iter().map(Ok).collect());
                 Ok(own)
             }
             Joined::Left => {
-                let answer = backend.run(&call.beside(&[]), left()).await?;
+                let taken = self.was_taken(&taken);
+                let answered = backend.run(&call.beside(&[]), left()).await;
+                let answer = answered.map_err(|error| match taken {
+                    true => error.unanswered(),
+                    false => error,
+                })?;
                 let (own, _) = answer.split(0)?;
                 Ok(Answer {
-                    repeated: true,
+                    repeated: own.repeated || taken,
                     ..own
                 })
             }
@@ -298,7 +333,6 @@ mod tests {
     use shuttle::future::{block_on, spawn, yield_now};
     use shuttle::rand::{Rng, thread_rng};
     use std::collections::HashSet;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     const ORDERS: usize = 2_000;
 
@@ -329,7 +363,7 @@ mod tests {
         }
 
         async fn call(&self, call: u64) -> u64 {
-            match self.convoy.join(call).await {
+            match self.convoy.join(call, &Taken::default()).await {
                 Joined::Answered(answer) => answer,
                 Joined::Left => self.carry_out(call),
                 Joined::Leads(mut lead) => {
@@ -375,7 +409,7 @@ mod tests {
                 for task in leave {
                     task.await.ok();
                 }
-                let next = model.convoy.join(0).await;
+                let next = model.convoy.join(0, &Taken::default()).await;
                 assert!(matches!(next, Joined::Leads(_)), "nobody sends any more");
             });
             let done = model.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -406,7 +440,11 @@ mod tests {
             let waiting: Vec<_> = (0..2 * MOST)
                 .map(|call| {
                     let (told, waiting) = oneshot::channel();
-                    convoy.lock().gathered.push_back(Gathered { call, told });
+                    let taken = Taken::default();
+                    convoy
+                        .lock()
+                        .gathered
+                        .push_back(Gathered { call, told, taken });
                     waiting
                 })
                 .collect();

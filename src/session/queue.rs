@@ -20,6 +20,7 @@ use super::convoy::{Convoy, GivingBack, Reading};
 use super::hold::Hold;
 use super::sync::{Mutex, MutexGuard, Notify, Semaphore};
 use crate::clock::Moment;
+use crate::error::Error;
 use crate::name::QueueKey;
 use crate::owner::Owner;
 
@@ -56,9 +57,9 @@ pub(crate) struct Queue<B> {
     /// Tells everybody that a release is no longer on its way.
     settled: Notify,
     /// Of one side of a read-write lock: those that ask to read, if this is the side,
-    pub(crate) readings: Convoy<Reading, Answer>,
+    pub(crate) readings: Convoy<Reading, Result<Answer, Error>>,
     /// and those that give back.
-    pub(crate) releases: Convoy<GivingBack, Answer>,
+    pub(crate) releases: Convoy<GivingBack, Result<Answer, Error>>,
     state: Mutex<State<B>>,
 }
 

@@ -262,7 +262,7 @@ impl Watchdog {
                 }
                 debug!(holds = holds.len(), ?round, took = ?sent.until(Moment::now()), "confirmed");
             }
-            Err(error) if holds.len() > 1 && !error.is_unanswered() => {
+            Err(error) if holds.len() > 1 && error.is_refusal() => {
                 debug!(holds = holds.len(), ?round, %error, "refused together; each by itself");
                 return Some(Refused {
                     round,

@@ -5,6 +5,7 @@
     reason = "each test file uses its own part"
 )]
 
+pub mod mixed;
 pub mod place;
 pub mod polls;
 pub mod probe;
@@ -53,6 +54,17 @@ pub async fn eventually_idle(client: &Client) {
         ["locks: 0,", "holds: 0,", "channels: 0,"]
             .iter()
             .all(|part| shown.contains(part))
+    })
+    .await;
+}
+
+/// Waits until a client knows that its server is away: until then a request may be written, and lost.
+pub async fn eventually_unreachable(client: &Client) {
+    let lock = client.lock("away");
+    eventually("the client knows that the server is away", async || {
+        // A question, of which nothing is left wherever it gets lost.
+        let asked = lock.is_locked().await;
+        asked.is_err_and(|error| error.to_string().contains("not sent"))
     })
     .await;
 }

@@ -28,15 +28,18 @@ use super::resp::{self, Request, Said};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 
-/// Pauses before the first tries to connect again; the last goes for all that follow. They begin anew with a connection
-/// that has lasted, and with the second after one that has answered a caller. A server that greets and then hangs up has
-/// the third at most: it is there, and callers wait.
-const PAUSES: [Duration; 4] = [
+/// Pauses before the first tries to connect again. They begin anew with a connection that has lasted, and with the second
+/// after one that has answered a caller.
+const PAUSES: [Duration; 3] = [
     Duration::from_millis(2),
     Duration::from_millis(50),
     Duration::from_millis(200),
-    Duration::from_secs(1),
 ];
+/// The later ones where nobody listens: a try costs no server anything, and callers are to have their answer within half
+/// a second of its return.
+const KNOCK: Duration = Duration::from_millis(300);
+/// From one try to the next where somebody accepts and it comes to nothing: each costs the server a handshake.
+const APART: Duration = Duration::from_secs(1);
 /// A connection has lasted, and may be replaced.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Space for replies that is there before they arrive.
@@ -174,10 +177,6 @@ impl Connection {
         }
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.shared.status.borrow().is_open
-    }
-
     /// How many connections there were.
     pub(super) fn epoch(&self) -> u64 {
         self.shared.status.borrow().epoch
@@ -215,6 +214,7 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
     let mut failed = 0;
     loop {
         let mut place = dialer.place();
+        let began = Moment::now();
         let dialled = match line.take() {
             Some(line) => Ok(line),
             None => tokio::select! {
@@ -222,7 +222,7 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
                 () = dialer.leads_elsewhere(place.as_deref()), if place.is_some() => Err(left()),
             },
         };
-        let (opened, greeted) = (Moment::now(), dialled.is_ok());
+        let opened = Moment::now();
         let error = match dialled {
             Ok(line) => {
                 info!(server = %line.place, "connected");
@@ -235,15 +235,18 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
             Err(error) => error,
         };
         debug!(server = %dialer.server, %error, "no connection");
+        let nobody = error.is_of_nobody_there();
         let has_answered = shared.end(error);
         if opened.until(Moment::now()) >= SETTLED {
             failed = 0;
         } else if has_answered {
             failed = 1;
-        } else if greeted {
-            failed = failed.min(2);
         }
-        let pause = PAUSES[failed.min(PAUSES.len() - 1)];
+        let pause = match PAUSES.get(failed) {
+            Some(pause) => *pause,
+            None if nobody => KNOCK,
+            None => APART.saturating_sub(began.until(Moment::now())),
+        };
         failed += 1;
         tokio::select! {
             // Callers that come back together are not to come to the server together.

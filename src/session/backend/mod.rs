@@ -171,6 +171,8 @@ impl Backend {
         let mut strayed = false;
         let mut sent = started;
         let mut node = self.home_of(call)?;
+        // Of an earlier send nobody knows whether it was carried out, whatever is said of this one.
+        let doubtful = |error: Error, repeated| if repeated { error.unanswered() } else { error };
         loop {
             let miss = match node.ask(call, form, sent.until(end)).await {
                 Ok(reply) => {
@@ -190,7 +192,9 @@ impl Backend {
                     Duration::ZERO
                 }
                 Miss::Moved(to) | Miss::Ask(to) => {
-                    let cluster = self.cluster().ok_or_else(|| in_a_cluster(&node))?;
+                    let cluster = self
+                        .cluster()
+                        .ok_or_else(|| doubtful(in_a_cluster(&node), repeated))?;
                     form.asking = matches!(miss, Miss::Ask(_));
                     node = match form.asking {
                         true => cluster.at(to, &node),
@@ -208,15 +212,16 @@ impl Backend {
                 Miss::Refused(_) | Miss::Broken(_) => Duration::MAX,
             };
             if !pause.is_zero() && Moment::now().plus(pause) >= end {
-                let error = call.blame(self.given_up(&node, miss, started, budget));
-                // Of an earlier send nobody knows whether it was carried out, whatever is said of this one.
-                return Err(if repeated { error.unanswered() } else { error });
+                let error = self.given_up(&node, miss, started, budget, repeated);
+                return Err(doubtful(call.blame(error), repeated));
             }
             if !pause.is_zero() {
                 repeated |= matches!(miss, Miss::Broken(Broken::Cut(_)));
                 sleep(pause).await;
                 if !matches!(miss, Miss::Moved(_) | Miss::Ask(_)) {
-                    node = self.home_of(call)?;
+                    node = self
+                        .home_of(call)
+                        .map_err(|error| doubtful(error, repeated))?;
                 }
             }
             sent = Moment::now();
@@ -224,11 +229,18 @@ impl Backend {
     }
 
     /// The error of a call that is not sent again.
-    fn given_up(&self, node: &Node, miss: Miss, started: Moment, budget: Duration) -> Error {
+    fn given_up(
+        &self,
+        node: &Node,
+        miss: Miss,
+        started: Moment,
+        budget: Duration,
+        repeated: bool,
+    ) -> Error {
         match miss {
             Miss::Refused(error) | Miss::Moving(error) => error,
             Miss::Broken(broken) => {
-                let error = node.missed(started, budget, broken);
+                let error = node.missed(started, budget, broken, repeated);
                 if let Some(cluster) = self.cluster() {
                     cluster.suspect();
                 }
@@ -431,7 +443,7 @@ impl fmt::Debug for Backend {
 
 fn homeless(key: &str) -> Error {
     let text = format!("no server of the cluster is known to have the slot of {key:?}");
-    Error::new(ErrorKind::Backend, text).passing()
+    Error::new(ErrorKind::Backend, text).unsent()
 }
 
 /// A single server that sends a request elsewhere.

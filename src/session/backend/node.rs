@@ -273,31 +273,38 @@ impl Node {
         }
     }
 
-    /// The error of a call that was not answered, and the note that the server is silent.
-    pub(super) fn missed(&self, started: Moment, budget: Duration, broken: Broken) -> Error {
+    /// The error of a call that was not answered, and the note that the server is silent. `repeated` if an earlier send
+    /// of it may have run.
+    pub(super) fn missed(
+        &self,
+        started: Moment,
+        budget: Duration,
+        broken: Broken,
+        repeated: bool,
+    ) -> Error {
         let (since, tried) = self
             .since()
             .as_ref()
             .map_or((started, started), |silence| (silence.since, silence.tried));
         self.commands.redial_if_stalled(self.patience);
         let error = match &broken {
-            Broken::Garbled(error) => error.clone(),
-            Broken::Unsent(reason) => Error::new(
+            Broken::Garbled(error) => error.clone().unanswered(),
+            Broken::Unsent(reason) if !repeated => Error::new(
                 ErrorKind::Backend,
-                format!("{self:?} could not be reached within {budget:?}: {reason}"),
-            ),
-            Broken::Cut(_) | Broken::TimedOut(_) if self.commands.is_open() => Error::new(
+                format!(
+                    "{self:?} could not be reached within {budget:?}; the request was not sent: {reason}"
+                ),
+            )
+            .unsent(),
+            Broken::Unsent(_) | Broken::Cut(_) | Broken::TimedOut(_) => Error::new(
                 ErrorKind::Timeout,
                 format!(
                     "{self:?} did not answer within {budget:?}; whether the request ran is unknown"
                 ),
-            ),
-            Broken::Cut(_) | Broken::TimedOut(_) => Error::new(
-                ErrorKind::Backend,
-                format!("{self:?} could not be reached within {budget:?}"),
-            ),
+            )
+            .unanswered(),
         };
-        let error = broken.causes(error.unanswered());
+        let error = broken.causes(error);
         *self.since() = Some(Silence {
             since,
             tried,
@@ -322,7 +329,7 @@ impl Node {
         }
         let started = Moment::now();
         let said = self.query(&["INFO", "server"], budget).await;
-        let said = said.map_err(|broken| self.missed(started, budget, broken))?;
+        let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
         let answer = said.map_err(|text| {
             let message = format!("the server does not tell which one it is: {text}");
             Error::refused(message, &text)

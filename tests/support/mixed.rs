@@ -1,0 +1,45 @@
+//! One call of any kind, for what all kinds have in common.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::any::Any;
+
+use redlatch::{Client, Error, Member, MultiLock};
+
+pub const KINDS: [&str; 10] = [
+    "reentrant",
+    "fenced",
+    "fair",
+    "spin",
+    "plain",
+    "read",
+    "write",
+    "multi",
+    "semaphore",
+    "expirable",
+];
+
+/// What was taken, until dropped.
+pub type Taken = Box<dyn Any + Send>;
+
+/// Takes one of this kind if it is free. Of a semaphore the number of permits has been set.
+pub async fn try_take(client: &Client, kind: &str, name: &str) -> Result<Option<Taken>, Error> {
+    fn boxed<G: Any + Send>(taken: Option<G>) -> Option<Taken> {
+        taken.map(|taken| Box::new(taken) as Taken)
+    }
+    Ok(match kind {
+        "reentrant" => boxed(client.lock(name).try_lock().await?),
+        "fenced" => boxed(client.fenced_lock(name).try_lock().await?),
+        "fair" => boxed(client.fair_lock(name).try_lock().await?),
+        "spin" => boxed(client.spin_lock(name).try_lock().await?),
+        "plain" => boxed(client.plain_lock(name).try_lock().await?),
+        "read" => boxed(client.read_write_lock(name).try_read().await?),
+        "write" => boxed(client.read_write_lock(name).try_write().await?),
+        "multi" => {
+            let members =
+                ["a", "b"].map(|part| Member::from(client.lock(format!("{name}:{part}"))));
+            boxed(MultiLock::new(members).try_lock().await?)
+        }
+        "semaphore" => boxed(client.semaphore(name).try_acquire().await?),
+        _ => boxed(client.expirable_semaphore(name).try_acquire().await?),
+    })
+}
