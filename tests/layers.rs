@@ -91,8 +91,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::dial session::backend::line session::backend::resp",
         ),
         (
+            "session::backend::desk",
+            "session::backend::line session::backend::resp",
+        ),
+        (
             "session::backend::connection",
-            "session::backend::dial session::backend::line session::backend::resp",
+            "session::backend::desk session::backend::dial session::backend::line session::backend::resp",
         ),
         (
             "session::backend::transaction",

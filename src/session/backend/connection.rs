@@ -16,11 +16,11 @@ use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
+pub(super) use super::desk::Broken;
 use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
 use super::line::{Line, Writer};
@@ -44,19 +44,6 @@ const APART: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_secs(1);
 /// Space for replies that is there before they arrive.
 const INBOX: usize = 16 << 10;
-
-/// A request that brought no reply.
-#[derive(Debug)]
-pub(super) enum Broken {
-    /// It did not run.
-    Unsent(Error),
-    /// The connection broke after it was sent: it may have run.
-    Cut(Error),
-    /// It may have run, or run yet.
-    TimedOut(Elapsed),
-    /// It was sent, and what came in the place of its reply is none.
-    Garbled(Error),
-}
 
 /// One connection, made when it is first used, and made again when it breaks.
 pub(super) struct Connection {
@@ -87,16 +74,6 @@ struct Status {
     is_over: bool,
     /// Why there is none.
     failure: Option<Error>,
-}
-
-impl Broken {
-    /// Says in an error what it comes from.
-    pub(super) fn causes(self, error: Error) -> Error {
-        match self {
-            Self::Unsent(cause) | Self::Cut(cause) | Self::Garbled(cause) => error.caused_by(cause),
-            Self::TimedOut(late) => error.caused_by(late),
-        }
-    }
 }
 
 impl Connection {

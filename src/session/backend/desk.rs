@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use fred::bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
+use tokio::time::error::Elapsed;
 
-use super::connection::Broken;
 use super::line::Socket;
 use super::resp::{Request, Said};
 use crate::clock::Moment;
@@ -23,6 +23,19 @@ use crate::error::{Error, ErrorKind};
 const MOST_WAITING: usize = 1 << 17;
 /// How much may wait for the socket to take it.
 const MOST_UNSENT: usize = 32 << 20;
+
+/// A request that brought no reply.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// It did not run.
+    Unsent(Error),
+    /// The connection broke after it was sent: it may have run.
+    Cut(Error),
+    /// It may have run, or run yet.
+    TimedOut(Elapsed),
+    /// It was sent, and what came in the place of its reply is none.
+    Garbled(Error),
+}
 
 /// Where the reply to a request arrives.
 pub(super) type Reply = oneshot::Receiver<Result<Said, Broken>>;
@@ -53,6 +66,16 @@ struct Waiting {
     since: Moment,
     /// None of a command that only prepares the next.
     caller: Option<oneshot::Sender<Result<Said, Broken>>>,
+}
+
+impl Broken {
+    /// Says in an error what it comes from.
+    pub(super) fn causes(self, error: Error) -> Error {
+        match self {
+            Self::Unsent(cause) | Self::Cut(cause) | Self::Garbled(cause) => error.caused_by(cause),
+            Self::TimedOut(late) => error.caused_by(late),
+        }
+    }
 }
 
 impl Desk {
