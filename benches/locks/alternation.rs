@@ -3,20 +3,23 @@
 use crate::Failure;
 
 /// What alternating pairs of blocks brought.
-#[derive(Debug, Default)]
-pub(crate) struct Alternation {
-    pub(crate) product: Vec<f64>,
-    pub(crate) floor: Vec<f64>,
+#[derive(Debug)]
+pub(crate) struct Alternation<T = f64> {
+    pub(crate) product: Vec<T>,
+    pub(crate) floor: Vec<T>,
 }
 
-impl Alternation {
+impl<T: Copy> Alternation<T> {
     /// Measures so many pairs; the two take turns at going first too.
     pub(crate) async fn run(
         pairs: usize,
-        mut product: impl AsyncFnMut() -> Result<f64, Failure>,
-        mut floor: impl AsyncFnMut() -> Result<f64, Failure>,
+        mut product: impl AsyncFnMut() -> Result<T, Failure>,
+        mut floor: impl AsyncFnMut() -> Result<T, Failure>,
     ) -> Result<Self, Failure> {
-        let mut measured = Self::default();
+        let mut measured = Self {
+            product: Vec::with_capacity(pairs),
+            floor: Vec::with_capacity(pairs),
+        };
         for pair in 0..pairs {
             if pair % 2 == 0 {
                 measured.product.push(product().await?);
@@ -30,7 +33,7 @@ impl Alternation {
     }
 
     /// The median over the pairs of what the two make together.
-    pub(crate) fn median(&self, of: impl Fn(f64, f64) -> f64) -> f64 {
+    pub(crate) fn median(&self, of: impl Fn(T, T) -> f64) -> f64 {
         let pairs = self.product.iter().zip(&self.floor);
         median(pairs.map(|(product, floor)| of(*product, *floor)).collect())
     }

@@ -4,17 +4,54 @@
 //! direction by half of one.
 
 use std::io::{Read, Write};
+use std::iter;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::worker::{self, Lines, Worker};
 
 const EACH_WAY: Duration = Duration::from_micros(500);
 
-/// Opens the detour to a port of the loopback interface, and tells its URL. It lasts as long as this process.
-pub(crate) fn open(port: u16) -> Result<String, Failure> {
+pub(crate) const ROLE: &str = "detour";
+
+/// A process that keeps detours open, so that what they cost is nobody's.
+#[derive(Debug)]
+pub(crate) struct Detour {
+    pub(crate) urls: Vec<String>,
+    _worker: Worker,
+}
+
+impl Detour {
+    /// Opens one to each port of the loopback interface.
+    pub(crate) async fn open(ports: impl IntoIterator<Item = u16>) -> Result<Self, Failure> {
+        let ports: Vec<String> = ports.into_iter().map(|port| port.to_string()).collect();
+        let args = iter::once(ROLE).chain(ports.iter().map(String::as_str));
+        let mut worker = Worker::start(&args.collect::<Vec<_>>()).await?;
+        let urls = worker.hear(Duration::ZERO).await?;
+        Ok(Self {
+            urls: urls.split(' ').map(str::to_owned).collect(),
+            _worker: worker,
+        })
+    }
+}
+
+/// The worker: opens them, tells their URLs, and lasts until it is ended.
+pub(crate) async fn work(ports: &[&str]) -> Result<(), Failure> {
+    let mut orders = Lines::orders();
+    let mut urls = Vec::new();
+    for port in ports {
+        urls.push(open(port.parse()?)?);
+    }
+    worker::answer("ready")?;
+    worker::answer(&urls.join(" "))?;
+    while orders.next().await.is_some() {}
+    Ok(())
+}
+
+fn open(port: u16) -> Result<String, Failure> {
     let door = TcpListener::bind(("127.0.0.1", 0))?;
     let url = format!("redis://{}", door.local_addr()?);
     thread::spawn(move || {

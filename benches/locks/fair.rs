@@ -18,7 +18,7 @@ const PHASES: usize = 4;
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let server = Server::start();
     let client = Client::connect(server.url()).await?;
-    let floor = Floor::connect(&server.url()).await?;
+    let floor = Floor::of_fred(&server.url()).await?;
     let bare = floor.section("bench:bottom!", 1).await?;
     let lock = client.fair_lock("bench:product");
     let turns = Alternation::run(

@@ -1,5 +1,5 @@
-//! The floor: the scripts of the product, with the same keys and arguments, through the same kind of client, and
-//! nothing around them.
+//! The floors: the scripts of the product, with the same keys and arguments, through a bare connection or through fred,
+//! and nothing around them.
 //!
 //! It keeps no record of holds, renews nothing, and builds each request in advance. What the product takes longer than
 //! this is what the product costs. Each section has another hold number, as the product's have: a server pays for each
@@ -9,21 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fred::clients::Client;
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, Resp3Frame};
-use fred::types::config::{
-    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig,
-};
-use fred::types::{ClusterHash, CustomCommand, Message, RespVersion, Value};
+use fred::interfaces::Resp3Frame;
+use fred::types::Value;
 use redlatch_testkit::script;
-use tokio::sync::broadcast;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::Failure;
+use crate::carrier::{Carrier, Fred};
+use crate::pipe::Pipe;
 use crate::section::Section;
 
-/// The longest that a command may take: the product's default.
-const LIMIT: Duration = Duration::from_secs(1);
 /// As long as those of the product.
 const CLIENT_ID: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
 const HOLD_NUMBER: &str = "h0123456789abcdef";
@@ -33,16 +27,13 @@ pub(crate) const KEYS_AT: usize = 2;
 /// Enough for a server to have forgotten the first when it comes again.
 const NUMBERS: usize = 4096;
 
-/// A connection with nothing around it, with the options of the product's.
-pub(crate) struct Floor {
-    client: Client,
-    _connection: AbortOnDropHandle<Result<(), fred::error::Error>>,
-}
+/// A connection that the product's scripts go over.
+pub(crate) struct Floor(Carrier);
 
 /// A script with its keys and arguments, loaded and ready to be sent.
 #[derive(Clone)]
 pub(crate) struct Call {
-    client: Client,
+    carrier: Carrier,
     words: Vec<Value>,
     /// The first word of the only answer that is right.
     expected: &'static str,
@@ -80,44 +71,14 @@ struct Holder {
 }
 
 impl Floor {
-    pub(crate) async fn connect(url: &str) -> Result<Self, Failure> {
-        let mut config = Config::from_url(url)?;
-        config.version = RespVersion::RESP3;
-        config.fail_fast = true;
-        let connection = ConnectionConfig {
-            connection_timeout: LIMIT * 2,
-            internal_command_timeout: LIMIT,
-            max_command_attempts: 1,
-            tcp: TcpConfig {
-                nodelay: Some(true),
-                ..TcpConfig::default()
-            },
-            ..ConnectionConfig::default()
-        };
-        let performance = PerformanceConfig {
-            default_command_timeout: LIMIT,
-            broadcast_channel_capacity: 4096,
-            ..PerformanceConfig::default()
-        };
-        let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
-        policy.set_jitter(50);
-        let client = Client::new(config, Some(performance), Some(connection), Some(policy));
-        let connection = AbortOnDropHandle::new(client.connect());
-        client.wait_for_connect().await?;
-        Ok(Self {
-            client,
-            _connection: connection,
-        })
+    /// By fred, with the options that a careful user of it would take.
+    pub(crate) async fn of_fred(url: &str) -> Result<Self, Failure> {
+        Ok(Self(Carrier::Fred(Fred::connect(url).await?)))
     }
 
-    /// The messages of a channel from now on.
-    pub(crate) async fn listen(
-        &self,
-        channel: &str,
-    ) -> Result<broadcast::Receiver<Message>, Failure> {
-        let messages = self.client.message_rx();
-        self.client.subscribe(channel).await?;
-        Ok(messages)
+    /// By the bare connection.
+    pub(crate) async fn of_pipe(url: &str) -> Result<Self, Failure> {
+        Ok(Self(Carrier::Pipe(Pipe::connect(url).await?)))
     }
 
     /// Takes a lock and gives it back, as the product does it for an owner that holds nothing.
@@ -298,12 +259,15 @@ impl Floor {
         args: &[&str],
         expected: &'static str,
     ) -> Result<Call, Failure> {
-        let load = CustomCommand::new_static("SCRIPT", None, false);
-        let hash: String = self.client.custom(load, vec!["LOAD", source]).await?;
-        let mut words: Vec<Value> = vec![hash.into(), (keys.len() as i64).into()];
+        let load = [Value::from("LOAD"), source.into()];
+        let hash = match self.0.ask("SCRIPT", load.to_vec()).await? {
+            Resp3Frame::BlobString { data, .. } => String::from_utf8(data.to_vec())?,
+            refused => return Err(format!("a script is refused: {refused:?}").into()),
+        };
+        let mut words: Vec<Value> = vec![hash.into(), keys.len().to_string().into()];
         words.extend(keys.iter().chain(args).map(|word| Value::from(*word)));
         Ok(Call {
-            client: self.client.clone(),
+            carrier: self.0.clone(),
             words,
             expected,
         })
@@ -370,17 +334,7 @@ impl Call {
     }
 
     async fn send_words(&self, words: Vec<Value>) -> Result<(), Failure> {
-        let options = Options {
-            max_attempts: Some(1),
-            timeout: Some(LIMIT),
-            ..Options::default()
-        };
-        let command = CustomCommand::new_static("EVALSHA", ClusterHash::FirstKey, false);
-        let frame = self
-            .client
-            .with_options(&options)
-            .custom_raw(command, words)
-            .await?;
+        let frame = self.carrier.ask("EVALSHA", words).await?;
         if says(&frame, self.expected) {
             Ok(())
         } else {

@@ -4,6 +4,7 @@
 //! A figure that misses its target is shown as missed, and fails nothing.
 
 mod alternation;
+mod carrier;
 mod clock;
 mod crowd;
 mod detour;
@@ -13,6 +14,7 @@ mod floor;
 mod machine;
 mod markdown;
 mod names;
+mod pipe;
 mod plot;
 mod processes;
 mod read_write;
@@ -46,7 +48,7 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 15] = [
+const SHAPES: [&str; 16] = [
     "uncontended",
     "kinds",
     "reentry",
@@ -60,6 +62,7 @@ const SHAPES: [&str; 15] = [
     "wakeup",
     "server_time",
     "renewal",
+    "renewal_100k",
     "redlock",
     "redlock_1ms",
 ];
@@ -164,6 +167,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "wakeup" => wakeup::run(effort).await,
             "server_time" => server_time::run(effort).await,
             "renewal" => renewal::run(effort).await,
+            "renewal_100k" => renewal::hundred_thousand(effort).await,
             "redlock" => red::loopback(effort).await,
             "redlock_1ms" => red::one_millisecond(effort).await,
             _ => Err("no such shape".into()),
@@ -180,6 +184,7 @@ fn work(args: &[&str]) -> Result<(), Failure> {
     let work = async move {
         match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [processes::ROLE, url, tasks] => processes::work(url, tasks.parse()?).await,
+            [detour::ROLE, ref ports @ ..] => detour::work(ports).await,
             [wakeup::ROLE, url] => wakeup::work(url).await,
             _ => Err("no such role".into()),
         }

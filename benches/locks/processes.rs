@@ -73,7 +73,7 @@ impl Measured {
         block: Duration,
     ) -> Result<Self, Failure> {
         let server = Server::start();
-        let floor = Floor::connect(&server.url()).await?;
+        let floor = Floor::of_fred(&server.url()).await?;
         let bare = floor.section("bench:bottom!", 1).await?;
         let mut workers = Vec::new();
         for _ in 0..processes {

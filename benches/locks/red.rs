@@ -12,7 +12,7 @@ use redlatch_testkit::Server;
 use tokio::time::sleep;
 
 use crate::Failure;
-use crate::detour;
+use crate::detour::Detour;
 use crate::effort::Effort;
 use crate::floor::{Bare, Floor};
 use crate::report::{Chapter, Figure, Line, Target};
@@ -41,7 +41,7 @@ pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
     Ok(Chapter {
         title: "RedLock: five servers",
         how: "One task takes a RedLock over five servers that nobody else wants, in turns with five bare EVALSHAs of the \
-              same script, sent at once and awaited until the third answer. What follows, the other answers and the \
+              same script, sent at once over bare connections and awaited until the third answer. What follows, the other answers and the \
               releases, is not counted, and is over before the next call. The ratio is that of the medians.",
         lines: vec![line],
         curves: Vec::new(),
@@ -77,22 +77,26 @@ struct Fleet {
     clients: Vec<Client>,
     bare: Vec<Bare>,
     _floors: Vec<Floor>,
+    _detour: Option<Detour>,
     _servers: Vec<Server>,
 }
 
 impl Fleet {
     async fn open(detour: bool) -> Result<Arc<Self>, Failure> {
-        let (mut clients, mut floors, mut servers) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..SERVERS {
-            let server = Server::start();
-            let url = match detour {
-                true => detour::open(server.port())?,
-                false => server.url(),
-            };
-            let client = Client::builder().url(&url).trust_fresh_servers(true);
+        let (mut clients, mut floors) = (Vec::new(), Vec::new());
+        let servers: Vec<Server> = (0..SERVERS).map(|_| Server::start()).collect();
+        let detour = match detour {
+            true => Some(Detour::open(servers.iter().map(Server::port)).await?),
+            false => None,
+        };
+        let urls = match &detour {
+            Some(detour) => detour.urls.clone(),
+            None => servers.iter().map(Server::url).collect(),
+        };
+        for url in &urls {
+            let client = Client::builder().url(url).trust_fresh_servers(true);
             clients.push(client.build().await?);
-            floors.push(Floor::connect(&url).await?);
-            servers.push(server);
+            floors.push(Floor::of_pipe(url).await?);
         }
         let lock = RedLock::new(clients.iter().map(|client| client.lock(NAME)));
         // From then on they have a mark.
@@ -106,6 +110,7 @@ impl Fleet {
             clients,
             bare,
             _floors: floors,
+            _detour: detour,
             _servers: servers,
         }))
     }

@@ -1,4 +1,4 @@
-//! 10,000 leases that are renewed.
+//! Leases that are renewed: 10,000 beside the floor, and 100,000 by themselves.
 
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ const BATCH: usize = 100;
 const LEASE: Duration = Duration::from_secs(3);
 const WATCHED: Duration = Duration::from_secs(2);
 const TAKERS: usize = 64;
+const MANY: usize = 100_000;
+/// The default, renewed at a third of it.
+const LONG_LEASE: Duration = Duration::from_secs(30);
+const PERIOD: Duration = Duration::from_secs(10);
 /// Paced to take as long as the product is watched: a server that rests between scripts runs each of them slower.
 const FLOOR_ROUNDS: usize = 2;
 const FLOOR_PAUSE: Duration = Duration::from_millis(10);
@@ -35,21 +39,16 @@ struct Cost {
 
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let server = Server::start();
-    let bare = Floor::connect(&server.url()).await?;
-    let (mut products, mut floors, mut lost) = (Vec::new(), Vec::new(), 0);
+    let bare = Floor::of_fred(&server.url()).await?;
+    let mut lost = 0;
     let measured = Alternation::run(
         effort.renewals,
         async || {
             let (cost, lost_now) = renewed_by_watchdog(&server).await?;
-            products.push(cost);
             lost += lost_now;
-            Ok(cost.server)
+            Ok(cost)
         },
-        async || {
-            let cost = renewed_bare(&server, &bare).await?;
-            floors.push(cost);
-            Ok(cost.server)
-        },
+        async || renewed_bare(&server, &bare).await,
     )
     .await?;
     let round = |costs: &[Cost], part: fn(&Cost) -> f64| {
@@ -58,12 +57,12 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     };
     let line = |shape: &str, part: fn(&Cost) -> f64, figure| Line {
         shape: format!("renewal of 10,000 leases: {shape}"),
-        product: format!("{:.1?}", round(&products, part)),
-        floor: format!("{:.1?}", round(&floors, part)),
+        product: format!("{:.1?}", round(&measured.product, part)),
+        floor: format!("{:.1?}", round(&measured.floor, part)),
         figure,
     };
-    let ratio = measured.median(|product, floor| product / floor);
-    let batch = products.iter().map(|cost| cost.batch).sum::<f64>() / products.len().max(1) as f64;
+    let ratio = measured.median(|product, floor| product.server / floor.server);
+    let batch = measured.median(|product, _| product.batch);
     Ok(Chapter {
         title: "Renewal",
         how: "One client holds 10,000 locks with a lease of 3 s, each renewed about once a second; the time that the \
@@ -99,6 +98,43 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     })
 }
 
+pub(crate) async fn hundred_thousand(_: &Effort) -> Result<Chapter, Failure> {
+    let server = Server::start();
+    let client = Client::builder()
+        .url(server.url())
+        .watchdog_lease(LONG_LEASE)
+        .build()
+        .await?;
+    let guards = take(&client, MANY).await?;
+    // Each is renewed once within any period.
+    let meter = Meter::start(server.connection());
+    sleep(PERIOD).await;
+    let cost = meter.stop()?;
+    let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+    client.close().await;
+    let share = cost.client * MANY as f64 / PERIOD.as_secs_f64();
+    Ok(Chapter {
+        title: "Renewal: 100,000 leases",
+        how: "One client holds 100,000 locks with a lease of 30 s, each renewed every 10 s: what share of one processor \
+              that takes.",
+        lines: vec![Line {
+            shape: "100,000 leases of 30 s: percent of a processor".to_owned(),
+            product: format!(
+                "{:.2} %, {lost} lost, {:.0} a script",
+                share * 100.0,
+                cost.batch
+            ),
+            floor: String::new(),
+            figure: Some(Figure::new(
+                "renew100k_core_percent",
+                share * 100.0,
+                Target::AtMost(2.5),
+            )),
+        }],
+        curves: Vec::new(),
+    })
+}
+
 /// Holds all locks for a while; also tells how many were lost.
 async fn renewed_by_watchdog(server: &Server) -> Result<(Cost, usize), Failure> {
     let client = Client::builder()
@@ -106,7 +142,7 @@ async fn renewed_by_watchdog(server: &Server) -> Result<(Cost, usize), Failure> 
         .watchdog_lease(LEASE)
         .build()
         .await?;
-    let guards = take(&client).await?;
+    let guards = take(&client, LEASES).await?;
     let meter = Meter::start(server.connection());
     sleep(WATCHED).await;
     let cost = meter.stop()?;
@@ -117,19 +153,19 @@ async fn renewed_by_watchdog(server: &Server) -> Result<(Cost, usize), Failure> 
     Ok((cost, lost))
 }
 
-async fn take(client: &Client) -> Result<Vec<LockGuard>, Failure> {
+async fn take(client: &Client, leases: usize) -> Result<Vec<LockGuard>, Failure> {
     let mut takers = JoinSet::new();
     for taker in 0..TAKERS {
         let client = client.clone();
         takers.spawn(async move {
             let mut guards = Vec::new();
-            for number in (taker..LEASES).step_by(TAKERS) {
+            for number in (taker..leases).step_by(TAKERS) {
                 guards.push(client.lock(name(number)).lock().await?);
             }
             Ok::<_, redlatch::Error>(guards)
         });
     }
-    let mut guards = Vec::with_capacity(LEASES);
+    let mut guards = Vec::with_capacity(leases);
     while let Some(taken) = takers.join_next().await {
         guards.extend(taken??);
     }

@@ -53,7 +53,7 @@ return answer
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let server = Server::start();
     let client = Client::connect(server.url()).await?;
-    let floor = Floor::connect(&server.url()).await?;
+    let floor = Floor::of_fred(&server.url()).await?;
     let reference = Reference::new(&floor).await?;
     let lock = client.lock(NAME);
     // Loads the scripts of the product.

@@ -6,7 +6,7 @@ use redlatch_testkit::Server;
 use crate::Failure;
 use crate::alternation::Alternation;
 use crate::crowd::Crowd;
-use crate::detour;
+use crate::detour::Detour;
 use crate::effort::Effort;
 use crate::floor::Floor;
 use crate::report::{Chapter, Curve, Figure, Line, Target, of_fair, rate};
@@ -52,13 +52,16 @@ pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure>
 impl Road {
     async fn measure(self, effort: &Effort) -> Result<Chapter, Failure> {
         let server = Server::start();
-        let url = if self.detour {
-            detour::open(server.port())?
-        } else {
-            server.url()
+        let detour = match self.detour {
+            true => Some(Detour::open([server.port()]).await?),
+            false => None,
+        };
+        let url = match &detour {
+            Some(detour) => detour.urls[0].clone(),
+            None => server.url(),
         };
         let client = Client::connect(&url).await?;
-        let floor = Floor::connect(&url).await?;
+        let floor = Floor::of_fred(&url).await?;
         let bare = floor.section("bench:bottom!", 1).await?;
         let locks = vec![client.lock("bench:product"); TASKS];
 

@@ -7,6 +7,7 @@ use redlatch_testkit::Server;
 use tokio::time::{sleep, timeout};
 
 use crate::Failure;
+use crate::carrier::Fred;
 use crate::clock;
 use crate::effort::Effort;
 use crate::floor::{Bare, Floor, channel};
@@ -32,7 +33,7 @@ const FLOOR: &str = "floor";
 
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let server = Server::start();
-    let floor = Floor::connect(&server.url()).await?;
+    let floor = Floor::of_fred(&server.url()).await?;
     let mut rounds = Rounds {
         client: Client::connect(server.url()).await?,
         bare: floor.section(FLOOR_NAME, 1).await?,
@@ -111,7 +112,7 @@ impl Rounds {
 pub(crate) async fn work(url: &str) -> Result<(), Failure> {
     let mut orders = Lines::orders();
     let client = Client::connect(url).await?;
-    let (floor, listener) = (Floor::connect(url).await?, Floor::connect(url).await?);
+    let (floor, listener) = (Floor::of_fred(url).await?, Fred::connect(url).await?);
     let bare = floor.section_heard_on(MUTE, FLOOR_NAME, 2).await?;
     let mut messages = listener.listen(&channel(FLOOR_NAME)).await?;
     worker::answer("ready")?;

@@ -1,0 +1,133 @@
+//! The bare connection: one buffer, the codec of the product, and nothing around it.
+//!
+//! No time-out, no reconnect, no bounds. What the product takes longer than this is all that the product adds.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fred::bytes::BytesMut;
+use fred::interfaces::Resp3Frame;
+use fred::types::Value;
+use redis_protocol::resp3::decode::complete::decode_bytes_mut;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::Failure;
+
+/// One connection, shared by all who send.
+#[derive(Clone)]
+pub(crate) struct Pipe {
+    shared: Arc<Shared>,
+    _kept: Arc<[AbortOnDropHandle<()>; 2]>,
+}
+
+struct Shared {
+    socket: OwnedWriteHalf,
+    desk: Mutex<Desk>,
+    unsent: Notify,
+}
+
+#[derive(Default)]
+struct Desk {
+    unsent: Vec<u8>,
+    /// In the order of their requests.
+    waiting: VecDeque<oneshot::Sender<Resp3Frame>>,
+}
+
+impl Pipe {
+    pub(crate) async fn connect(url: &str) -> Result<Self, Failure> {
+        let place = url.strip_prefix("redis://").ok_or("a plain URL")?;
+        let socket = TcpStream::connect(place).await?;
+        socket.set_nodelay(true)?;
+        let (replies, socket) = socket.into_split();
+        let shared = Arc::new(Shared {
+            socket,
+            desk: Mutex::default(),
+            unsent: Notify::new(),
+        });
+        let kept = [
+            tokio::spawn(read(shared.clone(), replies)),
+            tokio::spawn(flush(shared.clone())),
+        ];
+        let pipe = Self {
+            shared,
+            _kept: Arc::new(kept.map(AbortOnDropHandle::new)),
+        };
+        pipe.ask("HELLO", &["3".into()]).await?;
+        Ok(pipe)
+    }
+
+    pub(crate) async fn ask(&self, command: &str, words: &[Value]) -> Result<Resp3Frame, Failure> {
+        Ok(self.shared.send(command, words)?.await?)
+    }
+}
+
+impl Shared {
+    /// Writes at once if nothing is on its way, else leaves it to gather.
+    fn send(&self, command: &str, words: &[Value]) -> io::Result<oneshot::Receiver<Resp3Frame>> {
+        let (caller, reply) = oneshot::channel();
+        let mut desk = self.lock();
+        let is_idle = desk.waiting.is_empty() && desk.unsent.is_empty();
+        encode(&mut desk.unsent, command, words)?;
+        desk.waiting.push_back(caller);
+        if is_idle && let Ok(taken) = self.socket.try_write(&desk.unsent) {
+            desk.unsent.drain(..taken);
+        }
+        if !desk.unsent.is_empty() {
+            self.unsent.notify_one();
+        }
+        Ok(reply)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn encode(buffer: &mut Vec<u8>, command: &str, words: &[Value]) -> io::Result<()> {
+    write!(buffer, "*{}\r\n", words.len() + 1)?;
+    let words = words.iter().filter_map(Value::as_bytes);
+    for word in [command.as_bytes()].into_iter().chain(words) {
+        write!(buffer, "${}\r\n", word.len())?;
+        buffer.extend_from_slice(word);
+        buffer.extend_from_slice(b"\r\n");
+    }
+    Ok(())
+}
+
+/// Ends with the connection: whoever waits sees its sender go.
+async fn read(shared: Arc<Shared>, mut replies: OwnedReadHalf) {
+    let mut arrived = BytesMut::with_capacity(16 << 10);
+    while let Ok(1..) = replies.read_buf(&mut arrived).await {
+        let mut desk = shared.lock();
+        while let Ok(Some((frame, ..))) = decode_bytes_mut(&mut arrived) {
+            if let Some(caller) = desk.waiting.pop_front() {
+                // Nobody waits for it any more.
+                drop(caller.send(frame));
+            }
+        }
+    }
+    shared.lock().waiting.clear();
+}
+
+/// Ends with the connection too.
+async fn flush(shared: Arc<Shared>) {
+    loop {
+        shared.unsent.notified().await;
+        while shared.socket.writable().await.is_ok() {
+            let mut desk = shared.lock();
+            match shared.socket.try_write(&desk.unsent) {
+                Ok(taken) => drop(desk.unsent.drain(..taken)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+            if desk.unsent.is_empty() {
+                break;
+            }
+        }
+    }
+}
