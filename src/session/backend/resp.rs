@@ -315,6 +315,12 @@ fn text(bytes: Vec<u8>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
+
     use super::*;
 
     fn replies(bytes: &[u8], version: Version) -> Result<Vec<Said>, Garbled> {
@@ -446,18 +452,74 @@ mod tests {
         assert!(text.len() < 500 && text.starts_with("ERR ä"));
     }
 
-    proptest::proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
-            for version in [Version::Resp2, Version::Resp3] {
-                drop(replies(&bytes, version));
+    /// As many replies as there are, and how the reading ended.
+    fn read(mut arrive: impl FnMut(&mut BytesMut) -> bool, version: Version) -> String {
+        let (mut arrived, mut replies) = (BytesMut::new(), Vec::new());
+        while arrive(&mut arrived) {
+            loop {
+                match take(&mut arrived, version) {
+                    Ok(Some(said)) => replies.push(said),
+                    Ok(None) => break,
+                    Err(garbled) => return format!("{replies:?}, then {garbled}"),
+                }
             }
         }
+        format!("{replies:?}, then {} bytes", arrived.len())
+    }
 
-        #[test]
-        fn no_bytes_of_its_alphabet_panic(text in "([*$+:_%>~=!#,(-]-?[0-9a-z]{0,2}\r\n){0,12}") {
-            for version in [Version::Resp2, Version::Resp3] {
-                drop(replies(text.as_bytes(), version));
+    /// For a minute where there is time.
+    #[test]
+    fn whatever_arrives_is_read_in_pieces_as_it_is_in_one() {
+        let soak = std::env::var("REDLATCH_SOAK").unwrap_or_default();
+        let span = Duration::from_secs(soak.parse().unwrap_or(0).min(60));
+        let part = prop_oneof![
+            "([*$+:_%>~=!#,(-]-?[0-9a-z]{0,2}\r\n){1,12}".prop_map(String::into_bytes),
+            "[*>~%][0-6]\r\n".prop_map(String::into_bytes),
+            any::<i64>().prop_map(|number| format!(":{number}\r\n").into_bytes()),
+            vec(any::<u8>(), 0..64).prop_map(|bytes| {
+                let head = format!("${}\r\n", bytes.len()).into_bytes();
+                [&head[..], &bytes, b"\r\n"].concat()
+            }),
+            vec(any::<u8>(), 0..8),
+        ];
+        let bytes = vec(part, 0..12).prop_map(|parts| parts.concat());
+        let pieces = vec(1usize..24, 1..16);
+        let started = Instant::now();
+        loop {
+            let config = Config {
+                failure_persistence: None,
+                ..Config::default()
+            };
+            TestRunner::new(config)
+                .run(&(&bytes, &pieces), |(bytes, pieces)| {
+                    for version in [Version::Resp2, Version::Resp3] {
+                        let mut whole = Some(&bytes);
+                        let at_once = read(
+                            |arrived| {
+                                let bytes = whole.take();
+                                arrived.extend_from_slice(bytes.map_or(&[], Vec::as_slice));
+                                bytes.is_some()
+                            },
+                            version,
+                        );
+                        let (mut rest, mut lengths) = (&bytes[..], pieces.iter().cycle());
+                        let by_pieces = read(
+                            |arrived| {
+                                let length = lengths.next().map_or(1, |length| *length);
+                                let (piece, behind) = rest.split_at(length.min(rest.len()));
+                                arrived.extend_from_slice(piece);
+                                rest = behind;
+                                !piece.is_empty()
+                            },
+                            version,
+                        );
+                        prop_assert_eq!(at_once, by_pieces);
+                    }
+                    Ok(())
+                })
+                .unwrap();
+            if started.elapsed() >= span {
+                return;
             }
         }
     }
