@@ -2,14 +2,9 @@
 //!
 //! `cargo run --example deployments`
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch::fred::rustls::pki_types::CertificateDer;
-use redlatch::fred::rustls::pki_types::pem::PemObject;
-use redlatch::fred::rustls::{self, ClientConfig, RootCertStore};
-use redlatch::fred::types::config::{Config, ServerConfig};
-use redlatch::{Client, Owner};
+use redlatch::{Client, Config, Owner, Tls};
 use redlatch_testkit::{Cluster, Sentinels, Server};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -33,7 +28,10 @@ async fn main() -> Result<()> {
     match Server::builder().tls().try_start() {
         Ok(server) => {
             println!("TLS, with an authority of one's own: {}", server.url());
-            take_turns(Client::builder().config(tls(&server)?).build().await?).await?;
+            // `rediss://host:port` trusts the authorities of the system; this trusts one that it does not know.
+            let tls = Tls::new().roots(server.ca_pem());
+            let config = Config::server("127.0.0.1", server.port()).tls(tls);
+            take_turns(Client::builder().config(config).build().await?).await?;
         }
         Err(_) => println!("TLS: this server was built without it"),
     }
@@ -53,20 +51,4 @@ async fn take_turns(client: Client) -> Result<()> {
     println!("    taken, waited for, handed on");
     client.close().await;
     Ok(())
-}
-
-/// `rediss://host:port` trusts the authorities of the system; this trusts one that it does not know.
-fn tls(server: &Server) -> Result<Config> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(server.ca_pem().as_bytes())?)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Config {
-        server: ServerConfig::new_centralized("127.0.0.1", server.port()),
-        tls: Some(tls.into()),
-        ..Config::default()
-    })
 }

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use redlatch::fred::clients::Client as Fred;
-use redlatch::fred::interfaces::ClientLike;
-use redlatch::fred::types::config::Config;
-use redlatch::fred::types::{ClusterHash, CustomCommand};
+use fred::clients::Client as Fred;
+use fred::interfaces::ClientLike;
+use fred::types::config::Config;
+use fred::types::{ClusterHash, CustomCommand};
 use redlatch::{Client, Owner};
 use redlatch_testkit::Playground;
 

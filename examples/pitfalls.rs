@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use redlatch::fred::clients::Client as Fred;
-use redlatch::fred::interfaces::ClientLike;
-use redlatch::fred::types::config::Config;
-use redlatch::fred::types::{CustomCommand, Value};
+use fred::clients::Client as Fred;
+use fred::interfaces::ClientLike;
+use fred::types::config::Config;
+use fred::types::{CustomCommand, Value};
 use redlatch::{Client, Error, ErrorKind, LockGuard};
 use redlatch_testkit::Playground;
 use tokio::time::sleep;

@@ -1,9 +1,9 @@
 //! The handle an application holds: connects, makes locks, closes.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::Config;
 use crate::counter::Counter;
 use crate::error::Error;
 use crate::latch::Latch;
@@ -20,7 +20,6 @@ use crate::protocol::hold_key::{Fencing, Kind, Line, ReadWrite};
 use crate::semaphore::counted::Semaphore;
 use crate::semaphore::expirable::ExpirableSemaphore;
 use crate::semaphore::pool::{Leases, Pool};
-use crate::session::backend::{Config, address};
 use crate::session::{Anchor, Session};
 
 /// A connected client: the handle that an application keeps, and makes its locks from.
@@ -56,11 +55,9 @@ pub struct Client {
 impl Client {
     /// Connects to the server at this URL, with default settings.
     ///
-    /// `redis://user:password@host:6379/0`; `rediss://` for TLS;
-    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after, who have a user
-    /// and a password of their own, if any: `&sentinelUsername=..&sentinelPassword=..`;
-    /// `redis-cluster://host:7000?node=other:7000` for a cluster, of which one server that answers tells the others;
-    /// `valkey` works in place of `redis`.
+    /// `redis://user:password@host:6379/0`; `rediss://` for TLS; `redis+unix:///path` for a unix socket;
+    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after;
+    /// `redis-cluster://host:7000?node=other:7000` for a cluster. [`Config`](Config#urls) has a table of all forms.
     ///
     /// # Errors
     ///
@@ -77,7 +74,8 @@ impl Client {
     /// A client with other settings.
     pub fn builder() -> ClientBuilder {
         ClientBuilder {
-            config: Ok(address::default()),
+            config: Ok(Config::default()),
+            command_timeout: None,
             prefix: None,
             settings: Settings::default(),
         }
@@ -265,23 +263,24 @@ impl Client {
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 #[must_use = "a builder does nothing by itself, call `build`"]
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ClientBuilder {
     config: Result<Config, Error>,
+    /// None if it is the configuration's.
+    command_timeout: Option<Duration>,
     prefix: Option<String>,
     settings: Settings,
 }
 
 impl ClientBuilder {
-    /// The server, as a URL; see [`Client::connect`]. `redis://127.0.0.1:6379` if nothing is said.
+    /// The server, as a URL; see [`Config`](Config#urls) for its forms. `redis://127.0.0.1:6379` if none is given.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
-        self.config = address::parse(url.as_ref());
+        self.config = url.as_ref().parse();
         self
     }
 
-    /// The server, as a configuration of fred: single, sentinel, cluster, TLS, user name and password, database.
-    ///
-    /// fred is re-exported as [`redlatch::fred`](crate::fred).
+    /// The server or servers, and how to reach them: by parts, or read from the application's own configuration. Takes
+    /// the place of a [`url`](Self::url).
     pub fn config(mut self, config: Config) -> Self {
         self.config = Ok(config);
         self
@@ -294,10 +293,11 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one request to the server may take. From 20 ms up; 1 second if nothing is said. A request for a
-    /// lock with a short lease takes a sixth of that lease at the most, though not below 20 ms.
+    /// How long one request to the server may take, whatever [`Config::command_timeout`] says. From 20 ms up; 1 second
+    /// if neither is given. A request for a lock with a short lease takes a sixth of that lease at the most, though not
+    /// below 20 ms.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.command_timeout = timeout;
+        self.command_timeout = Some(timeout);
         self
     }
 
@@ -427,27 +427,22 @@ impl ClientBuilder {
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing stays open.
-    pub async fn build(self) -> Result<Client, Error> {
+    pub async fn build(mut self) -> Result<Client, Error> {
+        let config = self.config?;
+        if let Some(timeout) = self.command_timeout.or(config.command_timeout) {
+            self.settings.command_timeout = timeout;
+        }
         self.settings.check()?;
+        config.check()?;
         if let Some(prefix) = &self.prefix {
             check("a prefix", prefix)?;
         }
         let watchdog_lease = self.settings.watchdog_lease;
-        let anchor = Session::open(self.config?, self.settings).await?;
+        let anchor = Session::open(config, self.settings).await?;
         Ok(Client {
             anchor: Arc::new(anchor),
             prefix: Ok(self.prefix.unwrap_or_default()),
             watchdog_lease,
         })
-    }
-}
-
-/// Without the configuration of the server, which may hold a password.
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder")
-            .field("prefix", &self.prefix)
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
     }
 }

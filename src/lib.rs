@@ -58,6 +58,7 @@ mod attribute;
 mod backoff;
 mod client;
 mod clock;
+mod config;
 mod counter;
 mod error;
 mod hold;
@@ -81,6 +82,9 @@ pub use attribute::locked;
 pub use attribute::private as __locked;
 pub use backoff::Backoff;
 pub use client::{Client, ClientBuilder};
+#[cfg(feature = "tls")]
+pub use config::tls::Tls;
+pub use config::{Config, Protocol};
 pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;
@@ -100,9 +104,6 @@ pub use owner::Owner;
 pub use permit_id::PermitId;
 pub use semaphore::counted::{Semaphore, SemaphorePermit};
 pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
-
-#[doc(no_inline)]
-pub use fred;
 
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../README.md")]

@@ -10,9 +10,7 @@ mod support;
 
 use std::time::Instant;
 
-use redlatch::fred::types::RespVersion;
-use redlatch::fred::types::config::{Config, ServerConfig};
-use redlatch::{Client, ErrorKind};
+use redlatch::{Client, Config, ErrorKind};
 use redlatch_testkit::{Connection, Proxy, Server};
 use support::probe::{millis, nothing_left, secs, soon};
 use support::rogue::rogue;
@@ -51,9 +49,9 @@ async fn server_that_knows_no_hello_is_spoken_to_in_the_older_version() {
         .directive("rename-command", &["HELLO", "HI"])
         .start();
     // What carries messages is told of the version by the configuration.
-    let mut config = Config::from_url(&server.url()).unwrap();
-    config.version = RespVersion::RESP2;
-    let client = Client::builder().config(config).build().await.unwrap();
+    let client = Client::connect(format!("{}?protocol=2", server.url()))
+        .await
+        .unwrap();
     let guard = soon(client.lock("k").lock()).await.unwrap();
     assert_eq!(lines_of(&mut server.connection(), &client).len(), 1);
     guard.unlock().await.unwrap();
@@ -66,11 +64,9 @@ async fn unix_socket_carries_a_lock() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("redis.sock");
     let server = Server::builder().arg("unixsocket", path.display()).start();
-    let config = Config {
-        server: ServerConfig::Unix { path },
-        database: Some(2),
-        ..Config::default()
-    };
+    let config = Config::unix_socket(&path).database(2);
+    let url = format!("redis+unix://{}?db=2", path.display());
+    assert_eq!(config, url.parse().unwrap());
     let client = Client::builder().config(config).build().await.unwrap();
     let lock = client.lock("k");
     let guard = soon(lock.lock()).await.unwrap();

@@ -7,14 +7,8 @@
 
 mod support;
 
-use std::sync::Arc;
-
-use redlatch::fred::rustls::pki_types::CertificateDer;
-use redlatch::fred::rustls::pki_types::pem::PemObject;
-use redlatch::fred::rustls::{self, ClientConfig, RootCertStore};
-use redlatch::fred::types::config::{Config, ServerConfig};
-use redlatch::{Client, ErrorKind, Owner};
-use redlatch_testkit::{Sentinel, Server, skip};
+use redlatch::{Client, Config, ErrorKind, Owner, Protocol, Tls};
+use redlatch_testkit::{Sentinel, Server, ServerBuilder, skip};
 use support::eventually;
 
 /// Takes a lock, finds it excluded for another owner, has the other woken by the unlock.
@@ -69,6 +63,11 @@ async fn a_user_with_the_rights_of_a_lock_suffices() {
     ]);
     let url = format!("redis://locker:pass@127.0.0.1:{}", server.port());
     take_turns(&Client::connect(url).await.unwrap()).await;
+
+    let config = Config::server("127.0.0.1", server.port())
+        .user("locker")
+        .password("pass");
+    take_turns(&Client::builder().config(config).build().await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -92,51 +91,124 @@ async fn databases_are_apart_though_channels_are_not() {
     take_turns(&in_three).await;
 }
 
-#[tokio::test]
-async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
-    let server = match Server::builder().tls().try_start() {
-        Ok(server) => server,
+/// None if the server was built without TLS.
+fn with_tls(builder: ServerBuilder) -> Option<Server> {
+    match builder.try_start() {
+        Ok(server) => Some(server),
         Err(log) if log.to_lowercase().contains("tls") => {
-            return skip("tls", "this server was built without TLS");
+            skip("tls", "this server was built without TLS");
+            None
         }
         Err(log) => panic!("{log}"),
+    }
+}
+
+#[tokio::test]
+async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
+    let Some(server) = with_tls(Server::builder().tls()) else {
+        return;
     };
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(server.ca_pem().as_bytes()).unwrap())
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let config = Config {
-        server: ServerConfig::new_centralized("127.0.0.1", server.port()),
-        tls: Some(tls.into()),
-        ..Config::default()
-    };
+    let config = Config::server("127.0.0.1", server.port()).tls(Tls::new().roots(server.ca_pem()));
     take_turns(&Client::builder().config(config).build().await.unwrap()).await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.pem");
+    std::fs::write(&path, server.ca_pem()).unwrap();
+    let url = format!("{}?tls_roots={}", server.url(), path.display());
+    take_turns(&Client::connect(url).await.unwrap()).await;
 
     // No system trusts the authority of this test; without any authority the URL itself is refused.
     let error = Client::connect(server.url()).await.unwrap_err();
+    let advice = error.to_string().contains("tls_roots");
     assert!(
-        matches!(error.kind(), ErrorKind::Backend | ErrorKind::InvalidInput),
+        matches!(error.kind(), ErrorKind::Backend | ErrorKind::InvalidInput) && advice,
         "{error}"
     );
 }
 
-/// A fred configuration says RESP2 if nothing else is said.
+#[tokio::test]
+async fn client_certificate_opens_a_server_that_wants_one() {
+    let Some(server) = with_tls(Server::builder().client_certificates()) else {
+        return;
+    };
+    let tls = Tls::new().roots(server.ca_pem());
+    let config = Config::server("127.0.0.1", server.port());
+    let connect = async |tls: Tls| {
+        let config = config.clone().tls(tls);
+        Client::builder().config(config).build().await
+    };
+    let error = connect(tls.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(
+        error.to_string().contains("wants a client certificate"),
+        "{error}"
+    );
+
+    let (chain, key) = server.client_pems();
+    take_turns(&connect(tls.clone().certificate(chain, key)).await.unwrap()).await;
+
+    // What cannot work is told before anything is sent, and shows no key.
+    let stranger = with_tls(Server::builder().tls()).unwrap();
+    let (foreign, foreign_key) = stranger.client_pems();
+    for (tls, word) in [
+        (
+            tls.clone().certificate(chain, foreign_key),
+            "do not go together",
+        ),
+        (tls.clone().certificate(chain, chain), "no key"),
+        (tls.clone().certificate("", key), "no certificate"),
+        (
+            tls.clone()
+                .certificate_files("/nowhere.pem", "/nowhere.key"),
+            "/nowhere.pem",
+        ),
+        (Tls::new().roots("what?"), "no certificate"),
+        (Tls::new().roots_file("/nowhere.pem"), "/nowhere.pem"),
+        (tls.clone().server_name("no host"), "server name"),
+    ] {
+        let shown = format!("{tls:?}");
+        assert!(!shown.contains("BEGIN"), "{shown}");
+        let error = connect(tls).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+        assert!(!format!("{error:?}").contains("BEGIN"), "{error:?}");
+    }
+    let error = connect(tls.certificate(foreign, foreign_key))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(
+        error
+            .to_string()
+            .contains("does not accept the client certificate"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn certificate_may_be_for_another_host_if_that_is_named() {
+    let Some(server) = with_tls(Server::builder().tls()) else {
+        return;
+    };
+    let tls = Tls::new().roots(server.ca_pem());
+    let reached_by = async |host: &str, tls: &Tls| {
+        let config = Config::server(host, server.port()).tls(tls.clone());
+        Client::builder().config(config).build().await
+    };
+    // The certificate is for 127.0.0.1 and localhost.
+    take_turns(&reached_by("localhost", &tls).await.unwrap()).await;
+    let other = tls.clone().server_name("redis.internal");
+    let error = reached_by("127.0.0.1", &other).await.unwrap_err();
+    assert!(error.to_string().contains("tls_server_name"), "{error}");
+    let named = tls.server_name("localhost");
+    take_turns(&reached_by("127.0.0.1", &named).await.unwrap()).await;
+}
+
 #[tokio::test]
 async fn both_versions_of_the_protocol_work() {
-    use redlatch::fred::types::RespVersion;
     let server = Server::start();
-    for version in [RespVersion::RESP2, RespVersion::RESP3] {
-        let config = Config {
-            server: ServerConfig::new_centralized("127.0.0.1", server.port()),
-            version,
-            ..Config::default()
-        };
+    for version in [Protocol::Resp2, Protocol::Resp3] {
+        let config = Config::server("127.0.0.1", server.port()).protocol(version);
         take_turns(&Client::builder().config(config).build().await.unwrap()).await;
     }
 }

@@ -9,7 +9,7 @@ mod support;
 
 use std::time::Duration;
 
-use redlatch::{Client, ClientBuilder, Error, ErrorKind, Owner, ReentrantLock};
+use redlatch::{Client, ClientBuilder, Config, Error, ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Server};
 use support::client;
 use support::probe::{
@@ -410,6 +410,13 @@ async fn urls_that_cannot_work_are_refused_without_their_password() {
         "redis://:secret@",
         "redis-what://u:secret@h",
         "redis://u:secret@h:6379/notanumber",
+        "redis://u:secret@h:6379/1/2",
+        "redis://u:secret@h:6379/1#secret",
+        "redis://u:secret@h:6379?db=3",
+        "redis://u:secret@h:6379?what=secret",
+        "redis+unix://?db=0",
+        "redis-cluster://u:secret@h/3",
+        "redis-sentinel://u:secret@h",
     ] {
         let error = soon(Client::connect(url)).await.expect_err(url);
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}: {error}");
@@ -425,4 +432,42 @@ async fn urls_that_cannot_work_are_refused_without_their_password() {
             source = error.source();
         }
     }
+}
+
+#[tokio::test]
+async fn configurations_that_cannot_work_are_refused_and_show_no_password() {
+    let none: [(&str, u16); 0] = [];
+    let server = || Config::server("h", 6379).password("secret");
+    for (config, word) in [
+        (Config::server("", 6379), "host is empty"),
+        (Config::server("h", 0), "port is 0"),
+        (Config::server("a b", 6379), "character"),
+        (Config::cluster(none), "no server"),
+        (Config::cluster([("h", 1)]).database(1), "database 0 only"),
+        (Config::sentinels("", [("h", 1)]), "service"),
+        (Config::sentinels("main", none), "no server"),
+        (Config::unix_socket(""), "path"),
+        (server().sentinel_password("secret"), "no sentinels"),
+        (server().connect_timeout(millis(19)), "connect_timeout"),
+        (server().connect_timeout(Duration::MAX), "connect_timeout"),
+        (server().command_timeout(Duration::ZERO), "command_timeout"),
+    ] {
+        let builder = Client::builder().config(config);
+        let shown = format!("{builder:?} {builder:#?}");
+        assert!(!shown.contains("secret"), "{shown}");
+        let error = soon(builder.build()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+/// What the client is told goes before what the configuration says, in whatever order.
+#[tokio::test]
+async fn command_timeout_of_the_builder_goes_before_that_of_the_configuration() {
+    let server = Server::start();
+    let url = format!("{}?command_timeout=1ms", server.url());
+    let error = Client::connect(&url).await.unwrap_err();
+    assert!(error.to_string().contains("command_timeout"), "{error}");
+    let told = Client::builder().command_timeout(secs(1)).url(&url);
+    told.build().await.unwrap().close().await;
 }

@@ -212,7 +212,7 @@ async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), 
         }
     }
     for rank in several {
-        let mut places: Vec<(Arc<str>, u8)> = Vec::new();
+        let mut places: Vec<(Arc<str>, u32)> = Vec::new();
         let asked = rank.iter().map(|(_, order)| server(order, limit));
         for ((_, order), server) in rank.iter().zip(join_all(asked).await) {
             let server = server.map_err(|error| order.blame(error))?;

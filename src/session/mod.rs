@@ -29,6 +29,7 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::clock::Moment;
+use crate::config::Config;
 use crate::error::Error;
 use crate::options::Settings;
 use crate::protocol::script::Call;
@@ -67,7 +68,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects, and starts the tasks on the current runtime.
-    pub(crate) async fn open(config: backend::Config, settings: Settings) -> Result<Anchor, Error> {
+    pub(crate) async fn open(config: Config, settings: Settings) -> Result<Anchor, Error> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::invalid(
                 "a client connects within a tokio runtime, which must live as long as the client",

@@ -12,6 +12,7 @@ pub(crate) struct Certificate {
     ca_pem: String,
     pem: String,
     key_pem: String,
+    client: (String, String),
 }
 
 impl Certificate {
@@ -31,21 +32,29 @@ impl Certificate {
             .push(DnType::CommonName, "localhost");
         server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate()?;
+        let mut client = CertificateParams::new([])?;
+        client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let client_key = KeyPair::generate()?;
         Ok(Self {
             ca_pem: authority.pem(),
             pem: server.signed_by(&key, &authority)?.pem(),
             key_pem: key.serialize_pem(),
+            client: (
+                client.signed_by(&client_key, &authority)?.pem(),
+                client_key.serialize_pem(),
+            ),
         })
     }
 
-    /// Writes the files and returns the server arguments that name them.
-    pub(crate) fn install(&self, dir: &Path) -> std::io::Result<Vec<String>> {
+    /// Writes the files and returns the server arguments that name them, and say whether clients need one.
+    pub(crate) fn install(&self, dir: &Path, of_clients: bool) -> std::io::Result<Vec<String>> {
         let files = [
             ("--tls-ca-cert-file", "ca.pem", &self.ca_pem),
             ("--tls-cert-file", "server.pem", &self.pem),
             ("--tls-key-file", "server.key", &self.key_pem),
         ];
-        let mut args = vec!["--tls-auth-clients".to_owned(), "no".to_owned()];
+        let wanted = if of_clients { "yes" } else { "no" };
+        let mut args = vec!["--tls-auth-clients".to_owned(), wanted.to_owned()];
         for (option, name, content) in files {
             fs::write(dir.join(name), content)?;
             args.extend([option.to_owned(), name.to_owned()]);
@@ -55,5 +64,9 @@ impl Certificate {
 
     pub(crate) fn ca_pem(&self) -> &str {
         &self.ca_pem
+    }
+
+    pub(crate) fn client_pems(&self) -> (&str, &str) {
+        (&self.client.0, &self.client.1)
     }
 }

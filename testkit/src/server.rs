@@ -66,6 +66,17 @@ impl Server {
             .ca_pem()
     }
 
+    /// A certificate for clients, and its private key, of the same authority.
+    ///
+    /// # Panics
+    /// When the server was built without TLS.
+    pub fn client_pems(&self) -> (&str, &str) {
+        self.certificate
+            .as_ref()
+            .expect("the server has no TLS")
+            .client_pems()
+    }
+
     /// The process id.
     pub fn pid(&self) -> u32 {
         self.process().pid()
@@ -132,6 +143,7 @@ pub struct ServerBuilder {
     args: Vec<String>,
     password: Option<String>,
     tls: bool,
+    client_certificates: bool,
     replica: bool,
 }
 
@@ -166,6 +178,12 @@ impl ServerBuilder {
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
+    }
+
+    /// TLS only, for clients that show a certificate of the same authority.
+    pub fn client_certificates(mut self) -> Self {
+        self.client_certificates = true;
+        self.tls()
     }
 
     /// Replicates the server on this port; started means synchronised.
@@ -229,7 +247,7 @@ impl ServerBuilder {
             None => args.extend(["--port".to_owned(), port]),
             Some(certificate) => {
                 let files = certificate
-                    .install(dir.path())
+                    .install(dir.path(), self.client_certificates)
                     .map_err(|error| error.to_string())?;
                 args.extend(["--port", "0", "--tls-port"].map(str::to_owned));
                 args.push(port);

@@ -10,7 +10,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use fred::types::config::Server;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tracing::{debug, info};
@@ -19,6 +18,7 @@ use super::Doubt;
 use super::maker::Maker;
 use super::node::Node;
 use super::slots::{Range, Redirect, Slots, slot};
+use crate::config::Server;
 use crate::error::{Error, ErrorKind};
 
 /// How often the others are asked about the slots of a server that gives no answer.
@@ -82,13 +82,13 @@ impl Cluster {
 
     /// The server that a redirection names.
     pub(super) fn at(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
-        let address = self.address(redirect, named_by);
+        let address = named_by.name().named(&redirect.host, redirect.port);
         self.write().node(&self.maker, &address)
     }
 
     /// The server that has a slot by now.
     pub(super) fn learn(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
-        let address = self.address(redirect, named_by);
+        let address = named_by.name().named(&redirect.host, redirect.port);
         let (node, is_news) = {
             // At once: a server without a slot may be let go.
             let mut map = self.write();
@@ -100,11 +100,6 @@ impl Cluster {
             self.moved(BTreeSet::from([redirect.slot]));
         }
         node
-    }
-
-    fn address(&self, redirect: &Redirect, named_by: &Node) -> Server {
-        let (host, port) = (&redirect.host, redirect.port);
-        self.maker.address(host, port, named_by.name())
     }
 
     /// Asks a server which slots it has. What it says of others is not heeded.
@@ -172,7 +167,7 @@ impl Cluster {
         let mut moved = BTreeSet::new();
         let mut map = self.write();
         for range in ranges {
-            let address = self.maker.address(&range.host, range.port, told_by.name());
+            let address = told_by.name().named(&range.host, range.port);
             let owner = map.node(&self.maker, &address);
             for slot in range.slots.clone() {
                 if believed(map.slots.owner(slot), &owner) && map.slots.learn(slot, &owner) {

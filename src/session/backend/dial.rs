@@ -5,25 +5,29 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::types::RespVersion;
-use fred::types::config::{Config, Server, ServerConfig};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use super::contact::{Step, failed, late, refused};
 use super::line::{Line, Socket, Writer};
 use super::resp::{Request, Said, Version};
 use super::sentinel::Sentinels;
+#[cfg(feature = "tls")]
+use super::tls::Connector;
 use super::wire::code;
+use crate::config::{Config, Deployment, Login, Protocol, Secret, Server};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
 /// Where to connect, and as whom.
 #[derive(Clone)]
 pub(super) struct Dialer {
-    pub(super) config: Config,
+    pub(super) config: Arc<Config>,
     pub(super) server: Server,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<Connector>,
     /// What operators see of the connection.
     pub(super) name: Arc<str>,
     /// How long one way to a server may take.
@@ -41,15 +45,17 @@ impl Dialer {
             sentinels.tried(dialled.is_ok());
             return dialled;
         }
-        match &self.config.server {
+        match &self.config.deployment {
             #[cfg(unix)]
-            ServerConfig::Unix { path } => {
-                let opened = timeout(self.patience, UnixStream::connect(path)).await;
+            Deployment::UnixSocket(path) => {
                 let place = path.display().to_string();
-                let (reader, writer) = reached(&place, opened)?.into_split();
+                let opened = self.step(&place, Step::Connect, UnixStream::connect(path));
+                let (reader, writer) = opened.await?.into_split();
                 let writer = Writer::Open(Arc::new(Socket::Unix(writer)));
                 self.introduced(Line::new(reader, writer, place)).await
             }
+            #[cfg(not(unix))]
+            Deployment::UnixSocket(_) => Err(Error::invalid("this system has no unix sockets")),
             _ => self.dial_server(&self.server).await,
         }
     }
@@ -101,13 +107,14 @@ impl Dialer {
     /// A connection on which nothing was said.
     pub(super) async fn open(&self, server: &Server) -> Result<Line, Error> {
         let place = server.to_string();
-        let opened = TcpStream::connect((bare(&server.host), server.port));
-        let stream = reached(&place, timeout(self.patience, opened).await)?;
+        let opened = TcpStream::connect((server.host.as_str(), server.port));
+        let stream = self.step(&place, Step::Connect, opened).await?;
         stream.set_nodelay(true).ok();
         #[cfg(feature = "tls")]
-        if let Some(tls) = &self.config.tls {
-            let stream = timeout(self.patience, secured(tls, server, stream)).await;
-            let (reader, writer) = tokio::io::split(reached(&place, stream)?);
+        if let Some(tls) = &self.tls {
+            let secured = tls.secure(&server.host, stream);
+            let stream = self.step(&place, Step::Secure, secured).await?;
+            let (reader, writer) = tokio::io::split(stream);
             return Ok(Line::new(reader, Writer::Secured(Box::new(writer)), place));
         }
         let (reader, writer) = stream.into_split();
@@ -117,11 +124,8 @@ impl Dialer {
 
     /// Logs in, chooses the database, and tells the name of the connection.
     async fn introduced(&self, mut line: Line) -> Result<Line, Error> {
-        let (user, password) = (&self.config.username, &self.config.password);
-        self.log_in(&mut line, user.as_deref(), password.as_deref())
-            .await?;
-        let database = self.config.database.unwrap_or_default();
-        let number = database.to_string();
+        self.log_in(&mut line, &self.config.login).await?;
+        let number = self.config.database.to_string();
         let version = env!("CARGO_PKG_VERSION");
         let requests = [
             Request::of(&["SELECT", &number]),
@@ -129,28 +133,23 @@ impl Dialer {
             Request::of(&["CLIENT", "SETINFO", "LIB-NAME", "redlatch"]),
             Request::of(&["CLIENT", "SETINFO", "LIB-VER", version]),
         ];
-        let requests = match database {
-            0 => &requests[1..],
-            _ => &requests[..],
+        let (requests, selects) = match self.config.database {
+            0 => (&requests[1..], false),
+            _ => (&requests[..], true),
         };
         let said = self.talk_all(&mut line, requests).await?;
-        if database != 0
-            && let Some(Err(text)) = said.first()
-        {
-            return Err(refused(&line.place, &format!("database {number}: {text}")));
+        match said.first() {
+            Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&line.place, text)),
+            // Names are for operators: a server, or a user, that knows nothing of them does as well.
+            _ => Ok(line),
         }
-        // Names are for operators: a server, or a user, that knows nothing of them does as well.
-        Ok(line)
     }
 
-    pub(super) async fn log_in(
-        &self,
-        line: &mut Line,
-        user: Option<&str>,
-        password: Option<&str>,
-    ) -> Result<(), Error> {
+    pub(super) async fn log_in(&self, line: &mut Line, login: &Login) -> Result<(), Error> {
+        let user = login.user.as_deref();
+        let password = login.password.as_ref().map(Secret::reveal);
         let password = password.or_else(|| user.map(|_| ""));
-        if self.config.version != RespVersion::RESP2 {
+        if self.config.protocol == Protocol::Resp3 {
             let hello = match password {
                 Some(password) => {
                     Request::of(&["HELLO", "3", "AUTH", user.unwrap_or("default"), password])
@@ -189,105 +188,30 @@ impl Dialer {
         requests: &[Request; N],
     ) -> Result<[Said; N], Error> {
         let said = self.talk_all(line, requests).await?;
-        said.try_into().map_err(|_| silent(&line.place))
+        // As many as there are requests.
+        said.try_into()
+            .map_err(|_| refused(&line.place, "its answers are not those that were asked for"))
     }
 
     async fn talk_all(&self, line: &mut Line, requests: &[Request]) -> Result<Vec<Said>, Error> {
-        let said = timeout(self.patience, line.talk(requests)).await;
-        match said {
-            Ok(said) => said.map_err(|error| silent(&line.place).caused_by(error)),
-            Err(late) => Err(silent(&line.place).caused_by(late)),
+        let place = line.place.clone();
+        self.step(&place, Step::Talk, line.talk(requests)).await
+    }
+
+    /// Does a step on the way to a connection, within its time.
+    async fn step<T>(
+        &self,
+        place: &str,
+        step: Step,
+        done: impl Future<Output = io::Result<T>>,
+    ) -> Result<T, Error> {
+        #[cfg(feature = "tls")]
+        let is_secure = self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let is_secure = false;
+        match timeout(self.patience, done).await {
+            Ok(done) => done.map_err(|error| failed(place, step, is_secure, error)),
+            Err(elapsed) => Err(late(place, step, elapsed)),
         }
     }
-}
-
-#[cfg(feature = "tls")]
-async fn secured(
-    tls: &fred::types::config::TlsConfig,
-    server: &Server,
-    stream: TcpStream,
-) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    use fred::types::config::TlsConnector;
-    use tokio_rustls::rustls::pki_types::ServerName;
-
-    #[allow(
-        irrefutable_let_patterns,
-        reason = "there is another one where a dependent asks fred for it"
-    )]
-    let TlsConnector::Rustls(connector) = &tls.connector else {
-        return Err(io::Error::other("TLS goes by rustls only"));
-    };
-    let name = server.tls_server_name.as_ref().unwrap_or(&server.host);
-    let name = ServerName::try_from(bare(name).to_owned()).map_err(io::Error::other)?;
-    connector.connect(name, stream).await
-}
-
-/// The address of a server that another one has named; without a host it is on the same.
-pub(super) fn address(config: &Config, host: &str, port: u16, named_by: &Server) -> Server {
-    let host = match host {
-        "" => &named_by.host,
-        host => host,
-    };
-    #[cfg_attr(
-        not(feature = "tls"),
-        allow(unused_mut, unused_variables, reason = "only TLS has more names")
-    )]
-    let mut address = Server::new(host, port);
-    #[cfg(feature = "tls")]
-    {
-        address.tls_server_name = tls_name(config, host, &named_by.host).map(Into::into);
-    }
-    address
-}
-
-/// By which name a server proves who it is, if not by its address.
-#[cfg(feature = "tls")]
-fn tls_name(config: &Config, host: &str, named_by: &str) -> Option<String> {
-    use fred::types::config::TlsHostMapping;
-
-    let address = host.parse().ok()?;
-    match &config.tls.as_ref()?.hostnames {
-        TlsHostMapping::None => None,
-        TlsHostMapping::DefaultHost => Some(named_by.to_owned()),
-        TlsHostMapping::Custom(mapping) => mapping.map(&address, named_by),
-    }
-}
-
-fn reached<T>(
-    place: &str,
-    opened: Result<io::Result<T>, tokio::time::error::Elapsed>,
-) -> Result<T, Error> {
-    let failed = |what: &str| {
-        Error::new(
-            ErrorKind::Backend,
-            format!("cannot connect to {place}: {what}"),
-        )
-    };
-    match opened {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(failed(&error.to_string()).caused_by(error)),
-        Err(late) => Err(failed("no answer").caused_by(late)),
-    }
-}
-
-fn refused(place: &str, text: &str) -> Error {
-    Error::new(
-        ErrorKind::Backend,
-        format!("cannot connect to {place}: {text}"),
-    )
-}
-
-fn silent(place: &str) -> Error {
-    let text = format!(
-        "{place} accepted the connection, and gave no answer; is TLS wanted there, or not?"
-    );
-    Error::new(ErrorKind::Backend, text)
-}
-
-/// A host without the brackets that an address of IPv6 has in a URL.
-fn bare(host: &str) -> &str {
-    let inner = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    inner.unwrap_or(host)
 }

@@ -13,6 +13,9 @@ use tokio::net::unix;
 
 use super::resp::{self, Heard, Request, Said, Version};
 
+/// How a server with TLS begins to answer one who speaks none.
+const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+
 /// A connection that is ready for commands.
 pub(super) struct Line {
     pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
@@ -74,11 +77,14 @@ impl Line {
 
     /// Sends commands together, and waits for their replies.
     pub(super) async fn talk(&mut self, requests: &[Request]) -> io::Result<Vec<Said>> {
-        self.send(requests).await?;
+        // A server that takes nothing may have said why before it hung up.
+        let sent = self.send(requests).await;
         let mut replies = Vec::new();
         while replies.len() < requests.len() {
-            if let Heard::Reply(said) = self.next().await? {
-                replies.push(said);
+            match self.next().await {
+                Ok(Heard::Reply(said)) => replies.push(said),
+                Ok(_) => {}
+                Err(ended) => return Err(sent.err().unwrap_or(ended)),
             }
         }
         // Whoever reads next would take the rest for another's.
@@ -97,8 +103,13 @@ impl Line {
     /// Waits for the next that arrives. Nothing is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> io::Result<Heard> {
         loop {
-            let heard = resp::next(&mut self.arrived, self.version).map_err(io::Error::other)?;
-            if let Some(heard) = heard {
+            let heard = resp::next(&mut self.arrived, self.version).map_err(|garbled| {
+                io::Error::other(match self.arrived.starts_with(&TLS_ALERT) {
+                    true => "it speaks TLS; then the URL begins with rediss://".to_owned(),
+                    false => format!("{garbled}: is it a Redis or Valkey server?"),
+                })
+            });
+            if let Some(heard) = heard? {
                 return Ok(heard);
             }
             if self.reader.read_buf(&mut self.arrived).await? == 0 {

@@ -4,19 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fred::clients::Client;
-use fred::types::config::{
-    Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, Server, ServerConfig, TcpConfig,
-};
+use fred::types::config::{ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::Doubt;
 use super::connection::Connection;
-use super::dial::{self, Dialer};
+use super::dial::Dialer;
 use super::sentinel::Sentinels;
+#[cfg(feature = "tls")]
+use super::tls::Connector;
 use super::transaction::Transactions;
+use super::translation::translated;
 use super::wire::Wire;
+use crate::config::{Config, Deployment, Server};
+use crate::error::Error;
 
 /// Messages that may be waiting before some are dropped, which wakes everybody.
 const MESSAGE_BACKLOG: usize = 4096;
@@ -24,7 +27,9 @@ const MESSAGE_BACKLOG: usize = 4096;
 /// What all clients of one backend have in common.
 #[derive(Clone)]
 pub(super) struct Maker {
-    config: Config,
+    config: Arc<Config>,
+    #[cfg(feature = "tls")]
+    tls: Option<Connector>,
     pub(super) command_timeout: Duration,
     pub(super) runtime: Handle,
     /// Where to tell of what makes holds doubtful.
@@ -38,15 +43,16 @@ pub(super) struct Maker {
 impl Maker {
     /// On the current runtime.
     pub(super) fn new(
-        mut config: Config,
+        config: Config,
         command_timeout: Duration,
         closing: &CancellationToken,
         doubts: mpsc::UnboundedSender<Doubt>,
         name: Arc<str>,
-    ) -> Self {
-        config.fail_fast = true;
+    ) -> Result<Self, Error> {
         let mut maker = Self {
-            config,
+            #[cfg(feature = "tls")]
+            tls: config.tls.as_ref().map(Connector::new).transpose()?,
+            config: config.into(),
             command_timeout,
             runtime: Handle::current(),
             doubts,
@@ -54,25 +60,19 @@ impl Maker {
             name,
             sentinels: None,
         };
-        if let ServerConfig::Sentinel {
-            hosts,
-            service_name,
-            username,
-            password,
-        } = &maker.config.server
-            && let Some(first) = hosts.first()
+        if let Deployment::Sentinels { service, servers } = &maker.config.deployment
+            && let Some(first) = servers.first()
         {
             let sentinels = Sentinels::follow(
                 maker.dialer(first),
-                hosts.clone(),
-                service_name.clone(),
-                username.clone(),
-                password.clone(),
+                servers.clone(),
+                service.clone(),
+                maker.config.sentinel_login.clone(),
                 &maker.runtime,
             );
             maker.sentinels = Some(Arc::new(sentinels));
         }
-        maker
+        Ok(maker)
     }
 
     /// The connection for commands to a server, by the number that the server has here.
@@ -89,7 +89,7 @@ impl Maker {
     pub(super) fn wire(&self, server: &Server) -> Wire {
         let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
         policy.set_jitter(50);
-        Wire::new(self.client(server, policy), &self.closing)
+        Wire::new(self.client(server, policy), server, &self.closing)
     }
 
     pub(super) fn transactions(&self, server: &Server) -> Transactions {
@@ -98,7 +98,9 @@ impl Maker {
 
     pub(super) fn dialer(&self, server: &Server) -> Dialer {
         Dialer {
-            config: self.config(server),
+            config: self.config.clone(),
+            #[cfg(feature = "tls")]
+            tls: self.tls.clone(),
             server: server.clone(),
             name: self.name.clone(),
             patience: self.handshake(),
@@ -107,7 +109,12 @@ impl Maker {
     }
 
     fn client(&self, server: &Server, policy: ReconnectPolicy) -> Client {
-        let config = self.config(server);
+        let config = translated(
+            &self.config,
+            server,
+            #[cfg(feature = "tls")]
+            self.tls.as_ref(),
+        );
         let handshake = self.handshake();
         let connection = ConnectionConfig {
             connection_timeout: handshake * 2,
@@ -127,25 +134,11 @@ impl Maker {
         Client::new(config, Some(performance), Some(connection), Some(policy))
     }
 
-    /// How to reach one server.
-    fn config(&self, server: &Server) -> Config {
-        let mut config = self.config.clone();
-        if config.server.is_clustered() {
-            config.server = ServerConfig::Centralized {
-                server: server.clone(),
-            };
-        }
-        config
-    }
-
     /// How long a server may take for each step until a connection is ready.
     fn handshake(&self) -> Duration {
-        self.command_timeout
-            .clamp(Duration::from_millis(500), Duration::from_secs(10))
-    }
-
-    /// The address of a server that another one has named; without a host it is on the same.
-    pub(super) fn address(&self, host: &str, port: u16, named_by: &Server) -> Server {
-        dial::address(&self.config, host, port, named_by)
+        self.config.connect_timeout.unwrap_or_else(|| {
+            self.command_timeout
+                .clamp(Duration::from_millis(500), Duration::from_secs(10))
+        })
     }
 }

@@ -9,9 +9,9 @@
 //! used: with one server dead it reconnects within its command loop, and calls to all the others time out; after
 //! the first `ASK` it answers nothing any more; it does not tell that a sharded subscription went with its slot.
 
-pub(crate) mod address;
 mod cluster;
 mod connection;
+mod contact;
 mod desk;
 mod dial;
 mod line;
@@ -21,7 +21,10 @@ mod node;
 mod resp;
 mod sentinel;
 mod slots;
+#[cfg(feature = "tls")]
+mod tls;
 mod transaction;
+mod translation;
 mod wire;
 
 use std::collections::BTreeSet;
@@ -30,13 +33,13 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use fred::types::config::Config;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Moment;
+use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
 use crate::options::PubSub;
 use crate::protocol::reply::Reply;
@@ -59,7 +62,7 @@ const MOVING_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Backend {
     servers: Servers,
     channels: Channels,
-    database: u8,
+    database: u32,
     timeout: Duration,
 }
 
@@ -130,12 +133,10 @@ impl Backend {
         name: Arc<str>,
     ) -> Result<(Self, Doubts), Error> {
         let (doubted, doubts) = mpsc::unbounded_channel();
-        let servers = config.server.hosts();
-        let clustered = config.server.is_clustered();
-        // A cluster has one.
-        let database = config.database.filter(|_| !clustered).unwrap_or(0);
-        let maker = Maker::new(config, command_timeout, closing, doubted, name);
-        let (servers, channels) = if clustered {
+        let (deployment, database) = (config.deployment.clone(), config.database);
+        let servers = deployment.servers();
+        let maker = Maker::new(config, command_timeout, closing, doubted, name)?;
+        let (servers, channels) = if let Deployment::Cluster(_) = deployment {
             let (cluster, node) = Cluster::connect(maker, servers).await?;
             let channels = Channels::choose(pubsub, &node, command_timeout).await?;
             (Servers::Cluster(Box::new(cluster)), channels)
@@ -282,7 +283,7 @@ impl Backend {
     }
 
     /// Which of its server's databases the keys lie in.
-    pub(crate) fn database(&self) -> u8 {
+    pub(crate) fn database(&self) -> u32 {
         self.database
     }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fred::types::config::Server;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -18,6 +17,7 @@ use super::slots::{self, Range, Redirect};
 use super::transaction::Transactions;
 use super::wire::{code, forbids_scripts};
 use crate::clock::Moment;
+use crate::config::Server;
 use crate::error::{Error, ErrorKind};
 use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
@@ -260,8 +260,7 @@ impl Node {
             "READONLY" => {
                 self.commands.redial(epoch);
                 let message = format!(
-                    "the server is a replica, and takes no locks; give the primary's address, or that of sentinels: \
-                     {text}"
+                    "{self:?} is a replica, and takes no locks; give the primary's address, or that of sentinels: {text}"
                 );
                 Miss::Refused(Error::refused(message, text).passing())
             }

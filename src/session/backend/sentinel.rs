@@ -14,17 +14,17 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fred::types::config::Server;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
-use super::dial::{Dialer, address};
+use super::dial::Dialer;
 use super::line::Line;
 use super::resp::{Heard, Request, Said, Version};
 use crate::clock::Moment;
+use crate::config::{Login, Server};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
@@ -48,8 +48,7 @@ pub(super) struct Sentinels {
 struct Circle {
     dialer: Dialer,
     service: String,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     configured: Vec<Server>,
     reports: Mutex<HashMap<Server, Report>>,
     /// A sentinel has told of others than before.
@@ -94,15 +93,13 @@ impl Sentinels {
         dialer: Dialer,
         configured: Vec<Server>,
         service: String,
-        user: Option<String>,
-        password: Option<String>,
+        login: Login,
         runtime: &Handle,
     ) -> Self {
         let circle = Arc::new(Circle {
             dialer,
             service,
-            user,
-            password,
+            login,
             configured,
             reports: Mutex::default(),
             met: Notify::new(),
@@ -203,12 +200,11 @@ impl Circle {
 
     async fn converse(&self, sentinel: &Server) -> Result<Infallible, Error> {
         let mut line = self.dialer.open(sentinel).await?;
-        let (user, password) = (self.user.as_deref(), self.password.as_deref());
-        let entered = self.dialer.log_in(&mut line, user, password).await;
+        let entered = self.dialer.log_in(&mut line, &self.login).await;
         entered.map_err(|error| {
             let text = format!(
-                "the sentinel {sentinel} refused; it has a user and a password of its own, `sentinelUsername` and \
-                 `sentinelPassword` in a URL: {error}"
+                "the sentinel {sentinel} refused; it has a login of its own, by Config::sentinel_password, or \
+                 ?sentinelPassword=.. in the URL: {error}"
             );
             Error::new(ErrorKind::Backend, text).caused_by(error)
         })?;
@@ -276,7 +272,7 @@ impl Circle {
             Some(Ok(Reply::List(parts))) => match &parts[..] {
                 [Reply::Text(host), Reply::Text(port)] => {
                     let port = port.parse().map_err(|_| refused("its port is no number"))?;
-                    address(&self.dialer.config, host, port, sentinel)
+                    sentinel.named(host, port)
                 }
                 _ => return Err(refused("its answer is no address")),
             },
@@ -287,7 +283,7 @@ impl Circle {
         let [row, rows, id] = [(); 3].map(|()| rest.next().unwrap_or(Reply::Nil));
         let other = |row: &Reply| {
             let (host, port) = (field(row, "ip")?, field(row, "port")?.parse().ok()?);
-            let other = address(&self.dialer.config, host, port, sentinel);
+            let other = sentinel.named(host, port);
             Some((field(row, "runid")?.to_owned(), other))
         };
         let others = match &rows {

@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::error::{Error, ErrorKind, quote};
+use super::contact::refused;
+use crate::config::Server;
+use crate::error::{Error, quote};
 
 /// How a connection ended.
 pub(super) type Connected = Result<(), fred::error::Error>;
@@ -21,6 +23,8 @@ pub(super) type Connected = Result<(), fred::error::Error>;
 /// One connection, made when it is first used.
 pub(super) struct Wire {
     client: Client,
+    /// Where it leads, as far as it is configured.
+    server: Server,
     /// Where it lives: whoever uses it first may be elsewhere.
     runtime: Handle,
     closing: CancellationToken,
@@ -28,9 +32,10 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(client: Client, closing: &CancellationToken) -> Self {
+    pub(super) fn new(client: Client, server: &Server, closing: &CancellationToken) -> Self {
         Self {
             client,
+            server: server.clone(),
             runtime: Handle::current(),
             closing: closing.clone(),
             kept: OnceLock::new(),
@@ -44,8 +49,8 @@ impl Wire {
         }
         let connection = connected(&self.client).await.map_err(|error| {
             let error = cause(error);
-            let text = format!("cannot connect: {}", error.details());
-            Error::new(ErrorKind::Backend, text).caused_by(error)
+            let place = format!("{} for messages", self.server);
+            refused(&place, error.details()).caused_by(error)
         })?;
         self.keep(Some(connection));
         Ok(())

@@ -1,0 +1,99 @@
+//! Says in an error why a connection did not come about, and what may be wrong.
+
+use std::io;
+
+use tokio::time::error::Elapsed;
+
+#[cfg(feature = "tls")]
+use super::tls;
+use crate::error::{Error, ErrorKind};
+
+#[cfg(feature = "tls")]
+const WITHOUT_TLS: &str = "does it speak TLS? Without, the URL begins with redis://";
+const WITH_TLS: &str = "does it speak TLS only? Then the URL begins with rediss://";
+
+/// The step that was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Connect,
+    #[cfg(feature = "tls")]
+    Secure,
+    Talk,
+}
+
+/// The server was not reached, or broke off.
+pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error) -> Error {
+    #[cfg(feature = "tls")]
+    let known = tls::advice(&error);
+    #[cfg(not(feature = "tls"))]
+    let known = None;
+    let advice = known.or_else(|| match (error.kind(), step) {
+        (io::ErrorKind::ConnectionRefused, Step::Connect) => {
+            Some("nothing listens there; is the server running, and is this its address?")
+        }
+        (io::ErrorKind::NotFound, Step::Connect) => {
+            Some("is the server running, and is this its `unixsocket`?")
+        }
+        #[cfg(feature = "tls")]
+        (_, Step::Secure) => Some(WITHOUT_TLS),
+        (
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe,
+            Step::Talk,
+        ) if !is_secure => Some(WITH_TLS),
+        _ => None,
+    });
+    error_of(place, &error.to_string(), advice).caused_by(error)
+}
+
+/// The server took longer than it may.
+pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
+    let (what, advice) = match step {
+        Step::Connect => (
+            "no answer; is this its address, and no firewall before it?",
+            None,
+        ),
+        #[cfg(feature = "tls")]
+        Step::Secure => (
+            "it accepted the connection, and did not answer",
+            Some(WITHOUT_TLS),
+        ),
+        Step::Talk => ("it accepted the connection, and did not answer", None),
+    };
+    error_of(place, what, advice).caused_by(late)
+}
+
+/// The server has refused, in these words.
+pub(super) fn refused(place: &str, words: &str) -> Error {
+    error_of(place, words, advice(words)).said(words)
+}
+
+/// What to do about these words of a server.
+fn advice(words: &str) -> Option<&'static str> {
+    match words.split(' ').next()? {
+        "NOAUTH" => {
+            Some("it wants a password; give one by Config::password, or redis://user:password@host")
+        }
+        "WRONGPASS" => Some("the user or the password is wrong, or the user is disabled"),
+        "DENIED" => Some("it takes clients of its own machine only, until it has a password"),
+        "ERR" if words.contains("max number of clients") => Some(
+            "all the places that it has for clients are taken; see `maxclients` there, and who has them by CLIENT LIST",
+        ),
+        "ERR" if words.contains("without any password configured") => {
+            Some("a password was given, and it has none")
+        }
+        "ERR" if words.contains("DB index is out of range") => {
+            Some("it has fewer databases; see `databases` there")
+        }
+        _ => None,
+    }
+}
+
+fn error_of(place: &str, what: &str, advice: Option<&str>) -> Error {
+    let text = match advice {
+        Some(advice) => format!("cannot connect to {place}: {what}: {advice}"),
+        None => format!("cannot connect to {place}: {what}"),
+    };
+    Error::new(ErrorKind::Backend, text)
+}

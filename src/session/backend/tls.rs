@@ -1,0 +1,188 @@
+//! Sets up TLS, and says what may be wrong where it fails.
+
+use std::error::Error as StdError;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use fred::rustls_native_certs::load_native_certs;
+use fred::types::config::{HostMapping, TlsConfig, TlsConnector, TlsHostMapping};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore};
+
+use crate::config::tls::{Certificate, Pem, Tls};
+use crate::error::Error;
+
+/// What every connection over TLS is made with.
+#[derive(Clone)]
+pub(super) struct Connector {
+    rustls: Arc<ClientConfig>,
+    /// By which name servers prove who they are, if not by their hosts.
+    server_name: Option<String>,
+}
+
+impl Connector {
+    /// Reads the certificates.
+    pub(super) fn new(tls: &Tls) -> Result<Self, Error> {
+        // Named, since rustls panics if an application has two providers of cryptography in its tree and chose none.
+        let provider = rustls::crypto::ring::default_provider();
+        let builder = ClientConfig::builder_with_provider(provider.into())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::invalid("TLS cannot be set up").caused_by(error))?
+            .with_root_certificates(roots(tls)?);
+        let rustls = match &tls.certificate {
+            None => builder.with_no_client_auth(),
+            Some(Certificate { chain, key }) => {
+                let chain = certificates("the client certificate", chain)?;
+                let key = private_key(key)?;
+                let built = builder.with_client_auth_cert(chain, key);
+                built.map_err(|error| {
+                    let text = "the client certificate and its key do not go together";
+                    Error::invalid(text).caused_by(error)
+                })?
+            }
+        };
+        let connector = Self {
+            rustls: rustls.into(),
+            server_name: tls.server_name.clone(),
+        };
+        connector.name("localhost").map_err(|error| {
+            Error::invalid("the server name for TLS is no name of a host").caused_by(error)
+        })?;
+        Ok(connector)
+    }
+
+    /// The same in fred's words.
+    pub(super) fn translated(&self) -> TlsConfig {
+        let rustls = tokio_rustls::TlsConnector::from(self.rustls.clone());
+        TlsConfig {
+            connector: TlsConnector::Rustls(rustls),
+            hostnames: match &self.server_name {
+                Some(name) => TlsHostMapping::Custom(Arc::new(OneName(name.clone()))),
+                None => TlsHostMapping::None,
+            },
+        }
+    }
+
+    /// By which name the server at this host proves who it is.
+    pub(super) fn server_name<'a>(&'a self, host: &'a str) -> &'a str {
+        self.server_name.as_deref().unwrap_or(host)
+    }
+
+    pub(super) async fn secure(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let connector = tokio_rustls::TlsConnector::from(self.rustls.clone());
+        connector.connect(self.name(host)?, stream).await
+    }
+
+    fn name(&self, host: &str) -> io::Result<ServerName<'static>> {
+        let name = self.server_name(host).to_owned();
+        ServerName::try_from(name).map_err(io::Error::other)
+    }
+}
+
+/// The name that the certificates of all servers are for.
+#[derive(Debug)]
+struct OneName(String);
+
+impl HostMapping for OneName {
+    fn map(&self, _: &IpAddr, _: &str) -> Option<String> {
+        Some(self.0.clone())
+    }
+}
+
+fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    match &tls.roots {
+        None => {
+            roots.add_parsable_certificates(load_native_certs().certs);
+            if roots.is_empty() {
+                return Err(Error::invalid(
+                    "no certificate authority is installed on this system; give one by Tls::roots_file, or \
+                     ?tls_roots=.. in the URL",
+                ));
+            }
+        }
+        Some(pem) => {
+            for certificate in certificates("the root certificates", pem)? {
+                roots.add(certificate).map_err(|error| {
+                    Error::invalid("a root certificate cannot be used").caused_by(error)
+                })?;
+            }
+        }
+    }
+    Ok(roots)
+}
+
+/// At least one.
+fn certificates(what: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let text = read(what, pem)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match read {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        Ok(_) => Err(Error::invalid(format!(
+            "{what} {pem:?} hold no certificate in PEM"
+        ))),
+        Err(error) => {
+            let text = format!("{what} {pem:?} cannot be understood: {error}");
+            Err(Error::invalid(text).caused_by(error))
+        }
+    }
+}
+
+fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>, Error> {
+    let text = read("the private key", pem)?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+        // The error itself may hold a piece of what was read.
+        drop(error);
+        Error::invalid(format!("the private key {pem:?} is no key in PEM"))
+    })
+}
+
+fn read(what: &str, pem: &Pem) -> Result<Vec<u8>, Error> {
+    match pem {
+        Pem::Text(text) => Ok(text.clone().into_bytes()),
+        Pem::File(path) => fs::read(path).map_err(|error| {
+            let text = format!("{what} {} cannot be read: {error}", path.display());
+            Error::invalid(text).caused_by(error)
+        }),
+    }
+}
+
+/// What may be wrong where TLS fails.
+pub(super) fn advice(error: &io::Error) -> Option<&'static str> {
+    let error = error.get_ref()? as &(dyn StdError + 'static);
+    match error.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidMessage(_) => {
+            Some("it speaks no TLS; without, the URL begins with redis://")
+        }
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => Some(
+            "no trusted authority signed its certificate; give the authority by Tls::roots_file, or ?tls_roots=.. in \
+             the URL",
+        ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => Some(
+            "its certificate is for another host; give that by Tls::server_name, or ?tls_server_name=.. in the URL",
+        ),
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
+            "it wants a client certificate; give one by Tls::certificate_files, or ?tls_certificate=..&tls_key=.. in the \
+             URL",
+        ),
+        rustls::Error::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError,
+        ) => Some("it does not accept the client certificate"),
+        _ => None,
+    }
+}

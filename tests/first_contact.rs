@@ -1,0 +1,181 @@
+//! What a client is told whose first connection does not come about: where it was to lead, and what may be wrong.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
+use redlatch::{Client, Config, ErrorKind, Tls};
+use redlatch_testkit::{Server, skip};
+use support::probe::{millis, soon};
+
+/// Tries to connect to a port of this machine in vain, and returns what was said. The password is `s3cret`, always.
+async fn refusal(port: u16, config: Config) -> String {
+    let config = config.connect_timeout(millis(500));
+    let error = soon(Client::builder().config(config).build())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    let said = error.to_string();
+    let address = format!("127.0.0.1:{port}");
+    assert!(
+        said.contains(&address),
+        "it does not name {address}: {said}"
+    );
+    let mut source = std::error::Error::source(&error);
+    let mut shown = format!("{error:?}");
+    while let Some(error) = source {
+        shown += &format!("{error} {error:?}");
+        source = error.source();
+    }
+    assert!(
+        !said.contains("s3cret") && !shown.contains("s3cret"),
+        "{said} {shown}"
+    );
+    said
+}
+
+fn at(port: u16) -> Config {
+    Config::server("127.0.0.1", port)
+}
+
+#[tokio::test]
+async fn tls_where_there_is_none_and_none_where_it_is_wanted_are_told_apart() {
+    let plain = Server::start();
+    let secure = match Server::builder().tls().try_start() {
+        Ok(server) => server,
+        Err(log) if log.to_lowercase().contains("tls") => {
+            return skip("tls", "this server was built without TLS");
+        }
+        Err(log) => panic!("{log}"),
+    };
+    let said = refusal(secure.port(), at(secure.port())).await;
+    assert!(said.contains("rediss://"), "{said}");
+    // What a plain server makes of it depends on random bytes: it answers, or waits for more.
+    for _ in 0..8 {
+        let tls = Tls::new().roots(secure.ca_pem());
+        let said = refusal(plain.port(), at(plain.port()).tls(tls)).await;
+        assert!(said.contains("redis://"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn missing_and_wrong_passwords_are_told_apart() {
+    let server = Server::builder().password("s3cret").start();
+    server
+        .connection()
+        .command(&["ACL", "SETUSER", "disabled", "off", ">s3cret"]);
+    let here = || at(server.port());
+    for config in [here(), here().protocol(redlatch::Protocol::Resp2)] {
+        let said = refusal(server.port(), config.clone()).await;
+        assert!(said.contains("wants a password"), "{said}");
+        for config in [
+            config.clone().password("s3cret?"),
+            config.clone().user("nobody").password("s3cret"),
+            config.clone().user("nobody"),
+            config.clone().user("disabled").password("s3cret"),
+        ] {
+            let said = refusal(server.port(), config).await;
+            assert!(said.contains("password is wrong"), "{said}");
+        }
+        let url = format!("{}?command_timeout=1s", server.url());
+        Client::connect(url).await.unwrap().close().await;
+    }
+}
+
+#[tokio::test]
+async fn address_where_nothing_listens_is_named() {
+    let server = Server::start();
+    server.kill();
+    let said = refusal(server.port(), at(server.port())).await;
+    assert!(said.contains("nothing listens there"), "{said}");
+    let cluster = Config::cluster([("127.0.0.1", server.port())]);
+    let said = refusal(server.port(), cluster).await;
+    assert!(said.contains("nothing listens there"), "{said}");
+    let sentinels = Config::sentinels("main", [("127.0.0.1", server.port())]);
+    let said = refusal(server.port(), sentinels).await;
+    assert!(said.contains("nothing listens there"), "{said}");
+
+    let error = Client::connect("redis+unix:///nowhere/redis.sock")
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    let said = error.to_string();
+    assert!(
+        said.contains("/nowhere/redis.sock") && said.contains("unixsocket"),
+        "{said}"
+    );
+}
+
+/// The second one that a client makes is for messages.
+#[tokio::test]
+async fn server_with_no_place_for_another_connection_says_so() {
+    for places in [1, 2] {
+        let server = Server::builder().arg("maxclients", places).start();
+        let held = server.connection();
+        for _ in 0..10 {
+            let said = refusal(server.port(), at(server.port())).await;
+            assert!(said.contains("max number of clients"), "{said}");
+            assert!(said.contains("`maxclients`"), "{said}");
+        }
+        drop(held);
+    }
+}
+
+#[tokio::test]
+async fn database_that_is_not_there_is_told() {
+    let server = Server::builder().arg("databases", 4).start();
+    let said = refusal(server.port(), at(server.port()).database(4)).await;
+    assert!(said.contains("fewer databases"), "{said}");
+    Client::builder()
+        .config(at(server.port()).database(3))
+        .build()
+        .await
+        .unwrap()
+        .close()
+        .await;
+}
+
+#[tokio::test]
+async fn server_that_hangs_is_told_from_one_that_is_no_redis() {
+    let server = Server::start();
+    server.freeze();
+    let said = refusal(server.port(), at(server.port())).await;
+    assert!(said.contains("did not answer"), "{said}");
+    server.thaw();
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            // The first request, as much of it as has come.
+            let _ = client.read(&mut [0; 1024]).unwrap();
+            client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+        }
+    });
+    let said = refusal(port, at(port)).await;
+    assert!(said.contains("Redis"), "{said}");
+}
+
+#[tokio::test]
+async fn replica_is_named_by_the_first_lock() {
+    let primary = Server::start();
+    let replica = Server::builder().replica_of(primary.port()).start();
+    let client = Client::connect(replica.url()).await.unwrap();
+    let error = client.lock("k").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    let said = error.to_string();
+    let address = format!("127.0.0.1:{}", replica.port());
+    assert!(
+        said.contains(&address) && said.contains("is a replica"),
+        "{said}"
+    );
+    client.close().await;
+}
