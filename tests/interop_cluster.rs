@@ -20,7 +20,6 @@ use redlatch::{Client, FairLock, PubSub, ReadLock, ReentrantLock, WriteLock};
 use redlatch_testkit::{Cluster, Reply};
 use support::probe::{NEVER, secs, soon};
 use support::{builder, eventually};
-use tokio::time::timeout;
 
 /// The watchdogs of both sides, where nothing is to end by a lease.
 const LONG: Duration = Duration::from_secs(60);
@@ -78,12 +77,8 @@ impl Both {
         .await;
     }
 
-    /// Each side keeps the other out and wakes it, by so many messages at the most, in slots of every server.
-    async fn take_turns<L: Lock>(
-        &self,
-        java: impl Fn(&Jvm, &str, u32) -> JavaLock,
-        messages: usize,
-    ) {
+    /// Each side keeps the other out and wakes it, in slots of every server.
+    async fn take_turns<L: Lock>(&self, java: impl Fn(&Jvm, &str, u32) -> JavaLock) {
         for number in 0..6 {
             let name = format!("java-first-{number}");
             let (ours, theirs) = (L::of(&self.client, &name), java(&self.jvm, &name, 1));
@@ -97,20 +92,12 @@ impl Both {
 
             let name = format!("ours-first-{number}");
             let (ours, theirs) = (L::of(&self.client, &name), java(&self.jvm, &name, 1));
-            let mut waiter = None;
-            let mut woken = false;
-            for _ in 0..messages {
-                let guard = ours.lock().await.unwrap();
-                assert!(waiter.is_some() || !theirs.try_lock().await);
-                let waiter = waiter.get_or_insert_with(|| tokio::spawn(theirs.lock()));
-                self.heard(&name).await;
-                guard.unlock().await.unwrap();
-                woken = timeout(secs(5), waiter).await.is_ok_and(Result::unwrap);
-                if woken {
-                    break;
-                }
-            }
-            assert!(woken);
+            let guard = ours.lock().await.unwrap();
+            assert!(!theirs.try_lock().await);
+            let waiter = theirs.lock();
+            self.jvm.asleep(1).await;
+            guard.unlock().await.unwrap();
+            assert!(soon(waiter).await);
             assert!(theirs.unlock().await);
             assert!(!ours.is_locked().await.unwrap());
         }
@@ -128,11 +115,10 @@ impl Both {
     }
 
     async fn take_turns_with_every_kind(&self) {
-        self.take_turns::<ReentrantLock>(Jvm::lock, 1).await;
-        self.take_turns::<FairLock>(Jvm::fair_lock, 1).await;
-        // A writer's message wakes those of Java's readers that sleep by then, and none that is about to.
-        self.take_turns::<WriteLock>(Jvm::read_lock, 3).await;
-        self.take_turns::<ReadLock>(Jvm::write_lock, 1).await;
+        self.take_turns::<ReentrantLock>(Jvm::lock).await;
+        self.take_turns::<FairLock>(Jvm::fair_lock).await;
+        self.take_turns::<WriteLock>(Jvm::read_lock).await;
+        self.take_turns::<ReadLock>(Jvm::write_lock).await;
     }
 }
 

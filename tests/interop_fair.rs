@@ -15,10 +15,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use java::{JavaLock, Jvm, tell};
+use java::{JavaLock, Jvm, nothing_left, tell};
 use redlatch::{Client, Owner};
 use redlatch_testkit::{Connection, Server};
-use support::probe::{millis, nothing_left, secs};
+use support::probe::{millis, secs};
 use support::{builder, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -219,6 +219,23 @@ async fn process_of_ours_that_dies_before_java_costs_what_a_java_process_would()
     assert!(holder.unlock().await);
     let javas_alone = LEASE + WAIT * DEAD;
     within(javas_alone + SLACK, "Java's behind our dead", next).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn java_behind_a_holder_of_ours_that_renewed_and_died_has_its_turn() {
+    let server = Server::start();
+    let Some(jvm) = Jvm::start(&server, LEASE).await else {
+        return;
+    };
+    let client = connect(&server.url(), LEASE, WAIT).await;
+    let held = client.fair_lock("k").lock().await.unwrap();
+    let next = javas(&jvm.fair_lock("k", 1), &Log::default(), 1);
+    queued(&mut server.connection(), 1).await;
+    // The end of the lease that it found, and a while of the next.
+    tokio::time::sleep(LEASE * 3 / 2).await;
+    let _owner = held.detach();
+    within(LEASE + SLACK, "Java's behind our dead holder", next).await;
+    nothing_left(&server, [&client]).await;
 }
 
 /// Every order of two sides, at one wait and at different ones: nobody who lives loses the place.

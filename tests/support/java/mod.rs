@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::Owner;
+use redlatch::{Client, Owner};
 use redlatch_testkit::{Cluster, Server, skip};
 use tokio::sync::oneshot;
+
+use crate::support::{eventually, probe};
 
 /// What a call has come to: its value, or the exception.
 type Answer = Result<String, String>;
@@ -116,6 +118,15 @@ impl Jvm {
             skip("redisson", &format!("this Redisson has no {method}"));
         }
         found
+    }
+
+    /// Waits until so many threads sleep: from then on each message wakes them. A writer's goes past whoever has just
+    /// asked and is about to sleep.
+    pub(crate) async fn asleep(&self, threads: u64) {
+        eventually("Java's threads sleep", async || {
+            self.call("0 asleep").await.as_deref() == Ok(&threads.to_string())
+        })
+        .await;
     }
 
     /// Redisson's `RLock` of this name, in the hands of one of the JVM's threads.
@@ -350,6 +361,25 @@ impl JavaCounter {
     pub(crate) fn ask<T: FromStr>(&self, verb: &str) -> impl Future<Output = T> + use<T> {
         self.0.ask(verb)
     }
+}
+
+/// What is on the server, but for the latches of unlocks of Redisson's, which some versions leave to their TTL.
+pub(crate) fn keys(server: &Server) -> Vec<String> {
+    let mut probe = server.connection();
+    let (latches, keys) = probe
+        .keys()
+        .into_iter()
+        .partition::<Vec<_>, _>(|key| key.starts_with("redisson_unlock_latch:"));
+    for latch in latches {
+        probe.command(&["DEL", &latch]);
+    }
+    keys
+}
+
+/// Nothing is left of anybody, but for those latches.
+pub(crate) async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
+    eventually("no key is left", async || keys(server).is_empty()).await;
+    probe::nothing_left(server, clients).await;
 }
 
 /// Says something whether or not the test harness captures what tests print.

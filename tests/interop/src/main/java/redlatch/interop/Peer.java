@@ -9,7 +9,9 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 import org.redisson.Redisson;
 import org.redisson.api.RAtomicLong;
@@ -30,7 +32,7 @@ import org.redisson.config.Config;
  * {@code CALL ok VALUE} or {@code CALL error CLASS: MESSAGE}. Calls of one thread run in their order, those of several
  * at the same time. Call 0 is the start; its value is the id of this Redisson. {@code CALL THREAD has METHOD} asks
  * whether this Redisson knows a method, of the client or of its configuration: those that older ones lack are called by
- * their names here.
+ * their names here. {@code CALL THREAD asleep} asks how many threads sleep until they are told.
  */
 public final class Peer {
     private final RedissonClient redisson;
@@ -51,8 +53,6 @@ public final class Peer {
         if (args.length > 2 && has("setFairLockWaitTimeout")) {
             Config.class.getMethod("setFairLockWaitTimeout", long.class).invoke(config, Long.parseLong(args[2]));
         }
-        // The tests count the calls of scripts, which older ones send whole if nothing is said.
-        config.setUseScriptCache(true);
         String[] servers = args[0].split(",");
         if (servers.length == 1) {
             config.useSingleServer().setAddress(servers[0]);
@@ -93,9 +93,23 @@ public final class Peer {
                 .anyMatch(known -> known.getName().equals(method));
     }
 
+    /** How many threads wait for a lock or a permit: Redisson has them sleep in a semaphore of the process's. */
+    private static long asleep() {
+        return Thread.getAllStackTraces().values().stream()
+                .map(stack -> Arrays.stream(stack).map(StackTraceElement::getClassName).toList())
+                .filter(stack -> stack.contains(LockSupport.class.getName()))
+                .filter(stack -> stack.contains(Semaphore.class.getName()))
+                .count();
+    }
+
     private Object call(String[] words) throws InterruptedException, ReflectiveOperationException {
-        if (words[2].equals("has")) {
-            return has(words[3]);
+        switch (words[2]) {
+            case "has":
+                return has(words[3]);
+            case "asleep":
+                return asleep();
+            default:
+                break;
         }
         switch (words[3]) {
             case "latch":
