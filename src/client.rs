@@ -196,6 +196,47 @@ impl Client {
         &self.anchor.client_id
     }
 
+    /// Sends a PING to the server, in a cluster to each primary, and waits for the answers: the longest of the round trips.
+    ///
+    /// For health checks. It proves that commands are answered, not that a lock can be had: a replica answers too, and the
+    /// connection that messages come on is not asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Backend`](crate::ErrorKind::Backend) if a server cannot be reached within one
+    /// [`command_timeout`](ClientBuilder::command_timeout), or refuses; [`Timeout`](crate::ErrorKind::Timeout) if it gives
+    /// no answer; [`Closed`](crate::ErrorKind::Closed).
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing; the future can be dropped at any time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::connect(url).await?;
+    /// assert!(client.ping().await? < Duration::from_secs(1));
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn ping(&self) -> Result<Duration, Error> {
+        self.anchor.ping().await
+    }
+
+    /// Returns whether there is a connection to the server right now; in a cluster, to each primary that was needed so
+    /// far. No I/O.
+    ///
+    /// A server that hangs is connected all the same, until a command goes unanswered: [`ping`](Self::ping) asks it.
+    /// `false` is no reason to make another client: this one connects again by itself.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.anchor.backend.is_connected()
+    }
+
     /// Closes the client, with all its clones and scopes: [`lost`](crate::Lease::lost) fires on live guards, holds
     /// are released and permits given back, calls that wait and later ones answer
     /// [`Closed`](crate::ErrorKind::Closed), and the connections end.
@@ -417,7 +458,33 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects.
+    /// Makes the client without waiting for its server: for services that start before it does.
+    ///
+    /// [`build`](Self::build) returns at once and the client connects in the background, trying at least once a second. Until
+    /// then it is as in an outage: who waits goes on waiting, `lock()` for one watchdog lease at the most, and other calls
+    /// answer [`Backend`](crate::ErrorKind::Backend) with the reason why there is no connection; so does a wrong password.
+    /// What cannot work with any server is [`InvalidInput`](crate::ErrorKind::InvalidInput) from `build` all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// // Nothing listens there.
+    /// let client = Client::builder().url("redis://127.0.0.1:1").connect_lazily().build().await?;
+    /// assert!(!client.is_connected());
+    /// let error = client.lock("invoice:42").try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Backend);
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn connect_lazily(mut self) -> Self {
+        self.settings.connects_lazily = true;
+        self
+    }
+
+    /// Connects; with [`connect_lazily`](Self::connect_lazily), in the background.
     ///
     /// # Errors
     ///

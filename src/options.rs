@@ -156,6 +156,8 @@ pub(crate) struct Settings {
     pub(crate) prefer: Prefer,
     pub(crate) pubsub: PubSub,
     pub(crate) max_lease: Duration,
+    /// A server that is not there when the client is made may come later.
+    pub(crate) connects_lazily: bool,
     /// The server loses nothing that it has answered.
     pub(crate) durable: bool,
     /// A server that was started a moment ago had granted nothing before.
@@ -176,6 +178,7 @@ impl Default for Settings {
             prefer: Prefer::Arrival,
             pubsub: PubSub::Auto,
             max_lease: Duration::from_secs(60),
+            connects_lazily: false,
             durable: false,
             trusts_fresh: false,
         }

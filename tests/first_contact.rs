@@ -10,10 +10,12 @@ mod support;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread;
+use std::time::Instant;
 
-use redlatch::{Client, Config, ErrorKind, Tls};
-use redlatch_testkit::{Server, skip};
-use support::probe::{millis, soon};
+use redlatch::{Client, Config, ErrorKind, Owner, Tls};
+use redlatch_testkit::{Cluster, Sentinel, Server, skip};
+use support::eventually;
+use support::probe::{millis, nothing_left, secs, soon};
 
 /// Tries to connect to a port of this machine in vain, and returns what was said. The password is `s3cret`, always.
 async fn refusal(port: u16, config: Config) -> String {
@@ -177,5 +179,179 @@ async fn replica_is_named_by_the_first_lock() {
         said.contains(&address) && said.contains("is a replica"),
         "{said}"
     );
+    client.close().await;
+}
+
+/// Locks, and has another owner woken by the unlock.
+async fn take_turns(client: &Client) {
+    let lock = client.lock("turns");
+    let guard = soon(lock.lock()).await.unwrap();
+    let other = lock.clone().owned_by(&Owner::unique());
+    let waiter = tokio::spawn(async move { other.lock().await.unwrap().unlock().await });
+    eventually("the waiter listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    let freed = Instant::now();
+    guard.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap();
+    assert!(freed.elapsed() < secs(2), "{:?}", freed.elapsed());
+}
+
+#[tokio::test]
+async fn client_that_starts_before_its_server_works_once_that_appears() {
+    let server = Server::start();
+    server.kill();
+    let client = support::builder(server.url()).connect_lazily().build();
+    let client = soon(client).await.unwrap();
+    assert!(!client.is_connected());
+    let address = format!("127.0.0.1:{}", server.port());
+    let lock = client.lock("k");
+    let refused = soon(lock.try_lock()).await.unwrap_err();
+    for error in [refused, soon(client.ping()).await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        let said = error.to_string();
+        assert!(
+            said.contains(&address) && said.contains("nothing listens there"),
+            "{said}"
+        );
+    }
+    let waiting = lock.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    server.restart();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    assert!(client.is_connected());
+    soon(client.ping()).await.unwrap();
+    guard.unlock().await.unwrap();
+    take_turns(&client).await;
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn client_that_starts_before_its_sentinels_or_its_cluster_works_once_they_appear() {
+    let primary = Server::start();
+    let sentinel = Sentinel::start(&primary, "main");
+    primary.freeze();
+    let cluster = Cluster::start();
+    for server in cluster.nodes() {
+        server.freeze();
+    }
+    for (url, servers) in [
+        (sentinel.url(), std::slice::from_ref(&primary)),
+        (cluster.url(), cluster.nodes()),
+    ] {
+        let client = support::builder(&url).connect_lazily().build();
+        let client = soon(client).await.unwrap();
+        assert!(!client.is_connected());
+        let lock = client.lock("k");
+        let error = soon(lock.try_lock()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{url}: {error}");
+        let waiter = tokio::spawn(async move { lock.lock().await });
+        for server in servers {
+            server.thaw();
+        }
+        let guard = soon(waiter).await.unwrap().unwrap();
+        assert!(client.is_connected(), "{url}");
+        soon(client.ping()).await.unwrap();
+        guard.unlock().await.unwrap();
+        take_turns(&client).await;
+        soon(client.close()).await;
+    }
+}
+
+#[tokio::test]
+async fn client_whose_server_never_appears_gives_up_and_closes_in_time() {
+    let server = Server::start();
+    server.kill();
+    let urls = [
+        server.url(),
+        format!("redis-cluster://127.0.0.1:{}", server.port()),
+        format!(
+            "redis-sentinel://127.0.0.1:{}?sentinelServiceName=main",
+            server.port()
+        ),
+    ];
+    for url in urls {
+        let builder = support::builder(&url)
+            .watchdog_lease(secs(1))
+            .connect_lazily();
+        let client = builder.build().await.unwrap();
+        let began = Instant::now();
+        let error = soon(client.lock("k").lock()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{url}: {error}");
+        assert!(
+            error.to_string().contains("nothing listens there"),
+            "{url}: {error}"
+        );
+        assert!(
+            (millis(900)..secs(4)).contains(&began.elapsed()),
+            "{url}: {:?}",
+            began.elapsed()
+        );
+        assert!(!client.is_connected());
+        let began = Instant::now();
+        soon(client.close()).await;
+        assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+        assert_eq!(client.ping().await.unwrap_err().kind(), ErrorKind::Closed);
+    }
+}
+
+#[tokio::test]
+async fn client_made_lazily_still_refuses_what_can_never_work_and_tells_of_a_wrong_password() {
+    let server = Server::builder().password("s3cret").start();
+    let build = async |url: String| support::builder(url).connect_lazily().build().await;
+    for part in ["?db=3", "/x", "#"] {
+        let error = build(format!("{}{part}", server.url())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    let client = build(format!("redis://:wrong@127.0.0.1:{}", server.port()))
+        .await
+        .unwrap();
+    let error = soon(client.lock("k").try_lock()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("password is wrong"), "{error}");
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn ping_tells_of_a_server_that_hangs_or_is_gone_and_of_one_that_is_back() {
+    let server = Server::start();
+    let client = support::builder(server.url()).build().await.unwrap();
+    assert!(client.is_connected());
+    assert!(soon(client.ping()).await.unwrap() < secs(1));
+    server.freeze();
+    let error = soon(client.ping()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    server.thaw();
+    server.kill();
+    eventually("the loss is seen", async || !client.is_connected()).await;
+    let error = soon(client.ping()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(
+        error.to_string().contains(&server.port().to_string()),
+        "{error}"
+    );
+    server.restart();
+    eventually("it is back", async || client.ping().await.is_ok()).await;
+    assert!(client.is_connected());
+    client.close().await;
+    assert!(!client.is_connected());
+    assert_eq!(client.ping().await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn ping_reaches_every_primary_of_a_cluster() {
+    let cluster = Cluster::start();
+    let client = support::builder(cluster.url()).build().await.unwrap();
+    assert!(client.is_connected());
+    soon(client.ping()).await.unwrap();
+    for server in cluster.nodes() {
+        server.freeze();
+        let error = soon(client.ping()).await.unwrap_err();
+        let address = format!("127.0.0.1:{}", server.port());
+        assert!(error.to_string().contains(&address), "{error}");
+        server.thaw();
+        eventually("all answer", async || client.ping().await.is_ok()).await;
+    }
     client.close().await;
 }

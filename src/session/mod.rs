@@ -76,11 +76,9 @@ impl Session {
             .caused_by(error)
         })?;
         let closing = CancellationToken::new();
-        let timeout = settings.command_timeout;
         let client_id: Arc<str> = Uuid::new_v4().to_string().into();
         let name = format!("redlatch:{client_id}").into();
-        let (backend, doubts) =
-            Backend::connect(config, settings.pubsub, timeout, &closing, name).await?;
+        let (backend, doubts) = Backend::connect(config, &settings, &closing, name).await?;
         let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone());
@@ -111,6 +109,19 @@ impl Session {
         } else {
             Ok(())
         }
+    }
+
+    /// The longest of the round trips to each server.
+    pub(crate) async fn ping(&self) -> Result<Duration, Error> {
+        let ping = async {
+            self.ensure_open()?;
+            let answered = self.backend.ping(self.settings.command_timeout).await;
+            if answered.is_err() {
+                self.ensure_open()?;
+            }
+            answered
+        };
+        self.within(Box::pin(ping)).await
     }
 
     /// Runs a script. Not interrupted when the client is closed: it ends soon, within its budget.

@@ -7,19 +7,24 @@
 //! 2. Whoever depends on where a slot is, a subscription or a hold, learns of every change of the map.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tracing::{debug, info};
 
+use super::Channels;
 use super::Doubt;
 use super::maker::Maker;
 use super::node::Node;
 use super::slots::{Range, Redirect, Slots, slot};
+use crate::clock::Moment;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
+use crate::options::PubSub;
 
 /// How often the others are asked about the slots of a server that gives no answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -28,6 +33,11 @@ const BREATH: Duration = Duration::from_millis(100);
 
 pub(super) struct Cluster {
     maker: Maker,
+    pubsub: PubSub,
+    /// Known before any server is.
+    channels: OnceLock<Channels>,
+    /// Since when no server has told of the cluster, and why not, if none ever has.
+    absence: Mutex<Option<(Moment, Error)>>,
     /// Where to ask if none of the servers that we know of answers any more.
     seeds: Vec<Server>,
     map: RwLock<Map>,
@@ -43,33 +53,64 @@ struct Map {
 }
 
 impl Cluster {
-    /// Asks the first of these servers that answers for the others, which are connected when they are first used.
-    pub(super) async fn connect(
-        maker: Maker,
-        seeds: Vec<Server>,
-    ) -> Result<(Self, Arc<Node>), Error> {
+    /// Knows no server so far: they are looked for by [`find`](Self::find), or [`keep`](Self::keep).
+    pub(super) fn new(maker: Maker, seeds: Vec<Server>, pubsub: PubSub) -> Self {
+        Self {
+            maker,
+            pubsub,
+            channels: OnceLock::new(),
+            absence: Mutex::default(),
+            seeds,
+            map: RwLock::new(Map {
+                nodes: HashMap::new(),
+                slots: Slots::new(),
+            }),
+            stale: Notify::new(),
+            moves: watch::Sender::new(()),
+        }
+    }
+
+    /// Asks the first of the configured servers that answers for the others, which are connected when they are first
+    /// used.
+    pub(super) async fn find(&self) -> Result<(), Error> {
         let mut failure = Error::invalid("a cluster's configuration names at least one server");
-        for seed in &seeds {
-            let node = Node::new(&maker, seed.clone());
-            match table(&node, maker.command_timeout).await {
-                Ok(ranges) => {
-                    let cluster = Self {
-                        map: RwLock::new(Map {
-                            nodes: HashMap::from([(seed.clone(), node.clone())]),
-                            slots: Slots::new(),
-                        }),
-                        seeds,
-                        stale: Notify::new(),
-                        moves: watch::Sender::new(()),
-                        maker,
-                    };
-                    cluster.adopt(&ranges, &node, |_, _| true);
-                    return Ok((cluster, node));
+        for seed in &self.seeds {
+            match self.find_by(seed).await {
+                Ok(()) => {
+                    *self.absent() = None;
+                    return Ok(());
                 }
                 Err(error) => failure = error,
             }
         }
+        let since = self.absence().map_or_else(Moment::now, |(since, _)| since);
+        *self.absent() = Some((since, failure.clone()));
         Err(failure)
+    }
+
+    async fn find_by(&self, seed: &Server) -> Result<(), Error> {
+        let budget = self.maker.command_timeout;
+        let node = Node::new(&self.maker, seed.clone());
+        let ranges = table(&node, budget).await?;
+        let channels = Channels::choose(self.pubsub, &node, budget).await?;
+        self.channels.get_or_init(|| channels);
+        self.write().nodes.insert(seed.clone(), node.clone());
+        self.adopt(&ranges, &node, |_, _| true);
+        Ok(())
+    }
+
+    /// Since when no server has told of the cluster, and why not, if none ever has.
+    pub(super) fn absence(&self) -> Option<(Moment, Error)> {
+        self.absent().clone()
+    }
+
+    fn absent(&self) -> MutexGuard<'_, Option<(Moment, Error)>> {
+        self.absence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How releases are published. Known as soon as any server is.
+    pub(super) fn channels(&self) -> Channels {
+        self.channels.get().copied().unwrap_or(Channels::Sharded)
     }
 
     /// The server that has the slot of a key, as far as we know.
@@ -117,8 +158,14 @@ impl Cluster {
         self.stale.notify_one();
     }
 
-    /// Follows a failover, until the future is dropped.
+    /// Looks for the servers if none is known, and follows failovers, until the future is dropped.
     pub(super) async fn keep(&self) {
+        while self.channels.get().is_none() {
+            if let Err(error) = self.find().await {
+                debug!(%error, "no server tells of the cluster");
+                sleep(LOOK_AGAIN).await;
+            }
+        }
         loop {
             tokio::select! {
                 () = self.stale.notified() => {}

@@ -154,6 +154,19 @@ impl Connection {
         }
     }
 
+    /// Connects in the background, if it was not used before.
+    pub(super) fn start(&self) {
+        self.keep(None);
+    }
+
+    pub(super) fn is_started(&self) -> bool {
+        self.kept.get().is_some()
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.shared.status.borrow().is_open
+    }
+
     /// How many connections there were.
     pub(super) fn epoch(&self) -> u64 {
         self.shared.status.borrow().epoch

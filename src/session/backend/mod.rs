@@ -33,6 +33,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -41,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Moment;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
-use crate::options::PubSub;
+use crate::options::{PubSub, Settings};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
@@ -61,7 +62,6 @@ const MOVING_PAUSE: Duration = Duration::from_millis(20);
 /// The servers.
 pub(crate) struct Backend {
     servers: Servers,
-    channels: Channels,
     database: u32,
     timeout: Duration,
 }
@@ -127,29 +127,33 @@ impl Backend {
     /// Connects to the server, or the servers, that `config` names; and the stream of doubts.
     pub(crate) async fn connect(
         config: Config,
-        pubsub: PubSub,
-        command_timeout: Duration,
+        settings: &Settings,
         closing: &CancellationToken,
         name: Arc<str>,
     ) -> Result<(Self, Doubts), Error> {
+        let command_timeout = settings.command_timeout;
         let (doubted, doubts) = mpsc::unbounded_channel();
         let (deployment, database) = (config.deployment.clone(), config.database);
         let servers = deployment.servers();
         let maker = Maker::new(config, command_timeout, closing, doubted, name)?;
-        let (servers, channels) = if let Deployment::Cluster(_) = deployment {
-            let (cluster, node) = Cluster::connect(maker, servers).await?;
-            let channels = Channels::choose(pubsub, &node, command_timeout).await?;
-            (Servers::Cluster(Box::new(cluster)), channels)
+        let servers = if let Deployment::Cluster(_) = deployment {
+            let cluster = Cluster::new(maker, servers, settings.pubsub);
+            if !settings.connects_lazily {
+                cluster.find().await?;
+            }
+            Servers::Cluster(Box::new(cluster))
         } else {
             let name = servers.into_iter().next();
             let name = name.ok_or_else(|| Error::invalid("the configuration names no server"))?;
             let node = Node::new(&maker, name);
-            node.connect().await?;
-            (Servers::One(node), Channels::Plain)
+            match settings.connects_lazily {
+                true => node.start(),
+                false => node.connect().await?,
+            }
+            Servers::One(node)
         };
         let backend = Self {
             servers,
-            channels,
             database,
             timeout: command_timeout,
         };
@@ -163,15 +167,16 @@ impl Backend {
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
         let started = Moment::now();
         let end = started.plus(budget);
-        let mut form = Form {
-            whole: false,
-            asking: false,
-            publish: self.channels.publish(),
-        };
         let mut repeated = false;
         let mut strayed = false;
         let mut sent = started;
         let mut node = self.home_of(call)?;
+        // Behind the look for a server: with the first that is found it is known how to publish.
+        let mut form = Form {
+            whole: false,
+            asking: false,
+            publish: self.channels().publish(),
+        };
         // Of an earlier send nobody knows whether it was carried out, whatever is said of this one.
         let doubtful = |error: Error, repeated| if repeated { error.unanswered() } else { error };
         loop {
@@ -255,14 +260,30 @@ impl Backend {
         }
     }
 
+    /// The error of a call that no server is known for.
+    fn homeless(&self, key: &str) -> Error {
+        let text = format!("no server of the cluster is known to have the slot of {key}");
+        let absence = self.cluster().and_then(Cluster::absence);
+        let error = match absence {
+            Some((_, reason)) => {
+                Error::new(ErrorKind::Backend, format!("{text}: {reason}")).caused_by(reason)
+            }
+            None => Error::new(ErrorKind::Backend, text),
+        };
+        error.unsent()
+    }
+
     fn home_of(&self, call: &Call<'_>) -> Result<Arc<Node>, Error> {
         let key = call.keys.first().copied().unwrap_or_default();
-        self.home(key).ok_or_else(|| homeless(key))
+        self.home(key)
+            .ok_or_else(|| self.homeless(&format!("{key:?}")))
     }
 
     /// The run id of the server that has this key.
     pub(crate) async fn server(&self, key: &str, budget: Duration) -> Result<Arc<str>, Error> {
-        let node = self.home(key).ok_or_else(|| homeless(key))?;
+        let node = self
+            .home(key)
+            .ok_or_else(|| self.homeless(&format!("{key:?}")))?;
         node.run_id(budget).await
     }
 
@@ -307,10 +328,33 @@ impl Backend {
         }
     }
 
+    /// Sends a PING to each server with a slot, and waits for all answers, at most for `budget`. The longest round trip.
+    pub(crate) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
+        let nodes = self.nodes();
+        let pings = nodes.iter().map(|node| node.ping(budget));
+        let answered = try_join_all(pings).await.inspect_err(|_| {
+            if let Some(cluster) = self.cluster() {
+                cluster.suspect();
+            }
+        });
+        let longest = answered?.into_iter().max();
+        longest.ok_or_else(|| self.homeless("any key"))
+    }
+
+    /// Whether any server is known, and there is a connection to each that was needed so far.
+    pub(crate) fn is_connected(&self) -> bool {
+        let nodes = self.nodes();
+        let mut used = nodes.iter().filter(|node| node.is_used());
+        !nodes.is_empty() && used.all(|node| node.is_connected())
+    }
+
     /// Since when every request to the server of this key went unanswered, and how the last one failed; none if the
     /// last was answered.
     pub(crate) fn silence(&self, key: &str) -> Option<(Moment, Error)> {
-        self.home(key)?.silence()
+        match self.home(key) {
+            Some(node) => node.silence(),
+            None => self.cluster()?.absence(),
+        }
     }
 
     /// Whether it is time that somebody who can do without a silent server asks it all the same.
@@ -326,9 +370,13 @@ impl Backend {
         }
     }
 
+    fn channels(&self) -> Channels {
+        self.cluster().map_or(Channels::Plain, Cluster::channels)
+    }
+
     /// Whether a server knows of all that listen to a channel of its slots.
     pub(crate) fn counts_listeners(&self) -> bool {
-        self.channels != Channels::PlainInCluster
+        self.channels() != Channels::PlainInCluster
     }
 
     pub(crate) async fn subscribe(
@@ -336,7 +384,7 @@ impl Backend {
         node: &Arc<Node>,
         channel: &str,
     ) -> Result<Subscribed, Error> {
-        let elsewhere = match self.channels {
+        let elsewhere = match self.channels() {
             Channels::Sharded => {
                 node.listener
                     .subscribe_sharded(channel, self.timeout)
@@ -358,7 +406,7 @@ impl Backend {
     }
 
     pub(crate) async fn unsubscribe(&self, node: &Node, channel: &str) -> Result<(), Error> {
-        match self.channels {
+        match self.channels() {
             // It went with its slot.
             Channels::Sharded if self.home(channel).is_none_or(|home| *home != *node) => Ok(()),
             Channels::Sharded => {
@@ -375,7 +423,7 @@ impl Backend {
     pub(crate) async fn prove(&self, node: &Arc<Node>) -> Result<(), Error> {
         node.listener.ping(self.timeout).await?;
         match self.cluster() {
-            Some(cluster) if self.channels == Channels::Sharded => {
+            Some(cluster) if self.channels() == Channels::Sharded => {
                 // Who does not answer here is not the less heard.
                 cluster.look_at(node, self.timeout).await.ok();
                 Ok(())
@@ -416,7 +464,7 @@ impl Channels {
     async fn choose(pubsub: PubSub, node: &Node, budget: Duration) -> Result<Self, Error> {
         match pubsub {
             PubSub::Plain => Ok(Self::PlainInCluster),
-            _ if node.has_shards(budget).await => Ok(Self::Sharded),
+            _ if node.has_shards(budget).await? => Ok(Self::Sharded),
             PubSub::Auto => Ok(Self::PlainInCluster),
             PubSub::Sharded => Err(Error::new(
                 ErrorKind::Backend,
@@ -437,14 +485,9 @@ impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backend")
             .field("servers", &self.nodes())
-            .field("channels", &self.channels)
+            .field("channels", &self.channels())
             .finish_non_exhaustive()
     }
-}
-
-fn homeless(key: &str) -> Error {
-    let text = format!("no server of the cluster is known to have the slot of {key:?}");
-    Error::new(ErrorKind::Backend, text).unsent()
 }
 
 /// A single server that sends a request elsewhere.

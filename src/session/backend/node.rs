@@ -130,6 +130,20 @@ impl Node {
         self.listener.connect().await
     }
 
+    /// Connects in the background, and goes on trying until that comes about.
+    pub(super) fn start(&self) {
+        self.commands.start();
+    }
+
+    /// Whether it was ever connected to, or tried to be.
+    pub(super) fn is_used(&self) -> bool {
+        self.commands.is_started()
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.commands.is_open()
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -317,6 +331,21 @@ impl Node {
         self.commands.ask(Request::of(words), budget).await
     }
 
+    /// How long the server takes to answer a PING.
+    pub(super) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
+        let started = Moment::now();
+        let said = self.query(&["PING"], budget).await;
+        let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
+        *self.since() = None;
+        match said {
+            Ok(_) => Ok(started.until(Moment::now())),
+            Err(text) => {
+                let message = format!("{self:?} refused a PING: {text}");
+                Err(Error::refused(message, &text))
+            }
+        }
+    }
+
     /// The run id of the server. Asked for once a connection.
     pub(super) async fn run_id(&self, budget: Duration) -> Result<Arc<str>, Error> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -379,11 +408,17 @@ impl Node {
     }
 
     /// Whether the server knows sharded channels.
-    pub(super) async fn has_shards(&self, budget: Duration) -> bool {
-        matches!(
-            self.query(&["PUBSUB", "SHARDNUMSUB"], budget).await,
-            Ok(Ok(_))
-        )
+    pub(super) async fn has_shards(&self, budget: Duration) -> Result<bool, Error> {
+        let said = self.query(&["PUBSUB", "SHARDNUMSUB"], budget).await;
+        // Who does not answer is asked again: to take that for a no would last for as long as the client.
+        let said = said.map_err(|broken| {
+            let error = Error::new(
+                ErrorKind::Backend,
+                format!("{self:?} did not tell how releases are published there"),
+            );
+            broken.causes(error.passing())
+        })?;
+        Ok(said.is_ok())
     }
 
     /// The messages of all subscribed channels from now on.
