@@ -152,6 +152,43 @@ async fn server_that_hangs_up_on_every_request_is_not_stormed() {
     soon(client.close()).await;
 }
 
+/// In the handshake, in a request, in a reply.
+#[tokio::test]
+async fn connection_may_be_reset_at_any_byte_and_nothing_stays_held() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let client = builder(proxy.url()).build().await.unwrap();
+    let lock = client.lock("k");
+    let mut probe = server.connection();
+    // From then on the server knows the scripts.
+    soon(lock.lock()).await.unwrap().unlock().await.unwrap();
+    let (mut granted, mut failed) = (0, 0);
+    for byte in (1..2_400).step_by(37) {
+        proxy.reset_after(byte);
+        proxy.cut();
+        match soon(lock.try_lock()).await {
+            Ok(Some(guard)) => {
+                granted += 1;
+                // A release that is cut off is sent again.
+                proxy.reset_after(None);
+                soon(guard.unlock()).await.unwrap();
+            }
+            Ok(None) => panic!("nobody else holds it"),
+            Err(error) => {
+                failed += 1;
+                assert!(
+                    matches!(error.kind(), ErrorKind::Backend | ErrorKind::Timeout),
+                    "{error}"
+                );
+            }
+        }
+        proxy.reset_after(None);
+        eventually("it is free", async || !probe.exists("k")).await;
+    }
+    assert!(granted > 5 && failed > 5, "{granted} and {failed}");
+    nothing_left(&server, [&client]).await;
+}
+
 /// Replies come in the order of requests: each caller has its own, however many are cut off.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_one_connection_never_have_the_reply_of_another() {
@@ -189,6 +226,8 @@ async fn callers_of_one_connection_never_have_the_reply_of_another() {
     let asking: Vec<_> = asking.collect();
     for _ in 0..20 {
         tokio::time::sleep(millis(100)).await;
+        // In the middle of something, mostly.
+        proxy.reset_after(fastrand::usize(1_000..20_000));
         proxy.cut();
     }
     let mut answered = 0;

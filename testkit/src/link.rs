@@ -37,6 +37,7 @@ impl Link {
         let mut requests = Line::default();
         let mut replies = Line::default();
         let (mut cut_reply, mut cut_after) = (false, false);
+        let mut left = self.faults.borrow().reset;
         loop {
             let held = self.faults.borrow_and_update().hold_replies;
             let event = select! {
@@ -60,7 +61,9 @@ impl Link {
                     return finish(&mut self.server).await.map(drop);
                 }
                 Event::RequestDue(chunk) => match self.traps.spring(&chunk) {
-                    None => self.server.write_all(&chunk).await?,
+                    None => {
+                        self.server.write_all(within(&mut left, &chunk)).await?;
+                    }
                     Some(Fate::CutReply) => {
                         self.server.write_all(&chunk).await?;
                         cut_reply = true;
@@ -84,12 +87,17 @@ impl Link {
                 },
                 Event::ReplyDue(end) if end.is_empty() => return self.client.shutdown().await,
                 Event::ReplyDue(chunk) => {
-                    self.client.write_all(&chunk).await?;
+                    self.client.write_all(within(&mut left, &chunk)).await?;
                     if cut_after {
                         self.client.shutdown().await?;
                         return finish(&mut self.server).await.map(drop);
                     }
                 }
+            }
+            if left == Some(0) {
+                // Closed so, a connection ends by a reset.
+                self.client.set_zero_linger()?;
+                return self.server.set_zero_linger();
             }
         }
     }
@@ -100,6 +108,16 @@ impl Link {
         let (client, server) = tokio::join!(discard(&mut self.client), discard(&mut self.server));
         client.and(server)
     }
+}
+
+/// What of a chunk may pass if so many bytes are left.
+fn within<'a>(left: &mut Option<usize>, chunk: &'a [u8]) -> &'a [u8] {
+    let Some(left) = left else {
+        return chunk;
+    };
+    let (passes, _) = chunk.split_at(chunk.len().min(*left));
+    *left -= passes.len();
+    passes
 }
 
 /// What came, or nothing at the end of the stream, be it a reset.

@@ -31,6 +31,8 @@ pub(crate) struct Faults {
     pub(crate) black_hole: bool,
     pub(crate) hold_replies: bool,
     pub(crate) delay: Duration,
+    /// After how many bytes a new connection is reset.
+    pub(crate) reset: Option<usize>,
     /// A connection lives as long as this number is the one it was born with.
     cuts: u64,
 }
@@ -96,6 +98,13 @@ impl Proxy {
     pub fn release_replies(&self) {
         self.faults
             .send_modify(|faults| faults.hold_replies = false);
+    }
+
+    /// From now on, a new connection is reset when so many bytes have passed, in both directions together, be that in
+    /// the middle of a request or of a reply.
+    pub fn reset_after(&self, bytes: impl Into<Option<usize>>) {
+        let reset = bytes.into();
+        self.faults.send_modify(|faults| faults.reset = reset);
     }
 
     /// Adds a delay to each direction, without less throughput.
