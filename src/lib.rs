@@ -56,6 +56,7 @@
 #[cfg(feature = "macros")]
 mod attribute;
 mod backoff;
+mod builder;
 mod client;
 mod clock;
 mod config;
@@ -81,7 +82,8 @@ pub use attribute::locked;
 #[doc(hidden)]
 pub use attribute::private as __locked;
 pub use backoff::Backoff;
-pub use client::{Client, ClientBuilder};
+pub use builder::ClientBuilder;
+pub use client::Client;
 #[cfg(feature = "tls")]
 pub use config::tls::Tls;
 pub use config::{Config, Protocol};

@@ -182,7 +182,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("semaphore::verbs", "semaphore::pool"),
         ("semaphore::*", "semaphore::pool semaphore::verbs"),
     ],
-    &[("client", ""), ("attribute", ""), ("lib", "*")],
+    &[
+        ("client", "builder"),
+        ("builder", "client"),
+        ("attribute", ""),
+        ("lib", "*"),
+    ],
 ];
 
 /// What may stand only in the sources named beside it, each the beginning of a path.
