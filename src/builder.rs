@@ -47,14 +47,26 @@ impl ClientBuilder {
         }
     }
 
-    /// The server, as a URL; see [`Config`](Config#urls) for its forms. `redis://127.0.0.1:6379` if none is given.
+    /// Connects to the server at this URL; see [`Config`](Config#urls) for its forms. `redis://127.0.0.1:6379` if none is given.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         self.config = url.as_ref().parse();
         self
     }
 
-    /// The server or servers, and how to reach them: by parts, or read from the application's own configuration. Takes
-    /// the place of a [`url`](Self::url).
+    /// Connects as this configuration says, which takes the place of a [`url`](Self::url).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, Config};
+    ///
+    /// let config = Config::cluster([("10.0.0.1", 7000), ("10.0.0.2", 7000)])
+    ///     .user("locker")
+    ///     .password("s3cret");
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn config(mut self, config: Config) -> Self {
         self.config = Ok(config);
         self

@@ -8,10 +8,11 @@
 
 mod support;
 
+use std::net::TcpListener;
 use std::time::Instant;
 
-use redlatch::{Client, Config, ErrorKind};
-use redlatch_testkit::{Connection, Proxy, Server};
+use redlatch::{Client, Config, ErrorKind, Owner};
+use redlatch_testkit::{Connection, Proxy, Server, skip};
 use support::probe::{millis, nothing_left, secs, soon};
 use support::rogue::rogue;
 use support::{builder, eventually, eventually_unreachable};
@@ -79,6 +80,60 @@ async fn unix_socket_carries_a_lock() {
     guard.unlock().await.unwrap();
     client.close().await;
     assert!(probe.keys().is_empty());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn unix_socket_by_its_url_takes_a_user_and_a_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.sock");
+    let _server = Server::builder()
+        .arg("unixsocket", path.display())
+        .password("s3cret/")
+        .start();
+    for login in [":s3cret%2F@", "default:s3cret%2F@localhost"] {
+        let url = format!("redis+unix://{login}{}?db=1", path.display());
+        let client = Client::connect(url).await.unwrap();
+        let guard = soon(client.lock("k").lock()).await.unwrap();
+        guard.unlock().await.unwrap();
+        client.close().await;
+    }
+    let error = Client::connect(format!("redis+unix://{}", path.display()))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("wants a password"), "{error}");
+}
+
+#[tokio::test]
+async fn server_is_reached_by_its_address_of_ipv6() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        return skip("ipv6", "this system has no IPv6");
+    }
+    let server = Server::builder()
+        .directive("bind", &["127.0.0.1", "::1"])
+        .start();
+    let client = Client::connect(format!("redis://[::1]:{}", server.port()))
+        .await
+        .unwrap();
+    let lock = client.lock("k");
+    let guard = soon(lock.lock()).await.unwrap();
+    let other = lock.clone().owned_by(&Owner::unique());
+    let waiter = tokio::spawn(async move { other.lock().await.unwrap().unlock().await });
+    eventually("the waiter listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap();
+    server.kill();
+    let error = lock.try_lock().await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("[::1]:{}", server.port())),
+        "{error}"
+    );
+    client.close().await;
 }
 
 #[tokio::test]

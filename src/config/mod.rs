@@ -156,18 +156,17 @@ pub enum Protocol {
 }
 
 impl Config {
-    /// A single server, or the primary of a replicated one. `host` is a name or an address.
+    /// Connects to a single server, or to the primary of a replicated one. `host` is a name or an address.
     pub fn server(host: impl Into<String>, port: u16) -> Self {
         Self::of(Deployment::Server(Server::new(host, port)))
     }
 
-    /// A cluster. Of these servers one that answers tells of the others; more than one are for the time when the first
-    /// is down.
+    /// Connects to a cluster. One of these servers that answers tells of the others; name several, so that it may be down.
     pub fn cluster<H: Into<String>>(servers: impl IntoIterator<Item = (H, u16)>) -> Self {
         Self::of(Deployment::Cluster(all(servers)))
     }
 
-    /// The primary that sentinels look after under the name of a service; the client follows a failover.
+    /// Connects to the primary that sentinels look after under the name of a service, and follows a failover.
     ///
     /// [`user`](Self::user) and [`password`](Self::password) are those of the primary, and are not sent to sentinels;
     /// these have [`sentinel_user`](Self::sentinel_user) and [`sentinel_password`](Self::sentinel_password).
@@ -181,7 +180,7 @@ impl Config {
         })
     }
 
-    /// A server on this machine, by the path of its unix socket.
+    /// Connects to a server on this machine by the path of its unix socket.
     pub fn unix_socket(path: impl Into<PathBuf>) -> Self {
         Self::of(Deployment::UnixSocket(path.into()))
     }

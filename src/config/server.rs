@@ -1,6 +1,7 @@
 //! The address of a server.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 
 use crate::error::Error;
 
@@ -75,9 +76,13 @@ impl Server {
 
     /// What keeps it from being an address.
     fn flaw(&self) -> Option<&'static str> {
-        let stray = |c: char| c.is_whitespace() || c.is_control() || "/?#@[]%,".contains(c);
+        let stray = |c: char| c.is_whitespace() || c.is_control() || "/?#@[],".contains(c);
+        // Of an address of IPv6 a zone may follow.
+        let address = self.host.split('%').next().unwrap_or_default();
         if self.host.is_empty() {
             Some("its host is empty")
+        } else if self.host.contains([':', '%']) && address.parse::<Ipv6Addr>().is_err() {
+            Some("its host is neither a name nor an address; a port stands apart from it")
         } else if self.host.contains(stray) {
             Some("its host has a character that no host has")
         } else if self.port == 0 {
@@ -110,7 +115,7 @@ mod tests {
             ("h:7", "h", 7, "h:7"),
             ("10.0.0.7:65535", "10.0.0.7", 65535, "10.0.0.7:65535"),
             ("[::1]", "::1", 1, "[::1]:1"),
-            ("[fe80::1]:7", "fe80::1", 7, "[fe80::1]:7"),
+            ("[fe80::1%lo]:7", "fe80::1%lo", 7, "[fe80::1%lo]:7"),
             (
                 "my_redis.internal",
                 "my_redis.internal",
