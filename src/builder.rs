@@ -49,7 +49,7 @@ impl ClientBuilder {
 
     /// Connects to the server at this URL; see [`Config`](Config#urls) for its forms. `redis://127.0.0.1:6379` if none is given.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
-        self.config = url.as_ref().parse();
+        self.config = Config::from_url(url);
         self
     }
 

@@ -22,7 +22,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Describes where a client connects, and as whom: the server or servers, user, password, database, TLS, timeouts.
 ///
-/// Made from a URL, by [`parse`](str::parse), or by parts; taken by [`ClientBuilder::config`](crate::ClientBuilder::config).
+/// Made from a URL, by [`from_url`](Self::from_url) or [`parse`](str::parse), or by parts; taken by [`ClientBuilder::config`](crate::ClientBuilder::config).
 /// Making one does no I/O. What cannot work together, a database in a cluster for example, is
 /// [`InvalidInput`](crate::ErrorKind::InvalidInput) when the client is built. `Debug` shows no password, nor do errors.
 ///
@@ -62,7 +62,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// use redlatch::{Client, Config};
 ///
 /// let config = Config::server("127.0.0.1", port).database(2);
-/// assert_eq!(config, format!("redis://127.0.0.1:{port}/2").parse()?);
+/// assert_eq!(config, Config::from_url(format!("redis://127.0.0.1:{port}/2"))?);
 ///
 /// let client = Client::builder().config(config).build().await?;
 /// # client.close().await;
@@ -71,27 +71,49 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// # `serde`
 ///
-/// With the feature `serde` a configuration is read from a URL, or from its parts by name, exactly one of `server`,
-/// `cluster`, `sentinels` and `unix_socket` among them (`server` is `127.0.0.1:6379` if there is none):
+/// With the feature `serde` a configuration is read from a URL, or from its parts by name: one of `server`, `cluster`,
+/// `sentinels` and `unix_socket`, and whatever of the others is needed.
 ///
-/// ```toml
-/// redis = "redis://user:password@host:6379/3"
+/// ```
+/// # #[cfg(feature = "serde")] fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use redlatch::Config;
 ///
-/// [redis]
-/// sentinels = { service = "main", servers = ["one:26379", "two:26379"], user = "watcher", password = ".." }
-/// # or: server = "host:6379"
-/// # or: cluster = ["one:7000", "two:7000"]
-/// # or: unix_socket = "/run/redis.sock"
-/// user = "locker"
-/// password = ".."
-/// database = 3
-/// tls = { roots_file = "ca.pem", certificate_file = "my.pem", key_file = "my.key", server_name = "redis.internal" }
-/// connect_timeout = "500ms"
-/// command_timeout = "2s"
-/// protocol = "resp2"
+/// #[derive(serde::Deserialize)]
+/// struct Settings {
+///     locks: Config,
+///     jobs: Config,
+/// }
+///
+/// let settings: Settings = toml::from_str(
+///     r#"
+///     jobs = "redis://user:password@host:6379/3"
+///
+///     [locks]
+///     sentinels = { service = "main", servers = ["one:26379", "two:26379"], user = "watcher", password = ".." }
+///     ## or: server = "host:6379"
+///     ## or: cluster = ["one:7000", "two:7000"]
+///     ## or: unix_socket = "/run/redis.sock"
+///     user = "locker"
+///     password = ".."
+///     database = 3
+///     connect_timeout = "500ms"
+///     command_timeout = "2s"
+///     protocol = "resp2"
+///
+///     [locks.tls]
+///     roots_file = "ca.pem"        # or the text itself: roots = "-----BEGIN .."
+///     certificate_file = "my.pem"  # or: certificate = ".."
+///     key_file = "my.key"          # or: key = ".."
+///     server_name = "redis.internal"
+///     "#,
+/// )?;
+/// assert_eq!(settings.jobs, Config::from_url("redis://user:password@host:6379/3")?);
+/// # drop(settings.locks);
+/// # Ok(()) }
+/// # #[cfg(not(feature = "serde"))] fn main() {}
 /// ```
 ///
-/// It is written by its parts, **with its passwords**: what is written can be read again.
+/// It is written by its parts, **with its passwords and keys**: what is written can be read again.
 #[must_use = "a configuration does nothing by itself, give it to `ClientBuilder::config`"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -156,6 +178,15 @@ pub enum Protocol {
 }
 
 impl Config {
+    /// Reads a URL; the forms are in a table [above](Self#urls).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if any part of it is not understood. The URL is not repeated.
+    pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
+        url.as_ref().parse()
+    }
+
     /// Connects to a single server, or to the primary of a replicated one. `host` is a name or an address.
     pub fn server(host: impl Into<String>, port: u16) -> Self {
         Self::of(Deployment::Server(Server::new(host, port)))

@@ -24,11 +24,7 @@ enum Form {
 impl FromStr for Config {
     type Err = Error;
 
-    /// Reads a URL; the forms are in a table [above](Config#urls).
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if any part of it is not understood. The URL is not repeated.
+    /// As [`Config::from_url`].
     fn from_str(url: &str) -> Result<Self, Error> {
         let (scheme, rest) = url
             .split_once("://")
