@@ -89,15 +89,14 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     ],
     &[
         ("session::backend::slots", ""),
-        ("session::backend::wire", "session::backend::contact"),
+        ("session::backend::refusal", ""),
         ("session::backend::resp", ""),
         ("session::backend::tls", ""),
         ("session::backend::contact", "session::backend::tls"),
-        ("session::backend::translation", "session::backend::tls"),
         ("session::backend::line", "session::backend::resp"),
         (
             "session::backend::dial",
-            "session::backend::contact session::backend::line session::backend::resp session::backend::sentinel session::backend::tls session::backend::wire",
+            "session::backend::contact session::backend::line session::backend::refusal session::backend::resp session::backend::sentinel session::backend::tls",
         ),
         (
             "session::backend::sentinel",
@@ -117,15 +116,15 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::maker",
-            "session::backend session::backend::connection session::backend::dial session::backend::sentinel session::backend::tls session::backend::transaction session::backend::translation session::backend::wire",
+            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::sentinel session::backend::tls session::backend::transaction",
         ),
         (
             "session::backend::listener",
-            "session::backend::slots session::backend::wire",
+            "session::backend::dial session::backend::line session::backend::resp session::backend::slots",
         ),
         (
             "session::backend::node",
-            "session::backend session::backend::connection session::backend::listener session::backend::maker session::backend::resp session::backend::slots session::backend::transaction session::backend::wire",
+            "session::backend session::backend::connection session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::slots session::backend::transaction",
         ),
         (
             "session::backend::cluster",

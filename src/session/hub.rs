@@ -221,7 +221,7 @@ impl Hub {
                     asking = None;
                     match answered {
                         Ok(()) => self.heard(&node, &channels),
-                        Err(error) => self.unheard(&node, &error).await,
+                        Err(error) => self.unheard(&node, &error),
                     }
                 }
                 () = ear.dealt.notified() => {}
@@ -231,6 +231,7 @@ impl Hub {
                     if self.lock().retire(&node, &ear) {
                         return;
                     }
+                    self.lock().forgive(&node);
                     asking = Some(Box::pin(self.ask(&node, self.take_unasked(&node))));
                 }
             }
@@ -246,13 +247,24 @@ impl Hub {
         let mut asked = Vec::with_capacity(channels.len());
         for channel in channels {
             match self.backend.subscribe(node, &channel).await {
-                Ok(Subscribed::Asked) => asked.push(channel),
-                Ok(Subscribed::Elsewhere) => self.ask_anew(node, &channel),
-                Err(error) => return (asked, Err(error)),
+                Ok(answer) => asked.push((channel, answer)),
+                Err(error) => return (Vec::new(), Err(error)),
             }
         }
         let proved = self.backend.prove(node).await;
-        (asked, proved)
+        if proved.is_err() {
+            return (Vec::new(), proved);
+        }
+        let heard = |(channel, answer): (Arc<str>, _)| match self.backend.subscribed(node, answer) {
+            Subscribed::Here => Some(channel),
+            Subscribed::Elsewhere => {
+                self.ask_anew(node, &channel);
+                None
+            }
+            // It is asked for again with the next pulse.
+            Subscribed::Refused => None,
+        };
+        (asked.into_iter().filter_map(heard).collect(), proved)
     }
 
     /// A channel that is another server's is dealt out anew, unless its slot has come back meanwhile.
@@ -287,10 +299,10 @@ impl Hub {
     }
 
     /// Messages may be lost: nobody relies on them until the channels are subscribed to anew.
-    async fn unheard(&self, node: &Node, error: &Error) {
+    fn unheard(&self, node: &Node, error: &Error) {
         warn!(%error, server = ?node, "messages may not arrive; waiters ask each second");
         self.deafen(node);
-        self.backend.relisten(node).await;
+        self.backend.relisten(node);
     }
 
     fn deafen(&self, node: &Node) {
@@ -324,7 +336,7 @@ impl Hub {
         for channel in left {
             if let Err(error) = self.backend.unsubscribe(node, &channel).await {
                 // A new connection has none of the channels that were left.
-                return self.unheard(node, &error).await;
+                return self.unheard(node, &error);
             }
         }
     }
@@ -347,6 +359,13 @@ impl State {
             }
             !is_unused
         });
+    }
+
+    /// Has channels asked for again that were refused.
+    fn forgive(&mut self, node: &Node) {
+        for (_, channel) in self.on(node) {
+            channel.asked &= channel.state.borrow().heard;
+        }
     }
 
     /// Ends the listening to a server that has no channel. False if it has.

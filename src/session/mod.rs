@@ -78,7 +78,7 @@ impl Session {
         let closing = CancellationToken::new();
         let client_id: Arc<str> = Uuid::new_v4().to_string().into();
         let name = format!("redlatch:{client_id}").into();
-        let (backend, doubts) = Backend::connect(config, &settings, &closing, name).await?;
+        let (backend, doubts) = Backend::connect(config, &settings, name).await?;
         let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone());

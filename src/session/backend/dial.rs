@@ -12,11 +12,11 @@ use tokio::time::timeout;
 
 use super::contact::{Step, failed, late, refused};
 use super::line::{Line, Socket, Writer};
+use super::refusal::code;
 use super::resp::{Request, Said, Version};
 use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use super::tls::Connector;
-use super::wire::code;
 use crate::config::{Config, Deployment, Login, Protocol, Secret, Server};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;

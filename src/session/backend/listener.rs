@@ -1,135 +1,83 @@
 //! The connection that a server's messages come on.
+//!
+//! # Invariants
+//!
+//! 1. An order is given to the present connection and ends with it: none is kept for the next one, which has none of the
+//!    channels.
+//! 2. Answers come in the order of the orders, be it as replies or in the form of messages.
 
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::types::Message;
-use fred::types::config::Server;
-use tokio::sync::broadcast;
-use tokio::time::timeout;
+use tokio::runtime::Handle;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
+use super::dial::Dialer;
+use super::line::Line;
+use super::resp::{Heard, Request};
 use super::slots::{self, Redirect};
-use super::wire::{Wire, cause, once, refusal, send_once};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
+use crate::protocol::reply::Reply;
 
-pub(super) struct Listener(Wire);
+/// Messages that may be waiting before some are dropped, which wakes everybody.
+const BACKLOG: usize = 4096;
+/// Orders that are written at once, at the most.
+const BATCH: usize = 64;
+/// Pauses between two connections: the first, twice as long after each that does not last, and the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-impl Listener {
-    pub(super) fn new(wire: Wire) -> Self {
-        Self(wire)
-    }
+const PING: &str = "PING";
 
-    pub(super) async fn connect(&self) -> Result<(), Error> {
-        self.0.connect().await
-    }
-
-    pub(super) async fn quit(&self) {
-        self.0.quit().await;
-    }
-
-    /// Subscribes to a channel. Done when a later [`ping`](Self::ping) is answered, and not when this returns.
-    pub(super) async fn subscribe(&self, channel: &str, budget: Duration) -> Result<(), Error> {
-        let subscribed = self
-            .0
-            .client()
-            .with_options(&once(budget))
-            .subscribe(channel)
-            .await;
-        subscribed.map_err(|error| unheard(budget, error))
-    }
-
-    pub(super) async fn unsubscribe(&self, channel: &str, budget: Duration) -> Result<(), Error> {
-        let unsubscribed = self
-            .0
-            .client()
-            .with_options(&once(budget))
-            .unsubscribe(channel)
-            .await;
-        unsubscribed.map_err(|error| unheard(budget, error))
-    }
-
-    /// Subscribes to a channel of a slot. Where the slot is, if it is another server's.
-    ///
-    /// One channel in a command: to fred, the reply for a second would be that of the next command.
-    pub(super) async fn subscribe_sharded(
-        &self,
-        channel: &str,
-        budget: Duration,
-    ) -> Result<Option<Redirect>, Error> {
-        let subscribed = self
-            .0
-            .client()
-            .with_options(&once(budget))
-            .ssubscribe(channel)
-            .await;
-        match subscribed {
-            Ok(()) => Ok(None),
-            Err(error) => match slots::redirect(error.details()) {
-                Some(redirect) if error.details().starts_with("MOVED") => Ok(Some(redirect)),
-                _ => Err(unheard(budget, error)),
-            },
-        }
-    }
-
-    pub(super) async fn unsubscribe_sharded(
-        &self,
-        channel: &str,
-        budget: Duration,
-    ) -> Result<(), Error> {
-        let unsubscribed = self
-            .0
-            .client()
-            .with_options(&once(budget))
-            .sunsubscribe(channel)
-            .await;
-        unsubscribed.map_err(|error| unheard(budget, error))
-    }
-
-    /// Proves that the connection for messages is alive, and that what was sent on it before has been done.
-    pub(super) async fn ping(&self, budget: Duration) -> Result<(), Error> {
-        let answered = send_once(self.0.client(), "PING", Vec::new(), budget).await;
-        // To leave a channel whose slot has just moved is refused, which fred takes for the answer to what follows.
-        let answered = answered.and_then(|frame| match refusal(&frame) {
-            Some(text) if text.starts_with("MOVED") => Err(shifted(text)),
-            _ => Ok(()),
-        });
-        answered.map_err(|error| unheard(budget, error))
-    }
-
-    /// Opens a new connection for messages, if that can be done within the budget.
-    pub(super) async fn relisten(&self, budget: Duration) {
-        if timeout(budget, self.0.client().force_reconnection())
-            .await
-            .is_err()
-        {
-            debug!("still reconnecting for messages");
-        }
-    }
-
-    /// The messages of all subscribed channels from now on.
-    pub(crate) fn messages(&self) -> Messages {
-        let client = self.0.client();
-        Messages {
-            messages: client.message_rx(),
-            reconnects: client.reconnect_rx(),
-        }
-    }
+/// What a server is asked about a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Subscribe,
+    SubscribeSharded,
+    Unsubscribe,
+    UnsubscribeSharded,
 }
 
-fn shifted(text: String) -> fred::error::Error {
-    fred::error::Error::new(fred::error::ErrorKind::Protocol, text)
-}
-
-fn unheard(budget: Duration, source: fred::error::Error) -> Error {
-    let message = format!("the connection for messages gave no answer within {budget:?}");
-    Error::new(ErrorKind::Backend, message)
-        .passing()
-        .caused_by(cause(source))
-}
-
-/// What the connection for messages brings.
+/// How it went to ask about a channel, if that is known by now.
 #[derive(Debug)]
+pub(crate) struct Asked(oneshot::Receiver<Answered>);
+
+/// What a server says to a command for messages: nothing, or in which words it refuses.
+type Answered = Result<(), String>;
+
+/// One connection, made when it is first used, and made again when it breaks.
+pub(super) struct Listener {
+    shared: Arc<Shared>,
+    dialer: Dialer,
+    /// Where it lives: whoever uses it first may be elsewhere.
+    runtime: Handle,
+    kept: OnceLock<AbortOnDropHandle<()>>,
+}
+
+struct Shared {
+    /// To the present connection. Whoever takes it away has another one made.
+    present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
+    /// How many connections there were after the first.
+    again: watch::Sender<u64>,
+    news: broadcast::Sender<News>,
+}
+
+/// A command, and who may wait for its answer.
+#[derive(Debug)]
+struct Order {
+    verb: &'static str,
+    channel: String,
+    answer: oneshot::Sender<Answered>,
+}
+
+/// What a connection for messages brings.
+#[derive(Clone, Debug)]
 pub(crate) enum News {
     Message(String),
     /// Messages were dropped, or may have been.
@@ -140,23 +88,321 @@ pub(crate) enum News {
 /// The stream of messages.
 #[derive(Debug)]
 pub(crate) struct Messages {
-    messages: broadcast::Receiver<Message>,
-    reconnects: broadcast::Receiver<Server>,
+    news: broadcast::Receiver<News>,
+    again: watch::Receiver<u64>,
+}
+
+/// What has arrived.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Message(String),
+    /// A subscription began or ended: the word for that, and the channel.
+    Done(&'static str, String),
+    Pong,
+    Refused(String),
+}
+
+impl Listener {
+    pub(super) fn new(dialer: Dialer, runtime: &Handle) -> Self {
+        let shared = Shared {
+            present: watch::Sender::default(),
+            again: watch::Sender::default(),
+            news: broadcast::Sender::new(BACKLOG),
+        };
+        Self {
+            shared: Arc::new(shared),
+            dialer,
+            runtime: runtime.clone(),
+            kept: OnceLock::new(),
+        }
+    }
+
+    /// Connects now, and tells if that fails; if it was used before it keeps connecting by itself.
+    pub(super) async fn connect(&self) -> Result<(), Error> {
+        if self.kept.get().is_none() {
+            let line = self.dialer.dial().await?;
+            self.keep(Some(line));
+        }
+        Ok(())
+    }
+
+    /// Ends the connection for good.
+    pub(super) fn close(&self) {
+        if let Some(kept) = self.kept.get() {
+            kept.abort();
+        }
+    }
+
+    /// Asks to be told what is published on a channel, or no longer. How it went is known when a later
+    /// [`ping`](Self::ping) is answered.
+    pub(super) async fn tell(
+        &self,
+        verb: Verb,
+        channel: &str,
+        budget: Duration,
+    ) -> Result<Asked, Error> {
+        self.order(verb.word(), channel, budget).await.map(Asked)
+    }
+
+    /// Proves that the connection for messages is alive, and that what was asked for on it before has been answered.
+    pub(super) async fn ping(&self, budget: Duration) -> Result<(), Error> {
+        let end = Moment::now().plus(budget);
+        let answer = self.order(PING, "", budget).await?;
+        let answered = timeout(Moment::now().until(end), answer).await;
+        let answered = answered.map_err(|late| unheard(budget).caused_by(late))?;
+        let answered = answered.map_err(|gone| unheard(budget).caused_by(gone))?;
+        answered.map_err(|text| refused(&text))
+    }
+
+    /// Has a new connection made in place of the present one.
+    pub(super) fn relisten(&self) {
+        self.shared.present.send_replace(None);
+    }
+
+    /// The messages of all subscribed channels from now on.
+    pub(super) fn messages(&self) -> Messages {
+        Messages {
+            news: self.shared.news.subscribe(),
+            again: self.shared.again.subscribe(),
+        }
+    }
+
+    /// Gives an order to the present connection; waits for one if there is none.
+    async fn order(
+        &self,
+        verb: &'static str,
+        channel: &str,
+        budget: Duration,
+    ) -> Result<oneshot::Receiver<Answered>, Error> {
+        self.keep(None);
+        let (answer, answered) = oneshot::channel();
+        let order = Order {
+            verb,
+            channel: channel.to_owned(),
+            answer,
+        };
+        let mut present = self.shared.present.subscribe();
+        let present = timeout(budget, present.wait_for(Option::is_some)).await;
+        let present = present.map_err(|late| unheard(budget).caused_by(late))?;
+        let given = present.is_ok_and(|present| {
+            let present = present.as_ref();
+            present.is_some_and(|present| present.send(order).is_ok())
+        });
+        match given {
+            true => Ok(answered),
+            false => Err(unheard(budget)),
+        }
+    }
+
+    fn keep(&self, line: Option<Line>) {
+        self.kept.get_or_init(|| {
+            let kept = keep(self.shared.clone(), self.dialer.clone(), line);
+            AbortOnDropHandle::new(self.runtime.spawn(kept))
+        });
+    }
+}
+
+/// Connects, serves the connection until it breaks, and connects again, without end.
+async fn keep(shared: Arc<Shared>, dialer: Dialer, mut line: Option<Line>) {
+    let mut is_first = true;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let started = Moment::now();
+        let mut place = dialer.place();
+        let dialled = match line.take() {
+            Some(line) => Ok(line),
+            None => dialer.dial().await,
+        };
+        match dialled {
+            Ok(line) => {
+                if !std::mem::take(&mut is_first) {
+                    // Before anybody can give an order.
+                    shared.again.send_modify(|again| *again += 1);
+                }
+                let here = place.insert(line.place.clone());
+                let ended = tokio::select! {
+                    ended = shared.serve(line, dialer.patience) => ended,
+                    () = dialer.leads_elsewhere(Some(here)) => Ok(()),
+                };
+                shared.present.send_replace(None);
+                debug!(server = %here, ?ended, "no connection for messages");
+            }
+            Err(error) => debug!(server = %dialer.server, %error, "no connection for messages"),
+        }
+        if started.until(Moment::now()) >= LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
+        tokio::select! {
+            () = sleep(pause + pause.mul_f64(fastrand::f64() / 2.0)) => {}
+            () = dialer.leads_elsewhere(place.as_deref()) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+impl Shared {
+    /// Gives orders, and tells what comes, until the connection breaks or is given up.
+    async fn serve(&self, mut line: Line, patience: Duration) -> io::Result<()> {
+        let (present, mut orders) = mpsc::unbounded_channel();
+        self.present.send_replace(Some(present));
+        let mut given: VecDeque<Order> = VecDeque::new();
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            tokio::select! {
+                count = orders.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    let requests: Vec<_> = batch.iter().map(Order::request).collect();
+                    timeout(patience, line.send(&requests)).await??;
+                    given.extend(batch.drain(..));
+                }
+                heard = line.next() => match told(heard?) {
+                    None => {}
+                    Some(Told::Message(channel)) => {
+                        self.news.send(News::Message(channel)).ok();
+                    }
+                    Some(Told::Done(verb, channel)) => {
+                        let first = given.front();
+                        match first.is_some_and(|order| order.verb == verb && order.channel == channel) {
+                            true => drop(given.pop_front().map(|order| order.answered(Ok(())))),
+                            // The channel went with its slot. Whoever asks learns where.
+                            false => drop(self.news.send(News::Missed)),
+                        }
+                    }
+                    Some(Told::Pong) => given.pop_front().ok_or_else(unasked)?.answered(Ok(())),
+                    Some(Told::Refused(text)) => given.pop_front().ok_or_else(unasked)?.answered(Err(text)),
+                },
+            }
+        }
+    }
+}
+
+impl Order {
+    fn request(&self) -> Request {
+        match self.verb {
+            PING => Request::of(&[PING]),
+            verb => Request::of(&[verb, &self.channel]),
+        }
+    }
+
+    fn answered(self, answered: Answered) {
+        // Whoever leaves a channel does not wait for it.
+        self.answer.send(answered).ok();
+    }
+}
+
+impl Verb {
+    const ALL: [Self; 4] = [
+        Self::Subscribe,
+        Self::SubscribeSharded,
+        Self::Unsubscribe,
+        Self::UnsubscribeSharded,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Subscribe => "SUBSCRIBE",
+            Self::SubscribeSharded => "SSUBSCRIBE",
+            Self::Unsubscribe => "UNSUBSCRIBE",
+            Self::UnsubscribeSharded => "SUNSUBSCRIBE",
+        }
+    }
+}
+
+impl Asked {
+    /// What came of it. Where the slot of the channel is, if it is another server's.
+    pub(super) fn outcome(mut self) -> Result<Option<Redirect>, String> {
+        match self.0.try_recv() {
+            Ok(Ok(())) => Ok(None),
+            Ok(Err(text)) => match slots::redirect(&text) {
+                Some(redirect) if text.starts_with("MOVED") => Ok(Some(redirect)),
+                _ => Err(text),
+            },
+            Err(_) => Err("there was no answer".to_owned()),
+        }
+    }
 }
 
 impl Messages {
     /// The next news, or none when the client was closed.
     pub(crate) async fn next(&mut self) -> Option<News> {
         tokio::select! {
-            message = self.messages.recv() => match message {
-                Ok(message) => Some(News::Message(message.channel.to_string())),
+            // What is heard after it is of the new connection.
+            biased;
+            again = self.again.changed() => again.ok().map(|()| News::Reconnected),
+            news = self.news.recv() => match news {
+                Ok(news) => Some(news),
                 Err(broadcast::error::RecvError::Lagged(_)) => Some(News::Missed),
                 Err(broadcast::error::RecvError::Closed) => None,
             },
-            reconnect = self.reconnects.recv() => match reconnect {
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => Some(News::Reconnected),
-                Err(broadcast::error::RecvError::Closed) => None,
-            },
         }
+    }
+}
+
+/// What has arrived, in either version of the protocol; none if it is nothing that is looked for.
+fn told(heard: Heard) -> Option<Told> {
+    let parts = match heard {
+        Heard::Reply(Err(text)) => return Some(Told::Refused(text)),
+        Heard::Reply(Ok(Reply::List(parts))) | Heard::Push(parts) => parts,
+        Heard::Reply(Ok(_)) => return Some(Told::Pong),
+    };
+    let mut texts = parts.into_iter().filter_map(|part| match part {
+        Reply::Text(text) => Some(text),
+        _ => None,
+    });
+    let (kind, channel) = (texts.next()?, texts.next()?);
+    let kind = kind.to_uppercase();
+    Some(match &*kind {
+        "MESSAGE" | "SMESSAGE" => Told::Message(channel),
+        "PONG" => Told::Pong,
+        kind => {
+            let verb = Verb::ALL.into_iter().find(|verb| verb.word() == kind)?;
+            Told::Done(verb.word(), channel)
+        }
+    })
+}
+
+fn unasked() -> io::Error {
+    io::Error::other("the server answers what nobody asked")
+}
+
+fn unheard(budget: Duration) -> Error {
+    let message = format!("the connection for messages gave no answer within {budget:?}");
+    Error::new(ErrorKind::Backend, message).passing()
+}
+
+fn refused(text: &str) -> Error {
+    Error::refused(format!("the server refused a PING: {text}"), text).passing()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_and_answers_are_read_in_both_versions() {
+        let text = |text: &str| Reply::Text(text.to_owned());
+        let row = |kind: &str| vec![text(kind), text("ch"), Reply::Integer(1)];
+        let both = |kind: &str| {
+            let newer = told(Heard::Push(row(kind)));
+            assert_eq!(newer, told(Heard::Reply(Ok(Reply::List(row(kind))))));
+            newer
+        };
+        for kind in ["message", "smessage"] {
+            assert_eq!(both(kind), Some(Told::Message("ch".into())));
+        }
+        for verb in Verb::ALL {
+            let kind = verb.word().to_lowercase();
+            assert_eq!(both(&kind), Some(Told::Done(verb.word(), "ch".into())));
+        }
+        assert_eq!(both("invalidate"), None);
+        let pong = Reply::List(vec![text("pong"), text("")]);
+        for pong in [text("PONG"), pong] {
+            assert_eq!(told(Heard::Reply(Ok(pong))), Some(Told::Pong));
+        }
+        let refused = told(Heard::Reply(Err("NOPERM".into())));
+        assert_eq!(refused, Some(Told::Refused("NOPERM".into())));
+        assert_eq!(told(Heard::Push(Vec::new())), None);
     }
 }

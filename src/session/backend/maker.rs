@@ -1,30 +1,23 @@
-//! Makes the clients of fred's that a server's connections are: how they connect, and how often they try.
+//! Makes the connections to servers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fred::clients::Client;
-use fred::types::config::{ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::Doubt;
 use super::connection::Connection;
 use super::dial::Dialer;
+use super::listener::Listener;
 use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use super::tls::Connector;
 use super::transaction::Transactions;
-use super::translation::translated;
-use super::wire::Wire;
 use crate::config::{Config, Deployment, Server};
 use crate::error::Error;
 
-/// Messages that may be waiting before some are dropped, which wakes everybody.
-const MESSAGE_BACKLOG: usize = 4096;
-
-/// What all clients of one backend have in common.
+/// What all connections of one backend have in common.
 #[derive(Clone)]
 pub(super) struct Maker {
     config: Arc<Config>,
@@ -34,7 +27,6 @@ pub(super) struct Maker {
     pub(super) runtime: Handle,
     /// Where to tell of what makes holds doubtful.
     pub(super) doubts: mpsc::UnboundedSender<Doubt>,
-    closing: CancellationToken,
     /// What operators see of our connections.
     name: Arc<str>,
     sentinels: Option<Arc<Sentinels>>,
@@ -45,7 +37,6 @@ impl Maker {
     pub(super) fn new(
         config: Config,
         command_timeout: Duration,
-        closing: &CancellationToken,
         doubts: mpsc::UnboundedSender<Doubt>,
         name: Arc<str>,
     ) -> Result<Self, Error> {
@@ -56,7 +47,6 @@ impl Maker {
             command_timeout,
             runtime: Handle::current(),
             doubts,
-            closing: closing.clone(),
             name,
             sentinels: None,
         };
@@ -85,11 +75,9 @@ impl Maker {
         Connection::new(self.dialer(server), &self.runtime, reconnected)
     }
 
-    /// A connection to a server that is kept.
-    pub(super) fn wire(&self, server: &Server) -> Wire {
-        let mut policy = ReconnectPolicy::new_exponential(0, 50, 1_000, 2);
-        policy.set_jitter(50);
-        Wire::new(self.client(server, policy), server, &self.closing)
+    /// The connection for messages from a server.
+    pub(super) fn listener(&self, server: &Server) -> Listener {
+        Listener::new(self.dialer(server), &self.runtime)
     }
 
     pub(super) fn transactions(&self, server: &Server) -> Transactions {
@@ -106,32 +94,6 @@ impl Maker {
             patience: self.handshake(),
             sentinels: self.sentinels.clone(),
         }
-    }
-
-    fn client(&self, server: &Server, policy: ReconnectPolicy) -> Client {
-        let config = translated(
-            &self.config,
-            server,
-            #[cfg(feature = "tls")]
-            self.tls.as_ref(),
-        );
-        let handshake = self.handshake();
-        let connection = ConnectionConfig {
-            connection_timeout: handshake * 2,
-            internal_command_timeout: handshake,
-            max_command_attempts: 1,
-            tcp: TcpConfig {
-                nodelay: Some(true),
-                ..TcpConfig::default()
-            },
-            ..ConnectionConfig::default()
-        };
-        let performance = PerformanceConfig {
-            default_command_timeout: self.command_timeout,
-            broadcast_channel_capacity: MESSAGE_BACKLOG,
-            ..PerformanceConfig::default()
-        };
-        Client::new(config, Some(performance), Some(connection), Some(policy))
     }
 
     /// How long a server may take for each step until a connection is ready.

@@ -1,13 +1,11 @@
 //! Talks to the servers: runs a script call where its slot is, yields messages. The only module that knows fred.
 //!
-//! Commands go over a connection of our own, one for each server ([`Connection`](connection::Connection)); transactions
-//! over another one ([`transaction`]). A command is sent once: only we know which calls may be repeated. (All of ours
-//! may: see `lua/`. So [`Backend::run`] repeats them itself, within its budget.) fred is there for messages, and for
+//! Commands go over one connection for each server ([`Connection`](connection::Connection)), messages over another one
+//! ([`listener`]), transactions over a third ([`transaction`]). A command is sent once: only we know which calls may be
+//! repeated. (All of ours may: see `lua/`. So [`Backend::run`] repeats them itself, within its budget.) fred is there for
 //! what a configuration is.
 //!
-//! A cluster is many servers, each with connections of its own, and a map of slots. fred's client for clusters is not
-//! used: with one server dead it reconnects within its command loop, and calls to all the others time out; after
-//! the first `ASK` it answers nothing any more; it does not tell that a sharded subscription went with its slot.
+//! A cluster is many servers, each with connections of its own, and a map of slots.
 
 mod cluster;
 mod connection;
@@ -18,14 +16,13 @@ mod line;
 mod listener;
 mod maker;
 mod node;
+mod refusal;
 mod resp;
 mod sentinel;
 mod slots;
 #[cfg(feature = "tls")]
 mod tls;
 mod transaction;
-mod translation;
-mod wire;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,7 +34,6 @@ use futures_util::future::try_join_all;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 use crate::clock::Moment;
 use crate::config::{Config, Deployment};
@@ -48,7 +44,8 @@ use crate::protocol::script::Call;
 
 use cluster::Cluster;
 use connection::Broken;
-pub(crate) use listener::News;
+use listener::Verb;
+pub(crate) use listener::{Asked, News};
 use maker::Maker;
 pub(crate) use node::Node;
 use node::{Form, Miss};
@@ -117,10 +114,10 @@ pub(crate) enum Doubt {
 /// How it went to subscribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subscribed {
-    /// Once a later PING is answered.
-    Asked,
+    Here,
     /// The slot is another server's, which is known by now.
     Elsewhere,
+    Refused,
 }
 
 impl Backend {
@@ -128,14 +125,13 @@ impl Backend {
     pub(crate) async fn connect(
         config: Config,
         settings: &Settings,
-        closing: &CancellationToken,
         name: Arc<str>,
     ) -> Result<(Self, Doubts), Error> {
         let command_timeout = settings.command_timeout;
         let (doubted, doubts) = mpsc::unbounded_channel();
         let (deployment, database) = (config.deployment.clone(), config.database);
         let servers = deployment.servers();
-        let maker = Maker::new(config, command_timeout, closing, doubted, name)?;
+        let maker = Maker::new(config, command_timeout, doubted, name)?;
         let servers = if let Deployment::Cluster(_) = deployment {
             let cluster = Cluster::new(maker, servers, settings.pubsub);
             if !settings.connects_lazily {
@@ -379,43 +375,43 @@ impl Backend {
         self.channels() != Channels::PlainInCluster
     }
 
-    pub(crate) async fn subscribe(
-        &self,
-        node: &Arc<Node>,
-        channel: &str,
-    ) -> Result<Subscribed, Error> {
-        let elsewhere = match self.channels() {
-            Channels::Sharded => {
-                node.listener
-                    .subscribe_sharded(channel, self.timeout)
-                    .await?
-            }
-            _ => node
-                .listener
-                .subscribe(channel, self.timeout)
-                .await
-                .map(|()| None)?,
+    /// Subscribes to a channel. How that went is known when the server has [proved](Self::prove) that it hears.
+    pub(crate) async fn subscribe(&self, node: &Node, channel: &str) -> Result<Asked, Error> {
+        let verb = match self.channels() {
+            Channels::Sharded => Verb::SubscribeSharded,
+            _ => Verb::Subscribe,
         };
-        Ok(match (elsewhere, self.cluster()) {
-            (Some(redirect), Some(cluster)) => {
+        node.listener.tell(verb, channel, self.timeout).await
+    }
+
+    /// How it went.
+    pub(crate) fn subscribed(&self, node: &Arc<Node>, asked: Asked) -> Subscribed {
+        match (asked.outcome(), self.cluster()) {
+            (Ok(Some(redirect)), Some(cluster)) => {
                 cluster.learn(&redirect, node);
                 Subscribed::Elsewhere
             }
-            _ => Subscribed::Asked,
-        })
+            (Ok(_), _) => Subscribed::Here,
+            (Err(text), _) => {
+                node.cannot_subscribe(&text);
+                Subscribed::Refused
+            }
+        }
     }
 
     pub(crate) async fn unsubscribe(&self, node: &Node, channel: &str) -> Result<(), Error> {
-        match self.channels() {
+        let verb = match self.channels() {
             // It went with its slot.
-            Channels::Sharded if self.home(channel).is_none_or(|home| *home != *node) => Ok(()),
-            Channels::Sharded => {
-                node.listener
-                    .unsubscribe_sharded(channel, self.timeout)
-                    .await
+            Channels::Sharded if self.home(channel).is_none_or(|home| *home != *node) => {
+                return Ok(());
             }
-            _ => node.listener.unsubscribe(channel, self.timeout).await,
-        }
+            Channels::Sharded => Verb::UnsubscribeSharded,
+            _ => Verb::Unsubscribe,
+        };
+        node.listener
+            .tell(verb, channel, self.timeout)
+            .await
+            .map(drop)
     }
 
     /// Proves that messages of this server's slots can arrive, and that what was sent before has been done. Of a
@@ -432,8 +428,8 @@ impl Backend {
         }
     }
 
-    pub(crate) async fn relisten(&self, node: &Node) {
-        node.listener.relisten(self.timeout).await;
+    pub(crate) fn relisten(&self, node: &Node) {
+        node.listener.relisten();
     }
 
     /// Changes of where slots are, from now on.

@@ -6,16 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::connection::{Broken, Connection};
 use super::listener::{Listener, Messages};
 use super::maker::Maker;
+use super::refusal::{code, forbids_scripts};
 use super::resp::{Request, Said};
 use super::slots::{self, Range, Redirect};
 use super::transaction::Transactions;
-use super::wire::{code, forbids_scripts};
 use crate::clock::Moment;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
@@ -25,8 +24,6 @@ use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 
 /// How often a silent server is asked by those that can do without it.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
-/// How long a goodbye to the server may take.
-const GOODBYE: Duration = Duration::from_millis(500);
 
 /// The connections to one server.
 pub(crate) struct Node {
@@ -41,6 +38,8 @@ pub(crate) struct Node {
     scriptless: AtomicBool,
     /// The server has refused to publish, which is told once. Relaxed: nothing else hangs on it.
     mute: AtomicBool,
+    /// The server has refused a subscription, which is told once. Relaxed: nothing else hangs on it.
+    deaf: AtomicBool,
     silence: Mutex<Option<Silence>>,
     known: Mutex<Option<Known>>,
     /// How long a connection may be silent before it is replaced.
@@ -113,11 +112,12 @@ impl Node {
         Arc::new(Self {
             id,
             commands: maker.connection(&name, id),
-            listener: Listener::new(maker.wire(&name)),
+            listener: maker.listener(&name),
             transactions: maker.transactions(&name),
             name,
             scriptless: AtomicBool::new(false),
             mute: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
             silence: Mutex::default(),
             known: Mutex::default(),
             patience: maker.command_timeout,
@@ -257,6 +257,18 @@ impl Node {
                 %text,
                 "the server lets this user tell nobody of what it gives back: waiters ask after `poll_cap` instead; \
                  grant it `+publish +spublish &redisson_*`"
+            );
+        }
+    }
+
+    /// Those that wait ask now and then.
+    pub(super) fn cannot_subscribe(&self, text: &str) {
+        if !self.deaf.swap(true, Ordering::Relaxed) {
+            warn!(
+                server = ?self,
+                %text,
+                "the server lets this user hear of nothing that is given back: waiters ask each second instead; grant it \
+                 `+subscribe +ssubscribe &redisson_*`"
             );
         }
     }
@@ -426,13 +438,11 @@ impl Node {
         self.listener.messages()
     }
 
-    /// Says goodbye and closes the connections.
+    /// Closes the connections.
     pub(super) async fn quit(&self) {
-        let goodbyes = async { tokio::join!(self.listener.quit(), self.transactions.close()) };
+        self.listener.close();
         self.commands.close();
-        if timeout(GOODBYE, goodbyes).await.is_err() {
-            debug!("closed the connections without a goodbye: the server does not answer");
-        }
+        self.transactions.close().await;
     }
 }
 

@@ -3,11 +3,9 @@
 use std::error::Error as StdError;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use fred::rustls_native_certs::load_native_certs;
-use fred::types::config::{HostMapping, TlsConfig, TlsConnector, TlsHostMapping};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -56,18 +54,6 @@ impl Connector {
         Ok(connector)
     }
 
-    /// The same in fred's words.
-    pub(super) fn translated(&self) -> TlsConfig {
-        let rustls = tokio_rustls::TlsConnector::from(self.rustls.clone());
-        TlsConfig {
-            connector: TlsConnector::Rustls(rustls),
-            hostnames: match &self.server_name {
-                Some(name) => TlsHostMapping::Custom(Arc::new(OneName(name.clone()))),
-                None => TlsHostMapping::None,
-            },
-        }
-    }
-
     /// By which name the server at this host proves who it is.
     pub(super) fn server_name<'a>(&'a self, host: &'a str) -> &'a str {
         self.server_name.as_deref().unwrap_or(host)
@@ -85,16 +71,6 @@ impl Connector {
     fn name(&self, host: &str) -> io::Result<ServerName<'static>> {
         let name = self.server_name(host).to_owned();
         ServerName::try_from(name).map_err(io::Error::other)
-    }
-}
-
-/// The name that the certificates of all servers are for.
-#[derive(Debug)]
-struct OneName(String);
-
-impl HostMapping for OneName {
-    fn map(&self, _: &IpAddr, _: &str) -> Option<String> {
-        Some(self.0.clone())
     }
 }
 
