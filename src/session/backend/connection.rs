@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use fred::bytes::BytesMut;
+use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
 #[cfg(feature = "tls")]
 use tokio::io::AsyncWriteExt;

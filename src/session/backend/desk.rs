@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use fred::bytes::{Buf, BytesMut};
+use bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::error::Elapsed;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use fred::bytes::BytesMut;
+use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 #[cfg(feature = "tls")]
 use tokio::io::{AsyncWrite, AsyncWriteExt};

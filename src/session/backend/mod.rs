@@ -1,9 +1,8 @@
-//! Talks to the servers: runs a script call where its slot is, yields messages. The only module that knows fred.
+//! Talks to the servers: runs a script call where its slot is, yields messages.
 //!
 //! Commands go over one connection for each server ([`Connection`](connection::Connection)), messages over another one
 //! ([`listener`]), transactions over a third ([`transaction`]). A command is sent once: only we know which calls may be
-//! repeated. (All of ours may: see `lua/`. So [`Backend::run`] repeats them itself, within its budget.) fred is there for
-//! what a configuration is.
+//! repeated. (All of ours may: see `lua/`. So [`Backend::run`] repeats them itself, within its budget.)
 //!
 //! A cluster is many servers, each with connections of its own, and a map of slots.
 

@@ -3,7 +3,7 @@
 //! Replies are decoded by `redis-protocol`. Its decoder calls itself for each level of nesting and reads a reply that
 //! arrives in pieces from the beginning each time, so it is given whole replies only, which were measured before.
 
-use fred::bytes::{Buf, BytesMut};
+use bytes::{Buf, BytesMut};
 use redis_protocol::resp2;
 use redis_protocol::resp2::types::OwnedFrame as Frame2;
 use redis_protocol::resp3;
@@ -364,13 +364,14 @@ mod tests {
         // A null of the older version is none of this one.
         assert!(matches!(read, Err(Garbled::NoReply)), "{read:?}");
         let read = replies(&three[..three.len() - 5], Version::Resp3).unwrap();
+        let map = Reply::List(vec![Reply::Text("k".into()), Reply::Integer(1)]);
         let list = Reply::List(vec![Reply::Text("a".into()), Reply::List(Vec::new())]);
         let expected = [
             Ok(Reply::Text("OK".into())),
             Ok(Reply::Integer(-7)),
             Ok(Reply::Nil),
             Ok(list),
-            Ok(Reply::Nil),
+            Ok(map),
             Err("ERR no".to_owned()),
             Err("BAD".to_owned()),
             Ok(Reply::List(vec![
