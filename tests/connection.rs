@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use redlatch::{Client, Config, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Proxy, Server, skip};
-use support::probe::{millis, nothing_left, secs, soon};
+use support::probe::{eventually_heard, millis, nothing_left, secs, soon, stranger};
 use support::rogue::rogue;
 use support::{builder, eventually, eventually_unreachable};
 
@@ -31,10 +31,12 @@ async fn operators_find_a_client_by_its_id_and_its_library() {
     let client = support::client(&server).await;
     let mut probe = server.connection();
     let lines = lines_of(&mut probe, &client);
-    assert_eq!(lines.len(), 1, "{lines:?}");
+    // One for commands, one for messages.
+    assert_eq!(lines.len(), 2, "{lines:?}");
     let info = probe.command(&["INFO", "server"]).text();
     if info.contains("redis_version:7.2") || info.contains("redis_version:8") {
-        assert!(lines[0].contains("lib-name=redlatch"), "{lines:?}");
+        let is_named = |line: &String| line.contains("lib-name=redlatch");
+        assert!(lines.iter().all(is_named), "{lines:?}");
     }
     client.close().await;
     eventually("it is gone", async || {
@@ -49,13 +51,20 @@ async fn server_that_knows_no_hello_is_spoken_to_in_the_older_version() {
         .password("secret")
         .directive("rename-command", &["HELLO", "HI"])
         .start();
-    // What carries messages is told of the version by the configuration.
-    let client = Client::connect(format!("{}?protocol=2", server.url()))
-        .await
-        .unwrap();
+    let client = Client::builder().url(server.url()).poll_cap(secs(60));
+    let client = client.build().await.unwrap();
     let guard = soon(client.lock("k").lock()).await.unwrap();
-    assert_eq!(lines_of(&mut server.connection(), &client).len(), 1);
-    guard.unlock().await.unwrap();
+    assert_eq!(lines_of(&mut server.connection(), &client).len(), 2);
+    let lock = stranger(&client.lock("k"));
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually_heard(&server, "k", 1).await;
+    // By force elsewhere: only a message tells of it.
+    let other = support::client(&server).await;
+    assert!(other.lock("k").force_unlock().await.unwrap());
+    let next = soon(waiter).await.unwrap().unwrap();
+    drop(guard);
+    next.unlock().await.unwrap();
+    other.close().await;
     nothing_left(&server, [&client]).await;
 }
 
