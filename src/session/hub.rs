@@ -205,6 +205,7 @@ impl Hub {
                 biased;
                 news = messages.next() => match news {
                     Some(News::Message(channel)) => self.wake(&channel),
+                    Some(News::Gone(channel)) => self.gone(&node, &channel),
                     Some(News::Missed) => self.wake_all(&node),
                     Some(News::Reconnected) => {
                         asking = None;
@@ -314,6 +315,15 @@ impl Hub {
         }
         if channels > 0 {
             info!(channels, "resubscribing");
+        }
+    }
+
+    /// A channel that the server took away is asked for again, which tells where it is by now.
+    fn gone(&self, node: &Node, channel: &str) {
+        let mut state = self.lock();
+        let channel = state.channels.get_mut(channel);
+        if let Some(channel) = channel.filter(|channel| channel.home == Some(node.id())) {
+            channel.deafen();
         }
     }
 

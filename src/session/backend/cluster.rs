@@ -143,16 +143,6 @@ impl Cluster {
         node
     }
 
-    /// Asks a server which slots it has. What it says of others is not heeded.
-    pub(super) async fn look_at(&self, node: &Arc<Node>, budget: Duration) -> Result<(), Error> {
-        if let Some(ranges) = node.slots(budget).await? {
-            self.adopt(&ranges, node, |known, told| {
-                known == Some(node) || told == node
-            });
-        }
-        Ok(())
-    }
-
     /// A call was not answered.
     pub(super) fn suspect(&self) {
         self.stale.notify_one();

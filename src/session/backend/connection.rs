@@ -207,10 +207,7 @@ async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
         let began = Moment::now();
         let dialled = match line.take() {
             Some(line) => Ok(line),
-            None => tokio::select! {
-                dialled = dialer.dial() => dialled,
-                () = dialer.leads_elsewhere(place.as_deref()), if place.is_some() => Err(left()),
-            },
+            None => dialer.dial().await,
         };
         let opened = Moment::now();
         let error = match dialled {

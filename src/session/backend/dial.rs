@@ -39,11 +39,17 @@ pub(super) struct Dialer {
 impl Dialer {
     /// Connects to the server, or to the one that sentinels name as the primary.
     pub(super) async fn dial(&self) -> Result<Line, Error> {
-        if let Some(sentinels) = &self.sentinels {
+        while let Some(sentinels) = &self.sentinels {
             let primary = sentinels.primary().await?;
-            let dialled = self.dial_primary(&primary).await;
-            sentinels.tried(dialled.is_ok());
-            return dialled;
+            let place = primary.to_string();
+            tokio::select! {
+                dialled = self.dial_primary(&primary) => {
+                    sentinels.tried(dialled.is_ok());
+                    return dialled;
+                }
+                // One that is no primary any more may be frozen.
+                () = sentinels.named_other_than(Some(&place)) => {}
+            }
         }
         match &self.config.deployment {
             #[cfg(unix)]

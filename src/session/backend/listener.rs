@@ -80,6 +80,8 @@ struct Order {
 #[derive(Clone, Debug)]
 pub(crate) enum News {
     Message(String),
+    /// The server has taken this channel away, with its slot.
+    Gone(String),
     /// Messages were dropped, or may have been.
     Missed,
     Reconnected,
@@ -257,24 +259,37 @@ impl Shared {
                     timeout(patience, line.send(&requests)).await??;
                     given.extend(batch.drain(..));
                 }
-                heard = line.next() => match told(heard?) {
-                    None => {}
-                    Some(Told::Message(channel)) => {
-                        self.news.send(News::Message(channel)).ok();
+                heard = line.next() => {
+                    if let Some(told) = told(heard?) {
+                        self.pass_on(told, &mut given)?;
                     }
-                    Some(Told::Done(verb, channel)) => {
-                        let first = given.front();
-                        match first.is_some_and(|order| order.verb == verb && order.channel == channel) {
-                            true => drop(given.pop_front().map(|order| order.answered(Ok(())))),
-                            // The channel went with its slot. Whoever asks learns where.
-                            false => drop(self.news.send(News::Missed)),
-                        }
-                    }
-                    Some(Told::Pong) => given.pop_front().ok_or_else(unasked)?.answered(Ok(())),
-                    Some(Told::Refused(text)) => given.pop_front().ok_or_else(unasked)?.answered(Err(text)),
-                },
+                }
             }
         }
+    }
+
+    /// Passes on what has arrived, to all or to whoever gave the order.
+    fn pass_on(&self, told: Told, given: &mut VecDeque<Order>) -> io::Result<()> {
+        let is_for = |order: &Order| match &told {
+            Told::Done(verb, channel) => order.verb == *verb && order.channel == *channel,
+            _ => true,
+        };
+        let first = given.front().is_some_and(is_for);
+        match told {
+            Told::Message(channel) => drop(self.news.send(News::Message(channel))),
+            Told::Done(_, channel) if !first => drop(self.news.send(News::Gone(channel))),
+            Told::Done(..) | Told::Pong | Told::Refused(_) => {
+                let unasked = || io::Error::other("the server answers what nobody asked");
+                let order = given.pop_front().ok_or_else(unasked)?;
+                let refusal = match told {
+                    Told::Refused(text) => Err(text),
+                    _ => Ok(()),
+                };
+                // Nobody may wait for it any more.
+                order.answer.send(refusal).ok();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -284,11 +299,6 @@ impl Order {
             PING => Request::of(&[PING]),
             verb => Request::of(&[verb, &self.channel]),
         }
-    }
-
-    fn answered(self, answered: Answered) {
-        // Whoever leaves a channel does not wait for it.
-        self.answer.send(answered).ok();
     }
 }
 
@@ -361,10 +371,6 @@ fn told(heard: Heard) -> Option<Told> {
             Told::Done(verb.word(), channel)
         }
     })
-}
-
-fn unasked() -> io::Error {
-    io::Error::other("the server answers what nobody asked")
 }
 
 fn unheard(budget: Duration) -> Error {

@@ -413,18 +413,9 @@ impl Backend {
             .map(drop)
     }
 
-    /// Proves that messages of this server's slots can arrive, and that what was sent before has been done. Of a
-    /// sharded channel that takes more than an answer: it goes with its slot, and no word is said of it.
-    pub(crate) async fn prove(&self, node: &Arc<Node>) -> Result<(), Error> {
-        node.listener.ping(self.timeout).await?;
-        match self.cluster() {
-            Some(cluster) if self.channels() == Channels::Sharded => {
-                // Who does not answer here is not the less heard.
-                cluster.look_at(node, self.timeout).await.ok();
-                Ok(())
-            }
-            _ => Ok(()),
-        }
+    /// Proves that messages of this server can arrive, and that what was asked for before has been answered.
+    pub(crate) async fn prove(&self, node: &Node) -> Result<(), Error> {
+        node.listener.ping(self.timeout).await
     }
 
     pub(crate) fn relisten(&self, node: &Node) {
