@@ -145,6 +145,23 @@ async fn database_that_is_not_there_is_told() {
 }
 
 #[tokio::test]
+async fn sentinels_and_servers_are_not_taken_for_each_other() {
+    let primary = Server::start();
+    let sentinel = Sentinel::start(&primary, "main");
+    let said = refusal(sentinel.port(), at(sentinel.port())).await;
+    assert!(said.contains("is a sentinel"), "{said}");
+    assert!(said.contains("redis-sentinel://"), "{said}");
+    let sentinels = |service, port| Config::sentinels(service, [("127.0.0.1", port)]);
+    let said = refusal(primary.port(), sentinels("main", primary.port())).await;
+    assert!(said.contains("it is no sentinel"), "{said}");
+    let said = refusal(sentinel.port(), sentinels("other", sentinel.port())).await;
+    assert!(
+        said.contains("\"other\"") && said.contains("no such service"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
 async fn server_that_hangs_is_told_from_one_that_is_no_redis() {
     let server = Server::start();
     server.freeze();

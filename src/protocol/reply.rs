@@ -40,6 +40,17 @@ impl Reply {
         }
     }
 
+    /// A value of a list in which names and values stand in turn.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let Self::List(items) = self else {
+            return None;
+        };
+        items.chunks(2).find_map(|pair| match pair {
+            [Self::Text(field), Self::Text(value)] if field == name => Some(&**value),
+            _ => None,
+        })
+    }
+
     /// One line of what the server tells of itself.
     pub(crate) fn info(&self, what: &str) -> Option<&str> {
         let Self::Text(text) = self else {

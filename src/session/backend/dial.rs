@@ -130,7 +130,15 @@ impl Dialer {
 
     /// Logs in, chooses the database, and tells the name of the connection.
     async fn introduced(&self, mut line: Line) -> Result<Line, Error> {
-        self.log_in(&mut line, &self.config.login).await?;
+        let greeting = self.log_in(&mut line, &self.config.login).await?;
+        // It would take the connection, and refuse every script.
+        if greeting.field("mode") == Some("sentinel") {
+            let place = &line.place;
+            let text = format!(
+                "it is a sentinel; the URL is redis-sentinel://{place}?sentinelServiceName=.."
+            );
+            return Err(refused(place, &text));
+        }
         let number = self.config.database.to_string();
         let version = env!("CARGO_PKG_VERSION");
         let requests = [
@@ -151,7 +159,8 @@ impl Dialer {
         }
     }
 
-    pub(super) async fn log_in(&self, line: &mut Line, login: &Login) -> Result<(), Error> {
+    /// Chooses the version of the protocol, and says who we are. What the server tells of itself; nil in the older version.
+    pub(super) async fn log_in(&self, line: &mut Line, login: &Login) -> Result<Reply, Error> {
         let user = login.user.as_deref();
         let password = login.password.as_ref().map(Secret::reveal);
         let password = password.or_else(|| user.map(|_| ""));
@@ -164,7 +173,7 @@ impl Dialer {
             };
             line.version = Version::Resp3;
             match self.talk(line, &[hello]).await? {
-                [Ok(_)] => return Ok(()),
+                [Ok(greeting)] => return Ok(greeting),
                 // It speaks the older version only, or this user may not ask for the newer.
                 [Err(text)]
                     if text.starts_with("ERR unknown command")
@@ -176,14 +185,14 @@ impl Dialer {
             }
         }
         let Some(password) = password else {
-            return Ok(());
+            return Ok(Reply::Nil);
         };
         let auth = match user {
             Some(user) => Request::of(&["AUTH", user, password]),
             None => Request::of(&["AUTH", password]),
         };
         match self.talk(line, &[auth]).await? {
-            [Ok(_)] => Ok(()),
+            [Ok(_)] => Ok(Reply::Nil),
             [Err(text)] => Err(refused(&line.place, &text)),
         }
     }

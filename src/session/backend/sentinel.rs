@@ -277,20 +277,25 @@ impl Circle {
                 _ => return Err(refused("its answer is no address")),
             },
             Some(Ok(_)) | None => return Err(refused("it knows no such service")),
+            Some(Err(text)) if text.starts_with("ERR unknown command") => {
+                return Err(refused(&format!("it is no sentinel: {text}")));
+            }
             Some(Err(text)) => return Err(refused(&text)),
         };
         let mut rest = answers.map(|said| said.unwrap_or(Reply::Nil));
         let [row, rows, id] = [(); 3].map(|()| rest.next().unwrap_or(Reply::Nil));
         let other = |row: &Reply| {
-            let (host, port) = (field(row, "ip")?, field(row, "port")?.parse().ok()?);
+            let (host, port) = (row.field("ip")?, row.field("port")?.parse().ok()?);
             let other = sentinel.named(host, port);
-            Some((field(row, "runid")?.to_owned(), other))
+            Some((row.field("runid")?.to_owned(), other))
         };
         let others = match &rows {
             Reply::List(rows) => rows.iter().filter_map(other).collect(),
             _ => Vec::new(),
         };
-        let epoch = field(&row, "config-epoch").and_then(|epoch| epoch.parse().ok());
+        let epoch = row
+            .field("config-epoch")
+            .and_then(|epoch| epoch.parse().ok());
         Ok(Word {
             primary,
             epoch: epoch.unwrap_or_default(),
@@ -394,17 +399,6 @@ fn is_message(heard: &Heard) -> bool {
         return false;
     };
     matches!(parts.first(), Some(Reply::Text(kind)) if kind == "message")
-}
-
-/// A value in a row in which names and values stand in turn.
-fn field<'a>(row: &'a Reply, name: &str) -> Option<&'a str> {
-    let Reply::List(parts) = row else {
-        return None;
-    };
-    parts.chunks(2).find_map(|pair| match pair {
-        [Reply::Text(field), Reply::Text(value)] if field == name => Some(&**value),
-        _ => None,
-    })
 }
 
 fn cut(sentinel: &Server, error: io::Error) -> Error {
