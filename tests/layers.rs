@@ -128,8 +128,9 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::cluster",
-            "session::backend session::backend::maker session::backend::node session::backend::slots",
+            "session::backend session::backend::channels session::backend::maker session::backend::node session::backend::slots",
         ),
+        ("session::backend::channels", "session::backend::node"),
         (
             "session::backend",
             "session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::slots",

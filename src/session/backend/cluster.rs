@@ -16,8 +16,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-use super::Channels;
 use super::Doubt;
+use super::channels::Channels;
 use super::maker::Maker;
 use super::node::Node;
 use super::slots::{Range, Redirect, Slots, slot};

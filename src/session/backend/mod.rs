@@ -6,6 +6,7 @@
 //!
 //! A cluster is many servers, each with connections of its own, and a map of slots.
 
+mod channels;
 mod cluster;
 mod connection;
 mod contact;
@@ -37,10 +38,11 @@ use tokio::time::sleep;
 use crate::clock::Moment;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
-use crate::options::{PubSub, Settings};
+use crate::options::Settings;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
+use channels::Channels;
 use cluster::Cluster;
 use connection::Broken;
 use listener::Verb;
@@ -65,16 +67,6 @@ pub(crate) struct Backend {
 enum Servers {
     One(Arc<Node>),
     Cluster(Box<Cluster>),
-}
-
-/// How releases are told to waiters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Channels {
-    Plain,
-    /// A server tells those of the others; it knows how many of its own it has told.
-    PlainInCluster,
-    /// Where the slot is.
-    Sharded,
 }
 
 /// The answer to a call.
@@ -442,28 +434,6 @@ impl Backend {
             goodbyes.spawn(async move { node.quit().await });
         }
         while goodbyes.join_next().await.is_some() {}
-    }
-}
-
-impl Channels {
-    /// As Redisson chooses: sharded in a cluster that knows it.
-    async fn choose(pubsub: PubSub, node: &Node, budget: Duration) -> Result<Self, Error> {
-        match pubsub {
-            PubSub::Plain => Ok(Self::PlainInCluster),
-            _ if node.has_shards(budget).await? => Ok(Self::Sharded),
-            PubSub::Auto => Ok(Self::PlainInCluster),
-            PubSub::Sharded => Err(Error::new(
-                ErrorKind::Backend,
-                "sharded pub/sub was asked for, and the cluster does not know it; it begins with Redis 7",
-            )),
-        }
-    }
-
-    fn publish(self) -> &'static str {
-        match self {
-            Self::Plain | Self::PlainInCluster => "PUBLISH",
-            Self::Sharded => "SPUBLISH",
-        }
     }
 }
 
