@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, ErrorKind, Owner, PubSub};
-use redlatch_testkit::{Cluster, Reply, Server, skip};
+use redlatch_testkit::{Cluster, Proxy, Reply, Server, skip};
 use support::probe::{kind, millis, secs, soon};
 use support::scene::patient;
 use support::{builder, eventually};
@@ -427,6 +427,140 @@ async fn replica_that_takes_over_is_found() {
     kept.unlock().await.unwrap();
     let next = soon(waiter).await.unwrap().unwrap().expect("served");
     next.unlock().await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_that_is_down_says_so_and_is_waited_for() {
+    let cluster = Cluster::start();
+    for node in cluster.nodes() {
+        let setting = ["CONFIG", "SET", "cluster-require-full-coverage", "yes"];
+        node.connection().command(&setting);
+    }
+    let client = patient_client(&cluster, PubSub::Auto).await;
+    let name = name_on(&cluster, 1);
+    let held = client.lock(&name).lock().await.unwrap();
+    let taken = client.lock(&name).owned_by(&Owner::unique());
+    let mut waiters = vec![tokio::spawn(async move { taken.lock().await })];
+    eventually("the waiter listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    cluster.nodes()[0].kill();
+    let sound = &cluster.nodes()[1];
+    let free = client.lock(format!("{{{name}}}:free"));
+    let error = loop {
+        match free.try_lock().await {
+            Ok(guard) => drop(guard),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
+    waiters.push(tokio::spawn(async move { free.lock().await }));
+
+    let connections = || {
+        let stats = sound.connection().command(&["INFO", "stats"]).text();
+        let total = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        total.unwrap().parse::<u64>().unwrap()
+    };
+    let (before, started) = (connections(), Instant::now());
+    while started.elapsed() < secs(3) {
+        assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
+        tokio::time::sleep(millis(100)).await;
+    }
+    let after = connections();
+    // This one itself, and those between the servers.
+    assert!(after - before < 12, "{} connections in 3 s", after - before);
+    cluster.nodes()[0].restart();
+    let last = soon(waiters.pop().unwrap()).await.unwrap().unwrap();
+    last.unlock().await.unwrap();
+    held.unlock().await.unwrap();
+    soon(waiters.pop().unwrap())
+        .await
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_answer_about_sharded_channels_is_asked_for_again() {
+    if ways(&SHARED) == [PubSub::Plain] {
+        return skip("redis7", "there is no sharded pub/sub before Redis 7");
+    }
+    let proxy = Proxy::start(SHARED.nodes()[0].port()).await;
+    let url = format!("redis-cluster://127.0.0.1:{}", proxy.port());
+    proxy.cut_reply_to("SHARDNUMSUB");
+    let client = patient(builder(&url)).build().await.unwrap();
+    assert!(!proxy.cut_reply_armed());
+    let holder = patient_client(&SHARED, PubSub::Sharded).await;
+    let name = name_on(&SHARED, 1);
+    let guard = holder.lock(&name).lock().await.unwrap();
+    let lock = client.lock(&name);
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("the waiter listens where the slot is", async || {
+        listeners(SHARED.owner(&name).0, PubSub::Sharded, &channel(&name)) == 1
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+
+    // Nor is a choice made where no answer ever comes.
+    let mut gate = proxy.stop("SHARDNUMSUB");
+    let (failed, ()) = tokio::join!(builder(&url).build(), gate.reached());
+    let error = failed.unwrap_err();
+    assert!(error.to_string().contains("published there"), "{error}");
+    client.close().await;
+    holder.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_that_left_the_cluster_is_left() {
+    let cluster = Cluster::start();
+    let client = patient_client(&cluster, PubSub::Auto).await;
+    let name = name_on(&cluster, 2);
+    client
+        .lock(&name)
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    let [first, second, gone] = cluster.nodes() else {
+        panic!("three servers");
+    };
+    let id = gone.connection().command(&["CLUSTER", "MYID"]).text();
+    gone.connection().command(&["CLUSTER", "RESET"]);
+    for server in [first, second] {
+        server.connection().command(&["CLUSTER", "FORGET", &id]);
+    }
+    let lock = client.lock(&name);
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    let error = loop {
+        let tried = client.lock(format!("{{{name}}}:2")).try_lock().await;
+        let error = tried.unwrap_err();
+        if !error.to_string().contains(&gone.port().to_string()) {
+            break error;
+        }
+    };
+    assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
+    // Nobody has its slots until they are given to another.
+    let slots: Vec<String> = (10_922..16_384).map(|slot: u16| slot.to_string()).collect();
+    let words = ["CLUSTER", "ADDSLOTS"].map(str::to_owned);
+    let added = second.connection().command(&[&words[..], &slots].concat());
+    assert_eq!(added, Reply::Status("OK".to_owned()));
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    let clients = || gone.connection().command(&["CLIENT", "LIST"]).text();
+    eventually("nothing leads to the old one", async || {
+        !clients().contains("name=redlatch:")
+    })
+    .await;
     client.close().await;
 }
 

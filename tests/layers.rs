@@ -124,16 +124,16 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::node",
-            "session::backend session::backend::connection session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::slots session::backend::transaction",
+            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::slots session::backend::transaction",
         ),
+        ("session::backend::channels", "session::backend::node"),
         (
             "session::backend::cluster",
             "session::backend session::backend::channels session::backend::maker session::backend::node session::backend::slots",
         ),
-        ("session::backend::channels", "session::backend::node"),
         (
             "session::backend",
-            "session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::slots",
+            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::slots",
         ),
         ("session::sync", ""),
         ("session::hold", ""),

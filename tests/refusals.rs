@@ -249,6 +249,70 @@ async fn replica_refuses_in_clear_words_and_is_given_time_to_become_primary() {
 }
 
 #[tokio::test]
+async fn replica_that_never_becomes_primary_is_an_error_after_one_watchdog_lease() {
+    let primary = Server::start();
+    let replica = Server::builder().replica_of(primary.port()).start();
+    let writer = client(&primary).await;
+    assert!(writer.semaphore("s").try_set_permits(1).await.unwrap());
+    let held = writer.lock("held").lock().await.unwrap();
+    eventually("both are replicated", async || {
+        ["s", "held"]
+            .iter()
+            .all(|key| replica.connection().exists(key))
+    })
+    .await;
+    let lease = secs(1);
+    let client = builder(replica.url())
+        .watchdog_lease(lease)
+        .build()
+        .await
+        .unwrap();
+    // Those that only look, or find a lock busy, are answered, which is no sign of a primary.
+    let busy = client.lock("held");
+    let looking = tokio::spawn(async move {
+        while busy.is_locked().await.is_ok() && busy.try_lock().await.unwrap().is_none() {
+            tokio::time::sleep(millis(10)).await;
+        }
+    });
+    let started = Instant::now();
+    let (lock, fair, semaphore) = (
+        client.lock("k"),
+        client.fair_lock("f"),
+        client.semaphore("s"),
+    );
+    let other = lock.clone().owned_by(&Owner::unique());
+    let written = client.read_write_lock("rw");
+    let (first, second, fair, written, permit) = soon(async {
+        tokio::join!(
+            lock.lock(),
+            other.lock(),
+            fair.lock(),
+            written.write(),
+            semaphore.acquire(),
+        )
+    })
+    .await;
+    let took = started.elapsed();
+    let errors = [
+        first.map(drop).unwrap_err(),
+        second.map(drop).unwrap_err(),
+        fair.map(drop).unwrap_err(),
+        written.map(drop).unwrap_err(),
+        permit.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(error.to_string().contains("is a replica"), "{error}");
+    }
+    println!("after {took:?}");
+    assert!(took >= lease && took < lease * 3, "{took:?}");
+    assert!(!looking.is_finished());
+    looking.abort();
+    held.unlock().await.unwrap();
+    client.close().await;
+}
+
+#[tokio::test]
 async fn user_without_the_right_to_run_scripts_is_refused_in_clear_words() {
     let server = Server::start();
     let mut probe = server.connection();

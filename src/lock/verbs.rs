@@ -36,8 +36,8 @@ macro_rules! verbs {
             ///
             /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): name, lease or owner cannot work; nothing was
             ///   sent.
-            /// - [`Backend`](crate::ErrorKind::Backend): the server refused; or it could not be reached for one
-            ///   watchdog lease.
+            /// - [`Backend`](crate::ErrorKind::Backend): the server refused; or for one watchdog lease it could not
+            ///   be reached, or was a replica.
             /// - [`Timeout`](crate::ErrorKind::Timeout): it answered nothing for one watchdog lease.
             /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the grant came so late that less than
             ///   [`min_validity`](crate::ClientBuilder::min_validity) was left of its lease; it was given back.

@@ -28,8 +28,8 @@ macro_rules! verbs {
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits); but a server that does not answer is an error only after
-            /// one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) of silence.
+            /// As [`try_set_permits`](Self::try_set_permits); but a server that does not answer, or is a replica, is an
+            /// error only after one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) of that.
             ///
             /// # Cancel safety
             ///

@@ -6,7 +6,7 @@
 //!    that has it now. What a third has heard counts only while the owner gives no answer, since it may be late.
 //! 2. Whoever depends on where a slot is, a subscription or a hold, learns of every change of the map.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
@@ -43,6 +43,8 @@ pub(super) struct Cluster {
     map: RwLock<Map>,
     /// A call was not answered: its server may have lost its slots.
     stale: Notify,
+    /// Servers that have said that they have not got a slot which we took for theirs.
+    disowned: Mutex<HashSet<u64>>,
     moves: watch::Sender<()>,
 }
 
@@ -66,6 +68,7 @@ impl Cluster {
                 slots: Slots::new(),
             }),
             stale: Notify::new(),
+            disowned: Mutex::default(),
             moves: watch::Sender::new(()),
         }
     }
@@ -148,6 +151,15 @@ impl Cluster {
         self.stale.notify_one();
     }
 
+    /// A server has not got a slot that we took for its own, and names nobody who has: it may have left.
+    pub(super) fn disowned(&self, node: &Node) {
+        self.doubted().insert(node.id());
+    }
+
+    fn doubted(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.disowned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Looks for the servers if none is known, and follows failovers, until the future is dropped.
     pub(super) async fn keep(&self) {
         while self.channels.get().is_none() {
@@ -159,21 +171,25 @@ impl Cluster {
         loop {
             tokio::select! {
                 () = self.stale.notified() => {}
-                () = sleep(LOOK_AGAIN) => if !self.nodes().iter().any(|node| node.silence().is_some()) {
-                    continue;
-                },
+                () = sleep(LOOK_AGAIN) => {
+                    let is_silent = |node: &Arc<Node>| node.silence().is_some();
+                    if self.doubted().is_empty() && !self.nodes().iter().any(is_silent) {
+                        continue;
+                    }
+                }
             }
             self.refresh().await;
             sleep(BREATH).await;
         }
     }
 
-    /// Asks others about the slots of servers that give no answer.
+    /// Asks others about the slots of servers that give no answer, or have not got them.
     async fn refresh(&self) {
+        let doubted = std::mem::take(&mut *self.doubted());
         let (silent, sound): (Vec<_>, Vec<_>) = self
             .nodes()
             .into_iter()
-            .partition(|node| node.silence().is_some());
+            .partition(|node| node.silence().is_some() || doubted.contains(&node.id()));
         if silent.is_empty() {
             return;
         }
@@ -186,11 +202,21 @@ impl Cluster {
                     self.adopt(&ranges, &node, |known, told| {
                         *told == node || known.is_none_or(|known| silent.contains(known))
                     });
+                    self.drop_unlisted(&ranges, &silent);
                     return;
                 }
                 Err(error) => debug!(server = ?node, %error, "does not tell of the cluster"),
             }
         }
+    }
+
+    /// Takes slots that nobody has, as a server has told, from those of whom nothing else is known.
+    fn drop_unlisted(&self, ranges: &[Range], silent: &[Arc<Node>]) {
+        let is_listed = |slot| ranges.iter().any(|range| range.slots.contains(&slot));
+        let mut map = self.write();
+        map.slots
+            .take_from(|slot, owner| silent.contains(owner) && !is_listed(slot));
+        map.drop_unused();
     }
 
     /// Takes over what a server has told, as far as it is believed: of each slot, who has it in our map, and who by

@@ -95,7 +95,7 @@ impl Dialer {
         let [role] = self.talk(&mut line, &[Request::of(&["ROLE"])]).await?;
         match role {
             // A sentinel may be late with the news.
-            Ok(Reply::List(role)) if role.first() != Some(&Reply::Text("master".into())) => {
+            Ok(role) if !is_primary(&role) => {
                 let text =
                     format!("the sentinels name {server} as the primary, which is a replica");
                 Err(Error::new(ErrorKind::Backend, text))
@@ -229,4 +229,9 @@ impl Dialer {
             Err(elapsed) => Err(late(place, step, elapsed)),
         }
     }
+}
+
+/// Whether this is what a primary answers to `ROLE`.
+pub(super) fn is_primary(role: &Reply) -> bool {
+    matches!(role, Reply::List(role) if role.first() == Some(&Reply::Text("master".into())))
 }

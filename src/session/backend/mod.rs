@@ -202,7 +202,9 @@ impl Backend {
                 }
                 Miss::Moving(_) => MOVING_PAUSE,
                 Miss::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
-                Miss::Refused(_) | Miss::Broken(_) => Duration::MAX,
+                Miss::Refused(_) | Miss::Replica(_) | Miss::Disowned(_) | Miss::Broken(_) => {
+                    Duration::MAX
+                }
             };
             if !pause.is_zero() && Moment::now().plus(pause) >= end {
                 let error = self.given_up(&node, miss, started, budget, repeated);
@@ -231,7 +233,13 @@ impl Backend {
         repeated: bool,
     ) -> Error {
         match miss {
-            Miss::Refused(error) | Miss::Moving(error) => error,
+            Miss::Refused(error) | Miss::Replica(error) | Miss::Moving(error) => error,
+            Miss::Disowned(error) => {
+                if let Some(cluster) = self.cluster() {
+                    cluster.disowned(node);
+                }
+                error
+            }
             Miss::Broken(broken) => {
                 let error = node.missed(started, budget, broken, repeated);
                 if let Some(cluster) = self.cluster() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::connection::{Broken, Connection};
+use super::dial::is_primary;
 use super::listener::{Listener, Messages};
 use super::maker::Maker;
 use super::refusal::{code, forbids_scripts};
@@ -24,6 +25,9 @@ use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 
 /// How often a silent server is asked by those that can do without it.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often a server is asked what it knows of channels, if no answer comes.
+const PROBES: usize = 3;
 
 /// The connections to one server.
 pub(crate) struct Node {
@@ -53,10 +57,12 @@ struct Known {
     epoch: u64,
 }
 
-/// A time in which every request went unanswered.
+/// A time in which every request went unanswered, or was none of this server's to carry out.
 #[derive(Debug)]
 struct Silence {
     since: Moment,
+    /// It is a replica: it answers, but takes no locks.
+    is_replica: bool,
     /// When somebody tried who could have done without.
     tried: Moment,
     /// How the last one failed.
@@ -88,6 +94,10 @@ pub(super) enum Miss {
     Ask(Redirect),
     /// The slot is being moved, and what the call is about has been in part; nothing ran.
     Moving(Error),
+    /// A replica, which takes no locks; nothing was changed.
+    Replica(Error),
+    /// The server has not got the slot, and knows nobody who has; nothing ran.
+    Disowned(Error),
     Refused(Error),
 }
 
@@ -165,8 +175,15 @@ impl Node {
                 .map_err(|fault| self.missed_by(call, fault)),
             None => self.send(call, form, left).await,
         };
-        if !matches!(answered, Err(Miss::Broken(_))) {
-            *self.since() = None;
+        match &answered {
+            Err(Miss::Broken(_)) => {}
+            Err(Miss::Replica(error)) => self.fell_silent(Moment::now(), true, error),
+            _ if self.spoke() => {}
+            // Who only looks, or is told that a lock is busy, is answered by a replica too.
+            _ => match self.query(&["ROLE"], left).await {
+                Ok(Ok(role)) if !is_primary(&role) => {}
+                _ => *self.since() = None,
+            },
         }
         answered
     }
@@ -288,12 +305,15 @@ impl Node {
                 let message = format!(
                     "{self:?} is a replica, and takes no locks; give the primary's address, or that of sentinels: {text}"
                 );
-                Miss::Refused(Error::refused(message, text).passing())
+                Miss::Replica(Error::refused(message, text).passing())
             }
+            // One that has lost its primary, and is told to answer nothing then.
+            "MASTERDOWN" => Miss::Replica(error().passing()),
+            "CLUSTERDOWN" if text.contains("not served") => Miss::Disowned(error().passing()),
             "MOVED" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Moved),
             "ASK" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Ask),
             "TRYAGAIN" => Miss::Moving(error().passing()),
-            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" => Miss::Refused(error().passing()),
+            "LOADING" | "BUSY" | "CLUSTERDOWN" => Miss::Refused(error().passing()),
             _ => Miss::Refused(error()),
         }
     }
@@ -307,10 +327,6 @@ impl Node {
         broken: Broken,
         repeated: bool,
     ) -> Error {
-        let (since, tried) = self
-            .since()
-            .as_ref()
-            .map_or((started, started), |silence| (silence.since, silence.tried));
         self.commands.redial_if_stalled(self.patience);
         let error = match &broken {
             Broken::Garbled(error) => error.clone().unanswered(),
@@ -330,12 +346,29 @@ impl Node {
             .unanswered(),
         };
         let error = broken.causes(error);
-        *self.since() = Some(Silence {
+        self.fell_silent(started, false, &error);
+        error
+    }
+
+    /// Takes note of a request from `started` that was of no use.
+    fn fell_silent(&self, started: Moment, is_replica: bool, error: &Error) {
+        let mut silence = self.since();
+        let begun = silence.as_ref();
+        let (since, tried) =
+            begun.map_or((started, started), |silence| (silence.since, silence.tried));
+        *silence = Some(Silence {
             since,
+            is_replica,
             tried,
             error: error.clone(),
         });
-        error
+    }
+
+    /// Takes note of an answer. False if it may be that of a replica.
+    fn spoke(&self) -> bool {
+        let mut silence = self.since();
+        silence.take_if(|silence| !silence.is_replica);
+        silence.is_none()
     }
 
     /// Sends a command that changes nothing.
@@ -348,7 +381,7 @@ impl Node {
         let started = Moment::now();
         let said = self.query(&["PING"], budget).await;
         let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
-        *self.since() = None;
+        self.spoke();
         match said {
             Ok(_) => Ok(started.until(Moment::now())),
             Err(text) => {
@@ -385,7 +418,7 @@ impl Node {
         Ok(run_id)
     }
 
-    /// Since when every request went unanswered, and how the last one failed; none if the last was answered.
+    /// Since when every request went unanswered, or to a replica, and how the last one failed; none if the last did not.
     pub(super) fn silence(&self) -> Option<(Moment, Error)> {
         self.since()
             .as_ref()
@@ -419,18 +452,21 @@ impl Node {
         Ok(table.ok().and_then(|table| slots::ranges(&table)))
     }
 
-    /// Whether the server knows sharded channels.
+    /// Whether the server knows sharded channels. Asked again if the answer is lost: to take that for a no would last for
+    /// as long as the client.
     pub(super) async fn has_shards(&self, budget: Duration) -> Result<bool, Error> {
-        let said = self.query(&["PUBSUB", "SHARDNUMSUB"], budget).await;
-        // Who does not answer is asked again: to take that for a no would last for as long as the client.
-        let said = said.map_err(|broken| {
-            let error = Error::new(
-                ErrorKind::Backend,
-                format!("{self:?} did not tell how releases are published there"),
-            );
-            broken.causes(error.passing())
-        })?;
-        Ok(said.is_ok())
+        let mut tries = 1;
+        loop {
+            match self.query(&["PUBSUB", "SHARDNUMSUB"], budget).await {
+                Ok(said) => return Ok(said.is_ok()),
+                Err(_) if tries < PROBES => tries += 1,
+                Err(broken) => {
+                    let text = format!("{self:?} did not tell how releases are published there");
+                    let error = Error::new(ErrorKind::Backend, text);
+                    return Err(broken.causes(error.passing()));
+                }
+            }
+        }
     }
 
     /// The messages of all subscribed channels from now on.

@@ -71,6 +71,13 @@ impl<N: Clone + PartialEq> Slots<N> {
         }
     }
 
+    /// Forgets who has slots.
+    pub(super) fn take_from(&mut self, lost: impl Fn(u16, &N) -> bool) {
+        for (slot, owner) in (0..).zip(&mut self.owners) {
+            owner.take_if(|owner| lost(slot, owner));
+        }
+    }
+
     pub(super) fn owners(&self) -> impl Iterator<Item = &N> {
         self.owners.iter().flatten()
     }
