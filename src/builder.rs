@@ -205,7 +205,7 @@ impl ClientBuilder {
 
     /// Makes the client without waiting for its server: for services that start before it does.
     ///
-    /// [`build`](Self::build) returns at once and the client connects in the background, trying at least once a second. Until
+    /// [`build`](Self::build) returns at once and the client connects in the background, trying until it succeeds. Until
     /// then it is as in an outage: who waits goes on waiting, `lock()` for one watchdog lease at the most, and other calls
     /// answer [`Backend`](crate::ErrorKind::Backend) with the reason why there is no connection; so does a wrong password.
     /// What cannot work with any server is [`InvalidInput`](crate::ErrorKind::InvalidInput) from `build` all the same.
