@@ -4,23 +4,21 @@
 
 use std::time::Duration;
 
-use fred::clients::Client as Fred;
-use fred::interfaces::ClientLike;
-use fred::types::config::Config;
-use fred::types::{ClusterHash, CustomCommand};
 use redlatch::{Client, Owner};
-use redlatch_testkit::Playground;
+use redlatch_testkit::{Playground, Reply};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Playground::open();
-    let admin = Fred::new(Config::from_url(server.url())?, None, None, None);
-    admin.init().await?;
-    let acl = |words: &'static str| {
-        let command = CustomCommand::new_static("ACL", ClusterHash::FirstKey, false);
-        admin.custom::<(), _>(command, words.split(' ').collect())
+    let mut admin = server.connection();
+    let mut acl = |words: &str| {
+        let words: Vec<_> = ["ACL"].into_iter().chain(words.split(' ')).collect();
+        match admin.command(&words) {
+            Reply::Error(text) => Err(text),
+            _ => Ok(()),
+        }
     };
-    acl("SETUSER redlatch-demo reset on >demo ~* &* +@all -@scripting").await?;
+    acl("SETUSER redlatch-demo reset on >demo ~* &* +@all -@scripting")?;
     let url = server
         .url()
         .replace("redis://", "redis://redlatch-demo:demo@");
@@ -51,7 +49,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(free);
 
     client.close().await;
-    acl("DELUSER redlatch-demo").await?;
-    admin.quit().await?;
+    acl("DELUSER redlatch-demo")?;
     Ok(())
 }

@@ -2,14 +2,11 @@
 //!
 //! `cargo run --example pitfalls`
 
+use std::sync::Mutex;
 use std::time::Duration;
 
-use fred::clients::Client as Fred;
-use fred::interfaces::ClientLike;
-use fred::types::config::Config;
-use fred::types::{CustomCommand, Value};
 use redlatch::{Client, Error, ErrorKind, LockGuard};
-use redlatch_testkit::Playground;
+use redlatch_testkit::{Connection, Playground, Reply};
 use tokio::time::sleep;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -20,7 +17,7 @@ const COMPARE_AND_DELETE: &str =
 
 /// Two processes that make their locks by hand, and two that use ours.
 struct Scene {
-    by_hand: Fred,
+    by_hand: Mutex<Connection>,
     first: Client,
     second: Client,
 }
@@ -28,10 +25,8 @@ struct Scene {
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let server = Playground::open();
-    let by_hand = Fred::new(Config::from_url(server.url())?, None, None, None);
-    by_hand.init().await?;
     let scene = Scene {
-        by_hand,
+        by_hand: Mutex::new(server.connection()),
         first: Client::connect(server.url()).await?,
         second: Client::connect(server.url()).await?,
     };
@@ -42,18 +37,17 @@ async fn main() -> Result<(), Failure> {
     scene.lease_shorter_than_the_work().await?;
     scene.first.close().await;
     scene.second.close().await;
-    scene.by_hand.quit().await?;
     Ok(())
 }
 
 impl Scene {
     async fn setnx_then_expire(&self) -> Result<(), Failure> {
         println!("SETNX, then EXPIRE; the process dies between them");
-        self.send(&["SETNX", "a", "1"]).await?;
-        let ttl = self.send(&["PTTL", "a"]).await?;
-        assert_eq!(ttl, Value::Integer(-1));
+        self.send(&["SETNX", "a", "1"])?;
+        let ttl = self.send(&["PTTL", "a"])?;
+        assert_eq!(ttl, Reply::Int(-1));
         println!("  by hand: the lock has no end, and nobody to release it");
-        self.send(&["DEL", "a"]).await?;
+        self.send(&["DEL", "a"])?;
 
         std::mem::forget(self.first.lock("a").lease(LEASE).lock().await?);
         self.second.lock("a").lock().await?.unlock().await?;
@@ -65,49 +59,49 @@ impl Scene {
 
     async fn bare_del(&self) -> Result<(), Failure> {
         println!("a bare DEL, after the lease has ended");
-        self.take("b", "first").await?;
+        self.take("b", "first")?;
         sleep(LEASE * 2).await;
-        assert!(self.take("b", "second").await?);
-        self.send(&["DEL", "b"]).await?;
-        assert!(self.take("b", "third").await?);
+        assert!(self.take("b", "second")?);
+        self.send(&["DEL", "b"])?;
+        assert!(self.take("b", "third")?);
         println!("  by hand: the first deleted the second's lock, and a third got in beside it");
-        self.send(&["DEL", "b"]).await?;
+        self.send(&["DEL", "b"])?;
         self.late_unlock("b").await
     }
 
     async fn get_then_del(&self) -> Result<(), Failure> {
         println!("GET, compare, then DEL; the lease ends in between");
-        self.take("c", "first").await?;
-        let mine = self.send(&["GET", "c"]).await? == Value::from("first");
+        self.take("c", "first")?;
+        let mine = self.send(&["GET", "c"])? == Reply::Text(b"first".to_vec());
         sleep(LEASE * 2).await;
-        assert!(self.take("c", "second").await?);
+        assert!(self.take("c", "second")?);
         if mine {
-            self.send(&["DEL", "c"]).await?;
+            self.send(&["DEL", "c"])?;
         }
-        assert!(self.take("c", "third").await?);
+        assert!(self.take("c", "third")?);
         println!("  by hand: it compared, and deleted the second's lock all the same");
-        self.send(&["DEL", "c"]).await?;
+        self.send(&["DEL", "c"])?;
         self.late_unlock("c").await
     }
 
     async fn value_that_is_not_unique(&self) -> Result<(), Failure> {
         println!("compare-and-delete, with a value that two processes share");
-        self.take("d", "locked").await?;
+        self.take("d", "locked")?;
         sleep(LEASE * 2).await;
-        assert!(self.take("d", "locked").await?);
-        let late = self.send(&["EVAL", COMPARE_AND_DELETE, "1", "d", "locked"]);
-        assert_eq!(late.await?, Value::Integer(1));
+        assert!(self.take("d", "locked")?);
+        let late = self.send(&["EVAL", COMPARE_AND_DELETE, "1", "d", "locked"])?;
+        assert_eq!(late, Reply::Int(1));
         println!("  by hand: the value matched, and the second's lock is gone");
         self.late_unlock("d").await
     }
 
     async fn lease_shorter_than_the_work(&self) -> Result<(), Failure> {
         println!("a lease shorter than the work");
-        self.take("e", "first").await?;
+        self.take("e", "first")?;
         sleep(LEASE * 2).await;
-        assert!(self.take("e", "second").await?);
+        assert!(self.take("e", "second")?);
         println!("  by hand: two at work");
-        self.send(&["DEL", "e"]).await?;
+        self.send(&["DEL", "e"])?;
 
         let client = self.first.clone().watchdog_lease(LEASE);
         let guard = client.lock("e").lock().await?;
@@ -131,15 +125,17 @@ impl Scene {
     }
 
     /// `SET NX PX`, as far as it goes.
-    async fn take(&self, name: &str, value: &str) -> Result<bool, Failure> {
+    fn take(&self, name: &str, value: &str) -> Result<bool, Failure> {
         let lease = LEASE.as_millis().to_string();
-        let answer = self.send(&["SET", name, value, "NX", "PX", &lease]).await?;
-        Ok(!answer.is_null())
+        let answer = self.send(&["SET", name, value, "NX", "PX", &lease])?;
+        Ok(answer != Reply::Nil)
     }
 
-    async fn send(&self, command: &[&str]) -> Result<Value, Failure> {
-        let (name, args) = command.split_first().ok_or("no command")?;
-        let name = CustomCommand::new(*name, None, false);
-        Ok(self.by_hand.custom(name, args.to_vec()).await?)
+    fn send(&self, command: &[&str]) -> Result<Reply, Failure> {
+        let by_hand = self.by_hand.lock();
+        match by_hand.map_err(|_| "broken before")?.command(command) {
+            Reply::Error(text) => Err(text.into()),
+            reply => Ok(reply),
+        }
     }
 }

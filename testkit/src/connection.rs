@@ -20,7 +20,13 @@ impl Connection {
     /// Connects to a port of the loopback interface.
     #[track_caller]
     pub fn open(port: u16) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port))
+        Self::open_at("127.0.0.1", port)
+    }
+
+    /// Connects to a port of any host.
+    #[track_caller]
+    pub fn open_at(host: &str, port: u16) -> Self {
+        let stream = TcpStream::connect((host, port))
             .unwrap_or_else(|error| panic!("connect to port {port}: {error}"));
         stream.set_nodelay(true).expect("set TCP_NODELAY");
         stream

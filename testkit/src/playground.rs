@@ -1,5 +1,7 @@
 use std::env;
 
+use crate::connection::Connection;
+use crate::reply::Reply;
 use crate::server::Server;
 
 /// The server that an example runs against.
@@ -35,6 +37,24 @@ impl Playground {
     /// The URL for clients.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// A connection past the crate, for a server without TLS; logged in as the URL says.
+    ///
+    /// # Panics
+    /// When the server cannot be reached, or refuses.
+    pub fn connection(&self) -> Connection {
+        let rest = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        let authority = rest.split(['/', '?']).next().unwrap_or_default();
+        let (login, server) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (host, port) = server.rsplit_once(':').unwrap_or((server, "6379"));
+        let mut connection = Connection::open_at(host, port.parse().expect("a port"));
+        let login: Vec<_> = login.split(':').filter(|word| !word.is_empty()).collect();
+        if !login.is_empty() {
+            let reply = connection.command(&[&["AUTH"], &login[..]].concat());
+            assert_eq!(reply, Reply::Status("OK".to_owned()));
+        }
+        connection
     }
 }
 
