@@ -14,6 +14,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
+use tokio::task::yield_now;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::Failure;
@@ -118,6 +119,8 @@ async fn read(shared: Arc<Shared>, mut replies: OwnedReadHalf) {
 async fn flush(shared: Arc<Shared>) {
     loop {
         shared.unsent.notified().await;
+        // What is ready to be sent now goes together.
+        yield_now().await;
         while shared.socket.writable().await.is_ok() {
             let mut desk = shared.lock();
             match shared.socket.try_write(&desk.unsent) {

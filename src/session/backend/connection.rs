@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
@@ -349,6 +350,9 @@ impl Shared {
     async fn write(&self, mut writer: Writer) -> Result<std::convert::Infallible, io::Error> {
         loop {
             self.unsent.notified().await;
+            // Whoever is ready to send now does so first: what has gathered is written at once. The task that wakes this
+            // one would else be followed by it before all others, and each request be written by itself.
+            yield_now().await;
             match &mut writer {
                 Writer::Open(socket) => loop {
                     socket.writable().await?;
