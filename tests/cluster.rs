@@ -6,6 +6,8 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test files")]
 
+#[path = "support/stats.rs"]
+mod stats;
 mod support;
 
 use std::sync::LazyLock;
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::{Client, ErrorKind, Owner, PubSub};
 use redlatch_testkit::{Cluster, Proxy, Reply, Server, skip};
+use stats::scripts_run;
 use support::probe::{kind, millis, secs, soon};
 use support::scene::patient;
 use support::{builder, eventually};
@@ -90,13 +93,22 @@ async fn who_listens_the_other_way_hears_nothing() {
     if ways(&SHARED) == [PubSub::Plain] {
         return skip("redis7", "there is no sharded pub/sub before Redis 7");
     }
-    let sharded = patient_client(&SHARED, PubSub::Sharded).await;
-    let plain = patient_client(&SHARED, PubSub::Plain).await;
+    // Others' scripts would be counted too.
+    let cluster = Cluster::start();
+    let sharded = patient_client(&cluster, PubSub::Sharded).await;
+    let plain = patient_client(&cluster, PubSub::Plain).await;
     let guard = sharded.lock("mixed").lock().await.unwrap();
+    let mut probe = cluster.owner("mixed").0.connection();
+    let before = scripts_run(&mut probe);
     let lock = plain.lock("mixed");
     let mut waiter = tokio::spawn(async move { lock.lock().await });
     eventually("the waiter listens", async || {
-        listeners(SHARED.owner("mixed").0, PubSub::Plain, &channel("mixed")) == 1
+        listeners(cluster.owner("mixed").0, PubSub::Plain, &channel("mixed")) == 1
+    })
+    .await;
+    // As it does once it listens.
+    eventually("it has asked again", async || {
+        scripts_run(&mut probe) >= before + 2
     })
     .await;
     guard.unlock().await.unwrap();
