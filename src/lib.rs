@@ -41,6 +41,8 @@
 //! # Ok::<(), redlatch::Error>(()) });
 //! ```
 //!
+//! What a server's URL looks like, and how to say the same by parts, with TLS for example, is told by [`Config`].
+//!
 //! A Java service on Redisson and a Rust service on this crate that use one name take turns on one lock.
 //!
 //! How locks made by hand fail is told in [`pitfalls`].
