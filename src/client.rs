@@ -65,7 +65,7 @@ impl Client {
     ///
     /// `redis://user:password@host:6379/0`; `rediss://` for TLS; `redis+unix:///path` for a unix socket;
     /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after;
-    /// `redis-cluster://host:7000?node=other:7000` for a cluster. [`Config`](Config#urls) has a table of all forms.
+    /// `redis-cluster://host:7000?node=other:7000` for a cluster. [`Config`](crate::Config#urls) has a table of all forms.
     ///
     /// # Errors
     ///
