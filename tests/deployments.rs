@@ -7,8 +7,10 @@
 
 mod support;
 
+use std::net::TcpListener;
+
 use redlatch::{Client, Config, ErrorKind, Owner, Protocol, Tls};
-use redlatch_testkit::{Sentinel, Server, ServerBuilder, skip};
+use redlatch_testkit::{Connection, Reply, Sentinel, Server, ServerBuilder, skip};
 use support::eventually;
 
 /// Takes a lock, finds it excluded for another owner, has the other woken by the unlock.
@@ -202,6 +204,45 @@ async fn certificate_may_be_for_another_host_if_that_is_named() {
     assert!(error.to_string().contains("tls_server_name"), "{error}");
     let named = tls.server_name("localhost");
     take_turns(&reached_by("127.0.0.1", &named).await.unwrap()).await;
+}
+
+/// Of one server, which names itself by its port for TLS.
+#[tokio::test]
+async fn cluster_over_tls_is_reached_by_its_url() {
+    // Another port without, since the testkit speaks none.
+    let plain = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let builder = Server::builder()
+        .tls()
+        .arg("tls-cluster", "yes")
+        .arg("port", plain);
+    let Some(server) = with_tls(builder.arg("cluster-enabled", "yes")) else {
+        return;
+    };
+    let mut probe = Connection::open(plain);
+    let slots = (0..16384).map(|slot| slot.to_string());
+    let words: Vec<_> = ["CLUSTER", "ADDSLOTS"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(slots)
+        .collect();
+    assert_eq!(probe.command(&words), Reply::Status("OK".to_owned()));
+    eventually("the cluster is well", async || {
+        probe
+            .command(&["CLUSTER", "INFO"])
+            .text()
+            .contains("cluster_state:ok")
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.pem");
+    std::fs::write(&path, server.ca_pem()).unwrap();
+    let url = server.url().replace("rediss:", "rediss-cluster:");
+    let url = format!("{url}?tls_roots={}", path.display());
+    take_turns(&Client::connect(url).await.unwrap()).await;
 }
 
 #[tokio::test]
