@@ -66,11 +66,11 @@ impl Counter {
 
     /// Has a mark removed, for tidiness: it has an end.
     pub(crate) fn forget(&self, mark: Arc<Mark>) {
-        self.anchor.reaper.send(Errand {
+        let errand = Errand {
             request: mark,
             timeout: self.timeout(),
-            end: Moment::now(),
-        });
+        };
+        self.anchor.reaper.send(errand, Moment::now());
     }
 
     pub(crate) fn wait(&self, limit: Limit) -> Wait {

@@ -103,6 +103,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::dial session::backend::line session::backend::resp",
         ),
         (
+            "session::backend::post",
+            "session::backend session::backend::connection session::backend::desk session::backend::node",
+        ),
+        (
             "session::backend::desk",
             "session::backend::line session::backend::resp",
         ),
@@ -153,7 +157,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::grants", "session::hold"),
         (
             "session::reaper",
-            "session::backend session::baton session::convoy session::grants session::hold session::hub session::queue session::sync",
+            "session::backend session::baton session::convoy session::grants session::hold session::hub session::ledger session::queue session::sync",
+        ),
+        ("session::ledger", ""),
+        (
+            "session::collector",
+            "session::backend session::ledger session::reaper",
         ),
         ("session::loan", "session::backend session::reaper"),
         (

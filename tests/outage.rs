@@ -7,12 +7,64 @@
 
 mod support;
 
+use std::time::Instant;
+
 use futures_util::future::join_all;
-use redlatch::ErrorKind;
+use redlatch::{Client, ErrorKind};
 use redlatch_testkit::Server;
 use support::mixed::{KINDS, try_take};
-use support::probe::{calls_of, nothing_left, soon};
-use support::{builder, eventually_unreachable};
+use support::probe::{calls_of, nothing_left, secs, soon};
+use support::{builder, eventually, eventually_unreachable};
+
+/// Of each semaphore here.
+const PERMITS: u32 = 1_000;
+
+/// Sets the number of permits of both semaphores.
+async fn set_permits(client: &Client) {
+    let semaphore = client.semaphore("semaphore");
+    assert!(semaphore.try_set_permits(PERMITS).await.unwrap());
+    let semaphore = client.expirable_semaphore("expirable");
+    assert!(semaphore.try_set_permits(PERMITS).await.unwrap());
+}
+
+/// So many tries at once, of all kinds in turn, each for a name of its own; which of them were not answered.
+async fn try_many(client: &Client, tries: usize) -> Vec<ErrorKind> {
+    let tries = (0..tries).map(|at| async move {
+        let kind = KINDS[at % KINDS.len()];
+        let name = match kind {
+            "semaphore" | "expirable" => kind.to_owned(),
+            _ => format!("{kind}:{at}"),
+        };
+        try_take(client, kind, &name).await.map(drop)
+    });
+    let tried = join_all(tries).await;
+    tried
+        .into_iter()
+        .filter_map(|tried| Some(tried.err()?.kind()))
+        .collect()
+}
+
+/// Whether everything was given back: no key but those of the semaphores, with all their permits.
+async fn is_settled(server: &Server, client: &Client) -> bool {
+    let mut probe = server.connection();
+    let names = ["semaphore", "expirable"];
+    let keys = probe.keys();
+    let rest = keys
+        .iter()
+        .filter(|key| !names.contains(&key.as_str()) && !key.contains("token"));
+    let free = [
+        client.semaphore("semaphore").available_permits().await,
+        client
+            .expirable_semaphore("expirable")
+            .available_permits()
+            .await,
+    ];
+    let marks = rest.clone().filter(|key| key.contains("redlatch_")).count();
+    rest.count() == marks
+        && free
+            .iter()
+            .all(|free| free.as_ref().is_ok_and(|free| *free == PERMITS as i32))
+}
 
 /// Requests for scripts that this server ever had, in whatever form.
 fn scripts_asked_for(server: &Server) -> u64 {
@@ -59,4 +111,34 @@ async fn request_that_was_never_sent_says_so_and_owes_nothing() {
     // Of the lock: by its hash and as a whole, twice; and so the release of the other one.
     let asked = scripts_asked_for(&server);
     assert!((4..=7).contains(&asked), "{asked}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_hung_server_did_not_answer_is_undone_soon_after_it_goes_on() {
+    let server = Server::start();
+    let client = support::client(&server).await;
+    set_permits(&client).await;
+    assert_eq!(try_many(&client, 100).await, []);
+    server.freeze();
+    let failed = try_many(&client, 1_000).await;
+    assert_eq!(failed.len(), 1_000);
+    assert!(failed.contains(&ErrorKind::Timeout), "some were sent");
+    // Late requests lie on a connection that was given up.
+    eventually_unreachable(&client).await;
+    server.thaw();
+    let back = Instant::now();
+    soon(client.lock("k").lock())
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    let first = back.elapsed();
+    eventually("all is given back", async || {
+        is_settled(&server, &client).await
+    })
+    .await;
+    println!("first {first:?}, settled {:?}", back.elapsed());
+    assert!(back.elapsed() < secs(5), "{:?}", back.elapsed());
+    client.close().await;
 }

@@ -7,7 +7,9 @@
 
 mod support;
 
+use std::env;
 use std::pin::pin;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
@@ -15,6 +17,7 @@ use std::time::Instant;
 
 use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Proxy, Server};
+use support::mixed::{KINDS, try_take};
 use support::probe::{
     acquiring, begin, calls_of, eventually_free, eventually_heard, kind, millis, nothing_left,
     reset_calls, secs, soon, stranger,
@@ -350,6 +353,64 @@ async fn dropped_connect_and_refused_connect_leave_nothing_open() {
     assert_eq!(connections(&server), 2);
     client.close().await;
     eventually_unconnected(&server).await;
+}
+
+/// What a process that gives up is told: the server, the flavour of its runtime, what it takes.
+const GIVES_UP: &str = "REDLATCH_GIVES_UP";
+
+#[test]
+#[ignore = "a process of its own, started by the test below"]
+fn gives_up() {
+    let told = env::var(GIVES_UP).expect("started by the test below");
+    let [url, flavour, kind] = told.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{told}");
+    };
+    let runtime = match flavour {
+        "current_thread" => Builder::new_current_thread().enable_all().build(),
+        _ => Builder::new_multi_thread().enable_all().build(),
+    };
+    // As a `main` that ends by an error while it holds something.
+    let ended: Result<(), &str> = runtime.unwrap().block_on(async {
+        let client = Client::connect(url).await.unwrap();
+        let _taken = try_take(&client, kind, "k").await.unwrap().expect("free");
+        Err("no time to say goodbye")
+    });
+    std::process::exit(ended.is_err().into());
+}
+
+#[tokio::test]
+async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    for round in 0..100 {
+        let kind = KINDS[round / 2 % KINDS.len()];
+        let flavour = ["current_thread", "multi_thread"][round % 2];
+        if kind == "semaphore" {
+            client.semaphore("k").try_set_permits(1).await.unwrap();
+        } else if kind == "expirable" {
+            let semaphore = client.expirable_semaphore("k");
+            semaphore.try_set_permits(1).await.unwrap();
+        }
+        let ended = Command::new(env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "gives_up", "--nocapture"])
+            .env(GIVES_UP, format!("{} {flavour} {kind}", server.url()))
+            .stdout(Stdio::null())
+            .status();
+        assert_eq!(ended.unwrap().code(), Some(1), "{kind} on {flavour}");
+        let what = format!("round {round}: {kind} on {flavour} leaves nothing");
+        eventually(&what, async || match kind {
+            "semaphore" => client.semaphore("k").available_permits().await.unwrap() == 1,
+            "expirable" => {
+                let semaphore = client.expirable_semaphore("k");
+                semaphore.available_permits().await.unwrap() == 1
+            }
+            _ => probe.keys().iter().all(|key| key.contains("token")),
+        })
+        .await;
+        probe.command(&["FLUSHALL"]);
+    }
+    client.close().await;
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(crate) struct Effort {
     pub(crate) sections: usize,
     /// Phases in which leases are renewed.
     pub(crate) renewals: usize,
+    /// How long a server is away.
+    pub(crate) outage: Duration,
 }
 
 /// For the record: below ten minutes.
@@ -33,6 +35,7 @@ pub(crate) const FULL: Effort = Effort {
     wakeups: 1000,
     sections: 20_000,
     renewals: 4,
+    outage: Duration::from_secs(60),
 };
 
 /// For scripts: below 90 seconds.
@@ -46,6 +49,7 @@ pub(crate) const QUICK: Effort = Effort {
     wakeups: 250,
     sections: 6_000,
     renewals: 2,
+    outage: Duration::from_secs(10),
 };
 
 /// To see that the suite works; its figures mean nothing.
@@ -59,4 +63,5 @@ pub(crate) const TRIAL: Effort = Effort {
     wakeups: 10,
     sections: 300,
     renewals: 1,
+    outage: Duration::from_secs(2),
 };

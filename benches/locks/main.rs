@@ -14,6 +14,7 @@ mod floor;
 mod machine;
 mod markdown;
 mod names;
+mod outage;
 mod pipe;
 mod plot;
 mod processes;
@@ -48,7 +49,7 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 16] = [
+const SHAPES: [&str; 17] = [
     "uncontended",
     "kinds",
     "reentry",
@@ -65,6 +66,7 @@ const SHAPES: [&str; 16] = [
     "renewal_100k",
     "redlock",
     "redlock_1ms",
+    "outage",
 ];
 
 fn main() -> ExitCode {
@@ -170,6 +172,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "renewal_100k" => renewal::hundred_thousand(effort).await,
             "redlock" => red::loopback(effort).await,
             "redlock_1ms" => red::one_millisecond(effort).await,
+            "outage" => outage::run(effort).await,
             _ => Err("no such shape".into()),
         }
     };
@@ -186,6 +189,7 @@ fn work(args: &[&str]) -> Result<(), Failure> {
             [processes::ROLE, url, tasks] => processes::work(url, tasks.parse()?).await,
             [detour::ROLE, ref ports @ ..] => detour::work(ports).await,
             [wakeup::ROLE, url] => wakeup::work(url).await,
+            [outage::ROLE, url] => outage::work(url).await,
             _ => Err("no such role".into()),
         }
     };

@@ -72,6 +72,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
         return Ok(Batched::Granted(Vec::new()));
     };
     anchor.ensure_open()?;
+    anchor.reaper.ensure_credit()?;
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
     let leases = orders.iter().map(|order| order.term.lease());
     let keys: Vec<_> = holds.iter().map(|hold| &hold.key).zip(leases).collect();

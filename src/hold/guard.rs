@@ -10,9 +10,14 @@ use crate::session::hold::Loss;
 
 /// One level of a lock that is held, until the guard is unlocked or dropped.
 ///
-/// [`unlock`](Self::unlock) says whether the lock was still held; dropping the guard releases it in the background,
-/// from any thread, with or without a runtime, also when a panic unwinds. A guard may move to another task and be
-/// released there. It derefs to its [`Lease`], which tells when the lock is lost.
+/// [`unlock`](Self::unlock) says whether the lock was still held; dropping the guard releases it from any thread, with or
+/// without a runtime, also when a panic unwinds. A guard may move to another task and be released there. It derefs to its
+/// [`Lease`], which tells when the lock is lost.
+///
+/// `drop` waits for nothing: it writes the release to the connection, so that a `?` out of `main` leaves the lock free.
+/// What the connection does not take at once is sent in the background, which ends with the runtime; so is every release
+/// over TLS, that of one level of several, and that of a plain lock without scripts. Then the lock is free when its lease
+/// has passed.
 ///
 /// `let _ = lock.lock().await?` drops the guard, and so releases the lock, at once. A guard that is leaked with
 /// `mem::forget` keeps its lock for as long as the process lives, or for

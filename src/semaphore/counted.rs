@@ -83,8 +83,8 @@ impl Semaphore {
 
 /// Permits of a [`Semaphore`], until they are given back.
 ///
-/// [`release`](Self::release) says whether it was done; dropped, they are given back in the background, from any
-/// thread, with or without a runtime. `let _ = semaphore.acquire().await?` gives back at once.
+/// [`release`](Self::release) says whether it was done; dropped, they are given back, from any thread, with or without a
+/// runtime, as a dropped [`LockGuard`](crate::LockGuard) gives back its lock. `let _ = semaphore.acquire().await?` gives back at once.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]

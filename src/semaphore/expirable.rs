@@ -89,7 +89,7 @@ impl ExpirableSemaphore {
 
 /// Permits of an [`ExpirableSemaphore`], until they are given back or their lease ends.
 ///
-/// [`release`](Self::release) says whether they were still taken; dropped, they are given back in the background, from
+/// [`release`](Self::release) says whether they were still taken; dropped, they are given back, from
 /// any thread, with or without a runtime.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]

@@ -218,6 +218,7 @@ impl Question for Take<'_> {
 
     async fn ask(&mut self) -> Result<Asked<Self::Yes>, Error> {
         let anchor = &self.counter.anchor;
+        anchor.reaper.ensure_credit()?;
         let loan = self.loan.clone();
         self.borrowed
             .get_or_insert_with(|| anchor.book.borrow(&loan, &anchor.reaper));

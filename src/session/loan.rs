@@ -169,11 +169,11 @@ impl Borrowed {
         };
         // With a lease they are remembered by their ids, unless somebody gives them back before a copy comes.
         if in_doubt || key.ids().is_empty() {
-            self.reaper.send(Errand {
+            let errand = Errand {
                 request: Arc::new(Mark::of(key.mark(), in_doubt)),
                 timeout: *timeout,
-                end: Moment::now().plus(TRIED),
-            });
+            };
+            self.reaper.send(errand, Moment::now().plus(TRIED));
         }
         self.forgive();
     }
@@ -206,9 +206,9 @@ impl Drop for Borrowed {
 }
 
 fn owe(loan: Arc<Loan>, reaper: &Reaper) {
-    reaper.send(Errand {
+    let errand = Errand {
         timeout: loan.timeout,
-        end: Moment::now().plus(TRIED),
         request: loan,
-    });
+    };
+    reaper.send_now(errand, Moment::now().plus(TRIED));
 }

@@ -2,10 +2,12 @@
 
 pub(crate) mod backend;
 pub(crate) mod baton;
+pub(crate) mod collector;
 pub(crate) mod convoy;
 pub(crate) mod grants;
 pub(crate) mod hold;
 pub(crate) mod hub;
+mod ledger;
 pub(crate) mod loan;
 pub(crate) mod queue;
 pub(crate) mod reaper;
@@ -37,11 +39,12 @@ use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Doubts};
 use baton::Baton;
+use collector::Collector;
 use hold::{Hold, Loss};
 use hub::Hub;
 use loan::{Book, Borrowed};
 use queue::Queues;
-use reaper::{Collector, Debt, Reaper};
+use reaper::{Debt, Reaper};
 use sync::Spawner;
 use watchdog::Watchdog;
 
@@ -82,7 +85,13 @@ impl Session {
         let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone());
-        let (reaper, collector) = reaper::new(queues.clone(), hub.clone(), Spawner::current());
+        let (reaper, debts) = reaper::new(
+            queues.clone(),
+            hub.clone(),
+            backend.clone(),
+            Spawner::current(),
+        );
+        let collector = Collector::new(debts, reaper.clone());
         let session = Arc::new(Self {
             client_id,
             hub,

@@ -1,31 +1,32 @@
-//! Releases what was dropped, in the background, and can be waited for.
+//! What is owed to the servers: holds that were dropped, and what may have come of requests without an answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
-use tracing::{debug, warn};
+use tracing::debug;
 
-use super::backend::{Answer, Backend};
+use super::backend::{Answer, Backend, Posted};
 use super::baton::{Baton, Handover, Owed, Settled};
 use super::convoy::GivingBack;
 use super::grants::{Expected, Grants};
 use super::hold::{Hold, Release};
 use super::hub::Hub;
+use super::ledger::Place;
 use super::queue::{self, Courtesy, Queues, Settling};
 use super::sync::Spawner;
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::script::Request;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How much may be owed to servers that do not answer before nothing more is asked for.
+const MOST_UNPAID: usize = 1 << 13;
 
 /// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
 /// their request.
@@ -52,36 +53,49 @@ struct Shared {
     debts: mpsc::UnboundedSender<Overdue>,
     queues: Arc<Queues<Baton<Debt>>>,
     hub: Arc<Hub>,
+    backend: Arc<Backend>,
     grants: Arc<Grants>,
     runtime: Spawner,
     /// Counts what is owed, or may be.
     owing: TaskTracker,
+    /// How much stands in line for servers that do not answer. Relaxed: nothing else hangs on it.
+    unpaid: AtomicUsize,
 }
 
 /// What is in the reaper's hands.
 #[derive(Debug)]
-struct Overdue {
+pub(crate) struct Overdue {
     what: What,
+    /// From then on it is not tried again: the server has let it go by itself.
+    end: Moment,
     /// Goes on from the debt until it is paid, so that whoever waits for all misses none.
-    owing: TaskTrackerToken,
+    _owing: TaskTrackerToken,
 }
 
 #[derive(Debug)]
 enum What {
     Debt {
         hold: Arc<Hold>,
-        settling: Settling<Baton<Debt>>,
+        /// What is owed for a name comes before what is asked for it.
+        settling: Option<Settling<Baton<Debt>>>,
+        first: Option<PostedRelease>,
     },
-    Errand(Errand),
+    Errand(Errand, Option<Posted>),
 }
 
-/// A request that is sent until it is answered, whatever the answer.
+/// A release that was written by a `Drop`.
+#[derive(Debug)]
+struct PostedRelease {
+    posted: Posted,
+    /// How many messages had come in on the lock's channel before.
+    heard: u64,
+}
+
+/// A request that is sent until it is answered.
 #[derive(Debug)]
 pub(crate) struct Errand {
     pub(crate) request: Arc<dyn Request>,
     pub(crate) timeout: Duration,
-    /// From then on it is not sent again.
-    pub(crate) end: Moment,
 }
 
 impl Reaper {
@@ -140,12 +154,52 @@ impl Reaper {
         }
     }
 
-    /// Has a request sent in the background.
-    pub(crate) fn send(&self, errand: Errand) {
-        let what = What::Errand(errand);
+    /// Has a request sent in the background, at least once and until this moment.
+    pub(crate) fn send(&self, errand: Errand, end: Moment) {
+        self.have_sent(errand, None, end);
+    }
+
+    /// Sends a request now, if the connection takes it, and has it answered in the background.
+    pub(crate) fn send_now(&self, errand: Errand, end: Moment) {
+        let posted = self.0.backend.post(&errand.request.call());
+        self.have_sent(errand, posted, end);
+    }
+
+    /// Refuses to ask for more while too much is owed to servers that do not answer.
+    pub(crate) fn ensure_credit(&self) -> Result<(), Error> {
+        match self.0.unpaid.load(Ordering::Relaxed) {
+            ..MOST_UNPAID => Ok(()),
+            unpaid => Err(Error::new(
+                ErrorKind::Backend,
+                format!(
+                    "{unpaid} releases are owed to servers that do not answer: nothing is asked for before they are \
+                     paid, or their leases have passed"
+                ),
+            )
+            .unsent()),
+        }
+    }
+
+    pub(super) fn note_unpaid(&self, unpaid: usize) {
+        self.0.unpaid.store(unpaid, Ordering::Relaxed);
+    }
+
+    pub(super) fn owing(&self) -> TaskTracker {
+        self.0.owing.clone()
+    }
+
+    fn have_sent(&self, errand: Errand, posted: Option<Posted>, end: Moment) {
+        let what = What::Errand(errand, posted);
         let owing = self.0.owing.token();
         // After the reaper has ended nobody sends it.
-        self.0.debts.send(Overdue { what, owing }).ok();
+        self.0
+            .debts
+            .send(Overdue {
+                what,
+                end,
+                _owing: owing,
+            })
+            .ok();
     }
 
     /// Has whatever the server has of a hold released in the background.
@@ -154,22 +208,43 @@ impl Reaper {
         drop(Debt::new(hold, queue, self));
     }
 
-    /// Brings the server's record of a hold to the levels that it has here.
+    /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
+    /// for the hold. What is left of a hold that others here share takes its turn in the background.
+    fn post(&self, hold: &Hold, queue: &QueueRef) -> Option<PostedRelease> {
+        let _turn = hold.turn.try_lock().ok()?;
+        // Releases of readers gather.
+        let in_a_crowd = hold.key.kind.is_shared() && queue.is_crowded();
+        if in_a_crowd || !hold.is_surely_ours() {
+            return None;
+        }
+        let release = self.release(hold).filter(|release| release.keep == 0)?;
+        let posted = self.0.backend.post(&hold.key.release(release.keep))?;
+        self.let_the_other_side_ask(hold, queue);
+        let heard = release.heard;
+        Some(PostedRelease { posted, heard })
+    }
+
+    /// Brings the server's record of a hold to the levels that it has here. The `first` try may have been made.
     async fn settle(
         &self,
         backend: &Backend,
         queue: &QueueRef,
         hold: &Arc<Hold>,
+        first: Option<PostedRelease>,
     ) -> Result<Settled, Error> {
         let _turn = hold.turn.lock().await;
-        if !hold.is_surely_ours() {
+        if first.is_none() && !hold.is_surely_ours() {
             // Another process may hold it by the same value: what is perhaps left of this one ends by its lease.
             return Ok(Settled::Absent { repeated: false });
         }
-        let Some(release) = self.release(hold) else {
+        let Some(mut release) = self.release(hold) else {
             return Ok(Settled::Done);
         };
-        let answered = if hold.key.kind.sides().is_some() {
+        let answered = if let Some(PostedRelease { posted, heard }) = first {
+            release.heard = heard;
+            let call = hold.key.release(release.keep);
+            backend.conclude(posted, &call, hold.timeout).await
+        } else if hold.key.kind.sides().is_some() {
             self.release_beside_others(backend, queue, hold, release.keep)
                 .await
         } else {
@@ -264,6 +339,17 @@ impl Reaper {
         }
     }
 
+    /// The release of the last hold of one side of a read-write lock here is on its way: what the other side here asks now
+    /// comes behind it.
+    fn let_the_other_side_ask(&self, hold: &Hold, queue: &QueueRef) {
+        if !queue.is_held_here()
+            && let Some(opposite) = hold.key.opposite_queue_key()
+            && let Some(opposite) = self.0.queues.find(opposite)
+        {
+            opposite.opened.notify_waiters();
+        }
+    }
+
     /// Releases one side of a read-write lock together with others of this process.
     async fn release_beside_others(
         &self,
@@ -279,14 +365,7 @@ impl Reaper {
         let kind = &hold.key.kind;
         // The lock is not free by this one: it may as well wait for those that end with it.
         let crowd = kind.is_shared() && queue.is_crowded();
-        let opposite = hold.key.opposite_queue_key();
-        let sent = || {
-            if !queue.is_held_here()
-                && let Some(opposite) = opposite.and_then(|key| self.0.queues.find(key))
-            {
-                opposite.opened.notify_waiters();
-            }
-        };
+        let sent = || self.let_the_other_side_ask(hold, queue);
         queue
             .releases
             .run(giving_back, crowd, backend, hold.timeout, sent)
@@ -295,6 +374,7 @@ impl Reaper {
 }
 
 /// A release that is about to be sent.
+#[derive(Debug)]
 struct Releasing<'a> {
     hold: &'a Hold,
     keep: u32,
@@ -325,6 +405,8 @@ impl Releasing<'_> {
 pub(crate) struct Debt {
     /// Empty once paid or forgiven.
     owed: Option<(Arc<Hold>, QueueRef)>,
+    /// A try to pay has failed: there is no hurry with the next.
+    has_failed: bool,
     reaper: Reaper,
     owing: TaskTrackerToken,
 }
@@ -333,6 +415,7 @@ impl Debt {
     pub(crate) fn new(hold: Arc<Hold>, queue: QueueRef, reaper: &Reaper) -> Self {
         Self {
             owed: Some((hold, queue)),
+            has_failed: false,
             reaper: reaper.clone(),
             owing: reaper.0.owing.token(),
         }
@@ -361,10 +444,13 @@ impl Debt {
         let settled = {
             let settling = Settling::new(queue, hold.owner.clone());
             let queue = settling.queue();
-            self.reaper.settle(backend, queue, &hold).await?
+            self.reaper.settle(backend, queue, &hold, None).await
         };
-        self.owed = None;
-        Ok(settled)
+        match settled {
+            Ok(_) => self.owed = None,
+            Err(_) => self.has_failed = true,
+        }
+        settled
     }
 
     /// Pays several debts now, of holds of one server that are given back by one request. What cannot be paid stays
@@ -398,153 +484,113 @@ impl Owed for Debt {
 impl Drop for Debt {
     fn drop(&mut self) {
         if let Some((hold, queue)) = self.owed.take() {
+            let end = Moment::now().plus(hold.longest_lease().get());
             let settling = Settling::new(queue, hold.owner.clone());
-            // After the reaper has ended the key dies by its lease.
-            let what = What::Debt { hold, settling };
+            let first = match self.has_failed {
+                true => None,
+                false => self.reaper.post(&hold, settling.queue()),
+            };
+            let what = What::Debt {
+                hold,
+                settling: Some(settling),
+                first,
+            };
             let owing = self.owing.clone();
-            self.reaper.0.debts.send(Overdue { what, owing }).ok();
+            // After the reaper has ended what was not written dies by its lease.
+            self.reaper
+                .0
+                .debts
+                .send(Overdue {
+                    what,
+                    end,
+                    _owing: owing,
+                })
+                .ok();
         }
     }
 }
 
-/// The background half of a [`Reaper`].
-#[derive(Debug)]
-pub(crate) struct Collector {
-    debts: mpsc::UnboundedReceiver<Overdue>,
-    reaper: Reaper,
-    running: JoinSet<()>,
+impl Overdue {
+    /// One try. What remains of it is owed.
+    pub(super) async fn pay(&mut self, reaper: &Reaper, backend: &Backend) -> Result<(), Error> {
+        match &mut self.what {
+            What::Debt {
+                hold,
+                settling,
+                first,
+            } => {
+                let queue = match settling {
+                    Some(settling) => settling.queue().clone(),
+                    None => reaper.0.queues.enter(hold.key.queue_key()),
+                };
+                let settled = reaper.settle(backend, &queue, hold, first.take());
+                settled.await.map(drop)
+            }
+            What::Errand(Errand { request, timeout }, posted) => {
+                let call = request.call();
+                let answered = match posted.take() {
+                    Some(posted) => backend.conclude(posted, &call, *timeout).await,
+                    None => backend.run(&call, *timeout).await,
+                };
+                answered.map(drop)
+            }
+        }
+    }
+
+    /// The server that it is owed to.
+    pub(super) fn place(&self, backend: &Backend) -> Place {
+        let home = match &self.what {
+            What::Debt { hold, .. } => backend.home(hold.key.name.key()),
+            What::Errand(errand, _) => backend.home(errand.request.call().keys.first()?),
+        };
+        home.map(|node| node.id())
+    }
+
+    /// Whether it was sent, and an answer is to come.
+    pub(super) fn is_posted(&self) -> bool {
+        match &self.what {
+            What::Debt { first, .. } => first.is_some(),
+            What::Errand(_, posted) => posted.is_some(),
+        }
+    }
+
+    /// Whether the time has passed in which it makes sense to pay.
+    pub(super) fn has_ended(&self) -> bool {
+        Moment::now() >= self.end
+    }
+
+    /// Whoever asks for the lock does not wait for this any more.
+    pub(super) fn keep_nobody_waiting(&mut self) {
+        if let What::Debt { settling, .. } = &mut self.what {
+            *settling = None;
+        }
+    }
+
+    /// The hold that it is owed for.
+    pub(super) fn hold(&self) -> Option<u64> {
+        match &self.what {
+            What::Debt { hold, .. } => Some(hold.id),
+            What::Errand(..) => None,
+        }
+    }
 }
 
 pub(crate) fn new(
     queues: Arc<Queues<Baton<Debt>>>,
     hub: Arc<Hub>,
+    backend: Arc<Backend>,
     runtime: Spawner,
-) -> (Reaper, Collector) {
+) -> (Reaper, mpsc::UnboundedReceiver<Overdue>) {
     let (sender, debts) = mpsc::unbounded_channel();
     let reaper = Reaper(Arc::new(Shared {
         debts: sender,
         queues,
         hub,
+        backend,
         grants: Arc::default(),
         runtime,
         owing: TaskTracker::new(),
+        unpaid: AtomicUsize::new(0),
     }));
-    (
-        reaper.clone(),
-        Collector {
-            debts,
-            reaper,
-            running: JoinSet::new(),
-        },
-    )
-}
-
-impl Collector {
-    /// Pays debts until the future is dropped.
-    pub(crate) async fn run(&mut self, backend: &Arc<Backend>) {
-        loop {
-            tokio::select! {
-                debt = self.debts.recv() => match debt {
-                    Some(debt) => self.collect(debt, backend),
-                    None => return,
-                },
-                Some(ended) = self.running.join_next() => report(ended),
-            }
-        }
-    }
-
-    /// Pays what is owed, also by calls that are still under way, for so long at the most.
-    pub(crate) async fn finish(mut self, backend: &Arc<Backend>, at_most: Duration) {
-        let owing = self.reaper.0.owing.clone();
-        owing.close();
-        let all = async {
-            tokio::select! {
-                () = self.run(backend) => {}
-                () = owing.wait() => {}
-            }
-        };
-        if timeout(at_most, all).await.is_err() {
-            warn!("closing with releases unanswered; these locks end by their leases");
-        }
-    }
-
-    fn collect(&mut self, overdue: Overdue, backend: &Arc<Backend>) {
-        let (reaper, backend) = (self.reaper.clone(), backend.clone());
-        let Overdue { what, owing } = overdue;
-        self.running.spawn(async move {
-            match what {
-                What::Debt { hold, settling } => settle(hold, settling, reaper, backend).await,
-                What::Errand(errand) => run(errand, backend).await,
-            }
-            drop(owing);
-        });
-    }
-}
-
-/// Tries until it is answered, or until the server has let the hold go by itself.
-async fn settle(
-    hold: Arc<Hold>,
-    settling: Settling<Baton<Debt>>,
-    reaper: Reaper,
-    backend: Arc<Backend>,
-) {
-    let end = Moment::now().plus(hold.longest_lease().get());
-    // Whoever waits for this release waits for one try: after that the server is the one to ask.
-    let queue = settling.queue().clone();
-    let mut settling = Some(settling);
-    let mut retry = Retry::until(end);
-    loop {
-        let Err(error) = reaper.settle(&backend, &queue, &hold).await else {
-            return;
-        };
-        drop(settling.take());
-        if !retry.pause().await {
-            debug!(lock = %hold.key.name.key(), %error, "gave up a release: the lease has passed");
-            return;
-        }
-    }
-}
-
-async fn run(errand: Errand, backend: Arc<Backend>) {
-    let Errand {
-        request,
-        timeout,
-        end,
-    } = errand;
-    let mut retry = Retry::until(end);
-    while let Err(error) = backend.run(&request.call(), timeout).await {
-        if !retry.pause().await {
-            debug!(?request, %error, "gave up a request");
-            return;
-        }
-    }
-}
-
-/// Pauses between the tries of what has to be answered.
-struct Retry {
-    end: Moment,
-    pause: Duration,
-}
-
-impl Retry {
-    fn until(end: Moment) -> Self {
-        let pause = FIRST_PAUSE;
-        Self { end, pause }
-    }
-
-    /// False if there is no time for another try.
-    async fn pause(&mut self) -> bool {
-        if Moment::now() >= self.end {
-            return false;
-        }
-        sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        true
-    }
-}
-
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        warn!(%error, "a background release ended early");
-    }
+    (reaper, debts)
 }

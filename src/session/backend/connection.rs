@@ -28,6 +28,7 @@ use super::line::{Line, Writer};
 use super::resp::{self, Request, Said};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
+use crate::protocol::script::Script;
 
 /// Pauses before the first tries to connect again. They begin anew with a connection that has lasted, and with the second
 /// after one that has answered a caller.
@@ -135,6 +136,23 @@ impl Connection {
         }
     }
 
+    /// Writes a request from where nobody can wait, if there is a connection that takes it.
+    pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
+        let mut desk = self.shared.lock();
+        let reply = desk.post(request)?;
+        let unsent = desk.has_unsent();
+        drop(desk);
+        if unsent {
+            self.shared.unsent.notify_one();
+        }
+        Some(reply)
+    }
+
+    /// Whether the server surely knows a script by its hash.
+    pub(super) fn knows(&self, script: &'static Script) -> bool {
+        self.shared.lock().knows(script)
+    }
+
     /// Opens another connection in place of the one of this number, if that is the present one.
     pub(super) fn redial(&self, epoch: u64) {
         self.shared.unwanted.send_if_modified(|unwanted| {
@@ -186,6 +204,14 @@ impl Connection {
             let kept = keep(Kept(self.shared.clone()), self.dialer.clone(), line);
             AbortOnDropHandle::new(self.runtime.spawn(kept))
         });
+    }
+}
+
+/// Waits for the reply to a request that was posted.
+pub(super) async fn replied(reply: desk::Reply, left: Duration) -> Result<Said, Broken> {
+    match timeout(left, reply).await {
+        Ok(replied) => replied.unwrap_or_else(|_| Err(Broken::Cut(no_connection()))),
+        Err(late) => Err(Broken::TimedOut(late)),
     }
 }
 

@@ -18,6 +18,7 @@ use super::line::Socket;
 use super::resp::{Request, Said};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
+use crate::protocol::script::Script;
 
 /// How many requests may be on their way. More than a server answers in a time-out.
 const MOST_WAITING: usize = 1 << 17;
@@ -53,11 +54,15 @@ pub(super) struct Desk {
     taken: u64,
     /// A caller had a reply.
     has_answered: bool,
+    /// Scripts that this connection has answered: the server knows them by their hashes.
+    known: Vec<&'static Script>,
 }
 
 struct Open {
     /// If it can be written to from here.
     socket: Option<Arc<Socket>>,
+    /// The process that connected. A child has a copy of the socket, and of the desk.
+    process: u32,
 }
 
 struct Waiting {
@@ -66,6 +71,7 @@ struct Waiting {
     since: Moment,
     /// None of a command that only prepares the next.
     caller: Option<oneshot::Sender<Result<Said, Broken>>>,
+    script: Option<&'static Script>,
 }
 
 impl Broken {
@@ -82,7 +88,10 @@ impl Desk {
     /// Of a new connection.
     pub(super) fn new(socket: Option<Arc<Socket>>) -> Self {
         Self {
-            open: Some(Open { socket }),
+            open: Some(Open {
+                socket,
+                process: std::process::id(),
+            }),
             ..Self::default()
         }
     }
@@ -93,7 +102,7 @@ impl Desk {
         let Some(open) = &self.open else {
             return Err(no_connection());
         };
-        if self.waiting.len() >= MOST_WAITING || self.unsent.len() + bytes.len() > MOST_UNSENT {
+        if !self.has_room(request) {
             let text = "too many requests are waiting for this server";
             return Err(Error::new(ErrorKind::Backend, text).passing());
         }
@@ -109,15 +118,47 @@ impl Desk {
         Ok(reply)
     }
 
+    /// Takes a request of one who cannot wait, and gives the socket what it takes at once, with what lay here before: the
+    /// runtime may end now, and all that writes later with it. None if there is no connection of this process.
+    pub(super) fn post(&mut self, request: &Request) -> Option<Reply> {
+        let Open { socket, process } = self.open.as_ref()?;
+        if *process != std::process::id() || !self.has_room(request) {
+            return None;
+        }
+        let socket = socket.clone();
+        let reply = self.wait_for(request);
+        self.unsent.extend_from_slice(request.bytes());
+        if let Some(socket) = socket {
+            self.write(&socket).ok();
+        }
+        Some(reply)
+    }
+
+    fn has_room(&self, request: &Request) -> bool {
+        let unsent = self.unsent.len() + request.bytes().len();
+        self.waiting.len() < MOST_WAITING && unsent <= MOST_UNSENT
+    }
+
+    /// Whether the server surely knows a script by its hash.
+    pub(super) fn knows(&self, script: &'static Script) -> bool {
+        self.known.iter().any(|known| std::ptr::eq(*known, script))
+    }
+
     fn wait_for(&mut self, request: &Request) -> Reply {
         let (caller, reply) = oneshot::channel();
         self.given += request.bytes().len() as u64;
         let (end, since) = (self.given, Moment::now());
-        let waiting = |caller| Waiting { end, since, caller };
+        let waiting = |caller, script| Waiting {
+            end,
+            since,
+            caller,
+            script,
+        };
         for _ in 1..request.commands() {
-            self.waiting.push_back(waiting(None));
+            self.waiting.push_back(waiting(None, None));
         }
-        self.waiting.push_back(waiting(Some(caller)));
+        self.waiting
+            .push_back(waiting(Some(caller), request.script()));
         reply
     }
 
@@ -153,7 +194,11 @@ impl Desk {
         is_reply: bool,
     ) -> Option<Option<oneshot::Sender<Result<Said, Broken>>>> {
         self.has_answered |= is_reply;
-        Some(self.waiting.pop_front()?.caller)
+        let Waiting { caller, script, .. } = self.waiting.pop_front()?;
+        if let Some(script) = script.filter(|script| is_reply && !self.knows(script)) {
+            self.known.push(script);
+        }
+        Some(caller)
     }
 
     /// When the first request came in that still waits for its reply.

@@ -16,6 +16,7 @@ mod line;
 mod listener;
 mod maker;
 mod node;
+mod post;
 mod refusal;
 mod resp;
 mod sentinel;
@@ -50,6 +51,7 @@ pub(crate) use listener::{Asked, News};
 use maker::Maker;
 pub(crate) use node::Node;
 use node::{Form, Miss};
+pub(crate) use post::Posted;
 pub(crate) use slots::slot;
 
 /// Between two sends of one call whose connection was cut.
@@ -152,12 +154,24 @@ impl Backend {
     ///
     /// If the future is dropped, the call may still run.
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
+        self.go_on(call, budget, None).await
+    }
+
+    /// The same for a call that may have been `posted` before.
+    async fn go_on(
+        &self,
+        call: &Call<'_>,
+        budget: Duration,
+        mut posted: Option<Posted>,
+    ) -> Result<Answer, Error> {
         let started = Moment::now();
         let end = started.plus(budget);
         let mut repeated = false;
         let mut strayed = false;
-        let mut sent = started;
-        let mut node = self.home_of(call)?;
+        let (mut node, mut sent) = match &posted {
+            Some(posted) => posted.begun(),
+            None => (self.home_of(call)?, started),
+        };
         // Behind the look for a server: with the first that is found it is known how to publish.
         let mut form = Form {
             whole: false,
@@ -167,7 +181,11 @@ impl Backend {
         // Of an earlier send nobody knows whether it was carried out, whatever is said of this one.
         let doubtful = |error: Error, repeated| if repeated { error.unanswered() } else { error };
         loop {
-            let miss = match node.ask(call, form, sent.until(end)).await {
+            let answered = match posted.take() {
+                Some(posted) => node.replied(call, posted, budget).await,
+                None => node.ask(call, form, sent.until(end)).await,
+            };
+            let miss = match answered {
                 Ok(reply) => {
                     return Ok(Answer {
                         reply,

@@ -175,7 +175,13 @@ impl Node {
                 .map_err(|fault| self.missed_by(call, fault)),
             None => self.send(call, form, left).await,
         };
-        match &answered {
+        self.note(&answered, left).await;
+        answered
+    }
+
+    /// Takes notice of whether the server has answered, and as what.
+    pub(super) async fn note(&self, answered: &Result<Reply, Miss>, left: Duration) {
+        match answered {
             Err(Miss::Broken(_)) => {}
             Err(Miss::Replica(error)) => self.fell_silent(Moment::now(), true, error),
             _ if self.spoke() => {}
@@ -185,34 +191,22 @@ impl Node {
                 _ => *self.since() = None,
             },
         }
-        answered
     }
 
     async fn send(&self, call: &Call<'_>, form: Form, left: Duration) -> Result<Reply, Miss> {
-        let (command, script) = if form.whole {
-            ("EVAL", call.script.source)
-        } else {
-            ("EVALSHA", call.script.hash())
-        };
-        let head = [
-            Arg::Text(command),
-            Arg::Text(script),
-            Arg::Number(call.keys.len() as i64),
-        ];
-        let keys = call.keys.iter().map(|key| Arg::Text(key));
-        let words = head
-            .into_iter()
-            .chain(keys)
-            .chain(call.args.iter().copied());
-        let length = head.len() + call.keys.len() + call.args.len();
-        let request = match form.asking {
-            // Both go in one piece: what came between them would have the permission in the command's place.
-            true => Request::of(&["ASKING"]),
-            false => Request::default(),
-        };
-        let request = request.and(length, words, form.publish);
         let epoch = self.commands.epoch();
-        match self.commands.ask(request, left).await {
+        let replied = self.commands.ask(request(call, form), left).await;
+        self.heard(call, replied, epoch)
+    }
+
+    /// What to make of what came on the connection of this number.
+    pub(super) fn heard(
+        &self,
+        call: &Call<'_>,
+        replied: Result<Said, Broken>,
+        epoch: u64,
+    ) -> Result<Reply, Miss> {
+        match replied {
             Ok(Ok(mut reply)) => {
                 if call.args.contains(&Arg::Publish)
                     && let Some(text) = reply.take_refusal()
@@ -228,7 +222,7 @@ impl Node {
     }
 
     /// The steps to take in place of the script.
-    fn steps(&self, call: &Call<'_>) -> Option<Steps> {
+    pub(super) fn steps(&self, call: &Call<'_>) -> Option<Steps> {
         match call.unscripted {
             Unscripted::Steps(steps, ReleaseBy::Transaction) => Some(steps),
             Unscripted::Steps(steps, ReleaseBy::Auto)
@@ -480,6 +474,32 @@ impl Node {
         self.commands.close();
         self.transactions.close().await;
     }
+}
+
+/// A call as it travels.
+pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
+    let (command, script) = if form.whole {
+        ("EVAL", call.script.source)
+    } else {
+        ("EVALSHA", call.script.hash())
+    };
+    let head = [
+        Arg::Text(command),
+        Arg::Text(script),
+        Arg::Number(call.keys.len() as i64),
+    ];
+    let keys = call.keys.iter().map(|key| Arg::Text(key));
+    let words = head
+        .into_iter()
+        .chain(keys)
+        .chain(call.args.iter().copied());
+    let length = head.len() + call.keys.len() + call.args.len();
+    let request = match form.asking {
+        // Both go in one piece: what came between them would have the permission in the command's place.
+        true => Request::of(&["ASKING"]),
+        false => Request::default(),
+    };
+    request.runs(call.script).and(length, words, form.publish)
 }
 
 impl PartialEq for Node {

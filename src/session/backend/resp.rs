@@ -11,7 +11,7 @@ use redis_protocol::resp3::types::OwnedFrame as Frame3;
 
 use crate::error::quote;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::Arg;
+use crate::protocol::script::{Arg, Script};
 
 /// The longest reply, in bytes. Scripts of this crate answer with some kilobytes; the table of a large cluster, or a
 /// foreign hash that somebody asks about, has more.
@@ -44,6 +44,7 @@ pub(super) enum Version {
 pub(super) struct Request {
     bytes: Vec<u8>,
     commands: usize,
+    script: Option<&'static Script>,
 }
 
 impl Request {
@@ -73,6 +74,16 @@ impl Request {
             }
         }
         self
+    }
+
+    /// The script that its last command runs.
+    pub(super) fn runs(mut self, script: &'static Script) -> Self {
+        self.script = Some(script);
+        self
+    }
+
+    pub(super) fn script(&self) -> Option<&'static Script> {
+        self.script
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

@@ -1,0 +1,87 @@
+//! Calls that are written from where nobody can wait, such as a `Drop`: whoever is there later hears of the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Answer;
+use super::Backend;
+use super::connection;
+use super::desk;
+use super::node::{Form, Miss, Node, request};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::protocol::reply::Reply;
+use crate::protocol::script::Call;
+
+/// A call that was written, and whose answer is still to come.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    node: Arc<Node>,
+    reply: desk::Reply,
+    /// The number of the connection that it was written to.
+    epoch: u64,
+    sent: Moment,
+}
+
+impl Posted {
+    /// Where it was sent to, and when.
+    pub(super) fn begun(&self) -> (Arc<Node>, Moment) {
+        (self.node.clone(), self.sent)
+    }
+}
+
+impl Backend {
+    /// Writes a call at once, so that it is carried out whatever becomes of this process. Nothing was sent, and there is
+    /// nothing to wait for, if no connection takes it.
+    pub(crate) fn post(&self, call: &Call<'_>) -> Option<Posted> {
+        let key = call.keys.first()?;
+        self.home(key)?.post(call, self.channels().publish())
+    }
+
+    /// Waits for the answer to a call that was posted, as [`run`](Self::run) waits for one of its own.
+    pub(crate) async fn conclude(
+        &self,
+        posted: Posted,
+        call: &Call<'_>,
+        budget: Duration,
+    ) -> Result<Answer, Error> {
+        self.go_on(call, budget, Some(posted)).await
+    }
+}
+
+impl Node {
+    /// Writes a call without waiting for anything.
+    pub(super) fn post(self: &Arc<Self>, call: &Call<'_>, publish: &'static str) -> Option<Posted> {
+        if self.steps(call).is_some() {
+            return None;
+        }
+        let form = Form {
+            // Perhaps nobody will be there to send it again.
+            whole: !self.commands.knows(call.script),
+            asking: false,
+            publish,
+        };
+        let (sent, epoch) = (Moment::now(), self.commands.epoch());
+        let reply = self.commands.post(&request(call, form))?;
+        let node = self.clone();
+        Some(Posted {
+            node,
+            reply,
+            epoch,
+            sent,
+        })
+    }
+
+    /// Waits for the answer to a call that was posted.
+    pub(super) async fn replied(
+        &self,
+        call: &Call<'_>,
+        posted: Posted,
+        left: Duration,
+    ) -> Result<Reply, Miss> {
+        let replied = connection::replied(posted.reply, left).await;
+        let answered = self.heard(call, replied, posted.epoch);
+        self.note(&answered, left).await;
+        answered
+    }
+}

@@ -1,0 +1,150 @@
+//! Has what is owed paid in the background: at once, and what is owed to a server that does not answer when it does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+use super::backend::Backend;
+use super::ledger::{Ledger, Owing, Place};
+use super::reaper::{Overdue, Reaper};
+use crate::clock::Moment;
+use crate::error::Error;
+
+/// Between two tries of what a server refuses.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The background half of a [`Reaper`].
+#[derive(Debug)]
+pub(crate) struct Collector {
+    debts: mpsc::UnboundedReceiver<Overdue>,
+    reaper: Reaper,
+    running: JoinSet<Tried>,
+    ledger: Ledger<Overdue>,
+}
+
+/// A try to have something paid.
+#[derive(Debug)]
+struct Tried {
+    place: Place,
+    /// It was taken out of a line.
+    in_line: bool,
+    /// What is still owed, and why.
+    left: Option<(Overdue, Error)>,
+}
+
+impl Owing for Overdue {
+    fn hold(&self) -> Option<u64> {
+        Self::hold(self)
+    }
+}
+
+impl Collector {
+    pub(super) fn new(debts: mpsc::UnboundedReceiver<Overdue>, reaper: Reaper) -> Self {
+        Self {
+            debts,
+            reaper,
+            running: JoinSet::new(),
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Pays debts until the future is dropped.
+    pub(crate) async fn run(&mut self, backend: &Arc<Backend>) {
+        loop {
+            while let Some((place, owed)) = self.ledger.next(Moment::now()) {
+                self.try_to_pay(owed, place, true, backend);
+            }
+            self.reaper.note_unpaid(self.ledger.len());
+            let due = self.ledger.due();
+            let pause = due.map(|due| Moment::now().until(due));
+            tokio::select! {
+                owed = self.debts.recv() => match owed {
+                    Some(owed) => self.collect(owed, backend),
+                    None => return,
+                },
+                Some(tried) = self.running.join_next() => match tried {
+                    Ok(tried) => self.tried(tried),
+                    Err(error) => warn!(%error, "a background release ended early"),
+                },
+                () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+            }
+        }
+    }
+
+    /// Pays what is owed, also by calls that are still under way, for so long at the most.
+    pub(crate) async fn finish(mut self, backend: &Arc<Backend>, at_most: Duration) {
+        let owing = self.reaper.owing();
+        owing.close();
+        let all = async {
+            tokio::select! {
+                () = self.run(backend) => {}
+                () = owing.wait() => {}
+            }
+        };
+        if timeout(at_most, all).await.is_err() {
+            warn!("closing with releases unanswered; these locks end by their leases");
+        }
+    }
+
+    fn collect(&mut self, owed: Overdue, backend: &Arc<Backend>) {
+        let place = owed.place(backend);
+        // What was written already has an answer to come.
+        if self.ledger.has_line(place) && !owed.is_posted() {
+            self.ledger.add(place, owed);
+        } else {
+            self.try_to_pay(owed, place, false, backend);
+        }
+    }
+
+    fn try_to_pay(&mut self, owed: Overdue, place: Place, in_line: bool, backend: &Arc<Backend>) {
+        let (reaper, backend) = (self.reaper.clone(), backend.clone());
+        self.running.spawn(async move {
+            let left = paid(owed, &reaper, &backend).await;
+            Tried {
+                place,
+                in_line,
+                left,
+            }
+        });
+    }
+
+    fn tried(&mut self, tried: Tried) {
+        let Tried {
+            place,
+            in_line,
+            left,
+        } = tried;
+        match left {
+            Some((owed, error)) => self.ledger.failed(place, owed, error.is_unsent()),
+            None if in_line => self.ledger.answered(place),
+            None => {}
+        }
+        if in_line {
+            self.ledger.came_back(place);
+        }
+    }
+}
+
+/// Tries until the server has answered or does not answer; then, what is left.
+async fn paid(mut owed: Overdue, reaper: &Reaper, backend: &Backend) -> Option<(Overdue, Error)> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = owed.pay(reaper, backend).await.err()?;
+        if owed.has_ended() {
+            debug!(?owed, %error, "gave up what was owed: its time has passed");
+            return None;
+        }
+        if error.is_passing() {
+            return Some((owed, error));
+        }
+        // It is the server's last word, perhaps: nobody waits for what becomes of it.
+        owed.keep_nobody_waiting();
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}

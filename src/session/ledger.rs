@@ -1,0 +1,231 @@
+//! What is owed to servers that do not answer: a line for each, which is paid when it does.
+//!
+//! # Invariants
+//!
+//! 1. A server that has not answered is asked for one thing at a time, after pauses; one that answers, for [`AT_ONCE`].
+//! 2. Of what is owed for one hold at most one stands in line: it is worked out when it is paid.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// How much is asked of one server at once: callers come in between.
+const AT_ONCE: usize = 64;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A server, if it is known.
+pub(super) type Place = Option<u64>;
+
+/// Something that is owed.
+pub(super) trait Owing {
+    /// What it is owed for, if something else may be owed for the same.
+    fn hold(&self) -> Option<u64>;
+}
+
+/// The lines of all servers that have not answered.
+#[derive(Debug)]
+pub(super) struct Ledger<T> {
+    lines: HashMap<Place, Line<T>>,
+}
+
+#[derive(Debug)]
+struct Line<T> {
+    waiting: VecDeque<T>,
+    /// What those in line are owed for.
+    holds: HashSet<u64>,
+    under_way: usize,
+    /// The last that was asked for was answered.
+    answers: bool,
+    /// When the next may be asked for.
+    due: Moment,
+    pause: Duration,
+}
+
+impl<T> Default for Ledger<T> {
+    fn default() -> Self {
+        Self {
+            lines: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Owing> Ledger<T> {
+    /// Whether there is a line to stand in.
+    pub(super) fn has_line(&self, place: Place) -> bool {
+        self.lines.contains_key(&place)
+    }
+
+    /// Puts something at the end of a line.
+    pub(super) fn add(&mut self, place: Place, owed: T) {
+        self.line(place).push_back(owed);
+    }
+
+    /// The server has not answered to this; `unsent` if it was never asked, which took as long as it may.
+    pub(super) fn failed(&mut self, place: Place, owed: T, unsent: bool) {
+        let now = Moment::now();
+        let line = self.line(place);
+        line.answers = false;
+        line.pause = match unsent {
+            true => FIRST_PAUSE,
+            false => (line.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE),
+        };
+        line.due = now.plus(line.pause);
+        line.push_back(owed);
+    }
+
+    /// The server has answered to something out of a line.
+    pub(super) fn answered(&mut self, place: Place) {
+        if let Some(line) = self.lines.get_mut(&place) {
+            line.answers = true;
+            line.pause = Duration::ZERO;
+            line.due = Moment::now();
+        }
+    }
+
+    /// Something out of a line is no longer under way.
+    pub(super) fn came_back(&mut self, place: Place) {
+        if let Some(line) = self.lines.get_mut(&place) {
+            line.under_way -= 1;
+            if line.under_way == 0 && line.waiting.is_empty() {
+                self.lines.remove(&place);
+            }
+        }
+    }
+
+    /// What is to be asked for now, which is under way from then on.
+    pub(super) fn next(&mut self, now: Moment) -> Option<(Place, T)> {
+        let ready = |line: &Line<T>| line.due_at().is_some_and(|due| due <= now);
+        let (place, line) = self.lines.iter_mut().find(|(_, line)| ready(line))?;
+        let owed = line.waiting.pop_front()?;
+        if let Some(hold) = owed.hold() {
+            line.holds.remove(&hold);
+        }
+        line.under_way += 1;
+        Some((*place, owed))
+    }
+
+    /// When there is something to ask for, if nothing comes back before.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.lines.values().filter_map(Line::due_at).min()
+    }
+
+    /// How much stands in line.
+    pub(super) fn len(&self) -> usize {
+        self.lines.values().map(|line| line.waiting.len()).sum()
+    }
+
+    fn line(&mut self, place: Place) -> &mut Line<T> {
+        self.lines.entry(place).or_insert_with(|| Line {
+            waiting: VecDeque::new(),
+            holds: HashSet::new(),
+            under_way: 0,
+            answers: false,
+            due: Moment::now(),
+            pause: Duration::ZERO,
+        })
+    }
+}
+
+impl<T: Owing> Line<T> {
+    fn push_back(&mut self, owed: T) {
+        if owed.hold().is_none_or(|hold| self.holds.insert(hold)) {
+            self.waiting.push_back(owed);
+        }
+    }
+
+    /// None if there is nothing to ask for, or enough under way.
+    fn due_at(&self) -> Option<Moment> {
+        let most = if self.answers { AT_ONCE } else { 1 };
+        let room = self.under_way < most && !self.waiting.is_empty();
+        room.then_some(self.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Owed(u64);
+
+    impl Owing for Owed {
+        fn hold(&self) -> Option<u64> {
+            (self.0 < 100).then_some(self.0)
+        }
+    }
+
+    const HERE: Place = Some(1);
+
+    /// Everything that may be asked for at this moment.
+    fn asked_for(ledger: &mut Ledger<Owed>, now: Moment) -> Vec<u64> {
+        std::iter::from_fn(|| ledger.next(now))
+            .map(|(_, owed)| owed.0)
+            .collect()
+    }
+
+    #[test]
+    fn silent_server_is_asked_for_one_thing_and_one_that_answers_for_many() {
+        let mut ledger = Ledger::default();
+        let long_after = Moment::now().plus(Duration::from_secs(60));
+        ledger.failed(HERE, Owed(0), false);
+        for hold in 100..300 {
+            ledger.add(HERE, Owed(hold));
+        }
+        let none: Vec<u64> = Vec::new();
+        assert_eq!(asked_for(&mut ledger, Moment::now()), none, "after a pause");
+        assert_eq!(asked_for(&mut ledger, long_after), [0]);
+        assert_eq!(asked_for(&mut ledger, long_after), none);
+        ledger.answered(HERE);
+        ledger.came_back(HERE);
+        let mut paid = 0;
+        while ledger.has_line(HERE) {
+            let asked = asked_for(&mut ledger, Moment::now());
+            assert!((1..=AT_ONCE).contains(&asked.len()), "{asked:?}");
+            paid += asked.len();
+            for _ in asked {
+                ledger.came_back(HERE);
+            }
+        }
+        assert_eq!((paid, ledger.len(), ledger.due()), (200, 0, None));
+    }
+
+    #[test]
+    fn pauses_grow_while_a_server_is_asked_and_does_not_answer() {
+        let mut ledger = Ledger::default();
+        let mut under_way = false;
+        let mut pause = |unsent| {
+            let before = Moment::now();
+            ledger.failed(HERE, Owed(0), unsent);
+            if std::mem::replace(&mut under_way, true) {
+                ledger.came_back(HERE);
+            }
+            let due = ledger.due().expect("owed");
+            assert_eq!(ledger.next(due), Some((HERE, Owed(0))));
+            before.until(due).as_millis()
+        };
+        assert!((50..200).contains(&pause(false)));
+        assert!((100..300).contains(&pause(false)));
+        for _ in 0..5 {
+            pause(false);
+        }
+        assert!((1_000..1_300).contains(&pause(false)));
+        assert!((50..200).contains(&pause(true)), "its wait was the pause");
+    }
+
+    #[test]
+    fn what_is_owed_for_one_hold_stands_in_line_once() {
+        let mut ledger = Ledger::default();
+        for _ in 0..5 {
+            ledger.add(HERE, Owed(7));
+            ledger.add(HERE, Owed(100));
+        }
+        assert_eq!(ledger.len(), 6);
+        let (_, first) = ledger.next(Moment::now()).expect("owed");
+        assert_eq!(first, Owed(7));
+        ledger.add(HERE, first);
+        ledger.add(HERE, Owed(7));
+        assert_eq!(ledger.len(), 6, "it may stand in line anew");
+    }
+}
