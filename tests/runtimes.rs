@@ -105,7 +105,7 @@ async fn guard_dropped_on_a_thread_without_runtime_releases() {
 }
 
 #[test]
-fn guard_dropped_after_its_runtime_does_not_panic_and_its_key_ends_by_its_lease() {
+fn guard_dropped_after_its_runtime_does_not_panic_and_its_key_goes() {
     let server = Server::start();
     let short = runtime();
     let (client, guard, waiting) = short.block_on(async {
@@ -117,10 +117,8 @@ fn guard_dropped_after_its_runtime_does_not_panic_and_its_key_ends_by_its_lease(
     });
     drop(short);
     assert!(guard.is_lost(), "nobody watches it any more");
-    assert!(server.connection().exists("k"));
-    let ttl = server.connection().pttl("k");
-    assert!((1..=2_000).contains(&ttl), "{ttl}");
     drop((waiting, guard, client));
+    // Written while the tasks of the runtime went, or by its lease.
     runtime().block_on(eventually_free(&server, "k"));
 }
 

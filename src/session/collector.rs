@@ -135,7 +135,7 @@ async fn paid(mut owed: Overdue, reaper: &Reaper, backend: &Backend) -> Option<(
     let mut pause = FIRST_PAUSE;
     loop {
         let error = owed.pay(reaper, backend).await.err()?;
-        if owed.has_ended() {
+        if owed.has_ended(&error) {
             debug!(?owed, %error, "gave up what was owed: its time has passed");
             return None;
         }

@@ -66,7 +66,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Overdue {
     what: What,
-    /// From then on it is not tried again: the server has let it go by itself.
+    /// From then on the server has let it go by itself.
     end: Moment,
     /// Goes on from the debt until it is paid, so that whoever waits for all misses none.
     _owing: TaskTrackerToken,
@@ -554,9 +554,14 @@ impl Overdue {
         }
     }
 
-    /// Whether the time has passed in which it makes sense to pay.
-    pub(super) fn has_ended(&self) -> bool {
-        Moment::now() >= self.end
+    /// Whether it need not be paid any more, after this error. A lease that has passed ends what a server has that answers;
+    /// one that does not may have yet to take the lock, by a request that lies there unread.
+    pub(super) fn has_ended(&self, error: &Error) -> bool {
+        let counts = match self.what {
+            What::Debt { .. } => error.is_refusal(),
+            What::Errand(..) => true,
+        };
+        counts && Moment::now() >= self.end
     }
 
     /// Whoever asks for the lock does not wait for this any more.

@@ -24,7 +24,7 @@ use tracing::{debug, info};
 pub(super) use super::desk::Broken;
 use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
-use super::line::{Line, Writer};
+use super::line::{Line, Seat, Writer};
 use super::resp::{self, Request, Said};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -229,18 +229,20 @@ impl Drop for Kept {
 async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
     let shared = &kept.0;
     let mut failed = 0;
+    let mut seat: Option<Seat> = None;
     loop {
         let mut place = dialer.place();
         let began = Moment::now();
         let dialled = match line.take() {
             Some(line) => Ok(line),
-            None => dialer.dial().await,
+            None => dialer.redial(seat.as_ref()).await,
         };
         let opened = Moment::now();
         let error = match dialled {
             Ok(line) => {
                 info!(server = %line.place, "connected");
                 let here = place.insert(line.place.clone());
+                seat.clone_from(&line.seat);
                 tokio::select! {
                     error = shared.serve(line) => error,
                     () = dialer.leads_elsewhere(Some(here)) => left(),

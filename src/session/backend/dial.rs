@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::contact::{Step, failed, late, refused};
-use super::line::{Line, Socket, Writer};
+use super::line::{Line, Seat, Socket, Writer};
 use super::refusal::code;
 use super::resp::{Request, Said, Version};
 use super::sentinel::Sentinels;
@@ -146,6 +146,7 @@ impl Dialer {
             Request::of(&["CLIENT", "SETNAME", &self.name]),
             Request::of(&["CLIENT", "SETINFO", "LIB-NAME", "redlatch"]),
             Request::of(&["CLIENT", "SETINFO", "LIB-VER", version]),
+            Request::of(&["CLIENT", "INFO"]),
         ];
         let (requests, selects) = match self.config.database {
             0 => (&requests[1..], false),
@@ -155,8 +156,31 @@ impl Dialer {
         match said.first() {
             Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&line.place, text)),
             // Names are for operators: a server, or a user, that knows nothing of them does as well.
-            _ => Ok(line),
+            _ => {
+                line.seat = match said.last() {
+                    Some(Ok(Reply::Text(info))) => Seat::read(info),
+                    _ => None,
+                };
+                Ok(line)
+            }
         }
+    }
+
+    /// Connects in the place of a connection that is gone.
+    pub(super) async fn redial(&self, old: Option<&Seat>) -> Result<Line, Error> {
+        let mut line = self.dial().await?;
+        if let Some(old) = old {
+            self.replace(&mut line, old).await?;
+        }
+        Ok(line)
+    }
+
+    /// Has the server end a connection that this one comes in the place of. What was sent there and was not read so far,
+    /// since the server hung, is then never carried out: not after what is asked for here. A user that has no right to
+    /// that does without.
+    async fn replace(&self, line: &mut Line, old: &Seat) -> Result<(), Error> {
+        let kill = Request::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
+        self.talk(line, &[kill]).await.map(drop)
     }
 
     /// Chooses the version of the protocol, and says who we are. What the server tells of itself; nil in the older version.

@@ -23,6 +23,8 @@ pub(super) struct Line {
     pub(super) version: Version,
     /// Where it leads.
     pub(super) place: String,
+    /// How the server tells it from others, if it says so.
+    pub(super) seat: Option<Seat>,
     /// What has arrived and was not read so far.
     arrived: BytesMut,
 }
@@ -40,6 +42,28 @@ pub(super) enum Socket {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
+}
+
+/// What a server calls a connection: its number there, and the address that it comes from. Numbers begin anew with each
+/// start of a server; both together do not come again.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) id: String,
+    pub(super) address: String,
+}
+
+impl Seat {
+    /// From what `CLIENT INFO` says.
+    pub(super) fn read(info: &str) -> Option<Self> {
+        let value = |name: &str| {
+            let mut fields = info.split_ascii_whitespace();
+            fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+        };
+        Some(Self {
+            id: value("id")?.to_owned(),
+            address: value("addr")?.to_owned(),
+        })
+    }
 }
 
 impl Socket {
@@ -71,6 +95,7 @@ impl Line {
             writer,
             version: Version::Resp2,
             place,
+            seat: None,
             arrived: BytesMut::new(),
         }
     }
