@@ -49,12 +49,16 @@ impl Link {
             };
             // The faults of now: they may have changed during the wait.
             let Faults {
-                black_hole, delay, ..
+                black_hole,
+                delay,
+                kills,
+                ..
             } = *self.faults.borrow();
             match event {
                 Event::FaultsChanged => {}
                 _ if black_hole => return self.fall_silent().await,
-                Event::Request(chunk) => requests.push(chunk, delay),
+                Event::Request(chunk) if kills => requests.push(chunk, delay),
+                Event::Request(chunk) => requests.push(without_kills(chunk), delay),
                 Event::Reply(_) if cut_reply => return finish(&mut self.server).await.map(drop),
                 Event::Reply(chunk) => replies.push(chunk, delay),
                 Event::RequestDue(end) if end.is_empty() => {
@@ -108,6 +112,15 @@ impl Link {
         let (client, server) = tokio::join!(discard(&mut self.client), discard(&mut self.server));
         client.and(server)
     }
+}
+
+/// The same with no command that ends a connection.
+fn without_kills(mut chunk: Vec<u8>) -> Vec<u8> {
+    const KILL: &[u8] = b"CLIENT\r\n$4\r\nKILL";
+    if let Some(at) = chunk.windows(KILL.len()).position(|word| word == KILL) {
+        chunk[at + KILL.len() - 4..][..4].copy_from_slice(b"NONE");
+    }
+    chunk
 }
 
 /// What of a chunk may pass if so many bytes are left.

@@ -37,10 +37,15 @@ impl Parcel {
     ///
     /// # Panics
     /// When the server is gone.
-    pub async fn deliver(mut self) -> Vec<u8> {
+    pub async fn deliver(self) -> Vec<u8> {
+        self.try_deliver().await.expect("deliver a request")
+    }
+
+    /// The same where the server may have ended the connection. An error, or an empty answer, if it has.
+    pub async fn try_deliver(mut self) -> io::Result<Vec<u8>> {
         self.caught().await;
         let Caught { request, server } = self.caught.take().expect("the request was caught");
-        deliver(request, server).await.expect("deliver a request")
+        deliver(request, server).await
     }
 }
 

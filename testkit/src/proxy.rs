@@ -31,6 +31,8 @@ pub(crate) struct Faults {
     pub(crate) black_hole: bool,
     pub(crate) hold_replies: bool,
     pub(crate) delay: Duration,
+    /// Clients may end connections, others of theirs.
+    pub(crate) kills: bool,
     /// After how many bytes a new connection is reset.
     pub(crate) reset: Option<usize>,
     /// A connection lives as long as this number is the one it was born with.
@@ -105,6 +107,12 @@ impl Proxy {
     pub fn reset_after(&self, bytes: impl Into<Option<usize>>) {
         let reset = bytes.into();
         self.faults.send_modify(|faults| faults.reset = reset);
+    }
+
+    /// From now on clients may end connections by CLIENT KILL. Else what came late on one that they gave up, which is
+    /// what this is for, would never arrive: they are told that there is no such command, as a user without the right is.
+    pub fn allow_kills(&self) {
+        self.faults.send_modify(|faults| faults.kills = true);
     }
 
     /// Adds a delay to each direction, without less throughput.

@@ -226,8 +226,10 @@ impl Drop for Kept {
 }
 
 /// Connects, serves the connection until it breaks, and connects again, without end.
-async fn keep(kept: Kept, dialer: Dialer, mut line: Option<Line>) {
+async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
     let shared = &kept.0;
+    // A server that hangs answers a try that is under way as soon as it goes on, and between two it is not heard.
+    dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
     let mut seat: Option<Seat> = None;
     loop {
