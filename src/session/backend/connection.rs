@@ -42,6 +42,9 @@ const PAUSES: [Duration; 3] = [
 const KNOCK: Duration = Duration::from_millis(300);
 /// From one try to the next where somebody accepts and it comes to nothing: each costs the server a handshake.
 const APART: Duration = Duration::from_secs(1);
+/// So many tries have the third pause at most where the server has greeted: it is there, and short leases are to outlast
+/// that.
+const GREETED: usize = 16;
 /// A connection has lasted, and may be replaced.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Space for replies that is there before they arrive.
@@ -239,7 +242,7 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
             Some(line) => Ok(line),
             None => dialer.redial(seat.as_ref()).await,
         };
-        let opened = Moment::now();
+        let (opened, greeted) = (Moment::now(), dialled.is_ok());
         let error = match dialled {
             Ok(line) => {
                 info!(server = %line.place, "connected");
@@ -262,6 +265,7 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
         }
         let pause = match PAUSES.get(failed) {
             Some(pause) => *pause,
+            None if greeted && failed < GREETED => PAUSES[PAUSES.len() - 1],
             None if nobody => KNOCK,
             None => APART.saturating_sub(began.until(Moment::now())),
         };
