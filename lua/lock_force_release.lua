@@ -1,13 +1,13 @@
 -- Frees the lock whoever holds it, and wakes a waiter.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
--- KEYS[2] the lock's channel
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH; empty: tell nobody
+-- ARGV[3] the lock's channel
 -- Returns released: somebody held it
 -- Returns free: nobody held it
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on KEYS[2] when the lock becomes free;
+-- Publishes the message on ARGV[3] when the lock becomes free;
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local fields = redis.call('HGETALL', KEYS[1])
@@ -22,5 +22,5 @@ for i = 1, #fields, 2 do
   end
 end
 redis.call('DEL', KEYS[1])
-local told = ARGV[2] ~= '' and redis.pcall(ARGV[2], KEYS[2], ARGV[1])
+local told = ARGV[2] ~= '' and redis.pcall(ARGV[2], ARGV[3], ARGV[1])
 return {'released', type(told) == 'table' and told or nil}

@@ -1,7 +1,8 @@
 -- Moves the lock from a hold of this process that is given back to one that waits for it.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
--- KEYS[2] the lock's channel
+-- KEYS[2] the lock's channel; so that a slot that is half moved refuses the script, which could delete the lock there, and
+-- not set it again
 -- ARGV[1] owner field of the hold that waits
 -- ARGV[2] companion field of this client and that owner
 -- ARGV[3] its hold number, h and 16 hex digits

@@ -1,18 +1,19 @@
 -- Brings one hold down to a lower share; frees the lock and wakes a waiter when no level is left.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
--- KEYS[2] the lock's channel
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
 -- ARGV[3] hold number, h and 16 hex digits
 -- ARGV[4] share to keep, in levels
 -- ARGV[5] message to publish
 -- ARGV[6] publish command, PUBLISH or SPUBLISH; empty: tell nobody
+-- ARGV[7] the lock's channel: as a key, it would be one that is nowhere, and a slot that is half moved refuses a script
+-- that has a key here and another one elsewhere
 -- Returns released, subscribers told: the lock is free
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
 -- longest share, unless there are levels of clients that record none
 -- Returns absent: this hold is not there any more; nothing was changed
--- Publishes the message on KEYS[2] when the lock becomes free;
+-- Publishes the message on ARGV[7] when the lock becomes free;
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
@@ -37,5 +38,5 @@ if left > 0 then
   return {'kept', left}
 end
 redis.call('DEL', KEYS[1])
-local told = ARGV[6] == '' and 0 or redis.pcall(ARGV[6], KEYS[2], ARGV[5])
+local told = ARGV[6] == '' and 0 or redis.pcall(ARGV[6], ARGV[7], ARGV[5])
 return type(told) == 'number' and {'released', told} or {'released', 0, told}

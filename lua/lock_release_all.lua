@@ -1,24 +1,24 @@
 -- Brings several holds of one owner down to lower shares; frees those locks of which no level is left, and wakes a
 -- waiter of each.
 --
--- KEYS[1 of 2] the lock, a hash: owner field -> hold count, companion field -> hold number:share
--- KEYS[2 of 2] the lock's channel
+-- KEYS[1 of 1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
 -- ARGV[3] message to publish
 -- ARGV[4] publish command, PUBLISH or SPUBLISH
--- ARGV[1 of 2] hold number, h and 16 hex digits
--- ARGV[2 of 2] share to keep, in levels
+-- ARGV[1 of 3] hold number, h and 16 hex digits
+-- ARGV[2 of 3] share to keep, in levels
+-- ARGV[3 of 3] the lock's channel
 -- Returns done, a list of how many subscribers of each lock were told that it is free; -1 if levels are left, -2 if
 -- this hold is not there any more
--- Publishes the message on KEYS[2 of 2] when that lock becomes free;
+-- Publishes the message on ARGV[3 of 3] when that lock becomes free;
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local call, ask = redis.call, redis.pcall
 local field, companion = ARGV[1], ARGV[2]
 local outcomes, freed = {}, {}
-for i = 1, #KEYS / 2 do
-  local lock, number, keep = KEYS[i * 2 - 1], ARGV[i * 2 + 3], ARGV[i * 2 + 4]
+for i = 1, #KEYS do
+  local lock, number, keep = KEYS[i], ARGV[i * 3 + 2], ARGV[i * 3 + 3]
   local found = ask('HMGET', lock, field, companion)
   local outcome = -2
   if keep == '0' and found[1] == '1' and found[2] == number .. ':1' then
@@ -50,7 +50,7 @@ end
 local refused
 for i, outcome in ipairs(outcomes) do
   if outcome == 0 then
-    local told = redis.pcall(ARGV[4], KEYS[i * 2], ARGV[3])
+    local told = redis.pcall(ARGV[4], ARGV[i * 3 + 4], ARGV[3])
     if type(told) == 'table' then
       refused = told
     else

@@ -274,6 +274,7 @@ async fn slot_that_is_half_moved_is_followed() {
     let cluster = Cluster::start();
     let client = patient_client(&cluster, PubSub::Auto).await;
     let stays = client.lock("{job}:stays").lock().await.unwrap();
+    let handed_on = client.lock("{job}:here").lock().await.unwrap();
     let (from, to) = cluster.owner("job");
     let begun = cluster.begin_move(cluster.slot("job"), from, to);
 
@@ -286,16 +287,38 @@ async fn slot_that_is_half_moved_is_followed() {
     stays.verify().await.unwrap();
     assert!(new.remaining() > secs(50));
 
-    // A release is about a channel too, which is nowhere: TRYAGAIN, until the move is done.
-    let released = tokio::spawn(async move {
-        new.unlock().await?;
-        stays.unlock().await
-    });
-    tokio::time::sleep(millis(100)).await;
-    assert!(!released.is_finished());
+    // Both go where they are.
+    soon(new.unlock()).await.unwrap();
+    assert_eq!(to.connection().keys(), [""; 0]);
+    let here = client.lock("{job}:here").owned_by(&Owner::unique());
+    let next = tokio::spawn(async move { here.lock().await });
+    eventually("the waiter here listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    let started = Instant::now();
+    soon(handed_on.unlock()).await.unwrap();
+    soon(next).await.unwrap().unwrap().unlock().await.unwrap();
+    println!("handed on here after {:?}", started.elapsed());
+    let elsewhere = patient_client(&cluster, PubSub::Auto).await;
+    let waiting = elsewhere.lock("{job}:stays");
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    eventually("the waiter listens", async || {
+        let channel = "redisson_lock__channel:{job}:stays";
+        ways(&cluster)
+            .iter()
+            .any(|way| listeners(from, *way, channel) > 0)
+    })
+    .await;
+    soon(stays.unlock()).await.unwrap();
+    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    let again = soon(client.lock("{job}:stays").lock()).await.unwrap();
+    assert!(client.lock("{job}:stays").force_unlock().await.unwrap());
+    drop(again);
+    elsewhere.close().await;
+    assert_eq!(from.connection().keys(), [""; 0]);
     begun.keys(usize::MAX);
     begun.finish();
-    soon(released).await.unwrap().unwrap();
     assert_eq!(to.connection().keys(), [""; 0]);
     client.close().await;
 }

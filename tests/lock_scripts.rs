@@ -488,9 +488,10 @@ fn own_share_that_has_ended_keeps_no_client_out_while_another_has_the_lock() {
 
             // What comes late for the old one.
             let record = scene.record();
-            let release = [&*field, &mine, &old, "0", "0", "PUBLISH"].map(str::to_owned);
-            let keys = words("k redisson_lock__channel:{k}");
-            assert_eq!(scene.run("lock_release", &keys, &release), "absent");
+            let channel = "redisson_lock__channel:{k}";
+            let release = [&*field, &mine, &old, "0", "0", "PUBLISH", channel];
+            let release = release.map(str::to_owned);
+            assert_eq!(scene.run("lock_release", &words("k"), &release), "absent");
             let renewal = [&*mine, &old, "90000"].map(str::to_owned);
             assert_eq!(scene.run("lock_renew", &words("k"), &renewal), "0");
             assert_eq!(scene.record(), record, "{what}");

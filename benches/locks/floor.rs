@@ -95,20 +95,23 @@ impl Floor {
     ) -> Result<Bare, Failure> {
         let Holder { field, companion } = holder(owner);
         let acquire = [&field, &companion, HOLD_NUMBER, "1", LEASE, "take"];
-        let release = [&field, &companion, HOLD_NUMBER, "0", "0", "PUBLISH"];
+        let release = [
+            &field,
+            &companion,
+            HOLD_NUMBER,
+            "0",
+            "0",
+            "PUBLISH",
+            channel,
+        ];
         Ok(Bare {
             acquire: self
                 .call(&script("lock_acquire"), &[name], &acquire, "granted")
                 .await?,
             release: self
-                .call(
-                    &script("lock_release"),
-                    &[name, channel],
-                    &release,
-                    "released",
-                )
+                .call(&script("lock_release"), &[name], &release, "released")
                 .await?,
-            number_at: [KEYS_AT + 1 + 2, KEYS_AT + 2 + 2],
+            number_at: [KEYS_AT + 1 + 2; 2],
             numbers: fresh_numbers(),
         })
     }
@@ -222,15 +225,23 @@ impl Floor {
         let Holder { field, companion } = holder(owner);
         let channel = channel(name);
         let reenter = [&field, &companion, HOLD_NUMBER, "2", LEASE];
-        let release = [&field, &companion, HOLD_NUMBER, "1", "0", "PUBLISH"];
+        let release = [
+            &field,
+            &companion,
+            HOLD_NUMBER,
+            "1",
+            "0",
+            "PUBLISH",
+            &channel,
+        ];
         Ok(Bare {
             acquire: self
                 .call(&script("lock_reenter"), &[name], &reenter, "granted")
                 .await?,
             release: self
-                .call(&script("lock_release"), &[name, &channel], &release, "kept")
+                .call(&script("lock_release"), &[name], &release, "kept")
                 .await?,
-            number_at: [KEYS_AT + 1 + 2, KEYS_AT + 2 + 2],
+            number_at: [KEYS_AT + 1 + 2; 2],
             // The holder's, who is there already.
             numbers: numbers([HOLD_NUMBER.to_owned()]),
         })

@@ -296,7 +296,11 @@ impl<'a> Attempt<'a> {
         }) {
             Ok(answered) => answered,
             Err(error) => {
-                baton.failed(error.clone());
+                match error.is_refusal() {
+                    // Nothing was moved, and its releaser may release it all the same.
+                    true => drop(baton),
+                    false => baton.failed(error.clone()),
+                }
                 return Err(error);
             }
         };

@@ -46,8 +46,8 @@ pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
 
 /// Brings holds of such kinds, of one owner, down to these shares.
 pub(crate) fn release<'a>(holds: &[(&'a HoldKey, u32)]) -> Call<'a> {
-    let mut keys = Vec::with_capacity(holds.len() * 2);
-    let mut args = Vec::with_capacity(4 + holds.len() * 2);
+    let mut keys = Vec::with_capacity(holds.len());
+    let mut args = Vec::with_capacity(4 + holds.len() * 3);
     if let Some((first, _)) = holds.first() {
         args.extend([
             Arg::Text(first.field()),
@@ -57,8 +57,12 @@ pub(crate) fn release<'a>(holds: &[(&'a HoldKey, u32)]) -> Call<'a> {
         ]);
     }
     for (hold, share) in holds {
-        keys.extend([&**hold.name.key(), &**hold.name.channel()]);
-        args.extend([Arg::Text(hold.number()), (*share).into()]);
+        keys.push(&**hold.name.key());
+        args.extend([
+            Arg::Text(hold.number()),
+            (*share).into(),
+            Arg::Text(hold.name.channel()),
+        ]);
     }
     Call::new(&script::LOCK_RELEASE_ALL, keys, args).of(SET)
 }

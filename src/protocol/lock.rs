@@ -45,10 +45,9 @@ pub(crate) fn reenter(key: &HoldKey, share: u32, lease: LeaseTime) -> Call<'_> {
 }
 
 pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Call<'a> {
-    let rest = [share.into(), Arg::Number(UNLOCKED), publish];
-    let mut call = call(key, &script::LOCK_RELEASE, rest);
-    call.keys.push(key.name.channel());
-    call
+    let channel = Arg::Text(key.name.channel());
+    let rest = [share.into(), Arg::Number(UNLOCKED), publish, channel];
+    call(key, &script::LOCK_RELEASE, rest)
 }
 
 /// Moves the lock here from a hold of this process that is given back. With `yield_beyond`, frees it instead if
@@ -211,9 +210,8 @@ pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
 }
 
 pub(crate) fn force_release<'a>(name: &'a LockName, publish: Arg<'a>) -> Call<'a> {
-    let keys = vec![&**name.key(), &**name.channel()];
-    let args = vec![Arg::Number(UNLOCKED), publish];
-    Call::new(&script::LOCK_FORCE_RELEASE, keys, args)
+    let args = vec![Arg::Number(UNLOCKED), publish, Arg::Text(name.channel())];
+    Call::new(&script::LOCK_FORCE_RELEASE, vec![&**name.key()], args)
 }
 
 pub(crate) fn inspect(name: &LockName) -> Call<'_> {

@@ -71,13 +71,13 @@ scripts! {
     LOCK_ACQUIRE_ALL = "lock_share", "lock_acquire_all" Arity::PerLock { keys: 1, args: 3, each: 2 };
     LOCK_REENTER = "lock_share", "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
     LOCK_MOVE = "lock_share", "lock_take_out", "lock_move" Arity::Fixed { keys: 2, args: 10 };
-    LOCK_RELEASE = "lock_take_out", "lock_release" Arity::Fixed { keys: 2, args: 6 };
-    LOCK_RELEASE_ALL = "lock_take_out", "lock_release_all" Arity::PerLock { keys: 2, args: 4, each: 2 };
+    LOCK_RELEASE = "lock_take_out", "lock_release" Arity::Fixed { keys: 1, args: 7 };
+    LOCK_RELEASE_ALL = "lock_take_out", "lock_release_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_ADOPT = "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
     LOCK_EXTEND = "lock_share", "lease_end", "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "lock_share", "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
-    LOCK_FORCE_RELEASE = "lock_force_release" Arity::Fixed { keys: 2, args: 2 };
+    LOCK_FORCE_RELEASE = "lock_force_release" Arity::Fixed { keys: 1, args: 3 };
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
     FENCED_ACQUIRE = "lock_share", "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
     FENCED_MOVE = "lock_share", "lock_take_out", "fenced_move" Arity::Fixed { keys: 3, args: 11 };
