@@ -353,7 +353,9 @@ async fn holds_of_a_slot_that_is_half_moved_are_renewed_where_they_are() {
 /// One server hangs, or dies, for two leases.
 async fn one_server_fails(fail: impl FnOnce(&Server)) {
     let cluster = Cluster::start();
-    let lease = secs(2);
+    let lease = secs(4);
+    // As long as a call waits for the server that fails.
+    let timeout = lease / 6;
     let client = patient_of(&cluster, lease).await;
     let other = patient_of(&cluster, lease).await;
     let names: Vec<String> = (0..3).map(|node| name_on(&cluster, node)).collect();
@@ -401,21 +403,23 @@ async fn one_server_fails(fail: impl FnOnce(&Server)) {
         worst = worst.max(started.elapsed());
         tokio::time::sleep(millis(5)).await;
     }
-    assert!(worst < millis(300), "{worst:?} for four calls");
+    assert!(worst < timeout, "{worst:?} for four calls");
     assert!(lost.is_some_and(|after| after < lease), "{lost:?}");
     soon(guards[0].lost()).await;
     let released = Instant::now();
     guards.remove(1).unlock().await.unwrap();
     let next = soon(waiter).await.unwrap().unwrap();
     next.expect("woken").unlock().await.unwrap();
-    assert!(released.elapsed() < millis(300), "{:?}", released.elapsed());
+    assert!(released.elapsed() < timeout, "{:?}", released.elapsed());
     stuck.abort();
     println!("worst of four calls: {worst:?}; lost after {lost:?}");
 }
 
 async fn patient_of(cluster: &Cluster, lease: Duration) -> Client {
-    let builder = builder(cluster.url()).watchdog_lease(lease);
-    builder.poll_cap(secs(60)).build().await.unwrap()
+    let builder = builder(cluster.url())
+        .watchdog_lease(lease)
+        .poll_cap(secs(60));
+    builder.command_timeout(secs(1)).build().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
