@@ -13,9 +13,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use family::{Guard, Lock};
-use redlatch::{Client, ErrorKind, FairLock, ReentrantLock};
+use redlatch::{Client, ErrorKind, FairLock, ReentrantLock, ReleaseBy};
 use redlatch_testkit::{Sentinel, Sentinels, Server};
-use support::probe::{kind, secs};
+use support::probe::{kind, secs, soon};
 use support::{builder, eventually};
 
 /// What is promised beside the time of the failover itself.
@@ -217,6 +217,26 @@ async fn primary_that_was_frozen_takes_no_release() {
     assert!(!server.connection().exists("kept") && !server.connection().exists("dropped"));
     holder.close().await;
     other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_that_was_frozen_carries_no_transaction_to_its_end() {
+    let set = Sentinels::start();
+    let builder = Client::builder().url(set.url()).command_timeout(secs(20));
+    let client = builder.build().await.unwrap();
+    let lock = client.plain_lock("k").lease(secs(60));
+    let lock = lock.release_by(ReleaseBy::Transaction);
+    // So that the connection for transactions is there.
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    let guard = lock.lock().await.unwrap();
+    replicated(&set, &["k"]).await;
+    set.primary().freeze();
+    let released = tokio::spawn(async move { guard.unlock().await });
+    let (server, _) = named(&set).await;
+    set.primary().thaw();
+    soon(released).await.unwrap().unwrap();
+    assert!(!server.connection().exists("k"));
+    client.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

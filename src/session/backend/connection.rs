@@ -430,7 +430,7 @@ fn unread(garbled: &resp::Garbled) -> Error {
     Error::new(ErrorKind::Protocol, text).unanswered()
 }
 
-fn left() -> Error {
+pub(super) fn left() -> Error {
     Error::new(
         ErrorKind::Backend,
         "the connection was given up: the sentinels name another primary",

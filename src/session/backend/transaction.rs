@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::Broken;
+use super::connection::{Broken, left};
 use super::dial::Dialer;
 use super::line::Line;
 use super::node::{Fault, Node};
@@ -116,7 +116,12 @@ impl Transactions {
                 Some((at, line)) if at == epoch => line,
                 _ => self.dial().await.map_err(Broken::Unsent)?,
             };
-            let answer = sequence(&mut line, call, steps, &in_doubt).await;
+            let place = line.place.clone();
+            let answer = tokio::select! {
+                answer = sequence(&mut line, call, steps, &in_doubt) => answer,
+                // What the old primary says counts no more.
+                () = self.dialer.leads_elsewhere(Some(&place)) => Err(Failure::Broken(left())),
+            };
             let answer = answer.map_err(|failure| match failure {
                 Failure::Broken(error) => broken(error).into(),
                 Failure::Refused(text) => Fault::Refused(text),
