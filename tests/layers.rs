@@ -112,7 +112,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::connection",
-            "session::backend::desk session::backend::dial session::backend::line session::backend::resp",
+            "session::backend::desk session::backend::dial session::backend::line session::backend::resp session::pace",
         ),
         (
             "session::backend::transaction",
@@ -141,7 +141,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("session::sync", ""),
         ("session::hold", ""),
-        ("session::hub", "session::backend"),
+        ("session::hub", "session::backend session::pace"),
         (
             "session::convoy",
             "session::backend session::hold session::sync",
@@ -160,6 +160,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend session::baton session::convoy session::grants session::hold session::hub session::ledger session::queue session::sync",
         ),
         ("session::ledger", ""),
+        ("session::pace", ""),
         (
             "session::collector",
             "session::backend session::ledger session::reaper",
@@ -167,7 +168,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::loan", "session::backend session::reaper"),
         (
             "session::watchdog",
-            "session::backend session::baton session::hold session::queue session::reaper",
+            "session::backend session::baton session::hold session::pace session::queue session::reaper",
         ),
         ("session", "*"),
     ],

@@ -9,11 +9,13 @@ mod support;
 
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlatch::{Client, Owner};
 use redlatch_testkit::Server;
+use support::mixed::{KINDS, try_take};
 use support::{builder, eventually};
+use tokio::task::JoinSet;
 use tracing_subscriber::fmt::MakeWriter;
 
 const PASSWORD: &str = "s3cret";
@@ -118,6 +120,7 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
     log.tells(&["DEBUG", "closed", client.id()]).await;
 
     refusal_to_publish_is_told_once_with_what_to_grant(&log).await;
+    outage_is_told_in_few_lines(&log).await;
     assert!(!log.text().contains(PASSWORD));
 }
 
@@ -145,5 +148,60 @@ async fn refusal_to_publish_is_told_once_with_what_to_grant(log: &Log) {
     let text = log.text();
     let told = text.lines().filter(|line| line.contains("+publish"));
     assert_eq!(told.count(), 1, "{text}");
+    client.close().await;
+}
+
+/// Of many calls that fail, and many holds that are lost, a line a second tells.
+async fn outage_is_told_in_few_lines(log: &Log) {
+    let server = Server::start();
+    let client = Client::builder()
+        .url(server.url())
+        .watchdog_lease(Duration::from_secs(2));
+    let client = client.build().await.unwrap();
+    let mut guards = Vec::new();
+    for at in 0..200 {
+        guards.push(client.lock(format!("held:{at}")).lock().await.unwrap());
+    }
+    let waiting = client.lock("held:0").owned_by(&Owner::unique());
+    let waiting = tokio::spawn(async move { waiting.lock().await.map(drop) });
+    for outage in ["killed", "hung"] {
+        let (before, began) = (log.text().len(), Instant::now());
+        match outage {
+            "killed" => server.kill(),
+            _ => server.freeze(),
+        }
+        let mut calls = JoinSet::new();
+        while began.elapsed() < Duration::from_secs(4) {
+            let (client, call) = (client.clone(), calls.len());
+            calls.spawn(async move {
+                let kind = KINDS[call % KINDS.len()];
+                try_take(&client, kind, &format!("{kind}:{call}"))
+                    .await
+                    .map(drop)
+            });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        match outage {
+            "killed" => server.restart(),
+            _ => server.thaw(),
+        }
+        let failed = calls.join_all().await.into_iter().filter(Result::is_err);
+        assert!(failed.count() > 100, "{outage}");
+        eventually("it answers again", async || {
+            client.lock("k").is_locked().await.is_ok()
+        })
+        .await;
+        let text = log.text()[before..].to_owned();
+        let told = |line: &&str| {
+            ["INFO", "WARN", "ERROR"]
+                .iter()
+                .any(|level| line.contains(level))
+        };
+        let lines: Vec<_> = text.lines().filter(told).collect();
+        let most = began.elapsed().as_secs() as usize + 3;
+        assert!(lines.len() <= most, "{outage}, {}: {lines:#?}", lines.len());
+    }
+    waiting.abort();
+    drop(guards);
     client.close().await;
 }

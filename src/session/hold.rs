@@ -99,6 +99,8 @@ pub(crate) enum Loss {
 }
 
 impl Loss {
+    pub(crate) const REASONS: usize = Self::Closed as usize + 1;
+
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Gone => "the server no longer has this hold",

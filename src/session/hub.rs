@@ -19,7 +19,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
 use super::backend::{Backend, News, Node, Subscribed};
+use super::pace::Pace;
 use crate::error::Error;
+
+/// How often it is told that messages may not arrive.
+const DEAF_APART: Duration = Duration::from_secs(5);
 
 /// How often the connection is proved to be alive while somebody waits; also how long a channel is kept after its
 /// last waiter, for the next one.
@@ -35,6 +39,9 @@ pub(crate) struct Hub {
     /// A channel was added whose server nobody listens to yet.
     dealt: Notify,
     backend: Arc<Backend>,
+    /// News of servers that are not heard, and of those that are listened to anew.
+    deaf: Pace,
+    again: Pace,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +91,8 @@ impl Hub {
             state: Mutex::default(),
             dealt: Notify::new(),
             backend,
+            deaf: Pace::new(DEAF_APART),
+            again: Pace::default(),
         })
     }
 
@@ -301,20 +310,25 @@ impl Hub {
 
     /// Messages may be lost: nobody relies on them until the channels are subscribed to anew.
     fn unheard(&self, node: &Node, error: &Error) {
-        warn!(%error, server = ?node, "messages may not arrive; waiters ask each second");
+        if let Some(untold) = self.deaf.tell() {
+            warn!(%error, server = ?node, untold, "messages may not arrive; waiters ask each second");
+        }
         self.deafen(node);
         self.backend.relisten(node);
     }
 
     fn deafen(&self, node: &Node) {
         let mut state = self.lock();
-        let mut channels = 0;
+        let (mut channels, mut is_news) = (0, false);
         for (_, channel) in state.on(node) {
-            channel.deafen();
+            is_news |= channel.deafen();
             channels += 1;
         }
         if channels > 0 {
-            info!(channels, "resubscribing");
+            match self.again.tell().filter(|_| is_news) {
+                Some(untold) => info!(channels, untold, "resubscribing"),
+                None => debug!(channels, "resubscribing"),
+            }
         }
     }
 
@@ -399,12 +413,15 @@ impl State {
 }
 
 impl Channel {
-    fn deafen(&mut self) {
+    /// Whether it was heard so far.
+    fn deafen(&mut self) -> bool {
         self.asked = false;
+        let mut was_heard = false;
         self.state.send_modify(|state| {
-            state.heard = false;
+            was_heard = std::mem::take(&mut state.heard);
             state.news += 1;
         });
+        was_heard
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod hold;
 pub(crate) mod hub;
 mod ledger;
 pub(crate) mod loan;
+mod pace;
 pub(crate) mod queue;
 pub(crate) mod reaper;
 pub(crate) mod sync;

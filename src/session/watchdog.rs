@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 use super::backend::{Backend, Doubt, Doubts};
 use super::baton::Baton;
 use super::hold::{Hold, Loss};
+use super::pace::Pace;
 use super::queue::Queues;
 use super::reaper::{Debt, Reaper};
 use crate::clock::Moment;
@@ -21,6 +22,8 @@ use crate::protocol::renewal::Duty;
 
 /// Timers stop while the machine is suspended; the clock does not, and is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// How often it is told that renewals fail. How it ends is told apart from that.
+const FAILURES_APART: Duration = Duration::from_secs(5);
 /// Holds in one script.
 const BATCH: usize = 100;
 
@@ -33,6 +36,9 @@ pub(crate) struct Watchdog {
     backend: Arc<Backend>,
     queues: Arc<Queues<Baton<Debt>>>,
     reaper: Reaper,
+    /// Of each reason.
+    losses: [Pace; Loss::REASONS],
+    failures: Pace,
 }
 
 #[derive(Debug)]
@@ -75,6 +81,8 @@ impl Watchdog {
             backend,
             queues,
             reaper,
+            losses: Default::default(),
+            failures: Pace::new(FAILURES_APART),
         })
     }
 
@@ -122,7 +130,11 @@ impl Watchdog {
         if !guarded {
             return None;
         }
-        warn!(lock = %hold.key.name.key(), owner = %hold.owner, reason = loss.reason(), "lost");
+        let (lock, owner, reason) = (hold.key.name.key(), &hold.owner, loss.reason());
+        match self.losses[loss as usize].tell() {
+            Some(untold) => warn!(%lock, %owner, reason, untold, "lost"),
+            None => debug!(%lock, %owner, reason, "lost"),
+        }
         let owes = match loss {
             // Of a read-write lock that Java freed by force, the keys of the levels are left.
             Loss::Gone => hold.key.kind.sides().is_some(),
@@ -278,7 +290,11 @@ impl Watchdog {
 
     fn unanswered(&self, round: Round, holds: &[Arc<Hold>], error: &Error, sent: Moment) {
         let now = Moment::now();
-        warn!(holds = holds.len(), ?round, after = ?sent.until(now), %error, "renewal failed");
+        let (count, after) = (holds.len(), sent.until(now));
+        match self.failures.tell() {
+            Some(untold) => warn!(holds = count, ?round, ?after, %error, untold, "renewal failed"),
+            None => debug!(holds = count, ?round, ?after, %error, "renewal failed"),
+        }
         for hold in holds {
             hold.lock().unanswered(now, round == Round::Renew);
             self.watch(hold);

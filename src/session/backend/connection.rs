@@ -29,6 +29,7 @@ use super::resp::{self, Request, Said};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::script::Script;
+use crate::session::pace::Pace;
 
 /// Pauses before the first tries to connect again. They begin anew with a connection that has lasted, and with the second
 /// after one that has answered a caller.
@@ -235,6 +236,7 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
     dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
     let mut seat: Option<Seat> = None;
+    let told = Pace::default();
     loop {
         let mut place = dialer.place();
         let began = Moment::now();
@@ -245,7 +247,10 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
         let (opened, greeted) = (Moment::now(), dialled.is_ok());
         let error = match dialled {
             Ok(line) => {
-                info!(server = %line.place, "connected");
+                match told.tell() {
+                    Some(untold) => info!(server = %line.place, untold, "connected"),
+                    None => debug!(server = %line.place, "connected"),
+                }
                 let here = place.insert(line.place.clone());
                 seat.clone_from(&line.seat);
                 tokio::select! {

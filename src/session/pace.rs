@@ -1,0 +1,64 @@
+//! Keeps a log readable while the same goes wrong many times.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// One kind of news, told so often at the most.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    apart: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    told: Option<Moment>,
+    /// Since then.
+    untold: u64,
+}
+
+impl Default for Pace {
+    /// Once a second.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(1))
+    }
+}
+
+impl Pace {
+    pub(crate) fn new(apart: Duration) -> Self {
+        Self {
+            apart,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether to tell something of this kind now; then, how much of the kind was not told since the last time.
+    pub(crate) fn tell(&self) -> Option<u64> {
+        self.tell_at(Moment::now())
+    }
+
+    fn tell_at(&self, now: Moment) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.told.is_some_and(|told| told.until(now) < self.apart) {
+            state.untold += 1;
+            return None;
+        }
+        state.told = Some(now);
+        Some(std::mem::take(&mut state.untold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_a_second_is_told_and_the_others_are_counted() {
+        let pace = Pace::default();
+        let told = [0, 1, 500, 999, 1_000, 1_001, 5_000]
+            .map(|millis| pace.tell_at(Moment::from_millis(10_000 + millis)));
+        assert_eq!(told, [Some(0), None, None, None, Some(3), None, Some(1)]);
+    }
+}
