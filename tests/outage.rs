@@ -169,3 +169,28 @@ async fn request_that_lies_on_a_connection_that_was_given_up_is_never_carried_ou
     assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
     nothing_left(&server, [&client]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_asked_for_while_too_much_is_owed() {
+    let server = Server::start();
+    let client = support::client(&server).await;
+    let lock = client.lock("k");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    server.freeze();
+    // More than are kept, all of them sent before it is known that the server hangs.
+    let tries = (0..10_000).map(|at| {
+        let lock = client.lock(format!("k:{at}"));
+        async move { lock.try_lock().await.is_err() }
+    });
+    assert!(join_all(tries).await.into_iter().all(|failed| failed));
+    eventually("as much is owed as may be", async || {
+        let refused = lock.try_lock().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Backend, "{refused}");
+        refused.to_string().contains("owed to servers")
+    })
+    .await;
+    server.thaw();
+    eventually("it is asked again", async || lock.try_lock().await.is_ok()).await;
+    nothing_left(&server, [&client]).await;
+    client.close().await;
+}

@@ -172,8 +172,7 @@ impl Reaper {
             unpaid => Err(Error::new(
                 ErrorKind::Backend,
                 format!(
-                    "{unpaid} releases are owed to servers that do not answer: nothing is asked for before they are \
-                     paid, or their leases have passed"
+                    "{unpaid} releases are owed to servers that do not answer; nothing is asked for before they do"
                 ),
             )
             .unsent()),
