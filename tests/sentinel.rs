@@ -270,6 +270,40 @@ async fn sentinel_that_is_behind_is_not_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_others_tell_of_are_followed_when_those_that_are_named_are_silent() {
+    let set = Sentinels::start();
+    let named = &set.sentinels()[2];
+    let client = builder(named.url()).build().await.unwrap();
+    let guard = client.lock("k").lease(secs(60)).lock().await.unwrap();
+    replicated(&set, &["k"]).await;
+    let told = set.sentinels()[..2].iter();
+    for sentinel in told.clone() {
+        eventually("it is asked too", async || {
+            let clients = sentinel.connection().command(&["CLIENT", "LIST"]).text();
+            clients.contains(" resp=3")
+        })
+        .await;
+    }
+    named.freeze();
+    set.replace_primary();
+    eventually("the old primary is left", async || {
+        !is_connected_to(set.primary())
+    })
+    .await;
+    soon(guard.verify()).await.unwrap();
+    soon(guard.unlock()).await.unwrap();
+    assert!(!is_connected_to(set.primary()));
+    client.close().await;
+    for sentinel in told {
+        eventually("none is asked by a client that was closed", async || {
+            let clients = sentinel.connection().command(&["CLIENT", "LIST"]).text();
+            !clients.contains(" resp=3")
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_have_users_and_passwords_of_their_own() {
     let primary = Server::builder().password("of-the-data").start();
     let sentinel = Sentinel::start(&primary, "main");

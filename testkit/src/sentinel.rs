@@ -1,5 +1,7 @@
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::connection::Connection;
@@ -14,7 +16,7 @@ const DEAF: &str = "deaf";
 #[derive(Debug)]
 pub struct Sentinel {
     // Declared before the directory: the process ends before its files go.
-    _process: Process,
+    process: Mutex<Process>,
     _dir: TempDir,
     port: u16,
     service: String,
@@ -87,6 +89,12 @@ impl Sentinel {
         })
     }
 
+    /// Stops the process with SIGSTOP: its sockets stay open and silent.
+    pub fn freeze(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.signal(Signal::STOP);
+    }
+
     /// A connection past everything under test.
     pub fn connection(&self) -> Connection {
         Connection::open(self.port)
@@ -118,7 +126,7 @@ impl Sentinel {
                 && primary_of(&mut connection, service).is_some()
         })?;
         Ok(Self {
-            _process: process,
+            process: Mutex::new(process),
             _dir: dir,
             port,
             service: service.to_owned(),

@@ -64,6 +64,11 @@ impl Sentinels {
         others.fold(first.url(), |url, node| url + &node)
     }
 
+    /// The sentinels.
+    pub fn sentinels(&self) -> &[Sentinel] {
+        &self.sentinels
+    }
+
     /// Has the primary replaced though it is well. It lives on, and is made a replica only seconds after.
     ///
     /// # Panics
