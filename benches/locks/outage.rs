@@ -8,7 +8,7 @@ use redlatch::{Client, Error, Member, MultiLock};
 use redlatch_testkit::{Reply, Server};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::Failure;
 use crate::clock;
@@ -233,6 +233,8 @@ pub(crate) async fn work(url: &str) -> Result<(), Failure> {
 async fn call_on(client: &Client, span: Duration, before: u64) -> Result<(u64, u64), Failure> {
     let calls = (CALLS as f64 * span.as_secs_f64() / SPAN.as_secs_f64()) as u64;
     let mut pace = interval(SPAN / CALLS as u32);
+    // A machine that was busy elsewhere is not to bring them all at once.
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut failed, mut grown) = (0, 0);
     let mut calling = JoinSet::new();
     for call in WARM_UP..WARM_UP + calls {
