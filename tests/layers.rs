@@ -89,6 +89,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     ],
     &[
         ("session::backend::slots", ""),
+        ("session::backend::silence", ""),
         ("session::backend::refusal", ""),
         ("session::backend::resp", ""),
         ("session::backend::tls", ""),
@@ -128,7 +129,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::node",
-            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::slots session::backend::transaction",
+            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::silence session::backend::slots session::backend::transaction",
         ),
         ("session::backend::channels", "session::backend::node"),
         (

@@ -172,7 +172,7 @@ impl Cluster {
             tokio::select! {
                 () = self.stale.notified() => {}
                 () = sleep(LOOK_AGAIN) => {
-                    let is_silent = |node: &Arc<Node>| node.silence().is_some();
+                    let is_silent = |node: &Arc<Node>| node.silence.begun().is_some();
                     if self.doubted().is_empty() && !self.nodes().iter().any(is_silent) {
                         continue;
                     }
@@ -189,7 +189,7 @@ impl Cluster {
         let (silent, sound): (Vec<_>, Vec<_>) = self
             .nodes()
             .into_iter()
-            .partition(|node| node.silence().is_some() || doubted.contains(&node.id()));
+            .partition(|node| node.silence.begun().is_some() || doubted.contains(&node.id()));
         if silent.is_empty() {
             return;
         }

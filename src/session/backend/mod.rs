@@ -20,6 +20,7 @@ mod post;
 mod refusal;
 mod resp;
 mod sentinel;
+mod silence;
 mod slots;
 #[cfg(feature = "tls")]
 mod tls;
@@ -365,14 +366,15 @@ impl Backend {
     /// last was answered.
     pub(crate) fn silence(&self, key: &str) -> Option<(Moment, Error)> {
         match self.home(key) {
-            Some(node) => node.silence(),
+            Some(node) => node.silence.begun(),
             None => self.cluster()?.absence(),
         }
     }
 
     /// Whether it is time that somebody who can do without a silent server asks it all the same.
     pub(crate) fn is_to_be_tried(&self, key: &str) -> bool {
-        self.home(key).is_none_or(|node| node.is_to_be_tried())
+        self.home(key)
+            .is_none_or(|node| node.silence.is_to_be_tried())
     }
 
     /// Whether a doubt is about a hold of this key.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracing::{info, warn};
@@ -14,6 +14,7 @@ use super::listener::{Listener, Messages};
 use super::maker::Maker;
 use super::refusal::{code, forbids_scripts};
 use super::resp::{Request, Said};
+use super::silence::Silence;
 use super::slots::{self, Range, Redirect};
 use super::transaction::Transactions;
 use crate::clock::Moment;
@@ -22,9 +23,6 @@ use crate::error::{Error, ErrorKind};
 use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Steps, Unscripted};
-
-/// How often a silent server is asked by those that can do without it.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often a server is asked what it knows of channels, if no answer comes.
 const PROBES: usize = 3;
@@ -44,7 +42,7 @@ pub(crate) struct Node {
     mute: AtomicBool,
     /// The server has refused a subscription, which is told once. Relaxed: nothing else hangs on it.
     deaf: AtomicBool,
-    silence: Mutex<Option<Silence>>,
+    pub(super) silence: Silence,
     known: Mutex<Option<Known>>,
     /// How long a connection may be silent before it is replaced.
     patience: Duration,
@@ -55,18 +53,6 @@ struct Known {
     run_id: Arc<str>,
     /// The number of the connection on which it has said so.
     epoch: u64,
-}
-
-/// A time in which every request went unanswered, or was none of this server's to carry out.
-#[derive(Debug)]
-struct Silence {
-    since: Moment,
-    /// It is a replica: it answers, but takes no locks.
-    is_replica: bool,
-    /// When somebody tried who could have done without.
-    tried: Moment,
-    /// How the last one failed.
-    error: Error,
 }
 
 /// How a call is to be sent.
@@ -128,7 +114,7 @@ impl Node {
             scriptless: AtomicBool::new(false),
             mute: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
-            silence: Mutex::default(),
+            silence: Silence::default(),
             known: Mutex::default(),
             patience: maker.command_timeout,
         })
@@ -183,12 +169,12 @@ impl Node {
     pub(super) async fn note(&self, answered: &Result<Reply, Miss>, left: Duration) {
         match answered {
             Err(Miss::Broken(_)) => {}
-            Err(Miss::Replica(error)) => self.fell_silent(Moment::now(), true, error),
-            _ if self.spoke() => {}
+            Err(Miss::Replica(error)) => self.silence.note(Moment::now(), true, error),
+            _ if self.silence.spoke() => {}
             // Who only looks, or is told that a lock is busy, is answered by a replica too.
             _ => match self.query(&["ROLE"], left).await {
                 Ok(Ok(role)) if !is_primary(&role) => {}
-                _ => *self.since() = None,
+                _ => self.silence.end(),
             },
         }
     }
@@ -340,29 +326,8 @@ impl Node {
             .unanswered(),
         };
         let error = broken.causes(error);
-        self.fell_silent(started, false, &error);
+        self.silence.note(started, false, &error);
         error
-    }
-
-    /// Takes note of a request from `started` that was of no use.
-    fn fell_silent(&self, started: Moment, is_replica: bool, error: &Error) {
-        let mut silence = self.since();
-        let begun = silence.as_ref();
-        let (since, tried) =
-            begun.map_or((started, started), |silence| (silence.since, silence.tried));
-        *silence = Some(Silence {
-            since,
-            is_replica,
-            tried,
-            error: error.clone(),
-        });
-    }
-
-    /// Takes note of an answer. False if it may be that of a replica.
-    fn spoke(&self) -> bool {
-        let mut silence = self.since();
-        silence.take_if(|silence| !silence.is_replica);
-        silence.is_none()
     }
 
     /// Sends a command that changes nothing.
@@ -375,7 +340,7 @@ impl Node {
         let started = Moment::now();
         let said = self.query(&["PING"], budget).await;
         let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
-        self.spoke();
+        self.silence.spoke();
         match said {
             Ok(_) => Ok(started.until(Moment::now())),
             Err(text) => {
@@ -410,30 +375,6 @@ impl Node {
             epoch,
         });
         Ok(run_id)
-    }
-
-    /// Since when every request went unanswered, or to a replica, and how the last one failed; none if the last did not.
-    pub(super) fn silence(&self) -> Option<(Moment, Error)> {
-        self.since()
-            .as_ref()
-            .map(|silence| (silence.since, silence.error.clone()))
-    }
-
-    /// Whether it is time that somebody who can do without a silent server asks it all the same.
-    pub(super) fn is_to_be_tried(&self) -> bool {
-        let now = Moment::now();
-        match &mut *self.since() {
-            Some(silence) if silence.tried.plus(TRY_AGAIN) > now => false,
-            Some(silence) => {
-                silence.tried = now;
-                true
-            }
-            None => true,
-        }
-    }
-
-    fn since(&self) -> MutexGuard<'_, Option<Silence>> {
-        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What this server knows of the cluster's slots; none if it is in no cluster.
