@@ -192,8 +192,11 @@ fn pem(what: &str, text: Option<String>, file: Option<PathBuf>) -> Result<Option
 }
 
 fn address(text: &str, default_port: u16) -> Result<Server, Error> {
-    Server::parse(text, default_port)
-        .map_err(|flaw| Error::invalid(format!("{text:?} is no address of a server: {flaw}")))
+    Server::parse(text, default_port).map_err(|flaw| {
+        Error::invalid(format!(
+            "the address of a server cannot be understood: {flaw}"
+        ))
+    })
 }
 
 fn addresses(texts: &[String], default_port: u16) -> Result<Vec<Server>, Error> {

@@ -369,7 +369,7 @@ impl Shared {
                     Ok(Some(said)) => (Ok(said), None),
                     Err(garbled) => (Err(Broken::Garbled(unread(&garbled))), Some(garbled)),
                 };
-                let asked = self.lock().replied(said.is_ok());
+                let asked = self.lock().replied(said.as_ref().ok());
                 let unasked = || io::Error::other("the server answers what nobody asked");
                 if let Some(caller) = asked.ok_or_else(unasked)? {
                     caller.send(said).ok();

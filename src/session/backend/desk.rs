@@ -99,9 +99,7 @@ impl Desk {
     /// Takes a request, and gives it to the socket itself if nothing is under way.
     pub(super) fn send(&mut self, request: &Request) -> Result<Reply, Error> {
         let bytes = request.bytes();
-        let Some(open) = &self.open else {
-            return Err(no_connection());
-        };
+        let open = self.open()?;
         if !self.has_room(request) {
             let text = "too many requests are waiting for this server";
             return Err(Error::new(ErrorKind::Backend, text).passing());
@@ -121,17 +119,25 @@ impl Desk {
     /// Takes a request of one who cannot wait, and gives the socket what it takes at once, with what lay here before: the
     /// runtime may end now, and all that writes later with it. None if there is no connection of this process.
     pub(super) fn post(&mut self, request: &Request) -> Option<Reply> {
-        let Open { socket, process } = self.open.as_ref()?;
-        if *process != std::process::id() || !self.has_room(request) {
+        let socket = self.open().ok()?.socket.clone();
+        if !self.has_room(request) {
             return None;
         }
-        let socket = socket.clone();
         let reply = self.wait_for(request);
         self.unsent.extend_from_slice(request.bytes());
         if let Some(socket) = socket {
             self.write(&socket).ok();
         }
         Some(reply)
+    }
+
+    /// The connection, if it is one of this process: the server answers a child where the parent reads.
+    fn open(&self) -> Result<&Open, Error> {
+        let open = self.open.as_ref().ok_or_else(no_connection)?;
+        match open.process == std::process::id() {
+            true => Ok(open),
+            false => Err(forked()),
+        }
     }
 
     fn has_room(&self, request: &Request) -> bool {
@@ -191,11 +197,12 @@ impl Desk {
     /// The next reply came: who waits for it, if anybody; none if nothing was asked.
     pub(super) fn replied(
         &mut self,
-        is_reply: bool,
+        said: Option<&Said>,
     ) -> Option<Option<oneshot::Sender<Result<Said, Broken>>>> {
-        self.has_answered |= is_reply;
+        self.has_answered |= said.is_some();
         let Waiting { caller, script, .. } = self.waiting.pop_front()?;
-        if let Some(script) = script.filter(|script| is_reply && !self.knows(script)) {
+        let is_answer = said.is_some_and(Result::is_ok);
+        if let Some(script) = script.filter(|script| is_answer && !self.knows(script)) {
             self.known.push(script);
         }
         Some(caller)
@@ -219,6 +226,11 @@ impl Desk {
         }
         self.has_answered
     }
+}
+
+fn forked() -> Error {
+    let text = "this process was forked off the one that connected; it needs a client of its own";
+    Error::new(ErrorKind::Backend, text).passing()
 }
 
 pub(super) fn no_connection() -> Error {

@@ -205,7 +205,7 @@ impl Dialer {
                 {
                     line.version = Version::Resp2;
                 }
-                [Err(text)] => return Err(refused(&line.place, &text)),
+                [Err(text)] => return Err(refused(&line.place, &veiled(&text, password))),
             }
         }
         let Some(password) = password else {
@@ -217,7 +217,7 @@ impl Dialer {
         };
         match self.talk(line, &[auth]).await? {
             [Ok(_)] => Ok(Reply::Nil),
-            [Err(text)] => Err(refused(&line.place, &text)),
+            [Err(text)] => Err(refused(&line.place, &veiled(&text, Some(password)))),
         }
     }
 
@@ -258,4 +258,12 @@ impl Dialer {
 /// Whether this is what a primary answers to `ROLE`.
 pub(super) fn is_primary(role: &Reply) -> bool {
     matches!(role, Reply::List(role) if role.first() == Some(&Reply::Text("master".into())))
+}
+
+/// What a server says without the password, which one that does not know the command repeats.
+fn veiled(text: &str, password: Option<&str>) -> String {
+    match password {
+        Some(password) if !password.is_empty() => text.replace(password, ".."),
+        _ => text.to_owned(),
+    }
 }

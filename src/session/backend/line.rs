@@ -45,7 +45,7 @@ pub(super) enum Socket {
 }
 
 /// What a server calls a connection: its number there, and the address that it comes from. Numbers begin anew with each
-/// start of a server; both together do not come again.
+/// start of a server; both together do not come again. Over a unix socket all come from the same address.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
     pub(super) id: String,
@@ -53,15 +53,16 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// From what `CLIENT INFO` says.
+    /// From what `CLIENT INFO` says. None if others may have the same one day.
     pub(super) fn read(info: &str) -> Option<Self> {
         let value = |name: &str| {
             let mut fields = info.split_ascii_whitespace();
             fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
         };
+        let address = value("addr").filter(|address| !address.ends_with(":0"))?;
         Some(Self {
             id: value("id")?.to_owned(),
-            address: value("addr")?.to_owned(),
+            address: address.to_owned(),
         })
     }
 }
