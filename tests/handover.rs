@@ -270,6 +270,26 @@ async fn hold_that_was_gone_is_told_and_the_waiter_takes_the_lock_afresh() {
     nothing_left(&server, &client).await;
 }
 
+#[tokio::test]
+async fn hold_that_was_gone_is_told_when_the_move_is_refused_too() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    turns(lock.clone(), 1).await;
+    let guard = lock.lock().await.unwrap();
+    let waiter = acquiring(&lock);
+    eventually_waiting(&client, 1).await;
+    eventually_heard(&server, "k", 1).await;
+    let mut admin = server.connection();
+    // The script that moves is not known, and a server without memory takes no new one.
+    admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    admin.command(&["DEL", "k"]);
+    assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
+    let refused = soon(waiter).await.unwrap().unwrap_err();
+    assert!(refused.to_string().contains("OOM"), "{refused}");
+    nothing_left(&server, &client).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn force_unlock_in_the_middle_of_a_streak_is_told_before_the_next_gets_in() {
     let server = Server::start();

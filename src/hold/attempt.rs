@@ -290,20 +290,18 @@ impl<'a> Attempt<'a> {
             term.lease(),
             bounded.then(|| anchor.hub.listeners(name.channel())),
         );
-        let (answer, moved) = match self.run(&call).await.and_then(|answer| {
-            let moved = Moved::decode(&answer.reply)?;
-            Ok((answer, moved))
-        }) {
-            Ok(answered) => answered,
+        let answer = match self.run(&call).await {
+            Ok(answer) => answer,
             Err(error) => {
                 match error.is_refusal() {
-                    // Nothing was moved, and its releaser may release it all the same.
-                    true => drop(baton),
+                    true => baton.refused(),
                     false => baton.failed(error.clone()),
                 }
                 return Err(error);
             }
         };
+        // Behind an answer without sense the lock may have been moved, which the baton tells its releaser.
+        let moved = Moved::decode(&answer.reply)?;
         self.queue.count_streak(matches!(moved, Moved::Here { .. }));
         let gone = Settled::Absent {
             repeated: answer.repeated,
@@ -336,8 +334,7 @@ impl<'a> Attempt<'a> {
             Moved::Spent => {
                 let error = self.order.spent();
                 self.nothing_held();
-                // The old hold stands, and its releaser releases it.
-                drop(baton);
+                baton.refused();
                 Err(error)
             }
             Moved::WrongKind => {

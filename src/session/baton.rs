@@ -115,6 +115,11 @@ impl<D: Owed> Baton<D> {
         }
     }
 
+    /// The server has refused: nothing was moved, and the releaser may release it all the same.
+    pub(crate) fn refused(mut self) {
+        self.sent = false;
+    }
+
     pub(crate) fn failed(mut self, error: Error) {
         if let Some((debt, sender)) = self.told.take() {
             drop(debt);
