@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use redlatch::{Client, ErrorKind};
-use redlatch_testkit::{Proxy, Server};
+use redlatch_testkit::{Proxy, Reply, Server};
 use support::mixed::{KINDS, try_take};
 use support::probe::{calls_of, nothing_left, secs, soon};
 use support::{builder, eventually, eventually_unreachable, sha};
@@ -191,6 +191,47 @@ async fn nothing_is_asked_for_while_too_much_is_owed() {
     .await;
     server.thaw();
     eventually("it is asked again", async || lock.try_lock().await.is_ok()).await;
+    nothing_left(&server, [&client]).await;
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn release_that_is_refused_after_an_outage_holds_up_no_other() {
+    let server = Server::start();
+    let mut admin = server.connection();
+    let mut user = |keys: &[&str]| {
+        let rights = ["ACL", "SETUSER", "app", "on", "nopass", "&*", "+@all"];
+        let done = admin.command(&[&rights, keys].concat());
+        assert_eq!(done, Reply::Status("OK".to_owned()));
+    };
+    user(&["allkeys"]);
+    let proxy = Proxy::start(server.port()).await;
+    let url = format!("redis://app:any@127.0.0.1:{}", proxy.port());
+    let client = builder(url).build().await.unwrap();
+    let guards = (0..=100).map(|at| {
+        let name = if at == 50 {
+            "k".to_owned()
+        } else {
+            format!("refused:{at}")
+        };
+        let lock = client.lock(name);
+        async move { lock.lock().await.unwrap() }
+    });
+    let guards = join_all(guards).await;
+    proxy.black_hole(true);
+    eventually_unreachable(&client).await;
+    user(&["resetkeys", "~k"]);
+    drop(guards);
+    // Asked for behind the releases, and for no longer than those.
+    for _ in 0..2 {
+        assert!(client.lock("later").is_locked().await.is_err());
+    }
+    proxy.black_hole(false);
+    proxy.cut();
+    let mut probe = server.connection();
+    eventually("it is given back", async || !probe.exists("k")).await;
+    assert_eq!(probe.keys().len(), 100, "refused");
+    user(&["allkeys"]);
     nothing_left(&server, [&client]).await;
     client.close().await;
 }

@@ -1,8 +1,10 @@
 //! Has what is owed paid in the background: at once, and what is owed to a server that does not answer when it does.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -27,12 +29,21 @@ pub(crate) struct Collector {
     ledger: Ledger<Overdue>,
 }
 
+/// How something is tried to be paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    AtOnce,
+    /// It was taken out of a line, where others wait for it.
+    InLine,
+    /// The server has refused it for good, perhaps.
+    Refused,
+}
+
 /// A try to have something paid.
 #[derive(Debug)]
 struct Tried {
     place: Place,
-    /// It was taken out of a line.
-    in_line: bool,
+    way: Way,
     /// What is still owed, and why.
     left: Option<(Overdue, Error)>,
 }
@@ -57,7 +68,7 @@ impl Collector {
     pub(crate) async fn run(&mut self, backend: &Arc<Backend>) {
         loop {
             while let Some((place, owed)) = self.ledger.next(Moment::now()) {
-                self.try_to_pay(owed, place, true, backend);
+                self.try_to_pay(owed, place, Way::InLine, backend);
             }
             self.reaper.note_unpaid(self.ledger.len());
             let due = self.ledger.due();
@@ -68,7 +79,7 @@ impl Collector {
                     None => return,
                 },
                 Some(tried) = self.running.join_next() => match tried {
-                    Ok(tried) => self.tried(tried),
+                    Ok(tried) => self.tried(tried, backend),
                     Err(error) => warn!(%error, "a background release ended early"),
                 },
                 () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
@@ -97,32 +108,38 @@ impl Collector {
         if self.ledger.has_line(place) && !owed.is_posted() {
             self.ledger.add(place, owed);
         } else {
-            self.try_to_pay(owed, place, false, backend);
+            self.try_to_pay(owed, place, Way::AtOnce, backend);
         }
     }
 
-    fn try_to_pay(&mut self, owed: Overdue, place: Place, in_line: bool, backend: &Arc<Backend>) {
+    fn try_to_pay(&mut self, owed: Overdue, place: Place, way: Way, backend: &Arc<Backend>) {
         let (reaper, backend) = (self.reaper.clone(), backend.clone());
         self.running.spawn(async move {
-            let left = paid(owed, &reaper, &backend).await;
-            Tried {
-                place,
-                in_line,
-                left,
-            }
+            let paid = AssertUnwindSafe(paid(owed, way, &reaper, &backend));
+            // Whoever waits in line behind it must hear of its end.
+            let left = paid.catch_unwind().await.unwrap_or_else(|_| {
+                warn!("a background release panicked; what was owed ends by its lease");
+                None
+            });
+            Tried { place, way, left }
         });
     }
 
-    fn tried(&mut self, tried: Tried) {
-        let Tried {
-            place,
-            in_line,
-            left,
-        } = tried;
+    fn tried(&mut self, tried: Tried, backend: &Arc<Backend>) {
+        let Tried { place, way, left } = tried;
+        let in_line = way == Way::InLine;
         match left {
-            Some((owed, error)) => self.ledger.failed(place, owed, error.is_unsent()),
-            None if in_line => self.ledger.answered(place),
-            None => {}
+            Some((owed, error)) if error.is_passing() => {
+                self.ledger.failed(place, owed, error.is_unsent());
+            }
+            left => {
+                if in_line {
+                    self.ledger.answered(place);
+                }
+                if let Some((owed, _)) = left {
+                    self.try_to_pay(owed, place, Way::Refused, backend);
+                }
+            }
         }
         if in_line {
             self.ledger.came_back(place);
@@ -130,21 +147,31 @@ impl Collector {
     }
 }
 
-/// Tries until the server has answered or does not answer; then, what is left.
-async fn paid(mut owed: Overdue, reaper: &Reaper, backend: &Backend) -> Option<(Overdue, Error)> {
+/// Tries until the server has answered or does not answer; then, what is left. In line a refusal is an answer too:
+/// what stands behind does not wait for it to change.
+async fn paid(
+    mut owed: Overdue,
+    way: Way,
+    reaper: &Reaper,
+    backend: &Backend,
+) -> Option<(Overdue, Error)> {
     let mut pause = FIRST_PAUSE;
+    let mut refused = way == Way::Refused;
     loop {
+        if refused {
+            // It is the server's last word, perhaps: nobody waits for what becomes of it.
+            owed.keep_nobody_waiting();
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
         let error = owed.pay(reaper, backend).await.err()?;
         if owed.has_ended(&error) {
             debug!(?owed, %error, "gave up what was owed: its time has passed");
             return None;
         }
-        if error.is_passing() {
+        if error.is_passing() || way == Way::InLine {
             return Some((owed, error));
         }
-        // It is the server's last word, perhaps: nobody waits for what becomes of it.
-        owed.keep_nobody_waiting();
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        refused = true;
     }
 }
