@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. Of two words that one is newer whose configuration has the higher epoch, whoever says it, and whenever it comes in:
-//!    a sentinel that is behind leads nobody back.
+//!    a sentinel that is behind leads nobody back, though those that are ahead be silent. Only a majority of all that are
+//!    known can go back, who say so at one time: the service is monitored anew.
 //! 2. Each sentinel is listened to, and asked each second for as long as one is silent, two disagree, or the primary
 //!    cannot be reached.
 //! 3. They are told users and passwords of their own, and never those of the servers.
@@ -60,6 +61,8 @@ struct Circle {
 #[derive(Clone, Debug, Default)]
 struct View {
     primary: Option<Server>,
+    /// Of the word that named it.
+    epoch: u64,
     /// All that are configured have said something, or could not.
     is_complete: bool,
     /// All that are known say the same.
@@ -335,14 +338,12 @@ impl Circle {
 
     /// Looks what all words come to.
     fn look(&self, known: &[Server], reports: &HashMap<Server, Report>) {
-        let words = || reports.values().filter_map(|report| report.word.as_ref());
         self.view.send_if_modified(|view| {
-            let primary = newest(words(), view.primary.as_ref()).cloned();
-            let is_news = primary.is_some() && primary != view.primary;
+            let word = decisive(reports.values(), known.len(), view);
+            let is_news = word.is_some_and(|word| view.follow(word));
             if is_news {
-                let [from, to] = [&view.primary, &primary];
-                info!(service = %self.service, ?from, ?to, "the sentinels name the primary");
-                view.primary = primary;
+                let primary = &view.primary;
+                info!(service = %self.service, ?primary, "the sentinels name the primary");
             }
             let is_complete = view.is_complete;
             view.is_complete |= self
@@ -383,15 +384,33 @@ impl View {
     fn is_calm(&self) -> bool {
         self.is_united && !self.is_unreachable
     }
+
+    /// Takes a word for the truth. False if the primary is the same.
+    fn follow(&mut self, word: &Word) -> bool {
+        self.epoch = word.epoch;
+        let is_news = self.primary.as_ref() != Some(&word.primary);
+        self.primary = Some(word.primary.clone());
+        is_news
+    }
 }
 
-/// The primary by the newest word; the present one, if as new a word names it.
-fn newest<'a>(
-    words: impl Iterator<Item = &'a Word>,
-    present: Option<&Server>,
-) -> Option<&'a Server> {
-    let word = words.max_by_key(|word| (word.epoch, Some(&word.primary) == present));
-    word.map(|word| &word.primary)
+/// The newest word; of equal ones that for the present primary. One that is older than what is known already counts only
+/// if most of all that are known say so now.
+fn decisive<'a>(
+    reports: impl Iterator<Item = &'a Report> + Clone,
+    known: usize,
+    view: &View,
+) -> Option<&'a Word> {
+    let live = reports.clone().filter(|report| report.silence.is_none());
+    let said = live.filter_map(|report| report.word.as_ref());
+    let is_majority = |word: &Word| {
+        let agreeing = said.clone().filter(|said| said.primary == word.primary);
+        agreeing.count() * 2 > known
+    };
+    reports
+        .filter_map(|report| report.word.as_ref())
+        .filter(|word| word.epoch >= view.epoch || is_majority(word))
+        .max_by_key(|word| (word.epoch, Some(&word.primary) == view.primary.as_ref()))
 }
 
 fn is_message(heard: &Heard) -> bool {
@@ -410,31 +429,86 @@ fn cut(sentinel: &Server, error: io::Error) -> Error {
 mod tests {
     use super::*;
 
-    fn word(primary: u16, epoch: u64) -> Word {
-        Word {
-            primary: Server::new("h", primary),
+    fn says(primary: u16, epoch: u64) -> Report {
+        Report {
+            word: Some(Word {
+                primary: Server::new("h", primary),
+                epoch,
+                id: String::new(),
+                others: Vec::new(),
+            }),
+            silence: None,
+        }
+    }
+
+    /// Silent, with a word that still counts.
+    fn said(primary: u16, epoch: u64) -> Report {
+        Report {
+            silence: Some((Moment::now(), Error::invalid("gone"))),
+            ..says(primary, epoch)
+        }
+    }
+
+    /// Silent for so long that its word is forgotten.
+    fn forgotten() -> Report {
+        Report {
+            word: None,
+            ..said(0, 0)
+        }
+    }
+
+    /// What primary is followed, and of which epoch, if each of the known sentinels has said this.
+    fn after(view: &View, reports: &[Report]) -> (u16, u64) {
+        let mut view = view.clone();
+        if let Some(word) = decisive(reports.iter(), reports.len(), &view) {
+            view.follow(word);
+        }
+        (view.primary.map_or(0, |primary| primary.port), view.epoch)
+    }
+
+    fn view(primary: u16, epoch: u64) -> View {
+        View {
+            primary: Some(Server::new("h", primary)),
             epoch,
-            id: String::new(),
-            others: Vec::new(),
+            ..View::default()
         }
     }
 
     #[test]
     fn newest_word_counts_and_of_equal_ones_that_for_the_present() {
-        let [old, new, other] = [word(1, 3), word(2, 4), word(3, 4)];
-        let newest = |words: &[&Word], present: Option<&Word>| {
-            let present = present.map(|word| &word.primary);
-            newest(words.iter().copied(), present).map(|server| server.port)
-        };
-        for words in [[&old, &new], [&new, &old]] {
-            for present in [None, Some(&old), Some(&new)] {
-                assert_eq!(newest(&words, present), Some(2));
+        for words in [[says(1, 3), says(2, 4)], [says(2, 4), says(1, 3)]] {
+            for view in [View::default(), view(1, 3), view(2, 4)] {
+                assert_eq!(after(&view, &words), (2, 4));
             }
         }
-        for words in [[&new, &other], [&other, &new]] {
-            assert_eq!(newest(&words, Some(&new)), Some(2));
-            assert_eq!(newest(&words, Some(&other)), Some(3));
+        for words in [[says(2, 4), says(3, 4)], [says(3, 4), says(2, 4)]] {
+            assert_eq!(after(&view(2, 4), &words), (2, 4));
+            assert_eq!(after(&view(3, 4), &words), (3, 4));
         }
-        assert_eq!(newest(&[], Some(&old)), None);
+        assert_eq!(after(&view(1, 3), &[]), (1, 3));
+    }
+
+    #[test]
+    fn sentinel_that_is_behind_leads_nobody_back_when_the_others_are_forgotten() {
+        let behind = [forgotten(), forgotten(), says(1, 4)];
+        assert_eq!(after(&view(2, 5), &behind), (2, 5));
+        let word_is_old = [forgotten(), said(1, 4), says(1, 4)];
+        assert_eq!(after(&view(2, 5), &word_is_old), (2, 5));
+        assert_eq!(
+            after(&view(2, 5), &[forgotten(), says(1, 6), forgotten()]),
+            (1, 6)
+        );
+    }
+
+    #[test]
+    fn service_that_most_monitor_anew_begins_with_a_low_epoch() {
+        let anew = [says(1, 0), says(1, 0), forgotten()];
+        assert_eq!(after(&view(2, 5), &anew), (1, 0));
+        let beside_one_that_is_behind = [says(1, 0), says(1, 0), says(3, 4)];
+        assert_eq!(after(&view(2, 5), &beside_one_that_is_behind), (1, 0));
+        let half = [says(1, 0), says(1, 0), forgotten(), forgotten()];
+        assert_eq!(after(&view(2, 5), &half), (2, 5));
+        let one_is_ahead = [says(1, 0), says(1, 0), said(2, 5)];
+        assert_eq!(after(&view(2, 5), &one_is_ahead), (2, 5));
     }
 }
