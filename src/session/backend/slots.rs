@@ -111,8 +111,7 @@ fn range(row: &Reply) -> Option<Range> {
     Some(Range {
         slots: (*slots.end() < SLOTS).then_some(slots)?,
         host: match host {
-            // It does not know its own name, or is told not to say it.
-            Reply::Text(host) if host != "?" => host.clone(),
+            Reply::Text(host) => named(host),
             _ => String::new(),
         },
         port: u16::try_from(*port).ok()?,
@@ -126,9 +125,17 @@ pub(super) fn redirect(text: &str) -> Option<Redirect> {
     let (host, port) = words.next()?.rsplit_once(':')?;
     Some(Redirect {
         slot: (slot < SLOTS).then_some(slot)?,
-        host: host.to_owned(),
+        host: named(host),
         port: port.parse().ok()?,
     })
+}
+
+/// The host by the name that a server gives it: `?` if that one has none, or is told not to say it.
+fn named(host: &str) -> String {
+    match host {
+        "?" => String::new(),
+        host => host.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +163,8 @@ mod tests {
         );
         assert_eq!(shown("ASK 0 ::1:7000"), to(0, "::1", 7000));
         assert_eq!(shown("MOVED 1 :7000"), to(1, "", 7000));
+        assert_eq!(shown("MOVED 1 ?:7000"), to(1, "", 7000));
+        assert_eq!(shown("ASK 1 ?:7000"), to(1, "", 7000));
         for text in [
             "",
             "MOVED",
