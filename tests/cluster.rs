@@ -559,6 +559,32 @@ async fn lost_answer_about_sharded_channels_is_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn user_that_may_not_ask_about_the_cluster_is_told_so() {
+    if ways(&SHARED) == [PubSub::Plain] {
+        return skip("redis7", "there is no sharded pub/sub before Redis 7");
+    }
+    let server = &SHARED.nodes()[0];
+    let url = |user: &str, without: &str| {
+        let rights = ["on", ">x", "~*", "&*", "+@all", without];
+        let command = [&["ACL", "SETUSER", user], &rights[..]].concat();
+        server.connection().command(&command);
+        format!("redis-cluster://{user}:x@127.0.0.1:{}", server.port())
+    };
+    for (user, without) in [
+        ("unsharded", "-pubsub|shardnumsub"),
+        ("unmapped", "-cluster|slots"),
+    ] {
+        let error = builder(url(user, without)).build().await.unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains(&without.replace('-', "+")) && text.contains("NOPERM"),
+            "{text}"
+        );
+        server.connection().command(&["ACL", "DELUSER", user]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_left_the_cluster_is_left() {
     let cluster = Cluster::start();
     let client = patient_client(&cluster, PubSub::Auto).await;

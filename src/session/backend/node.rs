@@ -12,7 +12,7 @@ use super::connection::{Broken, Connection};
 use super::dial::is_primary;
 use super::listener::{Listener, Messages};
 use super::maker::Maker;
-use super::refusal::{code, forbids_scripts};
+use super::refusal::{code, forbids_scripts, understood};
 use super::resp::{Request, Said};
 use super::silence::Silence;
 use super::slots::{self, Range, Redirect};
@@ -384,7 +384,10 @@ impl Node {
             let error = Error::new(ErrorKind::Backend, "the server did not tell of its cluster");
             broken.causes(error.passing())
         })?;
-        Ok(table.ok().and_then(|table| slots::ranges(&table)))
+        let untold =
+            || format!("{self:?} does not tell of its cluster; it may need `+cluster|slots`");
+        let table = understood(table, untold)?;
+        Ok(table.and_then(|table| slots::ranges(&table)))
     }
 
     /// Whether the server knows sharded channels. Asked again if the answer is lost: to take that for a no would last for
@@ -393,7 +396,15 @@ impl Node {
         let mut tries = 1;
         loop {
             match self.query(&["PUBSUB", "SHARDNUMSUB"], budget).await {
-                Ok(said) => return Ok(said.is_ok()),
+                Ok(said) => {
+                    let untold = || {
+                        format!(
+                            "{self:?} does not tell whether it knows sharded channels; it may need `+pubsub|shardnumsub`, \
+                             or `PubSub::Plain`"
+                        )
+                    };
+                    return Ok(understood(said, untold)?.is_some());
+                }
                 Err(_) if tries < PROBES => tries += 1,
                 Err(broken) => {
                     let text = format!("{self:?} did not tell how releases are published there");

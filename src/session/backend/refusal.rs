@@ -1,5 +1,8 @@
 //! What the words mean in which a server refuses.
 
+use crate::error::Error;
+use crate::protocol::reply::Reply;
+
 /// The word that a server's error begins with. Before Redis 7 an error inside a script is wrapped in another.
 pub(super) fn code(text: &str) -> &str {
     let inner = if text.starts_with("ERR Error running script") {
@@ -19,9 +22,52 @@ pub(super) fn forbids_scripts(text: &str) -> bool {
     }
 }
 
+/// The answer to a question, or none from a server that does not know it. Who may not ask, or asks at a bad time, has learnt
+/// nothing.
+pub(super) fn understood(
+    said: Result<Reply, String>,
+    untold: impl FnOnce() -> String,
+) -> Result<Option<Reply>, Error> {
+    let text = match said {
+        Ok(reply) => return Ok(Some(reply)),
+        Err(text) => text,
+    };
+    let error = |text: &str| Error::refused(format!("{}: {text}", untold()), text);
+    match code(&text) {
+        "ERR" => Ok(None),
+        "LOADING" | "BUSY" => Err(error(&text).passing()),
+        _ => Err(error(&text)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_server_that_does_not_know_the_question_says_no() {
+        let answer = |text: &str| understood(Err(text.to_owned()), || "untold".to_owned());
+        for text in [
+            "ERR This instance has cluster support disabled",
+            "ERR Unknown subcommand or wrong number of arguments for 'SHARDNUMSUB'. Try PUBSUB HELP.",
+        ] {
+            assert_eq!(answer(text).unwrap(), None, "{text}");
+        }
+        for (text, passes) in [
+            ("BUSY Redis is busy running a script.", true),
+            ("LOADING Redis is loading the dataset in memory", true),
+            (
+                "NOPERM this user has no permissions to run the 'pubsub|shardnumsub' command",
+                false,
+            ),
+        ] {
+            let error = answer(text).unwrap_err();
+            assert_eq!(error.to_string(), format!("untold: {text}"));
+            assert_eq!(error.is_passing(), passes, "{text}");
+        }
+        let said = understood(Ok(Reply::Nil), || unreachable!());
+        assert_eq!(said.unwrap(), Some(Reply::Nil));
+    }
 
     #[test]
     fn the_code_of_an_error_is_found_in_every_version_of_the_server() {
