@@ -13,6 +13,7 @@ mod support;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use redlatch::{Client, ErrorKind, Owner, PubSub};
 use redlatch_testkit::{Cluster, Proxy, Reply, Server, skip};
 use stats::scripts_run;
@@ -420,6 +421,32 @@ async fn patient_of(cluster: &Cluster, lease: Duration) -> Client {
         .watchdog_lease(lease)
         .poll_cap(secs(60));
     builder.command_timeout(secs(1)).build().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_much_owed_to_one_server_is_no_reason_to_ask_nothing_of_another() {
+    let cluster = Cluster::start();
+    let client = builder(cluster.url()).build().await.unwrap();
+    let [name, other] = [0, 1].map(|node| name_on(&cluster, node));
+    let [hung, well] = [&name, &other].map(|name| client.lock(name));
+    for lock in [&hung, &well] {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    }
+    cluster.nodes()[0].freeze();
+    let tries = (0..10_000).map(|at| {
+        let lock = client.lock(format!("{{{name}}}:{at}"));
+        async move { lock.try_lock().await.is_err() }
+    });
+    assert!(join_all(tries).await.into_iter().all(|failed| failed));
+    eventually("as much is owed as may be", async || {
+        let refused = hung.try_lock().await.unwrap_err();
+        refused.to_string().contains("owed to")
+    })
+    .await;
+    soon(well.lock()).await.unwrap().unlock().await.unwrap();
+    cluster.nodes()[0].thaw();
+    eventually("it is asked again", async || hung.try_lock().await.is_ok()).await;
+    client.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -186,7 +186,7 @@ async fn nothing_is_asked_for_while_too_much_is_owed() {
     eventually("as much is owed as may be", async || {
         let refused = lock.try_lock().await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Backend, "{refused}");
-        refused.to_string().contains("owed to servers")
+        refused.to_string().contains("owed to a server")
     })
     .await;
     server.thaw();

@@ -125,7 +125,7 @@ impl<'a> Attempt<'a> {
         } else {
             Heed::All
         };
-        self.order.anchor.reaper.ensure_credit()?;
+        self.order.anchor.reaper.ensure_credit(&self.order.name)?;
         let owner = &self.order.owner;
         if let Some(asking) = self.queue.turn_at_once(owner, heed) {
             self.budget = self.hold.timeout;

@@ -68,11 +68,12 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
         places.push(place);
         attempts.push(Attempt::numbered(order, queue, number));
     }
-    let Some(Order { anchor, .. }) = orders.first() else {
+    let Some(Order { anchor, name, .. }) = orders.first() else {
         return Ok(Batched::Granted(Vec::new()));
     };
     anchor.ensure_open()?;
-    anchor.reaper.ensure_credit()?;
+    // They are of one server.
+    anchor.reaper.ensure_credit(name)?;
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
     let leases = orders.iter().map(|order| order.term.lease());
     let keys: Vec<_> = holds.iter().map(|hold| &hold.key).zip(leases).collect();

@@ -218,8 +218,8 @@ impl Question for Take<'_> {
 
     async fn ask(&mut self) -> Result<Asked<Self::Yes>, Error> {
         let anchor = &self.counter.anchor;
-        anchor.reaper.ensure_credit()?;
         let loan = self.loan.clone();
+        anchor.reaper.ensure_credit(&loan.key.name)?;
         self.borrowed
             .get_or_insert_with(|| anchor.book.borrow(&loan, &anchor.reaper));
         let answer = match anchor.run(&loan.key.acquire(), loan.timeout).await {

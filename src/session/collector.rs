@@ -70,7 +70,7 @@ impl Collector {
             while let Some((place, owed)) = self.ledger.next(Moment::now()) {
                 self.try_to_pay(owed, place, Way::InLine, backend);
             }
-            self.reaper.note_unpaid(self.ledger.len());
+            self.reaper.unpaid().note(&self.ledger);
             let due = self.ledger.due();
             let pause = due.map(|due| Moment::now().until(due));
             tokio::select! {

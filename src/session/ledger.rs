@@ -6,12 +6,16 @@
 //! 2. Of what is owed for one hold at most one stands in line: it is worked out when it is paid.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Moment;
 
 /// How much is asked of one server at once: callers come in between.
 const AT_ONCE: usize = 64;
+/// How much may be owed to a server that does not answer before nothing more is asked of it.
+const MOST_UNPAID: usize = 1 << 13;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -111,11 +115,6 @@ impl<T: Owing> Ledger<T> {
         self.lines.values().filter_map(Line::due_at).min()
     }
 
-    /// How much stands in line.
-    pub(super) fn len(&self) -> usize {
-        self.lines.values().map(|line| line.waiting.len()).sum()
-    }
-
     fn line(&mut self, place: Place) -> &mut Line<T> {
         self.lines.entry(place).or_insert_with(|| Line {
             waiting: VecDeque::new(),
@@ -125,6 +124,41 @@ impl<T: Owing> Ledger<T> {
             due: Moment::now(),
             pause: Duration::ZERO,
         })
+    }
+}
+
+/// How much stands in each line, for those who are about to owe more.
+#[derive(Debug, Default)]
+pub(super) struct Unpaid {
+    /// Of the longest line. Relaxed: nothing else hangs on it.
+    longest: AtomicUsize,
+    /// Kept up while that is too long.
+    lines: Mutex<HashMap<Place, usize>>,
+}
+
+impl Unpaid {
+    pub(super) fn note<T>(&self, ledger: &Ledger<T>) {
+        let lines = ledger.lines.iter();
+        let lines = lines.map(|(place, line)| (*place, line.waiting.len()));
+        let longest = lines.clone().map(|(_, unpaid)| unpaid).max().unwrap_or(0);
+        if longest >= MOST_UNPAID {
+            *self.lines() = lines.collect();
+        }
+        self.longest.store(longest, Ordering::Relaxed);
+    }
+
+    /// How much is owed to a server, if that is too much. `place` is worked out if it is for any.
+    pub(super) fn too_much(&self, place: impl FnOnce() -> Place) -> Option<usize> {
+        if self.longest.load(Ordering::Relaxed) < MOST_UNPAID {
+            return None;
+        }
+        let place = place();
+        let unpaid = self.lines().get(&place).copied();
+        unpaid.filter(|unpaid| *unpaid >= MOST_UNPAID)
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<Place, usize>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -158,6 +192,10 @@ mod tests {
 
     const HERE: Place = Some(1);
 
+    fn in_line(ledger: &Ledger<Owed>) -> usize {
+        ledger.lines.values().map(|line| line.waiting.len()).sum()
+    }
+
     /// Everything that may be asked for at this moment.
     fn asked_for(ledger: &mut Ledger<Owed>, now: Moment) -> Vec<u64> {
         std::iter::from_fn(|| ledger.next(now))
@@ -188,7 +226,7 @@ mod tests {
                 ledger.came_back(HERE);
             }
         }
-        assert_eq!((paid, ledger.len(), ledger.due()), (200, 0, None));
+        assert_eq!((paid, in_line(&ledger), ledger.due()), (200, 0, None));
     }
 
     #[test]
@@ -221,11 +259,30 @@ mod tests {
             ledger.add(HERE, Owed(7));
             ledger.add(HERE, Owed(100));
         }
-        assert_eq!(ledger.len(), 6);
+        assert_eq!(in_line(&ledger), 6);
         let (_, first) = ledger.next(Moment::now()).expect("owed");
         assert_eq!(first, Owed(7));
         ledger.add(HERE, first);
         ledger.add(HERE, Owed(7));
-        assert_eq!(ledger.len(), 6, "it may stand in line anew");
+        assert_eq!(in_line(&ledger), 6, "it may stand in line anew");
+    }
+
+    #[test]
+    fn too_much_is_owed_to_one_server_and_nothing_to_others() {
+        let (ledger, unpaid) = (&mut Ledger::default(), Unpaid::default());
+        let too_much = |place| unpaid.too_much(|| place);
+        for owed in 0..MOST_UNPAID {
+            assert_eq!(too_much(HERE), None, "{owed}");
+            ledger.add(HERE, Owed(100));
+            unpaid.note(ledger);
+        }
+        ledger.add(Some(2), Owed(100));
+        unpaid.note(ledger);
+        assert_eq!(too_much(HERE), Some(MOST_UNPAID));
+        assert_eq!([Some(2), Some(3), None].map(too_much), [None; 3]);
+        ledger.next(Moment::now());
+        ledger.next(Moment::now());
+        unpaid.note(ledger);
+        assert_eq!(too_much(HERE), None);
     }
 }

@@ -1,7 +1,6 @@
 //! What is owed to the servers: holds that were dropped, and what may have come of requests without an answer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -16,17 +15,15 @@ use super::convoy::GivingBack;
 use super::grants::{Expected, Grants};
 use super::hold::{Hold, Release};
 use super::hub::Hub;
-use super::ledger::Place;
+use super::ledger::{Place, Unpaid};
 use super::queue::{self, Courtesy, Queues, Settling};
 use super::sync::Spawner;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::script::Request;
-
-/// How much may be owed to servers that do not answer before nothing more is asked for.
-const MOST_UNPAID: usize = 1 << 13;
 
 /// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
 /// their request.
@@ -58,8 +55,7 @@ struct Shared {
     runtime: Spawner,
     /// Counts what is owed, or may be.
     owing: TaskTracker,
-    /// How much stands in line for servers that do not answer. Relaxed: nothing else hangs on it.
-    unpaid: AtomicUsize,
+    unpaid: Unpaid,
 }
 
 /// What is in the reaper's hands.
@@ -165,22 +161,24 @@ impl Reaper {
         self.have_sent(errand, posted, end);
     }
 
-    /// Refuses to ask for more while too much is owed to servers that do not answer.
-    pub(crate) fn ensure_credit(&self) -> Result<(), Error> {
-        match self.0.unpaid.load(Ordering::Relaxed) {
-            ..MOST_UNPAID => Ok(()),
-            unpaid => Err(Error::new(
+    /// Refuses to ask a server for more while too much is owed to it and it does not answer.
+    pub(crate) fn ensure_credit(&self, name: &LockName) -> Result<(), Error> {
+        let home = || self.0.backend.home(name.key()).map(|node| node.id());
+        match self.0.unpaid.too_much(home) {
+            None => Ok(()),
+            Some(unpaid) => Err(Error::new(
                 ErrorKind::Backend,
                 format!(
-                    "{unpaid} releases are owed to servers that do not answer; nothing is asked for before they do"
+                    "{unpaid} releases are owed to a server that does not answer; nothing is asked of it before it does"
                 ),
             )
-            .unsent()),
+            .unsent()
+            .about(name.key())),
         }
     }
 
-    pub(super) fn note_unpaid(&self, unpaid: usize) {
-        self.0.unpaid.store(unpaid, Ordering::Relaxed);
+    pub(super) fn unpaid(&self) -> &Unpaid {
+        &self.0.unpaid
     }
 
     pub(super) fn owing(&self) -> TaskTracker {
@@ -594,7 +592,7 @@ pub(crate) fn new(
         grants: Arc::default(),
         runtime,
         owing: TaskTracker::new(),
-        unpaid: AtomicUsize::new(0),
+        unpaid: Unpaid::default(),
     }));
     (reaper, debts)
 }
