@@ -215,7 +215,7 @@ impl Floor {
             acquire: self
                 .call(&script("red_acquire"), &keys, &acquire, "granted")
                 .await?,
-            number_at: [KEYS_AT + 2 + 2; 2],
+            number_at: [KEYS_AT + 2 + 2, KEYS_AT + 1 + 2],
             ..self.section(name, owner).await?
         })
     }
