@@ -402,8 +402,8 @@ impl Releasing<'_> {
 pub(crate) struct Debt {
     /// Empty once paid or forgiven.
     owed: Option<(Arc<Hold>, QueueRef)>,
-    /// A try to pay has failed: there is no hurry with the next.
-    has_failed: bool,
+    /// There is no hurry: a try to pay has failed, or somebody may work under the hold yet.
+    can_wait: bool,
     reaper: Reaper,
     owing: TaskTrackerToken,
 }
@@ -412,10 +412,16 @@ impl Debt {
     pub(crate) fn new(hold: Arc<Hold>, queue: QueueRef, reaper: &Reaper) -> Self {
         Self {
             owed: Some((hold, queue)),
-            has_failed: false,
+            can_wait: false,
             reaper: reaper.clone(),
             owing: reaper.0.owing.token(),
         }
+    }
+
+    /// Has it paid in the background only: whoever works under the hold hears of its loss before the lock is free.
+    pub(crate) fn unhurried(mut self) -> Self {
+        self.can_wait = true;
+        self
     }
 
     /// Leaves the hold to whoever waits for the lock here. The debt is given back if nobody does, or if no hold of
@@ -445,7 +451,7 @@ impl Debt {
         };
         match settled {
             Ok(_) => self.owed = None,
-            Err(_) => self.has_failed = true,
+            Err(_) => self.can_wait = true,
         }
         settled
     }
@@ -483,7 +489,7 @@ impl Drop for Debt {
         if let Some((hold, queue)) = self.owed.take() {
             let end = Moment::now().plus(hold.longest_lease().get());
             let settling = Settling::new(queue, hold.owner.clone());
-            let first = match self.has_failed {
+            let first = match self.can_wait {
                 true => None,
                 false => self.reaper.post(&hold, settling.queue()),
             };

@@ -142,7 +142,11 @@ impl Watchdog {
             // What stands there now may be another hold that is not told apart from this one.
             Loss::Expired | Loss::Displaced | Loss::Forced => hold.key.is_told_apart(),
         };
-        owes.then(|| Debt::new(hold.clone(), queue, &self.reaper))
+        let debt = || Debt::new(hold.clone(), queue, &self.reaper);
+        owes.then(|| match loss {
+            Loss::Expired => debt().unhurried(),
+            _ => debt(),
+        })
     }
 
     /// How many holds are watched.
