@@ -187,16 +187,17 @@ impl Reaper {
 
     fn have_sent(&self, errand: Errand, posted: Option<Posted>, end: Moment) {
         let what = What::Errand(errand, posted);
-        let owing = self.0.owing.token();
-        // After the reaper has ended nobody sends it.
-        self.0
-            .debts
-            .send(Overdue {
-                what,
-                end,
-                _owing: owing,
-            })
-            .ok();
+        self.collect(what, end, self.0.owing.token());
+    }
+
+    /// Gives something to the collector. After that has ended, what was not written dies by its lease.
+    fn collect(&self, what: What, end: Moment, owing: TaskTrackerToken) {
+        let overdue = Overdue {
+            what,
+            end,
+            _owing: owing,
+        };
+        self.0.debts.send(overdue).ok();
     }
 
     /// Has whatever the server has of a hold released in the background.
@@ -498,17 +499,7 @@ impl Drop for Debt {
                 settling: Some(settling),
                 first,
             };
-            let owing = self.owing.clone();
-            // After the reaper has ended what was not written dies by its lease.
-            self.reaper
-                .0
-                .debts
-                .send(Overdue {
-                    what,
-                    end,
-                    _owing: owing,
-                })
-                .ok();
+            self.reaper.collect(what, end, self.owing.clone());
         }
     }
 }
