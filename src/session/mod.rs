@@ -350,7 +350,7 @@ async fn serve(
             session.settings.command_timeout + Duration::from_secs(1),
         )
         .await;
-    backend.quit().await;
+    backend.close().await;
     debug!(client = %session.client_id, took = ?started.until(Moment::now()), "closed");
     drop(ended);
 }

@@ -1,4 +1,4 @@
-//! Opens a connection for commands: connects, says who we are.
+//! Opens a connection: connects, and says who we are.
 
 use std::future::pending;
 use std::io;

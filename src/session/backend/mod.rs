@@ -32,9 +32,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::clock::Moment;
@@ -165,13 +164,14 @@ impl Backend {
         budget: Duration,
         mut posted: Option<Posted>,
     ) -> Result<Answer, Error> {
+        let key = call.keys.first().copied().unwrap_or_default();
         let started = Moment::now();
         let end = started.plus(budget);
         let mut repeated = false;
         let mut strayed = false;
         let (mut node, mut sent) = match &posted {
             Some(posted) => posted.begun(),
-            None => (self.home_of(call)?, started),
+            None => (self.home_of(key)?, started),
         };
         // Behind the look for a server: with the first that is found it is known how to publish.
         let mut form = Form {
@@ -234,7 +234,7 @@ impl Backend {
                 sleep(pause).await;
                 if !matches!(miss, Miss::Moved(_) | Miss::Ask(_)) {
                     node = self
-                        .home_of(call)
+                        .home_of(key)
                         .map_err(|error| doubtful(error, repeated))?;
                 }
             }
@@ -287,18 +287,14 @@ impl Backend {
         error.unsent()
     }
 
-    fn home_of(&self, call: &Call<'_>) -> Result<Arc<Node>, Error> {
-        let key = call.keys.first().copied().unwrap_or_default();
+    fn home_of(&self, key: &str) -> Result<Arc<Node>, Error> {
         self.home(key)
             .ok_or_else(|| self.homeless(&format!("{key:?}")))
     }
 
     /// The run id of the server that has this key.
     pub(crate) async fn server(&self, key: &str, budget: Duration) -> Result<Arc<str>, Error> {
-        let node = self
-            .home(key)
-            .ok_or_else(|| self.homeless(&format!("{key:?}")))?;
-        node.run_id(budget).await
+        self.home_of(key)?.run_id(budget).await
     }
 
     /// The server of a key or a channel.
@@ -455,13 +451,9 @@ impl Backend {
         }
     }
 
-    /// Says goodbye and closes all connections.
-    pub(crate) async fn quit(&self) {
-        let mut goodbyes = JoinSet::new();
-        for node in self.nodes() {
-            goodbyes.spawn(async move { node.quit().await });
-        }
-        while goodbyes.join_next().await.is_some() {}
+    /// Closes all connections.
+    pub(crate) async fn close(&self) {
+        join_all(self.nodes().iter().map(|node| node.close())).await;
     }
 }
 

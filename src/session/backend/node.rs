@@ -421,7 +421,7 @@ impl Node {
     }
 
     /// Closes the connections.
-    pub(super) async fn quit(&self) {
+    pub(super) async fn close(&self) {
         self.listener.close();
         self.commands.close();
         self.transactions.close().await;
