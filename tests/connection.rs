@@ -11,9 +11,9 @@ mod support;
 use std::net::TcpListener;
 use std::time::Instant;
 
-use redlatch::{Client, Config, ErrorKind, Owner};
+use redlatch::{Client, Config, ErrorKind};
 use redlatch_testkit::{Connection, Proxy, Server, skip};
-use support::probe::{eventually_heard, millis, nothing_left, secs, soon, stranger};
+use support::probe::{eventually_heard, millis, nothing_left, secs, soon, stranger, take_turns};
 use support::rogue::rogue;
 use support::{builder, eventually, eventually_unreachable};
 
@@ -124,18 +124,9 @@ async fn server_is_reached_by_its_address_of_ipv6() {
     let client = Client::connect(format!("redis://[::1]:{}", server.port()))
         .await
         .unwrap();
-    let lock = client.lock("k");
-    let guard = soon(lock.lock()).await.unwrap();
-    let other = lock.clone().owned_by(&Owner::unique());
-    let waiter = tokio::spawn(async move { other.lock().await.unwrap().unlock().await });
-    eventually("the waiter listens", async || {
-        format!("{client:?}").contains("channels: 1")
-    })
-    .await;
-    guard.unlock().await.unwrap();
-    soon(waiter).await.unwrap().unwrap();
+    take_turns(&client).await;
     server.kill();
-    let error = lock.try_lock().await.unwrap_err();
+    let error = client.lock("k").try_lock().await.unwrap_err();
     assert!(
         error
             .to_string()

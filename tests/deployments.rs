@@ -11,21 +11,11 @@ use std::net::TcpListener;
 
 use redlatch::{Client, Config, ErrorKind, Owner, Protocol, Tls};
 use redlatch_testkit::{Connection, Reply, Sentinel, Server, ServerBuilder, skip};
-use support::eventually;
+use support::{eventually, probe};
 
-/// Takes a lock, finds it excluded for another owner, has the other woken by the unlock.
+/// Takes turns, and closes.
 async fn take_turns(client: &Client) {
-    let lock = client.lock("turns");
-    let other = lock.clone().owned_by(&Owner::unique());
-    let guard = lock.lock().await.unwrap();
-    assert!(other.try_lock().await.unwrap().is_none());
-    let waiter = tokio::spawn(async move { other.lock().await.unwrap().unlock().await });
-    eventually("the waiter listens", async || {
-        format!("{client:?}").contains("channels: 1")
-    })
-    .await;
-    guard.unlock().await.unwrap();
-    waiter.await.unwrap().unwrap();
+    probe::take_turns(client).await;
     client.close().await;
 }
 

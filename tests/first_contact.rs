@@ -12,10 +12,10 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Instant;
 
-use redlatch::{Client, Config, ErrorKind, Owner, Tls};
+use redlatch::{Client, Config, ErrorKind, Tls};
 use redlatch_testkit::{Cluster, Sentinel, Server, skip};
 use support::eventually;
-use support::probe::{millis, nothing_left, secs, soon};
+use support::probe::{self, millis, nothing_left, secs, soon};
 
 /// Tries to connect to a port of this machine in vain, and returns what was said. The password is `s3cret`, always.
 async fn refusal(port: u16, config: Config) -> String {
@@ -199,20 +199,10 @@ async fn replica_is_named_by_the_first_lock() {
     client.close().await;
 }
 
-/// Locks, and has another owner woken by the unlock.
+/// Takes turns, without a wait for anything but the message.
 async fn take_turns(client: &Client) {
-    let lock = client.lock("turns");
-    let guard = soon(lock.lock()).await.unwrap();
-    let other = lock.clone().owned_by(&Owner::unique());
-    let waiter = tokio::spawn(async move { other.lock().await.unwrap().unlock().await });
-    eventually("the waiter listens", async || {
-        format!("{client:?}").contains("channels: 1")
-    })
-    .await;
-    let freed = Instant::now();
-    guard.unlock().await.unwrap();
-    soon(waiter).await.unwrap().unwrap();
-    assert!(freed.elapsed() < secs(2), "{:?}", freed.elapsed());
+    let took = probe::take_turns(client).await;
+    assert!(took < secs(2), "{took:?}");
 }
 
 #[tokio::test]

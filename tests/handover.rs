@@ -13,22 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, ErrorKind, LockGuard, Owner, ReentrantLock};
-use redlatch_testkit::{Reply, Server};
-use support::probe::{acquiring, begin, eventually_heard, kind, millis, secs, soon, stranger};
+use redlatch_testkit::{Reply, Server, script};
+use support::probe::{
+    acquiring, begin, calls_of, eventually_heard, kind, millis, secs, soon, stranger,
+};
 use support::scene::Scene;
 use support::{builder, client, eventually, eventually_idle, sha};
-
-/// How often the server ran a command.
-fn calls(server: &Server, command: &str) -> u64 {
-    let stats = server
-        .connection()
-        .command(&["INFO", "commandstats"])
-        .text();
-    let line = stats
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-}
 
 /// Takes and gives back the lock, again and again, each time for an owner of its own.
 async fn turns(lock: ReentrantLock, sections: usize) {
@@ -61,15 +51,19 @@ async fn handing_on_takes_one_request_and_no_message() {
         .collect();
     eventually_waiting(&client, 20).await;
     eventually_heard(&server, "k", 1).await;
-    let before = (calls(&server, "evalsha"), calls(&server, "publish"));
+    let mut probe = server.connection();
+    let before = (
+        calls_of(&mut probe, "evalsha"),
+        calls_of(&mut probe, "publish"),
+    );
     guard.unlock().await.unwrap();
     for task in tasks {
         soon(task).await.unwrap();
     }
     // 20 moves and the last release; moves that the scheduler left undone would show as two more each.
-    let requests = calls(&server, "evalsha") - before.0;
+    let requests = calls_of(&mut probe, "evalsha") - before.0;
     assert!((21..=25).contains(&requests), "{requests} requests");
-    assert!(calls(&server, "publish") - before.1 <= 3);
+    assert!(calls_of(&mut probe, "publish") - before.1 <= 3);
     nothing_left(&server, &client).await;
 }
 
@@ -140,8 +134,7 @@ async fn server_out_of_memory_moves_the_lock_all_the_same() {
     eventually_heard(&server, "k", 1).await;
     let mut admin = server.connection();
     // The script must be known: a server without memory takes no new one.
-    let source = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lock_move.lua"));
-    admin.command(&["SCRIPT", "LOAD", &source.unwrap()]);
+    admin.command(&["SCRIPT", "LOAD", &script("lock_move")]);
     admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
     guard.unlock().await.unwrap();
     let guard = soon(waiter).await.unwrap().unwrap();
@@ -201,11 +194,12 @@ async fn waiter_that_leaves_while_the_lock_moves_to_it_gives_it_to_the_next() {
         eventually_heard(&scene.server, "k", 1).await;
         let staying: Vec<_> = (0..others).map(|_| acquiring(&lock)).collect();
         eventually_waiting(&scene.client, 1 + others).await;
-        let before = calls(&scene.server, "evalsha");
+        let mut probe = scene.server.connection();
+        let before = calls_of(&mut probe, "evalsha");
         scene.proxy.hold_replies();
         let unlock = tokio::spawn(guard.unlock());
         eventually("the lock was moved", async || {
-            calls(&scene.server, "evalsha") > before
+            calls_of(&mut probe, "evalsha") > before
         })
         .await;
         leaving.abort();

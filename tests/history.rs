@@ -8,8 +8,7 @@
 
 #[path = "support/history/mod.rs"]
 mod history;
-#[path = "support/stats.rs"]
-mod stats;
+mod support;
 
 use std::env;
 use std::fs;
@@ -27,7 +26,7 @@ use history::puppet;
 use history::update::lost_updates;
 use history::worker::{Part, Worker, play};
 use redlatch_testkit::{Connection, Server};
-use stats::scripts_run;
+use support::probe::scripts_run;
 
 const PROCESSES: u32 = 4;
 const VICTIM: u32 = 0;

@@ -6,8 +6,6 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test files")]
 
-#[path = "support/stats.rs"]
-mod stats;
 mod support;
 
 use std::sync::Arc;
@@ -16,8 +14,7 @@ use std::time::Instant;
 
 use redlatch::{Client, ErrorKind, LockGuard, Member, MultiLock, Owner, ReentrantLock};
 use redlatch_testkit::{Cluster, Server};
-use stats::scripts_run;
-use support::probe::{eventually_heard, kind, millis, nothing_left, secs, soon};
+use support::probe::{eventually_heard, kind, millis, nothing_left, scripts_run, secs, soon};
 use support::{client, eventually, eventually_idle};
 
 /// What a fenced lock leaves behind.

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, Prefer, ReadWriteLock};
 use redlatch_testkit::{Connection, Server};
 use support::polls::Polls;
-use support::probe::{begin, kind, millis, nothing_left, secs, soon, subscribers};
+use support::probe::{
+    begin, calls_of, kind, millis, nothing_left, passes, secs, soon, subscribers,
+};
 use support::scene::{Scene, patient};
 use support::{builder, client, eventually, eventually_idle, sha};
 use tokio::task::JoinHandle;
@@ -43,12 +45,6 @@ fn reading(client: &Client) -> JoinHandle<Result<LockGuard, Error>> {
 fn writing(client: &Client) -> JoinHandle<Result<LockGuard, Error>> {
     let lock = somebody(client);
     tokio::spawn(async move { lock.write().await })
-}
-
-/// One that waits gets in, and goes.
-async fn passes(call: JoinHandle<Result<LockGuard, Error>>) {
-    let guard = soon(call).await.unwrap().unwrap();
-    guard.unlock().await.unwrap();
 }
 
 async fn eventually_marked(probe: &mut Connection, mark: &str) {
@@ -467,7 +463,7 @@ async fn readers_that_wait_behind_a_writer_of_their_process_cost_the_server_litt
         readers.push(reading(&client));
         eventually_waiting(&client, at + 2).await;
     }
-    let sent = scripts(&mut probe);
+    let sent = calls_of(&mut probe, "evalsha");
     assert!(sent <= 15, "{sent} scripts while 30 readers wait");
     first.unlock().await.unwrap();
     passes(second).await;
@@ -960,16 +956,6 @@ async fn reader_that_nobody_polls_leaves_the_others_time_for_a_request_of_their_
     nothing_left(&scene.server, [&scene.client]).await;
 }
 
-/// Scripts that the server has run, those sent by their hash.
-fn scripts(probe: &mut Connection) -> u64 {
-    let text = probe.command(&["INFO", "commandstats"]).text();
-    let calls = text.split_once("cmdstat_evalsha:calls=").map(|(_, calls)| {
-        let digits = calls.split(',').next().unwrap();
-        digits.parse().unwrap()
-    });
-    calls.unwrap_or(0)
-}
-
 #[tokio::test]
 async fn readers_of_one_process_go_together() {
     let server = Server::start();
@@ -1000,7 +986,7 @@ async fn readers_of_one_process_go_together() {
     for release in releases {
         soon(release).await.unwrap().unwrap();
     }
-    let sent = scripts(&mut probe);
+    let sent = calls_of(&mut probe, "evalsha");
     assert!(sent <= 50, "{sent} scripts for 100 readers in and out");
     nothing_left(&server, [&here, &there]).await;
 }

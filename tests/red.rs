@@ -6,8 +6,6 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test files")]
 
-#[path = "support/stats.rs"]
-mod stats;
 mod support;
 
 use std::sync::Arc;
@@ -18,9 +16,10 @@ use redlatch::{
     Client, ClientBuilder, ErrorKind, Member, Owner, RedGuard, RedLock, ReentrantLock, ReleaseBy,
 };
 use redlatch_testkit::{Cluster, Proxy, Reply, Server};
-use stats::scripts_run;
 use support::polls::Polls;
-use support::probe::{calls_of, channel, kind, millis, reset_calls, secs, soon, subscribers};
+use support::probe::{
+    calls_of, channel, kind, millis, reset_calls, scripts_run, secs, soon, subscribers,
+};
 use support::{builder, eventually, eventually_idle, sha};
 
 const NAME: &str = "job";

@@ -13,7 +13,8 @@ use std::time::Instant;
 use redlatch::{Client, Error, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Proxy, Reply, Server};
 use support::probe::{
-    calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
+    calls_of, eventually_free, kind, millis, nothing_left, passes, reset_calls, secs, soon,
+    stranger,
 };
 use support::rogue::rogue;
 use support::{builder, client, eventually};
@@ -238,13 +239,7 @@ async fn replica_refuses_in_clear_words_and_is_given_time_to_become_primary() {
     })
     .await;
     replica.connection().command(&["REPLICAOF", "NO", "ONE"]);
-    soon(waiting)
-        .await
-        .unwrap()
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    passes(waiting).await;
     nothing_left(&replica, [&client]).await;
 }
 

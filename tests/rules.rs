@@ -6,15 +6,13 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test files")]
 
-#[path = "support/stats.rs"]
-mod stats;
 mod support;
 
 use std::time::Duration;
 
 use redlatch::{Client, ErrorKind, Owner};
 use redlatch_testkit::{Proxy, Server};
-use stats::scripts_run;
+use support::probe::scripts_run;
 use support::{eventually, eventually_idle, sha};
 use tokio::time::{sleep, timeout};
 

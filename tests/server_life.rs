@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::{Client, ClientBuilder, ErrorKind, LockGuard};
 use redlatch_testkit::{Reply, Server};
+use support::probe::calls_of;
 use support::scene::{Scene, give_back, patient, runs_out_in_time, take};
 use support::{builder, eventually};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -310,16 +311,7 @@ async fn waiter_to_whom_no_message_ever_comes_asks_at_each_poll_cap() {
 
 /// How many scripts the server ran by their hash.
 fn evaluations(scene: &Scene) -> u64 {
-    let stats = scene
-        .server
-        .connection()
-        .command(&["INFO", "commandstats"])
-        .text();
-    let line = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    let calls = line.and_then(|line| line.split(',').next());
-    calls.map_or(0, |calls| calls.parse().expect("a number"))
+    calls_of(&mut scene.server.connection(), "evalsha")
 }
 
 #[tokio::test(flavor = "multi_thread")]

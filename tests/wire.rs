@@ -13,8 +13,8 @@ use std::time::Instant;
 use redlatch::{Client, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Server, script};
 use support::probe::{
-    NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, reset_calls,
-    secs, soon, stranger,
+    NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, passes,
+    reset_calls, secs, soon, stranger,
 };
 use support::{builder, client, eventually};
 
@@ -276,13 +276,7 @@ async fn foreign_holder_excludes_and_its_unlock_wakes_us() {
         );
         java.command(&["DEL", "k"]);
         java.command(&["PUBLISH", &channel("k"), message]);
-        soon(waiting)
-            .await
-            .unwrap()
-            .unwrap()
-            .unlock()
-            .await
-            .unwrap();
+        passes(waiting).await;
     }
     nothing_left(&server, [&client]).await;
 }

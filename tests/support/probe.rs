@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redlatch::{Client, Error, ErrorKind, Owner, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Server};
+use tokio::task::JoinHandle;
 
 use super::{eventually, eventually_idle};
 
@@ -52,11 +53,32 @@ pub fn begin<F: Future>(future: F) -> Pin<Box<F>> {
 }
 
 /// A task that acquires for its own owner, and gives the guard.
-pub fn acquiring(
-    lock: &ReentrantLock,
-) -> tokio::task::JoinHandle<Result<redlatch::LockGuard, Error>> {
+pub fn acquiring(lock: &ReentrantLock) -> JoinHandle<Result<LockGuard, Error>> {
     let lock = stranger(lock);
     tokio::spawn(async move { lock.lock().await })
+}
+
+/// One that waits gets in, and goes.
+pub async fn passes(call: JoinHandle<Result<LockGuard, Error>>) {
+    let guard = soon(call).await.expect("no panic").expect("granted");
+    guard.unlock().await.expect("held until now");
+}
+
+/// Takes a lock, finds it excluded for another owner, has the other woken by the unlock. How long that took.
+pub async fn take_turns(client: &Client) -> Duration {
+    let lock = client.lock("turns");
+    let other = lock.clone().owned_by(&Owner::unique());
+    let guard = soon(lock.lock()).await.expect("granted");
+    assert!(other.try_lock().await.expect("answered").is_none());
+    let waiter = tokio::spawn(async move { other.lock().await });
+    eventually("the waiter listens", async || {
+        format!("{client:?}").contains("channels: 1")
+    })
+    .await;
+    let freed = Instant::now();
+    guard.unlock().await.expect("held until now");
+    passes(waiter).await;
+    freed.elapsed()
 }
 
 /// The channel that a lock of this name, without a hash tag, publishes on.
@@ -100,6 +122,11 @@ pub fn calls(probe: &mut Connection) -> BTreeMap<String, u64> {
 
 pub fn calls_of(probe: &mut Connection, command: &str) -> u64 {
     calls(probe).get(command).copied().unwrap_or(0)
+}
+
+/// How many script calls the server has answered, whatever the answer.
+pub fn scripts_run(probe: &mut Connection) -> u64 {
+    calls_of(probe, "eval") + calls_of(probe, "evalsha")
 }
 
 pub fn reset_calls(probe: &mut Connection) {
