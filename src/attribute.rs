@@ -32,11 +32,11 @@
 /// |---|---|
 /// | `client = EXPR` | the [`Client`](crate::Client), or what refers to one: `client`, `self.client`, a `static` |
 /// | `name = "order:{id}"` | a format string over the arguments, checked when compiled; or an expression that gives the name, such as `format!("order:{}", order.id)` |
-/// | `kind = fair` | `reentrant` if nothing is said; `fair`, `fenced`, `spin`, `plain`, or a side of a read-write lock, `read` or `write` |
+/// | `kind = fair` | `reentrant` by default; `fair`, `fenced`, `spin`, `plain`, or a side of a read-write lock, `read` or `write` |
 /// | `lease = "10s"` | a fixed lease, which is never renewed; without it the lease is renewed for as long as the body runs |
 /// | `wait = "2s"` | how long to wait at most, `"0s"` for one attempt, and needs `busy`; without it as long as it takes |
 /// | `busy = EXPR` | what the function returns if it does not get the lock in that time; the body never runs then |
-/// | `owner = EXPR` | an [`Owner`](crate::Owner) or a reference to one, a request id, say; the current task if nothing is said |
+/// | `owner = EXPR` | an [`Owner`](crate::Owner) or a reference to one, a request id, say; the current task by default |
 /// | `attempts = 5` | for `kind = spin`: gives up when the lock was found busy so often; needs `busy`, too |
 /// | `guard = held` | the guard is `held` in the body, a reference: for [`FencedGuard::token`](crate::FencedGuard::token), [`extend`](crate::Lease::extend), [`verify`](crate::Lease::verify) |
 ///

@@ -73,7 +73,7 @@ impl ClientBuilder {
     }
 
     /// The lease of locks that are given none, renewed at every third of it: how long a crashed holder blocks
-    /// others. From 50 ms up; 30 seconds if nothing is said.
+    /// others. From 50 ms up; 30 seconds by default.
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.settings.watchdog_lease = lease;
         self
@@ -94,13 +94,13 @@ impl ClientBuilder {
     }
 
     /// How much of its lease must be left when a lock is handed out; a grant that comes later is given back and
-    /// answered with [`LeaseLost`](crate::ErrorKind::LeaseLost). Half of the lease if nothing is said.
+    /// answered with [`LeaseLost`](crate::ErrorKind::LeaseLost). Half of the lease by default.
     pub fn min_validity(mut self, least: Duration) -> Self {
         self.settings.min_validity = Some(least);
         self
     }
 
-    /// How long the watchdog renews one hold. Without end if nothing is said. It bounds what a guard that was leaked,
+    /// How long the watchdog renews one hold. Without end by default. It bounds what a guard that was leaked,
     /// or a job that hangs, can block.
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.settings.max_hold = Some(longest);
@@ -108,7 +108,7 @@ impl ClientBuilder {
     }
 
     /// How often a waiter asks although no message came, in case one was lost or the holder publishes none. From
-    /// 10 ms up; 5 seconds if nothing is said.
+    /// 10 ms up; 5 seconds by default.
     pub fn poll_cap(mut self, cap: Duration) -> Self {
         self.settings.poll_cap = cap;
         self
@@ -141,7 +141,7 @@ impl ClientBuilder {
 
     /// How long a place in the queue of a [fair lock](crate::FairLock) stands before waiters of Java's Redisson when its
     /// process has died and no other of ours waits: so long after the end of the holder's lease, and three seconds. The
-    /// setting that Redisson calls `fairLockWaitTimeout`; five minutes if nothing is said, as there. From 1 second to a
+    /// setting that Redisson calls `fairLockWaitTimeout`; five minutes by default, as there. From 1 second to a
     /// day.
     ///
     /// It is also how long a waiter of Java's has, once it is first and was told that the lock is free, before one of
@@ -157,13 +157,13 @@ impl ClientBuilder {
     }
 
     /// Who goes first when readers and writers wait for one [`ReadWriteLock`](crate::ReadWriteLock); whoever came first
-    /// if nothing is said. Clients with different preferences may share a lock.
+    /// by default. Clients with different preferences may share a lock.
     pub fn prefer(mut self, prefer: Prefer) -> Self {
         self.settings.prefer = prefer;
         self
     }
 
-    /// How a release is told to waiters in a cluster: sharded if the cluster knows it, if nothing is said. Elsewhere it
+    /// How a release is told to waiters in a cluster: sharded if the cluster knows it, by default. Elsewhere it
     /// has no effect.
     pub fn pubsub(mut self, pubsub: PubSub) -> Self {
         self.settings.pubsub = pubsub;

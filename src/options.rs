@@ -67,7 +67,7 @@ impl Term {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefer {
     /// Whoever came first: a reader that comes while a writer waits waits for that writer, a writer that comes while
-    /// readers wait waits for these. Starves neither, and so is what holds if nothing is said.
+    /// readers wait waits for these. Starves neither, and so is what holds by default.
     #[default]
     Arrival,
     /// Writers: readers wait for as long as any writer does. A steady stream of writers starves readers.

@@ -88,7 +88,7 @@ impl FairLock {
         Self(handle).priority(0)
     }
 
-    /// Waits ahead of all calls with a lower priority; 0 if nothing is said, and for Java's. Arrival decides between
+    /// Waits ahead of all calls with a lower priority; 0 by default, and for Java's. Arrival decides between
     /// equals. The lower ones [can starve](Self#priority).
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn priority(mut self, priority: i32) -> Self {

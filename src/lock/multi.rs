@@ -105,7 +105,7 @@ impl MultiLock {
     }
 
     /// Holds some of the locks for at most so long while it waits for another, and then gives them back until it has
-    /// that one; one second if nothing is said.
+    /// that one; one second by default.
     ///
     /// Each time that a call had to give back it holds what it has twice as long the next time. So it gets in at last
     /// also where several of its locks are nearly always held, by sections longer than this. With

@@ -77,7 +77,7 @@ impl PlainLock {
         Self(handle)
     }
 
-    /// Gives back, renews, extends and verifies in this way; [`ReleaseBy::Auto`] if nothing is said.
+    /// Gives back, renews, extends and verifies in this way; [`ReleaseBy::Auto`] by default.
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn release_by(mut self, by: ReleaseBy) -> Self {
         self.0.of_kind(Kind::Plain(by));

@@ -48,7 +48,7 @@ impl SpinLock {
         Self(handle).backoff(Backoff::exponential())
     }
 
-    /// Pauses like this between two tries; [`Backoff::exponential`] if nothing is said. A pause ends early when the
+    /// Pauses like this between two tries; [`Backoff::exponential`] by default. A pause ends early when the
     /// holder's lease does, and when the lock is given back in this process, and never outlasts the caller's limit.
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn backoff(mut self, backoff: Backoff) -> Self {

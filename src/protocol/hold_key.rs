@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fencing {
     pub(crate) key: Box<str>,
-    /// How long the last token is remembered; without end if nothing is said.
+    /// How long the last token is remembered; without end by default.
     pub(crate) ttl: Option<LeaseTime>,
 }
 

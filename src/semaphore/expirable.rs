@@ -57,7 +57,7 @@ pub struct ExpirableSemaphore(pub(crate) Pool);
 verbs!(ExpirableSemaphore, ExpirablePermit);
 
 impl ExpirableSemaphore {
-    /// Takes permits for so long, from 50 ms to 100 years; without end if nothing is said. Fractions of a millisecond
+    /// Takes permits for so long, from 50 ms to 100 years; without end by default. Fractions of a millisecond
     /// are dropped. Another lease is answered with [`InvalidInput`](crate::ErrorKind::InvalidInput) by every verb that
     /// takes permits. At most 1,000 are taken at once.
     #[must_use = "this makes a new handle and leaves the old one as it is"]
