@@ -204,7 +204,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
 /// What may stand only in the sources named beside it, each the beginning of a path.
 const DOORS: &[(&str, &[&str])] = &[
     ("fred", &[]),
-    ("redis_protocol", &["session/backend/resp.rs"]),
+    (
+        "redis_protocol",
+        &["session/backend/resp.rs", "session/backend/slots.rs"],
+    ),
     ("tokio_rustls", &["session/backend/tls.rs"]),
     ("percent_encoding", &["config/url.rs"]),
     ("serde", &["config/"]),

@@ -2,27 +2,15 @@
 
 use std::ops::RangeInclusive;
 
+use redis_protocol::redis_keyslot;
+
 use crate::protocol::reply::Reply;
 
 const SLOTS: u16 = 16_384;
 
 /// The slot that a key, or a channel, falls into: of what stands within its first braces, if there is anything.
 pub(crate) fn slot(key: &str) -> u16 {
-    let within = key
-        .split_once('{')
-        .and_then(|(_, rest)| rest.split_once('}'));
-    let hashed = within.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
-    crc16(hashed.as_bytes()) % SLOTS
-}
-
-/// CRC-16/XMODEM, as the specification of the cluster says.
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
-            let carried = crc & 0x8000 != 0;
-            (crc << 1) ^ if carried { 0x1021 } else { 0 }
-        })
-    })
+    redis_keyslot(key.as_bytes())
 }
 
 /// Who has each slot.
