@@ -2,12 +2,13 @@
 
 use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::contact::{Step, failed, late, refused};
@@ -113,8 +114,11 @@ impl Dialer {
     /// A connection on which nothing was said.
     pub(super) async fn open(&self, server: &Server) -> Result<Line, Error> {
         let place = server.to_string();
-        let opened = TcpStream::connect((server.host.as_str(), server.port));
-        let stream = self.step(&place, Step::Connect, opened).await?;
+        let reached = async {
+            let found = lookup_host((server.host.as_str(), server.port)).await?;
+            reach(&found.collect::<Vec<_>>(), self.patience).await
+        };
+        let stream = self.step(&place, Step::Connect, reached).await?;
         stream.set_nodelay(true).ok();
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
@@ -255,6 +259,22 @@ impl Dialer {
     }
 }
 
+/// Connects to the first of a host's addresses that answers. Each has its share of the time, so that a silent one hides
+/// none behind it.
+async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpStream> {
+    let mut share = patience;
+    let Some((last, others)) = addresses.split_last() else {
+        return Err(io::Error::other("its name has no address"));
+    };
+    for address in others {
+        share /= 2;
+        if let Ok(Ok(stream)) = timeout(share, TcpStream::connect(address)).await {
+            return Ok(stream);
+        }
+    }
+    TcpStream::connect(last).await
+}
+
 /// Whether this is what a primary answers to `ROLE`.
 pub(super) fn is_primary(role: &Reply) -> bool {
     matches!(role, Reply::List(role) if role.first() == Some(&Reply::Text("master".into())))
@@ -265,5 +285,42 @@ fn veiled(text: &str, password: Option<&str>) -> String {
     match password {
         Some(password) if !password.is_empty() => text.replace(password, ".."),
         _ => text.to_owned(),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    /// An address where nobody answers: who listens there has no place for one more.
+    async fn silent() -> (TcpListener, Vec<TcpStream>) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        let patience = Duration::from_millis(100);
+        while let Ok(stream) = timeout(patience, TcpStream::connect(address)).await {
+            waiting.push(stream.unwrap());
+        }
+        (listener, waiting)
+    }
+
+    #[tokio::test]
+    async fn a_silent_address_hides_none_behind_it() {
+        let (silent, _waiting) = silent().await;
+        let good = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let [silent, good] = [&silent, &good].map(|it| it.local_addr().unwrap());
+        let patience = Duration::from_secs(2);
+        for addresses in [
+            &[silent, good][..],
+            &[silent, silent, good],
+            &[good, silent],
+        ] {
+            let reached = timeout(patience, reach(addresses, patience)).await;
+            assert_eq!(reached.unwrap().unwrap().peer_addr().unwrap(), good);
+        }
+        assert!(reach(&[], patience).await.is_err());
     }
 }
