@@ -28,8 +28,9 @@ use crate::options::PubSub;
 
 /// How often the others are asked about the slots of a server that gives no answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// At least so long between two of these, whatever the number of calls that go unanswered.
+/// At least so long between two of these, whatever the number of calls that go unanswered: at first, and in a long silence.
 const BREATH: Duration = Duration::from_millis(100);
+const DEEP_BREATH: Duration = Duration::from_millis(400);
 
 pub(super) struct Cluster {
     maker: Maker,
@@ -168,18 +169,21 @@ impl Cluster {
                 sleep(LOOK_AGAIN).await;
             }
         }
+        let mut breath = BREATH;
         loop {
             tokio::select! {
                 () = self.stale.notified() => {}
                 () = sleep(LOOK_AGAIN) => {
                     let is_silent = |node: &Arc<Node>| node.silence.begun().is_some();
                     if self.doubted().is_empty() && !self.nodes().iter().any(is_silent) {
+                        breath = BREATH;
                         continue;
                     }
                 }
             }
             self.refresh().await;
-            sleep(BREATH).await;
+            sleep(breath).await;
+            breath = DEEP_BREATH.min(breath * 2);
         }
     }
 
