@@ -87,6 +87,8 @@ pub enum Prefer {
 #[non_exhaustive]
 pub enum PubSub {
     /// Sharded if the cluster knows it, which begins with Redis 7, else plain: as Redisson chooses, from 3.22 on.
+    /// Where users have few rights, this one needs `+pubsub|shardnumsub` for the question; without, connecting is an error
+    /// that says so.
     #[default]
     Auto,
     /// `PUBLISH`, which each server passes on to all others. For fleets with an older Redisson, or with one that has
