@@ -58,10 +58,17 @@ impl Request {
     pub(super) fn and<'a>(
         mut self,
         length: usize,
-        words: impl Iterator<Item = Arg<'a>>,
+        words: impl Iterator<Item = Arg<'a>> + Clone,
         publish: &str,
     ) -> Self {
         self.commands += 1;
+        let longest = words.clone().map(|word| match word {
+            Arg::Text(text) => LONGEST_HEADER + text.len(),
+            Arg::Publish => LONGEST_HEADER + publish.len(),
+            Arg::Number(_) => LONGEST_HEADER + LONGEST_NUMBER,
+        });
+        // At once: a buffer that grows piece by piece costs more than all else here.
+        self.bytes.reserve(LONGEST_HEADER + longest.sum::<usize>());
         self.header(b'*', length);
         for word in words {
             match word {
@@ -112,6 +119,8 @@ impl Request {
 
 /// Digits and sign of the longest number of 64 bits.
 const LONGEST_NUMBER: usize = 20;
+/// What a word has around it, at most: its mark, its length, and two ends of line. Of more than 8 digits none is.
+const LONGEST_HEADER: usize = 1 + 8 + 4;
 
 fn decimal(number: i64, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     let mut rest = number.unsigned_abs();
