@@ -187,7 +187,8 @@ pub(crate) fn field(client: &str, owner: &Owner) -> String {
 
 /// Renews many holds, each with its lease.
 pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
-    let (mut keys, mut args) = (Vec::new(), Vec::new());
+    let count = holds.size_hint().0;
+    let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(3 * count));
     for (hold, lease) in holds {
         keys.push(&**hold.name.key());
         args.extend([
@@ -201,7 +202,8 @@ pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -
 
 /// Asks of many holds whether they still stand.
 pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
-    let (mut keys, mut args) = (Vec::new(), Vec::new());
+    let count = holds.size_hint().0;
+    let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
     for hold in holds {
         keys.push(&**hold.name.key());
         args.extend([Arg::Text(hold.companion()), Arg::Text(hold.number())]);

@@ -169,16 +169,7 @@ impl Hold {
         state.levels = 1;
         state.schedule = Schedule::new(sent, term.lease(), max_hold);
         state.add_guard(term);
-        drop(state);
-        self.look_after(sent);
-    }
-
-    /// Has the hold checked soon, if others may cut down what it depends on.
-    pub(crate) fn look_after(&self, now: Moment) {
-        let mut state = self.lock();
-        if self.key.kind.is_shared() && state.schedule.longest().get() > CARE * 3 {
-            state.schedule.check(now.plus(CARE));
-        }
+        state.look_after(&self.key, sent);
     }
 
     /// Counts one level more, which the caller is about to ask for; the share to ask for, or none if the hold has
@@ -321,11 +312,6 @@ impl Hold {
         self.lock().token
     }
 
-    /// What the watchdog renews with.
-    pub(crate) fn renewed_lease(&self) -> LeaseTime {
-        self.lock().schedule.lease()
-    }
-
     /// The longest that the server may keep this hold if it hears nothing more.
     pub(crate) fn longest_lease(&self) -> LeaseTime {
         self.lock().schedule.longest()
@@ -335,6 +321,13 @@ impl Hold {
 impl State {
     pub(crate) fn has_ended(&self) -> bool {
         self.phase == Phase::Ended
+    }
+
+    /// Has the hold of this key checked soon, if others may cut down what it depends on.
+    pub(crate) fn look_after(&mut self, key: &HoldKey, now: Moment) {
+        if key.kind.is_shared() && self.schedule.longest().get() > CARE * 3 {
+            self.schedule.check(now.plus(CARE));
+        }
     }
 
     /// A renewal sent at `sent` was confirmed. The guards that it was for may be gone by now.

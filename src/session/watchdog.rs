@@ -11,12 +11,13 @@ use tracing::{debug, warn};
 
 use super::backend::{Backend, Doubt, Doubts};
 use super::baton::Baton;
-use super::hold::{Hold, Loss};
+use super::hold::{Hold, Loss, State};
 use super::pace::Pace;
 use super::queue::Queues;
 use super::reaper::{Debt, Reaper};
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::options::LeaseTime;
 use crate::protocol::hold_key::Shape;
 use crate::protocol::renewal::Duty;
 
@@ -61,9 +62,12 @@ enum Round {
 struct Refused {
     round: Round,
     shape: Shape,
-    holds: Vec<Arc<Hold>>,
+    holds: Vec<Due>,
     budget: Duration,
 }
+
+/// A hold that is due, and its lease.
+type Due = (Arc<Hold>, LeaseTime);
 
 impl Watchdog {
     pub(crate) fn new(
@@ -88,8 +92,12 @@ impl Watchdog {
 
     /// Watches a hold, or looks anew at when it is due.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        let now = Moment::now();
-        let mut state = hold.lock();
+        self.place(hold, &mut hold.lock(), Moment::now());
+    }
+
+    /// The same with the hold's state at hand: of a hundred thousand holds, each look at one costs more than all that is
+    /// done with it.
+    fn place(&self, hold: &Arc<Hold>, state: &mut State, now: Moment) {
         let mut registry = self.lock();
         if let Some(at) = state.watched.take() {
             registry.due.remove(&(at, hold.id));
@@ -182,18 +190,13 @@ impl Watchdog {
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<Option<Refused>>) -> Option<Duration> {
         let now = Moment::now();
         // A request has the holds of one slot. So no server waits for another, nor does a slot that is being moved.
-        let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Arc<Hold>>> = BTreeMap::new();
+        let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Due>> = BTreeMap::new();
         for hold in self.take_due(now) {
-            let duty = {
-                let mut state = hold.lock();
-                let duty = state.schedule.duty(now);
-                if matches!(duty, Duty::Renew | Duty::Check) {
-                    state.schedule.asked(duty == Duty::Renew);
-                }
-                duty
-            };
+            let mut state = hold.lock();
+            let duty = state.schedule.duty(now);
             let round = match duty {
                 Duty::Expire => {
+                    drop(state);
                     drop(self.lose(&hold, Loss::Expired));
                     continue;
                 }
@@ -201,15 +204,20 @@ impl Watchdog {
                 Duty::Check => Some(Round::Check),
                 Duty::Rest(_) => None,
             };
+            if round.is_some() {
+                state.schedule.asked(duty == Duty::Renew);
+            }
             // It stays in the registry for its deadline, whatever becomes of the request.
-            self.watch(&hold);
+            self.place(&hold, &mut state, now);
+            let lease = state.schedule.lease();
+            drop(state);
             if let Some(round) = round {
                 let shape = hold.key.kind.shape();
                 let group = self.backend.group(hold.key.name.key());
                 rounds
                     .entry((round, shape, hold.timeout, group))
                     .or_default()
-                    .push(hold);
+                    .push((hold, lease));
             }
         }
         for ((round, shape, budget, _), holds) in rounds {
@@ -241,19 +249,13 @@ impl Watchdog {
         self: Arc<Self>,
         round: Round,
         shape: Shape,
-        holds: Vec<Arc<Hold>>,
+        holds: Vec<Due>,
         budget: Duration,
     ) -> Option<Refused> {
         let sent = Moment::now();
-        let leases: Vec<_> = holds.iter().map(|hold| hold.renewed_lease()).collect();
         let call = match round {
-            Round::Renew => shape.renew(
-                holds
-                    .iter()
-                    .map(|hold| &hold.key)
-                    .zip(leases.iter().copied()),
-            ),
-            Round::Check => shape.check(holds.iter().map(|hold| &hold.key)),
+            Round::Renew => shape.renew(holds.iter().map(|(hold, lease)| (&hold.key, *lease))),
+            Round::Check => shape.check(holds.iter().map(|(hold, _)| &hold.key)),
         };
         let answered = match self.backend.run(&call, budget).await {
             Ok(answer) => answer
@@ -265,16 +267,18 @@ impl Watchdog {
         };
         match answered {
             Ok((sent, standing)) => {
-                for ((hold, lease), stands) in holds.iter().zip(leases).zip(standing) {
+                let now = Moment::now();
+                for ((hold, lease), stands) in holds.iter().zip(standing) {
                     if !stands {
                         drop(self.lose(hold, Loss::Gone));
                         continue;
                     }
+                    let mut state = hold.lock();
                     if round == Round::Renew {
-                        hold.lock().renewed(sent, lease);
+                        state.renewed(sent, *lease);
                     }
-                    hold.look_after(sent);
-                    self.watch(hold);
+                    state.look_after(&hold.key, sent);
+                    self.place(hold, &mut state, now);
                 }
                 debug!(holds = holds.len(), ?round, took = ?sent.until(Moment::now()), "confirmed");
             }
@@ -292,16 +296,17 @@ impl Watchdog {
         None
     }
 
-    fn unanswered(&self, round: Round, holds: &[Arc<Hold>], error: &Error, sent: Moment) {
+    fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: Moment) {
         let now = Moment::now();
         let (count, after) = (holds.len(), sent.until(now));
         match self.failures.tell() {
             Some(untold) => warn!(holds = count, ?round, ?after, %error, untold, "renewal failed"),
             None => debug!(holds = count, ?round, ?after, %error, "renewal failed"),
         }
-        for hold in holds {
-            hold.lock().unanswered(now, round == Round::Renew);
-            self.watch(hold);
+        for (hold, _) in holds {
+            let mut state = hold.lock();
+            state.unanswered(now, round == Round::Renew);
+            self.place(hold, &mut state, now);
         }
     }
 
@@ -312,8 +317,9 @@ impl Watchdog {
             if !self.backend.concerns(doubt, hold.key.name.key()) {
                 continue;
             }
-            hold.lock().schedule.check(now);
-            self.watch(&hold);
+            let mut state = hold.lock();
+            state.schedule.check(now);
+            self.place(&hold, &mut state, now);
         }
     }
 
