@@ -79,11 +79,13 @@ impl Order {
         let mut in_line = None;
         loop {
             while let Some(hold) = self.own(&queue) {
-                match self.reenter(&queue, &hold).await {
+                match Box::pin(self.reenter(&queue, &hold)).await {
                     Ok(Some(guard)) => return Ok(Some(guard)),
                     // The hold has ended; perhaps there is a newer one.
                     Ok(None) => {}
-                    Err(error) => self.anchor.pause(self.name.key(), &mut wait, error).await?,
+                    Err(error) => {
+                        Box::pin(self.anchor.pause(self.name.key(), &mut wait, error)).await?;
+                    }
                 }
             }
             if self.is_upgrade() {
@@ -104,9 +106,9 @@ impl Order {
                 })
             };
             let outcome = match turn {
-                None => self.ask_once(&queue).await?,
+                None => Box::pin(self.ask_once(&queue)).await?,
                 Some(Turn::Queue { priority }) => {
-                    self.in_queue(&queue, &mut wait, priority).await?
+                    Box::pin(self.in_queue(&queue, &mut wait, priority)).await?
                 }
                 Some(Turn::Front(front)) => self.at_front(&queue, &mut wait, front).await?,
                 Some(Turn::Granted(guard)) => Outcome::Granted(guard),
@@ -158,7 +160,7 @@ impl Order {
             if self.own(queue).is_some() {
                 return Ok(Turn::Reenter);
             }
-            match attempt.send(Take::JoinOnly).await {
+            match Box::pin(attempt.send(Take::JoinOnly)).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Turn::Granted(guard)),
                 Err(error) if !error.is_passing() => return Err(error),
                 Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => {}
@@ -174,7 +176,7 @@ impl Order {
                 () = appeared => Turn::Reenter,
             }
         };
-        let turn = self.anchor.in_line(self.name.key(), wait, turn).await?;
+        let turn = Box::pin(self.anchor.in_line(self.name.key(), wait, turn)).await?;
         Ok(turn.unwrap_or(Turn::GaveUp))
     }
 
@@ -202,7 +204,7 @@ impl Order {
                 () = sleep(MARK) => Turn::Front(Front::Beside(None)),
             }
         };
-        let turn = self.anchor.in_line(self.name.key(), wait, turn).await?;
+        let turn = Box::pin(self.anchor.in_line(self.name.key(), wait, turn)).await?;
         // It has not asked so far.
         Ok(turn.unwrap_or(Turn::Front(Front::Beside(None))))
     }
@@ -279,15 +281,15 @@ impl Order {
                     return Ok(Outcome::Reenter);
                 }
                 // Now, since a release that was on its way is done, and tells whether others wait.
-                if listens && !queue.has_baton() {
-                    self.give_way(queue, wait, &mut subscription).await?;
+                if listens && queue.courtesy().is_some() && !queue.has_baton() {
+                    Box::pin(self.give_way(queue, wait, &mut subscription)).await?;
                 }
                 let baton = match self.kind.is_reentrant() {
                     true => queue.take_baton(),
                     false => None,
                 };
                 match baton {
-                    Some((baton, streak)) => attempt.take_from(baton, streak).await,
+                    Some((baton, streak)) => Box::pin(attempt.take_from(baton, streak)).await,
                     None => {
                         let attempted = attempt.send(Take::Free).await;
                         if matches!(attempted, Ok(Attempted::Granted(_))) {
@@ -309,12 +311,12 @@ impl Order {
                 Ok(Attempted::Yielded) => {
                     // Others ask after pauses too.
                     if let Step::Park(pause) = wait.busy(now, Ttl::Never, fastrand::f64()) {
-                        self.anchor.unless_closed(sleep(pause)).await?;
+                        Box::pin(self.anchor.unless_closed(sleep(pause))).await?;
                     }
                     continue;
                 }
                 Err(error) => {
-                    self.anchor.pause(self.name.key(), wait, error).await?;
+                    Box::pin(self.anchor.pause(self.name.key(), wait, error)).await?;
                     continue;
                 }
             };
@@ -329,7 +331,7 @@ impl Order {
                         () = sleep(at_most) => {}
                     }
                 };
-                self.anchor.unless_closed(woken).await?;
+                Box::pin(self.anchor.unless_closed(woken)).await?;
                 continue;
             }
             if let Front::Beside(passage) = &mut front
@@ -357,7 +359,7 @@ impl Order {
                     () = sleep(at_most) => {}
                 }
             };
-            self.anchor.unless_closed(woken).await?;
+            Box::pin(self.anchor.unless_closed(woken)).await?;
             attempt.is_woken = true;
             // That messages arrive from now on says nothing of the holder.
             trust_holds_here &= deaf && subscription.is_heard();

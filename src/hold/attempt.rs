@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 use super::guard::LockGuard;
 use super::lease::Lease;
 use super::level::{GivenBack, released};
-use super::order::Order;
+use super::order::{Order, Terms};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
@@ -146,7 +146,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
         let mut answer = self.ask(take).await?;
         let mut acquired = Acquired::decode(&answer.reply)?;
-        if acquired == Acquired::Upgrade && self.other_side_settles().await {
+        if acquired == Acquired::Upgrade && Box::pin(self.other_side_settles()).await {
             answer = self.ask(take).await?;
             acquired = Acquired::decode(&answer.reply)?;
         }
@@ -156,7 +156,7 @@ impl<'a> Attempt<'a> {
     /// One attempt at a server that votes only if it has forgotten nothing that is in force.
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
-        let Order { anchor, term, .. } = self.order;
+        let Terms { anchor, term, .. } = &**self.order;
         let acquire = hold.key.acquire(1, term.lease(), take, None);
         let policy = RestartPolicy {
             longest: LeaseTime::new(anchor.settings.max_lease)?,
@@ -269,9 +269,9 @@ impl<'a> Attempt<'a> {
         mut baton: Baton<Debt>,
         streak: u32,
     ) -> Result<Attempted, Error> {
-        let Order {
+        let Terms {
             anchor, name, term, ..
-        } = self.order;
+        } = &**self.order;
         let bounded = streak >= anchor.settings.streak;
         let unknown =
             matches!(self.order.alarm, Alarm::Pauses { .. }) || !anchor.backend.counts_listeners();
@@ -393,7 +393,7 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self, take: Take) -> Result<Answer, Error> {
         let lease = self.order.term.lease();
         if self.order.kind.is_shared() {
-            return self.ask_beside_others(lease).await;
+            return Box::pin(self.ask_beside_others(lease)).await;
         }
         let hold = self.hold.clone();
         let place = self.place.map(|(it, came)| it.sent(came, Moment::now()));
@@ -474,7 +474,7 @@ impl<'a> Attempt<'a> {
 
     /// The server has granted the hold, by a request sent at `sent`.
     pub(crate) fn commit(&mut self, sent: Moment, token: Option<u64>) -> Result<LockGuard, Error> {
-        let Order { anchor, term, .. } = self.order;
+        let Terms { anchor, term, .. } = &**self.order;
         if token.is_none() && self.is_fenced() {
             let name = self.order.name.key();
             return Err(Error::new(

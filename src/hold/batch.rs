@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use super::attempt::Attempt;
 use super::guard::LockGuard;
 use super::level::{GivenBack, released, still_held};
-use super::order::Order;
+use super::order::{Order, Terms};
 use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
@@ -68,7 +68,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
         places.push(place);
         attempts.push(Attempt::numbered(order, queue, number));
     }
-    let Some(Order { anchor, name, .. }) = orders.first() else {
+    let Some(Terms { anchor, name, .. }) = orders.first().map(|order| &***order) else {
         return Ok(Batched::Granted(Vec::new()));
     };
     anchor.ensure_open()?;
@@ -166,7 +166,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 async fn release_together(orders: Vec<&Order>, mut debts: Vec<Debt>) -> Result<(), Error> {
-    let Some(Order { anchor, name, .. }) = orders.first() else {
+    let Some(Terms { anchor, name, .. }) = orders.first().map(|order| &***order) else {
         return Ok(());
     };
     if debts.len() == 1

@@ -296,15 +296,14 @@ pub(crate) async fn released(
     let settled = match given_back {
         GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
         GivenBack::HandedOn(handover) => {
-            match handover
-                .ended(|hold, queue| anchor.debt(hold, queue))
-                .await?
-            {
+            match Box::pin(handover.ended(|hold, queue| anchor.debt(hold, queue))).await? {
                 Ended::Settled(settled) => settled,
                 Ended::Owed {
                     debt,
                     perhaps_moved,
-                } => debt.pay(&anchor.backend).await?.or_before(perhaps_moved),
+                } => Box::pin(debt.pay(&anchor.backend))
+                    .await?
+                    .or_before(perhaps_moved),
             }
         }
     };

@@ -1,6 +1,7 @@
 //! What is asked for: a lock, for an owner, on terms.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +15,14 @@ use crate::protocol::wait::Alarm;
 use crate::session::hold::Hold;
 use crate::session::{Anchor, Queue};
 
-/// One call's wish, with everything checked that can be checked without the server.
+/// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has
+/// one.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
+pub(crate) struct Order(Arc<Terms>);
+
+/// Who wants which lock, and how.
+#[derive(Debug)]
+pub(crate) struct Terms {
     pub(crate) anchor: Arc<Anchor>,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
@@ -29,7 +35,19 @@ pub(crate) struct Order {
     pub(crate) min_validity: Duration,
 }
 
+impl Deref for Order {
+    type Target = Terms;
+
+    fn deref(&self) -> &Terms {
+        &self.0
+    }
+}
+
 impl Order {
+    pub(crate) fn new(terms: Terms) -> Self {
+        Self(Arc::new(terms))
+    }
+
     /// The hold that this call would re-enter.
     pub(crate) fn own(&self, queue: &Queue) -> Option<Arc<Hold>> {
         match self.kind.is_reentrant() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
-use crate::hold::order::Order;
+use crate::hold::order::{Order, Terms};
 use crate::name::LockName;
 use crate::options::{LeaseTime, Limit, Term};
 use crate::owner::Owner;
@@ -287,7 +287,7 @@ impl Handle {
             Some(lease) => Term::Fixed(LeaseTime::new(lease)?),
             None => Term::Renewed(LeaseTime::new(self.watchdog_lease)?),
         };
-        Ok(Order {
+        Ok(Order::new(Terms {
             name: self.name()?.clone(),
             kind: self.target()?.kind.clone(),
             alarm: self.alarm,
@@ -296,7 +296,7 @@ impl Handle {
             min_validity: self.anchor.settings.min_validity(term.lease())?,
             term,
             anchor: self.anchor.clone(),
-        })
+        }))
     }
 
     fn name(&self) -> Result<&LockName, Error> {

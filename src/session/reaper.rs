@@ -241,10 +241,9 @@ impl Reaper {
         let answered = if let Some(PostedRelease { posted, heard }) = first {
             release.heard = heard;
             let call = hold.key.release(release.keep);
-            backend.conclude(posted, &call, hold.timeout).await
+            Box::pin(backend.conclude(posted, &call, hold.timeout)).await
         } else if hold.key.kind.sides().is_some() {
-            self.release_beside_others(backend, queue, hold, release.keep)
-                .await
+            Box::pin(self.release_beside_others(backend, queue, hold, release.keep)).await
         } else {
             let call = hold.key.release(release.keep);
             backend.run(&call, hold.timeout).await

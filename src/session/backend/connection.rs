@@ -124,7 +124,7 @@ impl Connection {
             let reply = match self.shared.send(&request) {
                 Ok(reply) => reply,
                 Err(_) => {
-                    self.shared.opened().await;
+                    Box::pin(self.shared.opened()).await;
                     self.shared.send(&request).map_err(Broken::Unsent)?
                 }
             };

@@ -183,7 +183,7 @@ impl Backend {
         let doubtful = |error: Error, repeated| if repeated { error.unanswered() } else { error };
         loop {
             let answered = match posted.take() {
-                Some(posted) => node.replied(call, posted, budget).await,
+                Some(posted) => Box::pin(node.replied(call, posted, budget)).await,
                 None => node.ask(call, form, sent.until(end)).await,
             };
             let miss = match answered {

@@ -172,7 +172,7 @@ impl Node {
             Err(Miss::Replica(error)) => self.silence.note(Moment::now(), true, error),
             _ if self.silence.spoke() => {}
             // Who only looks, or is told that a lock is busy, is answered by a replica too.
-            _ => match self.query(&["ROLE"], left).await {
+            _ => match Box::pin(self.query(&["ROLE"], left)).await {
                 Ok(Ok(role)) if !is_primary(&role) => {}
                 _ => self.silence.end(),
             },
