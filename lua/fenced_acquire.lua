@@ -1,8 +1,8 @@
--- Takes the fenced lock for one owner, with a token higher than all before, or tells how long its holder's lease lasts.
+-- Takes the fenced lock for one owner, with tokens higher than all before, or tells how long its holder's lease lasts.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its token if the
---         last one is not remembered for ever
--- KEYS[2] its last token
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its last token
+--         if that is not remembered for ever
+-- KEYS[2] the last token
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
 -- ARGV[3] hold number, h and 16 hex digits
@@ -10,7 +10,8 @@
 -- ARGV[5] lease, in milliseconds
 -- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
 -- ARGV[7] how long the token is remembered, in milliseconds; 0: for ever
--- Returns granted, hold count, token: the share is reached; an owner that held the lock keeps its token
+-- ARGV[8] how many tokens: one for the owner, the others for owners of this client that it passes the lock on to
+-- Returns granted, hold count, first token, how many: the share is reached; an owner that held the lock has the last one
 -- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included unless
 -- its lease has ended
 -- Returns free: nobody holds it (join only)
@@ -34,7 +35,7 @@ if not total then
     return {'free'}
   end
   -- Lua counts exactly up to here.
-  if tonumber(last or 0) >= 9007199254740992 then
+  if tonumber(last or 0) > 9007199254740992 - ARGV[8] then
     return {'spent'}
   end
   -- The clock carries the order over a server that has forgotten its tokens.
@@ -42,13 +43,14 @@ if not total then
   local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
-  redis.call('SET', KEYS[2], string.format('%.0f', token))
+  local final = string.format('%.0f', token + (ARGV[8] - 1))
+  redis.call('SET', KEYS[2], final)
   if ARGV[7] ~= '0' then
     redis.call('PEXPIRE', KEYS[2], ARGV[7])
     -- A hold that is renewed may outlast that, and its owner may join or be taken over all the same.
-    redis.call('HSET', KEYS[1], '|token', string.format('%.0f', token))
+    redis.call('HSET', KEYS[1], '|token', final)
   end
-  return {'granted', tonumber(ARGV[4]), token}
+  return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[8])}
 end
 
 local token = found[4] or last
@@ -71,4 +73,4 @@ redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share - replaced)
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-return {'granted', after, tonumber(token)}
+return {'granted', after, tonumber(token), 1}

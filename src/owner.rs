@@ -16,7 +16,7 @@ const UNIQUE: u64 = 1 << 62;
 ///
 /// If a lock is not told otherwise, its owner is the current tokio task, or outside a task the current thread:
 /// nested calls in one task re-enter. On the server such an owner is the field `<client id>:<number>`, the form
-/// that Redisson writes.
+/// that Redisson writes; what was passed on between tasks stays under the one that took it.
 ///
 /// The branches of one `join!`, `select!` or `FuturesUnordered` run in **one** task and so share its owner: they
 /// re-enter instead of excluding each other. Give each branch an owner of its own, with

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::future::select_all;
 use redlatch::{Client, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Reply, Server, script};
 use support::probe::{
@@ -19,6 +20,7 @@ use support::probe::{
 };
 use support::scene::Scene;
 use support::{builder, client, eventually, eventually_idle, sha};
+use tokio::task::JoinHandle;
 
 /// Takes and gives back the lock, again and again, each time for an owner of its own.
 async fn turns(lock: ReentrantLock, sections: usize) {
@@ -34,13 +36,44 @@ async fn eventually_waiting(client: &Client, calls: usize) {
     eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
 }
 
+/// The first of these that is done.
+async fn first_of<T>(waiters: &mut Vec<JoinHandle<T>>) -> T {
+    let waiting = std::mem::take(waiters);
+    let (done, _, others) = soon(select_all(waiting)).await;
+    *waiters = others;
+    done.unwrap()
+}
+
 async fn nothing_left(server: &Server, client: &Client) {
     eventually_idle(client).await;
     assert_eq!(server.connection().keys(), Vec::<String>::new());
 }
 
+#[tokio::test]
+async fn lock_is_passed_on_while_the_server_is_silent_and_unlock_waits_for_it() {
+    let scene = Scene::open(|builder| builder.command_timeout(secs(10))).await;
+    let lock = scene.client.lock("k");
+    let mut guard = lock.lock().await.unwrap();
+    let mut waiters: Vec<_> = (0..4).map(|_| acquiring(&lock)).collect();
+    eventually_waiting(&scene.client, 4).await;
+    scene.proxy.hold_replies();
+    let mut unlocks = Vec::new();
+    while !waiters.is_empty() {
+        unlocks.push(tokio::spawn(guard.unlock()));
+        guard = first_of(&mut waiters).await.unwrap();
+        assert!(!guard.is_lost());
+    }
+    assert!(!unlocks.iter().any(JoinHandle::is_finished));
+    scene.proxy.release_replies();
+    for unlock in unlocks {
+        soon(unlock).await.unwrap().unwrap();
+    }
+    guard.unlock().await.unwrap();
+    nothing_left(&scene.server, &scene.client).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handing_on_takes_one_request_and_no_message() {
+async fn passing_on_takes_few_requests_and_no_message() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = client.lock("k");
@@ -60,9 +93,9 @@ async fn handing_on_takes_one_request_and_no_message() {
     for task in tasks {
         soon(task).await.unwrap();
     }
-    // 20 moves and the last release; moves that the scheduler left undone would show as two more each.
+    // One for each that passed it on at most, and the last release.
     let requests = calls_of(&mut probe, "evalsha") - before.0;
-    assert!((21..=25).contains(&requests), "{requests} requests");
+    assert!((2..=23).contains(&requests), "{requests} requests");
     assert!(calls_of(&mut probe, "publish") - before.1 <= 3);
     nothing_left(&server, &client).await;
 }
@@ -123,7 +156,7 @@ async fn each_hold_has_its_own_lease_fixed_beside_renewed() {
 }
 
 #[tokio::test]
-async fn server_out_of_memory_moves_the_lock_all_the_same() {
+async fn server_out_of_memory_has_the_lock_passed_on_all_the_same() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = client.lock("k");
@@ -134,7 +167,7 @@ async fn server_out_of_memory_moves_the_lock_all_the_same() {
     eventually_heard(&server, "k", 1).await;
     let mut admin = server.connection();
     // The script must be known: a server without memory takes no new one.
-    admin.command(&["SCRIPT", "LOAD", &script("lock_move")]);
+    admin.command(&["SCRIPT", "LOAD", &script("lock_confirm")]);
     admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
     guard.unlock().await.unwrap();
     let guard = soon(waiter).await.unwrap().unwrap();
@@ -144,7 +177,34 @@ async fn server_out_of_memory_moves_the_lock_all_the_same() {
 }
 
 #[tokio::test]
-async fn reply_to_a_move_that_is_lost_does_no_harm() {
+async fn lock_is_not_passed_on_late_in_its_lease() {
+    let scene = Scene::open(|builder| builder).await;
+    let lock = scene.client.lock("k").lease(secs(2));
+    let guard = lock.lock().await.unwrap();
+    eventually("half of the lease has passed", async || {
+        guard.remaining() < millis(900)
+    })
+    .await;
+    let first = scene.server.connection().hgetall("k");
+    let waiter = acquiring(&lock);
+    eventually_waiting(&scene.client, 1).await;
+    scene.proxy.hold_replies();
+    let unlock = tokio::spawn(guard.unlock());
+    let mut probe = scene.server.connection();
+    eventually("somebody else has it there", async || {
+        probe.hgetall("k") != first
+    })
+    .await;
+    scene.proxy.release_replies();
+    soon(unlock).await.unwrap().unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    assert!(guard.remaining() > secs(1));
+    guard.unlock().await.unwrap();
+    nothing_left(&scene.server, &scene.client).await;
+}
+
+#[tokio::test]
+async fn reply_to_a_confirmation_that_is_lost_does_no_harm() {
     let scene = Scene::open(|builder| builder).await;
     let lock = scene.client.lock("k");
     for _ in 0..50 {
@@ -152,10 +212,10 @@ async fn reply_to_a_move_that_is_lost_does_no_harm() {
         let waiter = acquiring(&lock);
         eventually_waiting(&scene.client, 1).await;
         eventually_heard(&scene.server, "k", 1).await;
-        scene.proxy.cut_reply_to(sha("lock_move"));
+        scene.proxy.cut_reply_to(sha("lock_confirm"));
         soon(guard.unlock()).await.unwrap();
         let guard = soon(waiter).await.unwrap().unwrap();
-        assert!(!scene.proxy.cut_reply_armed(), "the lock was moved");
+        assert!(!scene.proxy.cut_reply_armed(), "the server was asked");
         assert_eq!(scene.levels("k"), 1);
         guard.unlock().await.unwrap();
     }
@@ -163,18 +223,18 @@ async fn reply_to_a_move_that_is_lost_does_no_harm() {
 }
 
 #[tokio::test]
-async fn move_that_arrives_late_leaves_the_next_holder_alone() {
+async fn confirmation_that_arrives_late_leaves_the_next_holder_alone() {
     let scene = Scene::open(|builder| builder).await;
     let lock = scene.client.lock("k");
     let guard = lock.lock().await.unwrap();
     let waiter = acquiring(&lock);
     eventually_waiting(&scene.client, 1).await;
     eventually_heard(&scene.server, "k", 1).await;
-    let mut parcel = scene.proxy.hold_request(sha("lock_move"));
+    let mut parcel = scene.proxy.hold_request(sha("lock_confirm"));
     let unlock = tokio::spawn(guard.unlock());
     soon(parcel.caught()).await;
-    soon(unlock).await.unwrap().unwrap();
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
+    soon(unlock).await.unwrap().unwrap();
     let next = scene.other.lock("k").lock().await.unwrap();
     soon(parcel.deliver()).await;
     next.verify().await.unwrap();
@@ -184,7 +244,7 @@ async fn move_that_arrives_late_leaves_the_next_holder_alone() {
 }
 
 #[tokio::test]
-async fn waiter_that_leaves_while_the_lock_moves_to_it_gives_it_to_the_next() {
+async fn waiter_that_leaves_when_the_lock_was_passed_to_it_gives_it_to_the_next() {
     let scene = Scene::open(|builder| builder.command_timeout(secs(2))).await;
     let lock = scene.client.lock("k");
     for others in [0, 1] {
@@ -194,15 +254,11 @@ async fn waiter_that_leaves_while_the_lock_moves_to_it_gives_it_to_the_next() {
         eventually_heard(&scene.server, "k", 1).await;
         let staying: Vec<_> = (0..others).map(|_| acquiring(&lock)).collect();
         eventually_waiting(&scene.client, 1 + others).await;
-        let mut probe = scene.server.connection();
-        let before = calls_of(&mut probe, "evalsha");
         scene.proxy.hold_replies();
         let unlock = tokio::spawn(guard.unlock());
-        eventually("the lock was moved", async || {
-            calls_of(&mut probe, "evalsha") > before
-        })
-        .await;
-        leaving.abort();
+        eventually("the lock was passed on", async || leaving.is_finished()).await;
+        // With the guard in it, which nobody has taken out.
+        drop(leaving);
         scene.proxy.release_replies();
         soon(unlock).await.unwrap().unwrap();
         for waiter in staying {
@@ -236,52 +292,54 @@ async fn waiter_that_nobody_polls_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn hold_that_was_gone_is_told_and_the_waiter_takes_the_lock_afresh() {
+async fn record_that_was_gone_is_told_to_everyone_who_passed_it_on_and_to_the_holder() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = client.lock("k");
-    let guard = lock.lock().await.unwrap();
-    let waiter = acquiring(&lock);
-    eventually_waiting(&client, 1).await;
-    eventually_heard(&server, "k", 1).await;
-    server.connection().command(&["DEL", "k"]);
-    assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
-    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
-
-    let guard = lock.lock().await.unwrap();
-    let waiter = acquiring(&lock);
-    eventually_waiting(&client, 1).await;
-    eventually_heard(&server, "k", 1).await;
-    let mut foreign = server.connection();
-    foreign.command(&["DEL", "k"]);
-    foreign.command(&["HSET", "k", "somebody:1", "1"]);
-    foreign.command(&["PEXPIRE", "k", "60000"]);
-    assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
-    assert!(!waiter.is_finished());
-    foreign.command(&["DEL", "k"]);
-    foreign.command(&["PUBLISH", "redisson_lock__channel:{k}", "0"]);
-    soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
-    nothing_left(&server, &client).await;
+    for taken in [false, true] {
+        let guard = lock.lock().await.unwrap();
+        let mut waiters: Vec<_> = (0..2).map(|_| acquiring(&lock)).collect();
+        eventually_waiting(&client, 2).await;
+        eventually_heard(&server, "k", 1).await;
+        let mut foreign = server.connection();
+        foreign.command(&["DEL", "k"]);
+        if taken {
+            foreign.command(&["HSET", "k", "somebody:1", "1"]);
+            foreign.command(&["PEXPIRE", "k", "60000"]);
+        }
+        assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
+        let guard = first_of(&mut waiters).await.unwrap();
+        soon(guard.lost()).await;
+        assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+        if taken {
+            assert!(!waiters[0].is_finished());
+            foreign.command(&["DEL", "k"]);
+            foreign.command(&["PUBLISH", "redisson_lock__channel:{k}", "0"]);
+        }
+        let next = first_of(&mut waiters).await.unwrap();
+        next.unlock().await.unwrap();
+        nothing_left(&server, &client).await;
+    }
 }
 
 #[tokio::test]
-async fn hold_that_was_gone_is_told_when_the_move_is_refused_too() {
-    let server = Server::start();
-    let client = client(&server).await;
-    let lock = client.lock("k");
-    turns(lock.clone(), 1).await;
+async fn confirmation_that_goes_unanswered_is_told_and_the_holder_releases() {
+    let scene = Scene::open(|builder| builder.command_timeout(millis(300))).await;
+    let lock = scene.client.lock("k");
     let guard = lock.lock().await.unwrap();
-    let waiter = acquiring(&lock);
-    eventually_waiting(&client, 1).await;
-    eventually_heard(&server, "k", 1).await;
-    let mut admin = server.connection();
-    // The script that moves is not known, and a server without memory takes no new one.
-    admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    admin.command(&["DEL", "k"]);
-    assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
-    let refused = soon(waiter).await.unwrap().unwrap_err();
-    assert!(refused.to_string().contains("OOM"), "{refused}");
-    nothing_left(&server, &client).await;
+    let [second, third] = [(); 2].map(|()| acquiring(&lock));
+    eventually_waiting(&scene.client, 2).await;
+    scene.proxy.hold_replies();
+    assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::Timeout);
+    scene.proxy.release_replies();
+    let mut waiters = vec![second, third];
+    let guard = first_of(&mut waiters).await.unwrap();
+    guard.verify().await.unwrap();
+    // By way of the server this time: a request is unanswered, of which a copy may come late.
+    soon(guard.unlock()).await.unwrap();
+    let guard = first_of(&mut waiters).await.unwrap();
+    guard.unlock().await.unwrap();
+    nothing_left(&scene.server, &scene.client).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -324,8 +382,8 @@ async fn force_unlock_in_the_middle_of_a_streak_is_told_before_the_next_gets_in(
     for task in tasks {
         lost += task.await.unwrap();
     }
-    println!("freed by force {forced} times, {lost} holders lost it");
-    assert!(forced > 0 && lost <= forced);
+    println!("freed by force {forced} times, {lost} sections cannot be vouched for");
+    assert!(forced > 0 && lost > 0);
     nothing_left(&server, &client).await;
 }
 

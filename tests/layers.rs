@@ -141,7 +141,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::slots",
         ),
         ("session::sync", ""),
-        ("session::hold", ""),
+        ("session::record", "session::sync"),
+        ("session::hold", "session::record"),
         ("session::hub", "session::backend session::pace"),
         (
             "session::convoy",
@@ -152,13 +153,13 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend session::convoy session::hold session::sync",
         ),
         (
-            "session::baton",
-            "session::hold session::queue session::sync",
+            "session::handoff",
+            "session::hold session::queue session::record session::sync",
         ),
         ("session::grants", "session::hold"),
         (
             "session::reaper",
-            "session::backend session::baton session::convoy session::grants session::hold session::hub session::ledger session::queue session::sync",
+            "session::backend session::handoff session::convoy session::grants session::hold session::hub session::ledger session::queue session::record session::sync",
         ),
         ("session::ledger", ""),
         ("session::pace", ""),
@@ -169,7 +170,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::loan", "session::backend session::reaper"),
         (
             "session::watchdog",
-            "session::backend session::baton session::hold session::pace session::queue session::reaper",
+            "session::backend session::handoff session::hold session::pace session::queue session::reaper session::record",
         ),
         ("session", "*"),
     ],

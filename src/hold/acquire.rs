@@ -239,6 +239,7 @@ impl Order {
         };
         let mut attempt = Attempt::waiting(self, queue, came);
         let listens = matches!(self.alarm, Alarm::Messages { .. });
+        let counts = listens && self.anchor.backend.counts_listeners();
         let mut subscription: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
         // only until the first wake-up, which may mean that the server has given it to others; and not where the
@@ -265,8 +266,8 @@ impl Order {
                 subscription.catch_up();
             }
             let heard = self.anchor.hub.reception(self.name.channel());
-            // Does a hold here that still stands spare the question? Not if one was given back to move the lock from.
-            let here = trust_holds_here && queue.is_held_here() && !queue.has_baton();
+            // Does a hold here that still stands spare the question? Not if one was given back, and the lock is left for us.
+            let here = trust_holds_here && queue.is_held_here() && !queue.has_handoff();
             let spared = here && (listens || queue.is_renewed_here());
             in_succession |= here;
             let asked = Moment::now();
@@ -281,15 +282,21 @@ impl Order {
                     return Ok(Outcome::Reenter);
                 }
                 // Now, since a release that was on its way is done, and tells whether others wait.
-                if listens && queue.courtesy().is_some() && !queue.has_baton() {
+                if listens && queue.courtesy().is_some() && !queue.has_handoff() {
                     Box::pin(self.give_way(queue, wait, &mut subscription)).await?;
                 }
-                let baton = match self.kind.is_reentrant() {
-                    true => queue.take_baton(),
-                    false => None,
+                let passed = if !self.kind.is_passed_on() || !queue.has_handoff() {
+                    None
+                } else if queue.may_pass(self.anchor.settings.streak, counts) {
+                    attempt.take_handoff()
+                } else {
+                    // It is the turn of others: dropped, the lock is released.
+                    drop(queue.take_handoff());
+                    queue.count_streak(false);
+                    Some(Ok(Attempted::Yielded))
                 };
-                match baton {
-                    Some((baton, streak)) => Box::pin(attempt.take_from(baton, streak)).await,
+                match passed {
+                    Some(attempted) => attempted,
                     None => {
                         let attempted = attempt.send(Take::Free).await;
                         if matches!(attempted, Ok(Attempted::Granted(_))) {
@@ -366,7 +373,7 @@ impl Order {
         }
     }
 
-    /// Whether to pause after a streak of this process, for a kind whose holds are not moved: the streak of the
+    /// Whether to pause after a streak of this process, for a kind whose holds are not passed on: the streak of the
     /// others ends in another way.
     fn is_to_pause(&self, queue: &Queue) -> bool {
         !self.kind.is_reentrant() && queue.streak() >= self.anchor.settings.streak

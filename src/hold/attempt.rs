@@ -13,22 +13,24 @@ use super::order::{Order, Terms};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::answer::{Acquired, Adopted, Moved, Place, Ttl};
+use crate::protocol::answer::{Acquired, Adopted, Place, Tokens, Ttl};
 use crate::protocol::fair;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::Take;
 use crate::protocol::read_write::MARK;
 use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
-use crate::protocol::wait::Alarm;
 use crate::session::Queue;
 use crate::session::backend::Answer;
-use crate::session::baton::{Baton, Owed, Settled};
 use crate::session::convoy::Reading;
 use crate::session::grants::Expected;
+use crate::session::handoff::Handoff;
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::{Asking, Heed};
 use crate::session::reaper::Debt;
+
+/// So many tokens are reserved at most.
+const MOST_TOKENS: u32 = 64;
 
 /// The answer to an attempt.
 pub(crate) enum Attempted {
@@ -62,6 +64,8 @@ pub(crate) struct Attempt<'a> {
     expected: Option<Expected>,
     /// Of a call that waits for a read-write lock, which came at this moment.
     place: Option<(Place, Moment)>,
+    /// The lock was given back for it here, and could not be passed on.
+    follows: bool,
     /// It was woken, and others with it that ask the same.
     pub(crate) is_woken: bool,
 }
@@ -94,6 +98,7 @@ impl<'a> Attempt<'a> {
             placed: false,
             expected: None,
             place: None,
+            follows: false,
             is_woken: false,
         }
     }
@@ -119,7 +124,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
     /// silent server does not add up to several.
-    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Baton<Debt>>>, Error> {
+    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Handoff<Debt>>>, Error> {
         let heed = if self.order.kind.is_shared() {
             Heed::Own
         } else {
@@ -157,7 +162,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Terms { anchor, term, .. } = &**self.order;
-        let acquire = hold.key.acquire(1, term.lease(), take, None);
+        let acquire = hold.key().acquire(1, term.lease(), take, None, 1);
         let policy = RestartPolicy {
             longest: LeaseTime::new(anchor.settings.max_lease)?,
             durable: anchor.settings.durable,
@@ -178,7 +183,7 @@ impl<'a> Attempt<'a> {
     /// Goes on with what the server has answered to a request sent at `sent`.
     fn settle(&mut self, acquired: Acquired, sent: Moment) -> Result<Attempted, Error> {
         match acquired {
-            Acquired::Granted { count, token } => self.go_on(sent, count, token),
+            Acquired::Granted { count, tokens } => self.go_on(sent, count, tokens),
             Acquired::Busy(ttl) => {
                 self.nothing_held();
                 Ok(Attempted::Busy(ttl))
@@ -246,11 +251,16 @@ impl<'a> Attempt<'a> {
 
     /// Where the owner is told that it is first in the queue, and the lock is free.
     pub(crate) fn channel(&self) -> Arc<str> {
-        fair::channel(&self.hold.key)
+        fair::channel(self.hold.key())
     }
 
     /// The server has granted the hold, by a request sent at `sent`, unless it was given up here meanwhile.
-    fn go_on(&mut self, sent: Moment, count: u64, token: Option<u64>) -> Result<Attempted, Error> {
+    fn go_on(
+        &mut self,
+        sent: Moment,
+        count: u64,
+        tokens: Option<Tokens>,
+    ) -> Result<Attempted, Error> {
         if self
             .expected
             .take()
@@ -259,89 +269,37 @@ impl<'a> Attempt<'a> {
             return Ok(Attempted::Yielded);
         }
         debug!(count, "granted");
-        self.commit(sent, token).map(Attempted::Granted)
+        self.commit(sent, tokens).map(Attempted::Granted)
     }
 
-    /// Moves the lock here from a hold of this process that was given back; `streak` is how often in a row that was
-    /// done.
-    pub(crate) async fn take_from(
-        &mut self,
-        mut baton: Baton<Debt>,
-        streak: u32,
-    ) -> Result<Attempted, Error> {
+    /// Takes over the record of a hold of this process that was given back, if one was left. `None` if the lock is to be
+    /// asked for: what was left is released then, ahead of that.
+    pub(crate) fn take_handoff(&mut self) -> Option<Result<Attempted, Error>> {
         let Terms {
-            anchor, name, term, ..
+            anchor,
+            kind,
+            owner,
+            term,
+            min_validity,
+            ..
         } = &**self.order;
-        let bounded = streak >= anchor.settings.streak;
-        let unknown =
-            matches!(self.order.alarm, Alarm::Pauses { .. }) || !anchor.backend.counts_listeners();
-        if bounded && unknown {
-            // Nobody can tell whether others wait. The releaser frees the lock.
-            drop(baton);
-            self.queue.count_streak(false);
-            return Ok(Attempted::Yielded);
-        }
-        let old = baton.begin();
-        let _turn = old.turn.lock().await;
-        let heard = anchor.hub.heard_on(name.channel());
-        let hold = self.hold.clone();
-        let call = hold.key.take_from(
-            &old.key,
-            term.lease(),
-            bounded.then(|| anchor.hub.listeners(name.channel())),
-        );
-        let answer = match self.run(&call).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                match error.is_refusal() {
-                    true => baton.refused(),
-                    false => baton.failed(error.clone()),
-                }
-                return Err(error);
-            }
+        let pass = |handoff: &Handoff<Debt>| {
+            let old = &handoff.hold;
+            let is_fit = *kind == old.key().kind && !owner.is_named();
+            let max_hold = anchor.settings.max_hold;
+            is_fit.then(|| old.pass_to(owner.clone(), *term, *min_validity, max_hold))?
         };
-        // Behind an answer without sense the lock may have been moved, which the baton tells its releaser.
-        let moved = Moved::decode(&answer.reply)?;
-        self.queue.count_streak(matches!(moved, Moved::Here { .. }));
-        let gone = Settled::Absent {
-            repeated: answer.repeated,
-        };
-        match moved {
-            Moved::Here { token } => {
-                baton.settled(Settled::Done);
-                self.commit(answer.sent, token).map(Attempted::Granted)
-            }
-            Moved::Taken { token } => {
-                baton.settled(gone);
-                self.commit(answer.sent, token).map(Attempted::Granted)
-            }
-            Moved::Busy(ttl) => {
-                baton.settled(gone);
-                self.nothing_held();
-                Ok(Attempted::Busy(ttl))
-            }
-            Moved::Kept(ttl) => {
-                baton.settled(Settled::Done);
-                self.nothing_held();
-                Ok(Attempted::Busy(ttl))
-            }
-            Moved::Yielded { told } => {
-                anchor.reaper.give_way(&old, told, heard, answer.sent);
-                baton.settled(Settled::Done);
-                self.nothing_held();
-                Ok(Attempted::Yielded)
-            }
-            Moved::Spent => {
-                let error = self.order.spent();
-                self.nothing_held();
-                baton.refused();
-                Err(error)
-            }
-            Moved::WrongKind => {
-                baton.settled(gone);
-                self.nothing_held();
-                Err(Error::wrong_kind(name.key()))
-            }
+        let (Handoff { debt, .. }, passed) = self.queue.take_over(pass)?;
+        self.follows = true;
+        let hold = passed?;
+        debt.forgive();
+        let guard = self.guard(&hold);
+        // Behind that: what the server says is meant for this hold.
+        anchor.watchdog.confirm(&hold);
+        match guard {
+            // Its lease was too short after all, or the server has just said that it is gone.
+            Err(error) if error.kind() == ErrorKind::LeaseLost => None,
+            guard => Some(guard.map(Attempted::Granted)),
         }
     }
 
@@ -349,7 +307,8 @@ impl<'a> Attempt<'a> {
         match self.take_over(Some(self.order.term.lease())).await? {
             Some(sent) => {
                 let token = self.order.token(&self.hold).await?;
-                self.commit(sent, token).map(Some)
+                self.commit(sent, token.map(|token| Tokens::new(token, 1)))
+                    .map(Some)
             }
             None => Ok(None),
         }
@@ -372,7 +331,7 @@ impl<'a> Attempt<'a> {
                 return Ok(None);
             };
             let hold = self.hold.clone();
-            let call = hold.key.adopt(1, lease, Some(&donor));
+            let call = hold.key().adopt(1, lease, Some(&donor));
             let answer = self.run(&call).await?;
             match Adopted::decode(&answer.reply)? {
                 Adopted::Moved => return Ok(Some(answer.sent)),
@@ -397,7 +356,20 @@ impl<'a> Attempt<'a> {
         }
         let hold = self.hold.clone();
         let place = self.place.map(|(it, came)| it.sent(came, Moment::now()));
-        self.run(&hold.key.acquire(1, lease, take, place)).await
+        let call = hold.key().acquire(1, lease, take, place, self.tokens());
+        self.run(&call).await
+    }
+
+    /// How many tokens to ask for: one for each call that the lock may be passed on to.
+    fn tokens(&self) -> u32 {
+        if !self.is_fenced() || self.order.owner.is_named() {
+            return 1;
+        }
+        match self.follows {
+            // The calls of this process take turns, however few stand in line just now.
+            true => MOST_TOKENS,
+            false => self.queue.in_line().clamp(1, MOST_TOKENS),
+        }
     }
 
     /// Asks together with others of this process that want to read.
@@ -473,9 +445,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// The server has granted the hold, by a request sent at `sent`.
-    pub(crate) fn commit(&mut self, sent: Moment, token: Option<u64>) -> Result<LockGuard, Error> {
+    pub(crate) fn commit(
+        &mut self,
+        sent: Moment,
+        tokens: Option<Tokens>,
+    ) -> Result<LockGuard, Error> {
         let Terms { anchor, term, .. } = &**self.order;
-        if token.is_none() && self.is_fenced() {
+        if tokens.is_none() && self.is_fenced() {
             let name = self.order.name.key();
             return Err(Error::new(
                 ErrorKind::Protocol,
@@ -483,7 +459,7 @@ impl<'a> Attempt<'a> {
             ));
         }
         self.hold
-            .granted(sent, *term, anchor.settings.max_hold, token);
+            .granted(sent, *term, anchor.settings.max_hold, tokens);
         for displaced in self.queue.install(&self.hold) {
             if displaced.is_live() {
                 // Somebody freed the lock by force, and the answers of both may have come in the wrong order.
@@ -491,6 +467,17 @@ impl<'a> Attempt<'a> {
             }
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
+        let guard = self.guard(&self.hold);
+        // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
+        if let Some(debt) = self.debt.take() {
+            debt.forgive();
+        }
+        guard
+    }
+
+    /// The guard of a hold that stands from now on: dropped, it gives that back.
+    fn guard(&self, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
+        let anchor = &self.order.anchor;
         if let Some(other) = self.order.opposite_queue() {
             // What stands on the other side of a read-write lock is this owner's, or was taken away.
             for hold in other.holds() {
@@ -500,20 +487,12 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
-        anchor.watchdog.watch(&self.hold);
-        let guard = LockGuard::new(Lease::new(self.order.clone(), self.hold.clone()));
-        let debt = self.debt.take();
-        // From here on dropping the guard gives the hold back.
-        let fit = anchor.ensure_open().and_then(|()| {
-            if guard.remaining() < self.order.min_validity {
-                return Err(self.order.too_late());
-            }
-            Ok(guard)
-        });
-        // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
-        if let Some(debt) = debt {
-            debt.forgive();
+        anchor.watchdog.watch(hold);
+        let guard = LockGuard::new(Lease::new(self.order.clone(), hold.clone()));
+        anchor.ensure_open()?;
+        match guard.remaining() < self.order.min_validity {
+            true => Err(self.order.too_late()),
+            false => Ok(guard),
         }
-        fit
     }
 }

@@ -12,6 +12,7 @@ use super::level::{GivenBack, released, still_held};
 use super::order::{Order, Terms};
 use crate::error::Error;
 use crate::options::Limit;
+use crate::protocol::answer::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::Queue;
 use crate::session::hold::fresh_number;
@@ -49,7 +50,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
     for (at, (order, queue)) in orders.iter().zip(&queues).enumerate() {
         let place = match limit {
             Limit::Once => {
-                let apart = queue.has_baton() || order.own(queue).is_some();
+                let apart = queue.has_handoff() || order.own(queue).is_some();
                 let asking = queue.turn_at_once(&order.owner, Heed::All);
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
@@ -76,7 +77,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
     anchor.reaper.ensure_credit(name)?;
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
     let leases = orders.iter().map(|order| order.term.lease());
-    let keys: Vec<_> = holds.iter().map(|hold| &hold.key).zip(leases).collect();
+    let keys: Vec<_> = holds.iter().map(|hold| hold.key()).zip(leases).collect();
     let call = batch::acquire(&keys);
     let budget = holds.iter().map(|hold| hold.timeout).min();
     let answered = anchor.run(&call, budget.unwrap_or_default()).await;
@@ -99,7 +100,8 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
             let commit = |(attempt, queue): (&mut Attempt<'_>, &Queue)| {
                 queue.count_streak(false);
                 let fenced = attempt.is_fenced();
-                attempt.commit(answer.sent, fenced.then(|| tokens.next()).flatten())
+                let token = fenced.then(|| tokens.next()).flatten();
+                attempt.commit(answer.sent, token.map(|token| Tokens::new(token, 1)))
             };
             let granted = attempts.iter_mut().zip(&queues).map(commit);
             granted.collect::<Result<_, _>>().map(Batched::Granted)
@@ -135,7 +137,9 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
         match given_back {
             Ok(GivenBack::Owed(debt)) => {
                 let mut with_room = batches.iter_mut().filter(|(orders, _)| orders.len() < MOST);
-                match with_room.find(|(orders, _)| order.goes_with(orders[0])) {
+                match with_room
+                    .find(|(orders, debts)| order.goes_with(orders[0]) && debt.goes_with(&debts[0]))
+                {
                     Some((orders, debts)) => {
                         orders.push(order);
                         debts.push(debt);

@@ -41,6 +41,9 @@ impl LockGuard {
     /// With the last level the lock becomes free and a waiter is woken, in whatever process. Renewal has stopped
     /// before the request is sent.
     ///
+    /// A waiter of this process that wants the same lease has the lock passed on to it in memory, and may start at once.
+    /// The call then waits until the server has confirmed that the lock was held, and owes it nothing.
+    ///
     /// # Errors
     ///
     /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was not held any more: what was done under it since

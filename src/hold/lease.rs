@@ -100,15 +100,17 @@ impl Lease {
         let anchor = &self.order.anchor;
         let extend = async {
             anchor.ensure_open()?;
-            let _turn = anchor.unless_closed(self.hold.turn.lock()).await?;
+            let _turn = anchor.unless_closed(self.hold.record.turn.lock()).await?;
             if self.is_lost() {
                 return Err(self.lost_error());
             }
             if !self.order.finish_cut(&self.hold).await? {
                 return Err(self.gone());
             }
-            // Nobody else's lease, as long as this has the turn.
-            let alone = !self.order.term.is_renewed() && self.hold.has_one_guard();
+            // Nobody else's lease, as long as this has the turn; and nothing on its way that would undo a cut.
+            let alone = !self.order.term.is_renewed()
+                && self.hold.has_one_guard()
+                && !self.hold.record.is_being_confirmed();
             let cut = if alone { Cut::Ask } else { Cut::Never };
             self.hold.lock().schedule.asks_for(lease);
             let set = self.order.set_lease(&self.hold, lease, cut).await;
@@ -141,7 +143,7 @@ impl Lease {
             if self.is_lost() {
                 return Err(self.lost_error());
             }
-            let key = &self.hold.key;
+            let key = self.hold.key();
             let call = key.kind.shape().check(std::iter::once(key));
             let answer = anchor.run(&call, self.hold.timeout).await?;
             let standing = answer.reply.standing(1);

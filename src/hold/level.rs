@@ -15,9 +15,10 @@ use crate::options::{LeaseTime, Term};
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::Donor;
 use crate::protocol::script::Cut;
-use crate::session::baton::{Ended, Handover, Owed, Settled};
 use crate::session::hold::{Hold, Loss};
 use crate::session::reaper::Debt;
+use crate::session::record::{Outcome, Settled};
+use crate::session::sync::oneshot;
 use crate::session::{Anchor, Queue};
 
 impl Order {
@@ -31,7 +32,7 @@ impl Order {
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
-        let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
+        let _turn = self.anchor.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
             drop(self.anchor.watchdog.lose(hold, Loss::Gone));
             return Ok(None);
@@ -39,7 +40,7 @@ impl Order {
         let Some(claim) = Claim::new(self, queue, hold) else {
             return Ok(None);
         };
-        let call = hold.key.reenter(claim.share, self.term.lease());
+        let call = hold.key().reenter(claim.share, self.term.lease());
         let answered = self.anchor.run(&call, hold.timeout).await;
         let answer = match answered {
             Err(error) if error.is_unsent() => {
@@ -82,7 +83,7 @@ impl Order {
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
         self.ensure_kind(hold)?;
-        let _turn = self.anchor.unless_closed(hold.turn.lock()).await?;
+        let _turn = self.anchor.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
             drop(self.anchor.watchdog.lose(hold, Loss::Gone));
             return Ok(None);
@@ -101,7 +102,7 @@ impl Order {
             let share = claim
                 .as_ref()
                 .map_or_else(|| hold.levels(), |claim| claim.share);
-            let call = hold.key.adopt(share, Some(lease), donor.as_ref());
+            let call = hold.key().adopt(share, Some(lease), donor.as_ref());
             let answer = self.anchor.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
                 (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
@@ -127,7 +128,7 @@ impl Order {
             if let Cut::Ending(ends) = cut {
                 hold.lock().schedule.cuts(Moment::now(), lease, ends);
             }
-            let call = hold.key.extend(lease, cut);
+            let call = hold.key().extend(lease, cut);
             let answer = self.anchor.run(&call, hold.timeout).await?;
             let extended = Extended::decode(&answer.reply)?;
             let mut state = hold.lock();
@@ -157,9 +158,9 @@ impl Order {
 
     /// Where a level of the owner of this hold could be taken over from.
     pub(crate) async fn donor(&self, hold: &Hold) -> Result<Option<Donor>, Error> {
-        let answer = self.anchor.run(&hold.key.inspect(), hold.timeout).await?;
+        let answer = self.anchor.run(&hold.key().inspect(), hold.timeout).await?;
         match Inspected::decode(&answer.reply)? {
-            Inspected::Held { fields, levels, .. } => hold.key.donor(&fields, &levels),
+            Inspected::Held { fields, levels, .. } => hold.key().donor(&fields, &levels),
             Inspected::Free => Ok(None),
             Inspected::WrongKind => Err(Error::wrong_kind(self.name.key())),
         }
@@ -167,7 +168,7 @@ impl Order {
 
     /// The token of a hold that stands, of a fenced lock.
     pub(crate) async fn token(&self, hold: &Hold) -> Result<Option<u64>, Error> {
-        let Some(call) = hold.key.token() else {
+        let Some(call) = hold.key().token() else {
             return Ok(None);
         };
         let answer = self.anchor.run(&call, hold.timeout).await?;
@@ -260,8 +261,8 @@ impl Drop for Claim<'_> {
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum GivenBack {
     Owed(Debt),
-    /// Left for a waiter of this process, who tells the outcome.
-    HandedOn(Handover<Debt>),
+    /// Left for a waiter of this process. How that ended is told here.
+    HandedOn(oneshot::Receiver<Outcome>),
 }
 
 /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
@@ -277,12 +278,8 @@ pub(crate) fn give_back(
         return Some(GivenBack::Owed(debt));
     }
     anchor.watchdog.unwatch(hold);
-    if !hold.key.kind.is_handed_on() {
-        queue.forget(hold);
-        return Some(GivenBack::Owed(debt));
-    }
     Some(match debt.hand_on(queue, hold) {
-        Ok(handover) => GivenBack::HandedOn(handover),
+        Ok(outcome) => GivenBack::HandedOn(outcome),
         Err(debt) => GivenBack::Owed(debt),
     })
 }
@@ -295,16 +292,9 @@ pub(crate) async fn released(
 ) -> Result<(), Error> {
     let settled = match given_back {
         GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
-        GivenBack::HandedOn(handover) => {
-            match Box::pin(handover.ended(|hold, queue| anchor.debt(hold, queue))).await? {
-                Ended::Settled(settled) => settled,
-                Ended::Owed {
-                    debt,
-                    perhaps_moved,
-                } => Box::pin(debt.pay(&anchor.backend))
-                    .await?
-                    .or_before(perhaps_moved),
-            }
+        GivenBack::HandedOn(outcome) => {
+            let outcome = anchor.unless_ended(outcome).await?;
+            outcome.map_err(|_| Error::closed())??
         }
     };
     still_held(settled, name)

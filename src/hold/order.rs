@@ -109,7 +109,7 @@ impl Order {
     /// Refuses a hold that the owner has on the name as a lock of another kind: to wait for that would be to wait for
     /// itself.
     pub(crate) fn ensure_kind(&self, hold: &Hold) -> Result<(), Error> {
-        if hold.key.kind.is(&self.kind) {
+        if hold.key().kind.is(&self.kind) {
             return Ok(());
         }
         let (name, owner) = (self.name.key(), &self.owner);

@@ -14,7 +14,6 @@ use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::Alarm;
 use crate::session::Anchor;
-use crate::session::baton::Owed;
 use crate::session::hold::Loss;
 
 /// Which lock, and of which kind.
@@ -122,14 +121,19 @@ impl Handle {
         let count = async {
             // Before the first await: the owner is who polls first.
             let owner = self.owner()?;
-            let (client, kind) = (&self.anchor.client_id, &self.target()?.kind);
-            let holders = self
-                .ask()
-                .await?
-                .map_or_else(Vec::new, |record| record.holders);
-            let own = holders
-                .into_iter()
-                .find(|(holder, _)| kind.is_of(holder, client, &owner));
+            let (client, Target { name, kind }) = (&self.anchor.client_id, self.target()?);
+            let record = self.ask().await?;
+            let holders = record.map_or_else(Vec::new, |record| record.holders);
+            let queue = self.anchor.queues.find(kind.queue_key(name));
+            let hold = queue.and_then(|queue| queue.live(&owner));
+            let own = holders.into_iter().find(|(holder, _)| match &hold {
+                // What was passed on here stands there under the owner that took the lock.
+                Some(hold) if kind.is_passed_on() && !owner.is_named() => {
+                    *holder == *hold.key().field()
+                }
+                None if kind.is_passed_on() && !owner.is_named() => false,
+                _ => kind.is_of(holder, client, &owner),
+            });
             match own {
                 Some((_, count)) => self.count(&count),
                 None => Ok(0),
@@ -164,6 +168,7 @@ impl Handle {
                 .anchor
                 .queues
                 .enter(self.target()?.kind.queue_key(name));
+            drop(queue.take_handoff());
             let owed: Vec<_> = queue
                 .holds()
                 .iter()
@@ -331,7 +336,8 @@ pub struct Holder {
 
 impl Holder {
     /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner; of a
-    /// [`PlainLock`](crate::PlainLock) the value.
+    /// [`PlainLock`](crate::PlainLock) the value. Of a lock that was passed on between tasks of one process it is the owner
+    /// who took it.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner

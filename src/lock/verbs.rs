@@ -189,7 +189,8 @@ macro_rules! verbs {
                 self.0.remaining_lease().await
             }
 
-            /// Who holds the lock, how often, and for how long. None if it is free.
+            /// Who holds the lock, how often, and for how long. None if it is free. The owner is the one that took the lock
+            /// from the server; tasks of its process may have passed it on since.
             ///
             /// # Errors
             ///

@@ -36,7 +36,7 @@ pub(crate) enum Acquired {
     Granted {
         count: u64,
         /// Of a fenced lock.
-        token: Option<u64>,
+        tokens: Option<Tokens>,
     },
     Busy(Ttl),
     /// Of a fair lock: there is a place in the queue, `anew` if there was none before. The TTL is known to the first.
@@ -56,6 +56,31 @@ pub(crate) enum Acquired {
     /// The tokens of a fenced lock are used up.
     Spent,
     WrongKind,
+}
+
+/// The token of a hold of a fenced lock, and those that were reserved with it for the holds that it is passed on to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    pub(crate) first: u64,
+    last: u64,
+}
+
+impl Tokens {
+    /// A token, and those behind it, so many in all.
+    pub(crate) fn new(first: u64, all: u64) -> Self {
+        Self {
+            first,
+            last: first.saturating_add(all.saturating_sub(1)),
+        }
+    }
+
+    /// Those of the next hold, if any was reserved for it.
+    pub(crate) fn next(self) -> Option<Self> {
+        (self.first < self.last).then(|| Self {
+            first: self.first + 1,
+            ..self
+        })
+    }
 }
 
 /// The place of a call among those that wait for a read-write lock.
@@ -86,24 +111,11 @@ pub(crate) enum Reentered {
     Exhausted,
 }
 
-/// The answer to a move of the lock within this process.
+/// The answer to whether a hold that was passed on still stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moved {
-    Here {
-        token: Option<u64>,
-    },
-    /// The old hold was gone, and the lock was taken afresh.
-    Taken {
-        token: Option<u64>,
-    },
-    Busy(Ttl),
-    Kept(Ttl),
-    /// The lock is free, and so many subscribers were told.
-    Yielded {
-        told: u64,
-    },
-    Spent,
-    WrongKind,
+pub(crate) enum Confirmed {
+    Stands { others_wait: bool },
+    Absent,
 }
 
 /// The answer to a release.
@@ -205,7 +217,7 @@ impl Acquired {
         match reply.tagged() {
             Some(("granted", [Reply::Integer(count), rest @ ..])) => Ok(Self::Granted {
                 count: unsigned(*count),
-                token: token(rest).ok_or_else(|| reply.unexpected())?,
+                tokens: tokens(rest).ok_or_else(|| reply.unexpected())?,
             }),
             Some(("spent", [])) => Ok(Self::Spent),
             Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
@@ -252,35 +264,16 @@ impl Reentered {
     }
 }
 
-impl Moved {
+impl Confirmed {
     #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["moved", "taken", "busy", "kept", "yielded", "wrong_kind"];
-    #[cfg(test)]
-    pub(crate) const FENCED_TAGS: &[&str] = &[
-        "moved",
-        "taken",
-        "busy",
-        "kept",
-        "yielded",
-        "spent",
-        "wrong_kind",
-    ];
+    pub(crate) const TAGS: &[&str] = &["stands", "absent"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("moved", rest)) => Ok(Self::Here {
-                token: token(rest).ok_or_else(|| reply.unexpected())?,
+            Some(("stands", &[Reply::Integer(waiting @ (0 | 1))])) => Ok(Self::Stands {
+                others_wait: waiting == 1,
             }),
-            Some(("taken", rest)) => Ok(Self::Taken {
-                token: token(rest).ok_or_else(|| reply.unexpected())?,
-            }),
-            Some(("spent", [])) => Ok(Self::Spent),
-            Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
-            Some(("kept", &[Reply::Integer(millis)])) => Ok(Self::Kept(Ttl::from_millis(millis))),
-            Some(("yielded", &[Reply::Integer(told)])) => Ok(Self::Yielded {
-                told: unsigned(told),
-            }),
-            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            Some(("absent", [])) => Ok(Self::Absent),
             _ => Err(reply.unexpected()),
         }
     }
@@ -410,11 +403,13 @@ impl Inspected {
     }
 }
 
-/// The token that ends an answer, if there is one; none if there is something else.
-fn token(rest: &[Reply]) -> Option<Option<u64>> {
+/// The tokens that end an answer, if there are any: the first, and how many they are. None if there is something else.
+fn tokens(rest: &[Reply]) -> Option<Option<Tokens>> {
     match rest {
         [] => Some(None),
-        [Reply::Integer(token)] => Some(Some(unsigned(*token))),
+        &[Reply::Integer(first), Reply::Integer(all @ 1..)] => {
+            Some(Some(Tokens::new(unsigned(first), unsigned(all))))
+        }
         _ => None,
     }
 }
@@ -461,7 +456,7 @@ mod tests {
             let kinds = [
                 Acquired::decode(reply).unwrap_err().kind(),
                 Reentered::decode(reply).unwrap_err().kind(),
-                Moved::decode(reply).unwrap_err().kind(),
+                Confirmed::decode(reply).unwrap_err().kind(),
                 Released::decode(reply).unwrap_err().kind(),
                 Adopted::decode(reply).unwrap_err().kind(),
                 Extended::decode(reply).unwrap_err().kind(),

@@ -5,30 +5,25 @@ use crate::protocol::hold_key::{Fencing, HoldKey};
 use crate::protocol::lock::{self, Take};
 use crate::protocol::script::{self, Arg, Call};
 
+/// Takes the lock, with so many tokens if it is free.
 pub(crate) fn acquire<'a>(
     key: &'a HoldKey,
     fencing: &'a Fencing,
     share: u32,
     lease: LeaseTime,
     take: Take,
+    tokens: u32,
 ) -> Call<'a> {
-    let rest = [share.into(), lease.into(), take.into(), ttl(fencing)];
+    let tokens = Arg::Number(tokens.into());
+    let rest = [
+        share.into(),
+        lease.into(),
+        take.into(),
+        ttl(fencing),
+        tokens,
+    ];
     let mut call = lock::call(key, &script::FENCED_ACQUIRE, rest);
     call.keys.push(&fencing.key);
-    call
-}
-
-pub(crate) fn take_from<'a>(
-    key: &'a HoldKey,
-    fencing: &'a Fencing,
-    old: &'a HoldKey,
-    lease: LeaseTime,
-    yield_beyond: Option<u64>,
-) -> Call<'a> {
-    let rest = lock::take_from_rest(old, lease, yield_beyond);
-    let mut call = lock::call(key, &script::FENCED_MOVE, rest);
-    call.keys.extend([&**key.name.channel(), &*fencing.key]);
-    call.args.push(ttl(fencing));
     call
 }
 

@@ -90,8 +90,8 @@ impl Kind {
     }
 
     /// Whether a hold that is given back may be left to a waiter of this process, past those of others.
-    pub(crate) fn is_handed_on(&self) -> bool {
-        self.sides().is_none() && self.is_reentrant()
+    pub(crate) fn is_passed_on(&self) -> bool {
+        matches!(self, Self::Reentrant | Self::Spin | Self::Fenced(_))
     }
 
     /// Of a read-write lock, what stands beside it.
@@ -162,7 +162,7 @@ impl Kind {
         }
     }
 
-    /// Whether an owner may take the lock again, and a hold be moved to another owner of its process.
+    /// Whether an owner may take the lock again.
     pub(crate) fn is_reentrant(&self) -> bool {
         !matches!(self, Self::Plain(_))
     }

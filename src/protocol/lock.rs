@@ -50,35 +50,18 @@ pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Cal
     call(key, &script::LOCK_RELEASE, rest)
 }
 
-/// Moves the lock here from a hold of this process that is given back. With `yield_beyond`, frees it instead if
-/// its channel has more subscribers than that.
-pub(crate) fn take_from<'a>(
-    key: &'a HoldKey,
-    old: &'a HoldKey,
-    lease: LeaseTime,
-    yield_beyond: Option<u64>,
-) -> Call<'a> {
-    let rest = take_from_rest(old, lease, yield_beyond);
-    let mut call = call(key, &script::LOCK_MOVE, rest);
-    call.keys.push(key.name.channel());
-    call
-}
-
-/// The arguments of a move behind those that say who moves the lock to itself.
-pub(crate) fn take_from_rest(
-    old: &HoldKey,
-    lease: LeaseTime,
-    yield_beyond: Option<u64>,
-) -> [Arg<'_>; 7] {
-    [
+/// Renews a hold that was passed on, and asks whether others wait: those who subscribe to its channel, beyond so many
+/// that are this process. Without a number nobody is asked.
+pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
+    let args = vec![
+        Arg::Text(key.companion()),
+        Arg::Text(key.number()),
         lease.into(),
-        Arg::Text(old.field()),
-        Arg::Text(old.companion()),
-        Arg::Text(old.number()),
-        Arg::Number(yield_beyond.map_or(-1, |listeners| listeners as i64)),
-        Arg::Number(UNLOCKED),
+        Arg::Number(listeners.map_or(-1, |listeners| listeners as i64)),
         Arg::Publish,
-    ]
+        Arg::Text(key.name.channel()),
+    ];
+    Call::new(&script::LOCK_CONFIRM, vec![&**key.name.key()], args)
 }
 
 /// Takes one level over from a donor; without a lease the TTL stays as it is. Without a donor it only finds out

@@ -235,7 +235,7 @@ mod tests {
             (Owner::unique(), Take::Free, "take"),
         ] {
             let key = HoldKey::new(name.clone(), Kind::Write(sides.clone()), "c", &owner, 1);
-            let call = key.acquire(1, lease, take, None);
+            let call = key.acquire(1, lease, take, None, 1);
             assert_eq!(call.args.last(), Some(&Arg::Text(entry)));
         }
     }
@@ -250,7 +250,7 @@ mod tests {
             marked: true,
         };
         for (waits, expected) in [(None, [0, 0]), (Some(place), [7, 1_000])] {
-            let call = key.acquire(1, lease, Take::Free, waits);
+            let call = key.acquire(1, lease, Take::Free, waits, 1);
             assert_eq!(call.args[5..], expected.map(Arg::Number));
         }
     }

@@ -57,6 +57,20 @@ impl Schedule {
         }
     }
 
+    /// The schedule of a hold that goes on with this lease: nothing has been confirmed for it so far.
+    pub(crate) fn passed_on(&self, now: Moment, max_hold: Option<Duration>) -> Self {
+        Self {
+            deadline: self.deadline,
+            cut_until: self.cut_until,
+            ..Self::new(now, self.lease, max_hold)
+        }
+    }
+
+    /// Whether the server was never asked for another lease than this one.
+    pub(crate) fn is_always(&self, lease: LeaseTime) -> bool {
+        self.lease == lease && self.longest == lease && self.cut.is_none()
+    }
+
     pub(crate) fn deadline(&self) -> Moment {
         self.deadline
     }

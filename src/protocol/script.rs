@@ -70,7 +70,7 @@ scripts! {
     LOCK_ACQUIRE = "lock_share", "lock_acquire" Arity::Fixed { keys: 1, args: 6 };
     LOCK_ACQUIRE_ALL = "lock_share", "lock_acquire_all" Arity::PerLock { keys: 1, args: 3, each: 2 };
     LOCK_REENTER = "lock_share", "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
-    LOCK_MOVE = "lock_share", "lock_take_out", "lock_move" Arity::Fixed { keys: 2, args: 10 };
+    LOCK_CONFIRM = "lock_confirm" Arity::Fixed { keys: 1, args: 6 };
     LOCK_RELEASE = "lock_take_out", "lock_release" Arity::Fixed { keys: 1, args: 7 };
     LOCK_RELEASE_ALL = "lock_take_out", "lock_release_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_ADOPT = "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
@@ -79,8 +79,7 @@ scripts! {
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
     LOCK_FORCE_RELEASE = "lock_force_release" Arity::Fixed { keys: 1, args: 3 };
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
-    FENCED_ACQUIRE = "lock_share", "fenced_acquire" Arity::Fixed { keys: 2, args: 7 };
-    FENCED_MOVE = "lock_share", "lock_take_out", "fenced_move" Arity::Fixed { keys: 3, args: 11 };
+    FENCED_ACQUIRE = "lock_share", "fenced_acquire" Arity::Fixed { keys: 2, args: 8 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 2, args: 0 };
     FAIR_ACQUIRE = "lock_share", "fair_place", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
     FAIR_RELEASE = "lock_share", "lock_take_out", "fair_place", "fair_release" Arity::Fixed { keys: 5, args: 7 };
@@ -354,7 +353,7 @@ mod tests {
             (&LOCK_ACQUIRE, answer::Acquired::TAGS),
             (&LOCK_ACQUIRE_ALL, batch::AllAcquired::TAGS),
             (&LOCK_REENTER, answer::Reentered::TAGS),
-            (&LOCK_MOVE, answer::Moved::TAGS),
+            (&LOCK_CONFIRM, answer::Confirmed::TAGS),
             (&LOCK_RELEASE, answer::Released::TAGS),
             (&LOCK_RELEASE_ALL, batch::AllReleased::TAGS),
             (&LOCK_ADOPT, answer::Adopted::TAGS),
@@ -364,7 +363,6 @@ mod tests {
             (&LOCK_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&LOCK_INSPECT, answer::Inspected::TAGS),
             (&FENCED_ACQUIRE, answer::Acquired::FENCED_TAGS),
-            (&FENCED_MOVE, answer::Moved::FENCED_TAGS),
             (&FENCED_TOKEN, answer::Token::TAGS),
             (&FAIR_ACQUIRE, answer::Acquired::FAIR_TAGS),
             (&FAIR_RELEASE, answer::Released::FAIR_TAGS),

@@ -11,19 +11,21 @@ use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
 impl HoldKey {
-    /// Takes the lock; `waits` is the place of a call that will wait if it is busy.
+    /// Takes the lock; `waits` is the place of a call that will wait if it is busy, and `tokens` how many a fenced lock is
+    /// taken with.
     pub(crate) fn acquire(
         &self,
         share: u32,
         lease: LeaseTime,
         take: Take,
         waits: Option<Place>,
+        tokens: u32,
     ) -> Call<'_> {
         let call = match &self.kind {
             Kind::Read(sides) => read_write::read(self, sides, share, lease, waits),
             Kind::Write(sides) => read_write::write(self, sides, share, lease, take, waits),
             Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, take),
-            Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, take),
+            Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, take, tokens),
             Kind::Fair(line) => match take {
                 Take::JoinOnly => lock::acquire(self, share, lease, take),
                 Take::Free => fair::acquire(self, line, lease, None),
@@ -52,21 +54,9 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Moves the lock here from a hold of this process that is given back. With `yield_beyond`, frees it instead if
-    /// its channel has more subscribers than that.
-    pub(crate) fn take_from<'a>(
-        &'a self,
-        old: &'a Self,
-        lease: LeaseTime,
-        yield_beyond: Option<u64>,
-    ) -> Call<'a> {
-        // The sides of a read-write lock are not handed on, nor are plain locks: the script would say that they are
-        // of another kind.
-        let call = match &self.kind {
-            Kind::Fenced(fencing) => fenced::take_from(self, fencing, old, lease, yield_beyond),
-            _ => lock::take_from(self, old, lease, yield_beyond),
-        };
-        call.of(self.kind.title())
+    /// Renews a hold that was passed on, and asks whether others wait for the lock.
+    pub(crate) fn confirm(&self, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
+        lock::confirm(self, lease, listeners).of(self.kind.title())
     }
 
     /// Takes one level over from a donor; without a lease the TTL stays as it is. Without a donor it only finds out
@@ -226,12 +216,12 @@ mod tests {
             drop(kind.force_release(&name));
             let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
             let calls = [
-                key.acquire(1, lease, Take::Free, None),
-                key.acquire(1, lease, Take::JoinOnly, None),
-                key.acquire(1, lease, Take::Stand { priority: -1 }, None),
+                key.acquire(1, lease, Take::Free, None, 1),
+                key.acquire(1, lease, Take::JoinOnly, None, 1),
+                key.acquire(1, lease, Take::Stand { priority: -1 }, None, 1),
                 key.reenter(2, lease),
                 key.release(0),
-                key.take_from(&key, lease, Some(1)),
+                key.confirm(lease, Some(1)),
                 key.adopt(1, None, None),
                 key.extend(lease, Cut::Ask),
             ];

@@ -299,10 +299,10 @@ impl Entry for Reading {
     fn beside<'a>(&'a self, others: &'a [Self]) -> Call<'a> {
         let mut call = self
             .hold
-            .key
-            .acquire(1, self.lease, Take::Free, self.place());
+            .key()
+            .acquire(1, self.lease, Take::Free, self.place(), 1);
         for other in others {
-            let key = &other.hold.key;
+            let key = other.hold.key();
             read_write::read_too(&mut call, key, 1, other.lease, other.place());
         }
         call
@@ -319,9 +319,9 @@ pub(crate) struct GivingBack {
 
 impl Entry for GivingBack {
     fn beside<'a>(&'a self, others: &'a [Self]) -> Call<'a> {
-        let mut call = self.hold.key.release(self.keep);
+        let mut call = self.hold.key().release(self.keep);
         for Self { hold, keep } in others {
-            read_write::release_too(&mut call, &hold.key, *keep);
+            read_write::release_too(&mut call, hold.key(), *keep);
         }
         call
     }

@@ -32,7 +32,7 @@ impl Grants {
             hold: hold.clone(),
             waiter: Some(waiter),
         };
-        self.lock().insert(hold.key.number().into(), waiting);
+        self.lock().insert(hold.key().number().into(), waiting);
         Expected {
             grants: self.clone(),
             hold: hold.clone(),
@@ -85,12 +85,12 @@ impl Expected {
 
     /// Whether nobody has given the hold up: a grant that comes is this waiter's.
     pub(crate) fn stands(&self) -> bool {
-        self.grants.lock().contains_key(self.hold.key.number())
+        self.grants.lock().contains_key(self.hold.key().number())
     }
 
     /// Goes on with a grant, however it came to be known. False if the hold was given up meanwhile.
     pub(crate) fn claim(&self) -> bool {
-        self.grants.give_up(self.hold.key.number()).is_some()
+        self.grants.give_up(self.hold.key().number()).is_some()
     }
 }
 

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::record::Record;
 use crate::clock::Moment;
 use crate::options::{LeaseTime, Term};
 use crate::owner::Owner;
+use crate::protocol::answer::Tokens;
 use crate::protocol::hold_key::HoldKey;
 use crate::protocol::renewal::Schedule;
 
@@ -25,18 +27,16 @@ const CARE: Duration = Duration::from_secs(1);
 ///    for it is sent until before the request that gives it back is sent; whoever lowers it owes the server a
 ///    release, a [`Debt`](super::reaper::Debt).
 /// 2. A hold that has ended never becomes live again, and has no levels but those that were left to their owner.
-/// 3. Requests that change the share are sent one at a time, under `turn`; the hold number makes renewals and
+/// 3. Requests that change the share are sent one at a time, under the record's turn; the hold number makes renewals and
 ///    checks harmless whenever they arrive.
 /// 4. `state` is locked for moments only and never across an await; the watchdog's registry may be locked inside.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) id: u64,
-    pub(crate) key: HoldKey,
+    pub(crate) record: Arc<Record>,
     pub(crate) owner: Owner,
     /// How long one request for this hold may take.
     pub(crate) timeout: Duration,
-    /// Held by whoever has a request for this hold on its way.
-    pub(crate) turn: tokio::sync::Mutex<()>,
     /// Tells those that wait for it that the hold has ended.
     ended: Notify,
     state: Mutex<State>,
@@ -54,7 +54,7 @@ pub(crate) struct State {
     release: Release,
     pub(crate) schedule: Schedule,
     /// Of a fenced lock.
-    token: Option<u64>,
+    tokens: Option<Tokens>,
     /// Where this hold stands in the watchdog's registry.
     pub(crate) watched: Option<Moment>,
 }
@@ -119,26 +119,76 @@ impl Hold {
         lease: LeaseTime,
         timeout: Duration,
     ) -> Arc<Self> {
+        let state = State {
+            phase: Phase::Pending,
+            levels: 0,
+            guards: 0,
+            detached: 0,
+            renewed: 0,
+            release: Release::Owed,
+            schedule: Schedule::new(Moment::now(), lease, None),
+            tokens: None,
+            watched: None,
+        };
+        Self::of(Record::new(key), owner, timeout, state)
+    }
+
+    /// A hold that takes over the record of this one, which has ended; its lease goes on. `None` if the record has to go
+    /// back to the server: a request for it is on its way, or what is left of the lease is too little or not what `term`
+    /// asks for.
+    pub(crate) fn pass_to(
+        &self,
+        owner: Owner,
+        term: Term,
+        min_validity: Duration,
+        max_hold: Option<Duration>,
+    ) -> Option<Arc<Self>> {
+        let _turn = self.record.turn.try_lock().ok()?;
+        if !self.record.can_pass() {
+            return None;
+        }
+        let (mut old, now, lease) = (self.lock(), Moment::now(), term.lease());
+        let least = min_validity.max(lease.get() / 2);
+        let is_fit = old.schedule.is_always(lease) && now.until(old.schedule.deadline()) >= least;
+        if !is_fit {
+            return None;
+        }
+        let tokens = match old.tokens {
+            Some(tokens) => Some(tokens.next()?),
+            None => None,
+        };
+        // No release that was owed for the old one is sent from now on: it would be that of the next.
+        old.release = Release::Done;
+        let mut state = State {
+            phase: Phase::Held,
+            levels: 1,
+            guards: 0,
+            detached: 0,
+            renewed: 0,
+            release: Release::Owed,
+            schedule: old.schedule.passed_on(now, max_hold),
+            tokens,
+            watched: None,
+        };
+        state.add_guard(term);
+        Some(Self::of(self.record.clone(), owner, self.timeout, state))
+    }
+
+    fn of(record: Arc<Record>, owner: Owner, timeout: Duration, state: State) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            key,
+            record,
             owner,
             timeout,
-            turn: tokio::sync::Mutex::new(()),
             ended: Notify::new(),
-            state: Mutex::new(State {
-                phase: Phase::Pending,
-                levels: 0,
-                guards: 0,
-                detached: 0,
-                renewed: 0,
-                release: Release::Owed,
-                schedule: Schedule::new(Moment::now(), lease, None),
-                token: None,
-                watched: None,
-            }),
+            state: Mutex::new(state),
         })
+    }
+
+    /// What the server has it under.
+    pub(crate) fn key(&self) -> &HoldKey {
+        &self.record.key
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -161,20 +211,21 @@ impl Hold {
         sent: Moment,
         term: Term,
         max_hold: Option<Duration>,
-        token: Option<u64>,
+        tokens: Option<Tokens>,
     ) {
         let mut state = self.lock();
-        state.token = token;
+        state.tokens = tokens;
         state.phase = Phase::Held;
         state.levels = 1;
         state.schedule = Schedule::new(sent, term.lease(), max_hold);
         state.add_guard(term);
-        state.look_after(&self.key, sent);
+        state.look_after(self.key(), sent);
     }
 
     /// Counts one level more, which the caller is about to ask for; the share to ask for, or none if the hold has
     /// ended.
     pub(crate) fn claim_level(&self) -> Option<u32> {
+        self.record.stay();
         let mut state = self.lock();
         if !state.is_live(Moment::now()) {
             return None;
@@ -281,7 +332,7 @@ impl Hold {
     pub(crate) fn is_surely_ours(&self) -> bool {
         let state = self.lock();
         let granted = state.phase != Phase::Pending;
-        self.key.is_told_apart() || granted && Moment::now() < state.schedule.deadline()
+        self.key().is_told_apart() || granted && Moment::now() < state.schedule.deadline()
     }
 
     /// The server has the hold, by a request sent at `sent`, and it is given back at once.
@@ -309,7 +360,7 @@ impl Hold {
 
     /// The token, of a fenced lock.
     pub(crate) fn token(&self) -> Option<u64> {
-        self.lock().token
+        self.lock().tokens.map(|tokens| tokens.first)
     }
 
     /// The longest that the server may keep this hold if it hears nothing more.
@@ -368,5 +419,76 @@ impl State {
                 self.schedule.stop_renewing();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::LockName;
+    use crate::protocol::hold_key::Kind;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn term(lease: Duration) -> Term {
+        Term::Fixed(LeaseTime::new(lease).unwrap())
+    }
+
+    /// One that was granted with this lease so long ago, and given back.
+    fn given_back(owner: &Owner, ago: Duration) -> Arc<Hold> {
+        let name = LockName::new("", "k").unwrap();
+        let key = HoldKey::new(name, Kind::Reentrant, "c", owner, 1);
+        let hold = Hold::new(key, owner.clone(), term(LEASE).lease(), LEASE);
+        let sent = Moment::from_millis(Moment::now().millis() - ago.as_millis() as u64);
+        hold.granted(sent, term(LEASE), None, None);
+        hold.give_back(Some(term(LEASE)));
+        hold
+    }
+
+    fn passed_on(hold: &Hold, lease: Duration) -> Option<Arc<Hold>> {
+        hold.pass_to(Owner::unique(), term(lease), Duration::ZERO, None)
+    }
+
+    /// The record's mutex is shuttle's.
+    fn once(test: fn()) {
+        shuttle::check_random(test, 1);
+    }
+
+    #[test]
+    fn nothing_is_owed_for_a_record_that_was_passed_on() {
+        once(|| {
+            let old = given_back(&Owner::unique(), Duration::ZERO);
+            let next = passed_on(&old, LEASE).expect("it is passed on");
+            assert!(next.is_live() && Arc::ptr_eq(&old.record, &next.record));
+            assert_eq!(old.release(), Release::Done);
+            assert_eq!(next.release(), Release::Owed);
+            let [old, next] = [&old, &next].map(|hold| hold.lock().schedule.deadline());
+            assert_eq!(old, next, "what was confirmed last");
+        });
+    }
+
+    #[test]
+    fn record_is_released_where_it_cannot_be_passed_on() {
+        once(|| {
+            let owner = Owner::unique();
+            let fresh = || given_back(&owner, Duration::ZERO);
+            assert!(passed_on(&fresh(), LEASE).is_some());
+            assert!(
+                passed_on(&fresh(), LEASE / 2).is_none(),
+                "another lease is asked for"
+            );
+            let old = given_back(&owner, LEASE * 6 / 10);
+            assert!(passed_on(&old, LEASE).is_none(), "too little is left of it");
+            let busy = fresh();
+            let turn = busy.record.turn.try_lock().unwrap();
+            assert!(passed_on(&busy, LEASE).is_none(), "a request is on its way");
+            drop(turn);
+            assert!(passed_on(&busy, LEASE).is_some());
+            let named = given_back(&Owner::named("req-7"), Duration::ZERO);
+            assert!(
+                passed_on(&named, LEASE).is_none(),
+                "others may share the name"
+            );
+        });
     }
 }

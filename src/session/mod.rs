@@ -1,10 +1,10 @@
 //! Everything that one connected client shares, and the tasks behind it.
 
 pub(crate) mod backend;
-pub(crate) mod baton;
 pub(crate) mod collector;
 pub(crate) mod convoy;
 pub(crate) mod grants;
+pub(crate) mod handoff;
 pub(crate) mod hold;
 pub(crate) mod hub;
 mod ledger;
@@ -12,6 +12,7 @@ pub(crate) mod loan;
 mod pace;
 pub(crate) mod queue;
 pub(crate) mod reaper;
+pub(crate) mod record;
 pub(crate) mod sync;
 pub(crate) mod watchdog;
 
@@ -39,8 +40,8 @@ use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Doubts};
-use baton::Baton;
 use collector::Collector;
+use handoff::Handoff;
 use hold::{Hold, Loss};
 use hub::Hub;
 use loan::{Book, Borrowed};
@@ -58,7 +59,7 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) queues: Arc<Queues<Baton<Debt>>>,
+    pub(crate) queues: Arc<Queues<Handoff<Debt>>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
     pub(crate) book: Arc<Book>,
@@ -184,6 +185,15 @@ impl Session {
             biased;
             () = self.closing.cancelled() => Err(Error::closed()),
             output = future => Ok(output),
+        }
+    }
+
+    /// Waits for what one of the client's tasks tells, unless they have all ended.
+    pub(crate) async fn unless_ended<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        tokio::select! {
+            biased;
+            output = future => Ok(output),
+            () = self.closed.cancelled() => Err(Error::closed()),
         }
     }
 

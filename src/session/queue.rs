@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! 1. A baton is left only while somebody stands in line, under the same mutex that counts the line; the last one to
-//!    leave the line takes a baton that is left with it. So a baton is never forgotten.
-//! 2. No baton is left while a release of this lock is on its way: it could overtake that release.
+//! 1. A handoff is left only while somebody stands in line, under the same mutex that counts the line; the last one to
+//!    leave the line takes a handoff that is left with it. So a handoff is never forgotten.
+//! 2. No handoff is left while a release of this lock is on its way: it could overtake that release.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -24,11 +24,17 @@ use crate::error::Error;
 use crate::name::QueueKey;
 use crate::owner::Owner;
 
-/// The queues of all lock names in use. `B` is the baton: what a releaser leaves for a waiter.
-#[derive(Debug)]
-pub(crate) struct Queues<B>(Arc<DashMap<QueueKey, Arc<Queue<B>>>>);
+/// For so long others are taken to wait who waited when they were last asked about.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// How long the lock is passed on within this process while others wait: behind the first section that comes to its end
+/// after that, it is their turn.
+const LONGEST_STREAK: Duration = Duration::from_millis(5);
 
-impl<B> Default for Queues<B> {
+/// The queues of all lock names in use. `H` is the handoff: what is left for a waiter.
+#[derive(Debug)]
+pub(crate) struct Queues<H>(Arc<DashMap<QueueKey, Arc<Queue<H>>>>);
+
+impl<H> Default for Queues<H> {
     fn default() -> Self {
         Self(Arc::default())
     }
@@ -39,7 +45,7 @@ impl<B> Default for Queues<B> {
 /// Only the waiter at the front talks to the server, so that ten thousand waiters cost as little as one. Of a read-write
 /// lock, the line of the writers is one for both sides, if whoever came first goes first.
 #[derive(Debug)]
-pub(crate) struct Queue<B> {
+pub(crate) struct Queue<H> {
     /// Counts the references to this queue. It leaves zero, and comes back to it, only under the lock of the map's
     /// shard, so that a queue that nobody uses can be removed without racing somebody who enters. Relaxed suffices:
     /// that lock orders it.
@@ -60,17 +66,24 @@ pub(crate) struct Queue<B> {
     pub(crate) readings: Convoy<Reading, Result<Answer, Error>>,
     /// and those that give back.
     pub(crate) releases: Convoy<GivingBack, Result<Answer, Error>>,
-    state: Mutex<State<B>>,
+    state: Mutex<State<H>>,
 }
 
 #[derive(Debug)]
-struct State<B> {
+struct State<H> {
     owners: HashMap<Owner, Slot>,
     /// How many calls stand in line, the front included.
     in_line: usize,
-    baton: Option<B>,
-    /// How often in a row the lock was handed on within this process.
+    handoff: Option<H>,
+    /// How many handoffs were left.
+    handoffs: u64,
+    /// A task sees to it that none lies for long.
+    is_watched: bool,
+    /// How often in a row the lock was passed on within this process, and since when.
     streak: u32,
+    passing_since: Option<Moment>,
+    /// When others were last known to wait for the lock.
+    others_waited: Option<Moment>,
     /// Others that wait go first.
     courtesy: Option<Courtesy>,
     /// Of the writers' side of a read-write lock: readers that went through the gate came before this, by the server's
@@ -121,9 +134,9 @@ struct Slot {
     signal: Option<Arc<Notify>>,
 }
 
-impl<B> Queues<B> {
+impl<H> Queues<H> {
     /// The queue of a lock, made if there is none.
-    pub(crate) fn enter(&self, key: QueueKey) -> QueueRef<B> {
+    pub(crate) fn enter(&self, key: QueueKey) -> QueueRef<H> {
         let queue = self.0.entry(key.clone()).or_insert_with(Queue::new);
         queue.users.fetch_add(1, Ordering::Relaxed);
         QueueRef {
@@ -134,7 +147,7 @@ impl<B> Queues<B> {
     }
 
     /// The queue of a lock, if somebody uses it.
-    pub(crate) fn find(&self, key: QueueKey) -> Option<QueueRef<B>> {
+    pub(crate) fn find(&self, key: QueueKey) -> Option<QueueRef<H>> {
         let queue = self.0.get(&key)?;
         queue.users.fetch_add(1, Ordering::Relaxed);
         Some(QueueRef {
@@ -160,7 +173,7 @@ impl<B> Queues<B> {
     }
 }
 
-impl<B> Queue<B> {
+impl<H> Queue<H> {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             users: AtomicUsize::new(0),
@@ -174,8 +187,12 @@ impl<B> Queue<B> {
             state: Mutex::new(State {
                 owners: HashMap::new(),
                 in_line: 0,
-                baton: None,
+                handoff: None,
+                handoffs: 0,
+                is_watched: false,
                 streak: 0,
+                passing_since: None,
+                others_waited: None,
                 courtesy: None,
                 readers_came: None,
                 settling: Vec::new(),
@@ -227,16 +244,18 @@ impl<B> Queue<B> {
     pub(crate) fn install(&self, hold: &Arc<Hold>) -> Vec<Arc<Hold>> {
         let mut state = self.lock();
         state.courtesy = None;
-        let displaced = if hold.key.kind.is_shared() {
+        let gone = state.handoff.take();
+        let displaced = if hold.key().kind.is_shared() {
             Vec::new()
         } else {
             let slots = state.owners.values();
             slots.filter_map(|slot| slot.hold.clone()).collect()
         };
-        let slot = state.owners.entry(hold.owner.clone()).or_default();
-        let older = slot.hold.replace(hold.clone());
-        slot.tell();
-        if hold.key.kind.is_shared() {
+        let older = state.put(hold);
+        drop(state);
+        // The server has granted the lock: what was left here was gone.
+        drop(gone);
+        if hold.key().kind.is_shared() {
             return older.into_iter().collect();
         }
         displaced
@@ -253,31 +272,31 @@ impl<B> Queue<B> {
         self.until(owner, || self.live(owner)).await;
     }
 
-    /// The turn to ask, if nothing is in the way: no release, unless a baton lies here, and no other call.
+    /// The turn to ask, if nothing is in the way: no release, unless a handoff lies here, and no other call.
     pub(crate) fn turn_at_once<'a>(
         &'a self,
         owner: &'a Owner,
         heed: Heed,
-    ) -> Option<Asking<'a, B>> {
+    ) -> Option<Asking<'a, H>> {
         let mut state = self.lock();
-        let open = heed.is_settled(&state.settling, owner) || state.baton.is_some();
+        let open = heed.is_settled(&state.settling, owner) || state.handoff.is_some();
         (open && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
     }
 
     /// The turn to ask, if nobody here holds the lock or waits for what becomes of it.
-    pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, B>> {
+    pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, H>> {
         let mut state = self.lock();
         let idle = state.settling.is_empty()
-            && state.baton.is_none()
+            && state.handoff.is_none()
             && state.courtesy.is_none()
             && state.owners.values().all(|slot| slot.hold.is_none());
         (idle && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
     }
 
-    /// Waits for releases on their way, unless a baton lies here, then for the turn to ask. None if a call of this
+    /// Waits for releases on their way, unless a handoff lies here, then for the turn to ask. None if a call of this
     /// owner stands in a queue: to ask beside it does no harm.
-    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Option<Asking<'a, B>> {
-        if !self.has_baton() {
+    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Option<Asking<'a, H>> {
+        if !self.has_handoff() {
             self.settled(owner, heed).await;
         }
         let in_queue = || {
@@ -293,14 +312,14 @@ impl<B> Queue<B> {
     }
 
     /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
-    pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, B> {
+    pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, H> {
         match self.claim(owner) {
             Some(asking) => asking,
             None => self.until(owner, || self.claim(owner)).await,
         }
     }
 
-    fn claim<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, B>> {
+    fn claim<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, H>> {
         // Lazily: dropping an `Asking` ends the turn, and locks.
         let claimed = self.lock().claim_turn(owner);
         claimed.then(|| Asking { queue: self, owner })
@@ -334,7 +353,7 @@ impl<B> Queue<B> {
     }
 
     /// Stands in line, until the value is dropped.
-    pub(crate) fn stand(&self) -> InLine<'_, B> {
+    pub(crate) fn stand(&self) -> InLine<'_, H> {
         self.lock().in_line += 1;
         InLine(self)
     }
@@ -345,49 +364,105 @@ impl<B> Queue<B> {
         step()
     }
 
+    /// How many calls stand in line.
+    pub(crate) fn in_line(&self) -> u32 {
+        u32::try_from(self.lock().in_line).unwrap_or(u32::MAX)
+    }
+
     /// Whether any call stands in line.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.lock().in_line > 0
     }
 
-    /// Makes a baton of a debt and leaves it for whoever is next in line. The debt is given back if nobody is, or
-    /// if a release is on its way.
-    pub(crate) fn offer<D, R>(&self, debt: D, hand_on: impl FnOnce(D) -> (B, R)) -> Result<R, D> {
+    /// Makes a handoff of a debt and leaves it for whoever is next in line. Also returns whether a task watches it
+    /// already. The debt is given back if nobody is in line, or if a release is on its way.
+    pub(crate) fn offer<D, R>(
+        &self,
+        debt: D,
+        leave: impl FnOnce(D) -> (H, R),
+    ) -> Result<(R, bool), D> {
         let mut state = self.lock();
-        if state.in_line == 0 || !state.settling.is_empty() || state.baton.is_some() {
+        if state.in_line == 0 || !state.settling.is_empty() || state.handoff.is_some() {
             return Err(debt);
         }
-        let (baton, rest) = hand_on(debt);
-        state.baton = Some(baton);
-        Ok(rest)
+        let (handoff, rest) = leave(debt);
+        state.handoff = Some(handoff);
+        state.handoffs += 1;
+        Ok((rest, std::mem::replace(&mut state.is_watched, true)))
     }
 
-    /// Whether a baton was left.
-    pub(crate) fn has_baton(&self) -> bool {
-        self.lock().baton.is_some()
-    }
-
-    /// For the front of the line: the baton, if one was left, and how often the lock was handed on in a row.
-    pub(crate) fn take_baton(&self) -> Option<(B, u32)> {
+    /// The number of the handoff that lies here. `None` if there is none: then the next one is to be watched anew.
+    pub(crate) fn lies(&self) -> Option<u64> {
         let mut state = self.lock();
-        Some((state.baton.take()?, state.streak))
+        state.is_watched = state.handoff.is_some();
+        state.is_watched.then_some(state.handoffs)
     }
 
-    /// Takes a baton back that nobody has taken so far.
-    pub(crate) fn retract(&self, is_it: impl FnOnce(&B) -> bool) {
-        let retracted = self.lock().baton.take_if(|baton| is_it(baton));
-        // Not under the mutex: what a baton does when it is dropped is its own affair.
-        drop(retracted);
-    }
-
-    /// The lock was handed on within this process, once more, or the row of that has ended.
-    pub(crate) fn count_streak(&self, handed_on: bool) {
+    /// Takes back the handoff of this number, if it still lies here.
+    pub(crate) fn take_back(&self, number: u64) -> Option<H> {
         let mut state = self.lock();
-        state.streak = if handed_on {
-            state.streak.saturating_add(1)
-        } else {
-            0
+        let is_it = state.handoffs == number;
+        state.handoff.take_if(|_| is_it)
+    }
+
+    /// Whether a handoff was left.
+    pub(crate) fn has_handoff(&self) -> bool {
+        self.lock().handoff.is_some()
+    }
+
+    /// Takes the handoff out, if one was left.
+    pub(crate) fn take_handoff(&self) -> Option<H> {
+        self.lock().handoff.take()
+    }
+
+    /// For the front of the line: takes the handoff, if one was left, and notes the hold that `pass` makes of it, in one
+    /// step. If none comes of it, or somebody else was granted the lock meanwhile, which shows that what was left is gone,
+    /// the handoff is there to be dropped.
+    pub(crate) fn take_over(
+        &self,
+        pass: impl FnOnce(&H) -> Option<Arc<Hold>>,
+    ) -> Option<(H, Option<Arc<Hold>>)> {
+        let mut state = self.lock();
+        let handoff = state.handoff.take()?;
+        let mut holds = state.owners.values().filter_map(|slot| slot.hold.as_ref());
+        let hold = match holds.any(|hold| hold.is_live()) {
+            true => None,
+            false => pass(&handoff),
         };
+        if let Some(hold) = &hold {
+            state.courtesy = None;
+            state.streak = state.streak.saturating_add(1);
+            state.put(hold);
+        }
+        Some((handoff, hold))
+    }
+
+    /// Whether the lock may be passed on within this process once more, at most `streak` times in a row, and for a
+    /// while, while others wait. If it `counts` them, it is known whether they do.
+    pub(crate) fn may_pass(&self, streak: u32, counts: bool) -> bool {
+        let now = Moment::now();
+        let mut state = self.lock();
+        let since = *state.passing_since.get_or_insert(now);
+        let others_wait = match state.others_waited {
+            Some(waited) => waited.until(now) < REMEMBERED,
+            None => !counts,
+        };
+        !others_wait || state.streak < streak && since.until(now) < LONGEST_STREAK
+    }
+
+    /// Whether others wait for the lock, by the server's account.
+    pub(crate) fn others_wait(&self, waiting: bool) {
+        self.lock().others_waited = waiting.then(Moment::now);
+    }
+
+    /// The lock was had by this process once more, one call behind the other, or the row of that has ended.
+    pub(crate) fn count_streak(&self, passed_on: bool) {
+        let mut state = self.lock();
+        if passed_on {
+            state.streak = state.streak.saturating_add(1);
+        } else {
+            state.end_streak();
+        }
     }
 
     pub(crate) fn streak(&self) -> u32 {
@@ -397,7 +472,8 @@ impl<B> Queue<B> {
     /// Lets others that wait go first, until the lock is granted here again.
     pub(crate) fn give_way(&self, courtesy: Courtesy) {
         let mut state = self.lock();
-        state.streak = 0;
+        state.end_streak();
+        state.others_waited = Some(Moment::now());
         state.courtesy = Some(courtesy);
     }
 
@@ -416,12 +492,25 @@ impl<B> Queue<B> {
         came.max(self.lock().readers_came.unwrap_or(came))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<B>> {
+    fn lock(&self) -> MutexGuard<'_, State<H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<B> State<B> {
+impl<H> State<H> {
+    /// Notes a hold of its owner; returns the one before.
+    fn put(&mut self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
+        let slot = self.owners.entry(hold.owner.clone()).or_default();
+        let older = slot.hold.replace(hold.clone());
+        slot.tell();
+        older
+    }
+
+    fn end_streak(&mut self) {
+        self.streak = 0;
+        self.passing_since = None;
+    }
+
     /// False if another call has the turn to ask for this owner.
     fn claim_turn(&mut self, owner: &Owner) -> bool {
         let slot = self.owners.entry(owner.clone()).or_default();
@@ -448,20 +537,20 @@ impl<B> State<B> {
 
 /// A place in line.
 #[derive(Debug)]
-pub(crate) struct InLine<'a, B>(&'a Queue<B>);
+pub(crate) struct InLine<'a, H>(&'a Queue<H>);
 
-impl<B> Drop for InLine<'_, B> {
+impl<H> Drop for InLine<'_, H> {
     fn drop(&mut self) {
         let forgotten = {
             let mut state = self.0.lock();
             state.in_line -= 1;
             if state.in_line == 0 {
-                state.baton.take()
+                state.handoff.take()
             } else {
                 None
             }
         };
-        // Not under the mutex: what a baton does when it is dropped is its own affair.
+        // Not under the mutex: what a handoff does when it is dropped is its own affair.
         drop(forgotten);
     }
 }
@@ -476,14 +565,14 @@ impl Slot {
 
 /// A call that waits for a change of its owner's slot.
 #[derive(Debug)]
-struct Waiting<'a, B> {
-    queue: &'a Queue<B>,
+struct Waiting<'a, H> {
+    queue: &'a Queue<H>,
     owner: &'a Owner,
     signal: Arc<Notify>,
 }
 
-impl<'a, B> Waiting<'a, B> {
-    fn new(queue: &'a Queue<B>, owner: &'a Owner) -> Self {
+impl<'a, H> Waiting<'a, H> {
+    fn new(queue: &'a Queue<H>, owner: &'a Owner) -> Self {
         let mut state = queue.lock();
         let slot = state.owners.entry(owner.clone()).or_default();
         slot.waiting += 1;
@@ -496,7 +585,7 @@ impl<'a, B> Waiting<'a, B> {
     }
 }
 
-impl<B> Drop for Waiting<'_, B> {
+impl<H> Drop for Waiting<'_, H> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         if let Some(slot) = state.owners.get_mut(self.owner) {
@@ -508,12 +597,12 @@ impl<B> Drop for Waiting<'_, B> {
 
 /// The turn to ask the server for an owner's first level, until dropped.
 #[derive(Debug)]
-pub(crate) struct Asking<'a, B> {
-    queue: &'a Queue<B>,
+pub(crate) struct Asking<'a, H> {
+    queue: &'a Queue<H>,
     owner: &'a Owner,
 }
 
-impl<B> Asking<'_, B> {
+impl<H> Asking<'_, H> {
     /// From now on the call stands in a queue on the server.
     pub(crate) fn stands_in_queue(&self) {
         let mut state = self.queue.lock();
@@ -524,7 +613,7 @@ impl<B> Asking<'_, B> {
     }
 }
 
-impl<B> Drop for Asking<'_, B> {
+impl<H> Drop for Asking<'_, H> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         if let Some(slot) = state.owners.get_mut(self.owner) {
@@ -538,23 +627,23 @@ impl<B> Drop for Asking<'_, B> {
 
 /// Marks a release as on its way, until dropped.
 #[derive(Debug)]
-pub(crate) struct Settling<B> {
-    queue: QueueRef<B>,
+pub(crate) struct Settling<H> {
+    queue: QueueRef<H>,
     owner: Owner,
 }
 
-impl<B> Settling<B> {
-    pub(crate) fn new(queue: QueueRef<B>, owner: Owner) -> Self {
+impl<H> Settling<H> {
+    pub(crate) fn new(queue: QueueRef<H>, owner: Owner) -> Self {
         queue.lock().settling.push(owner.clone());
         Self { queue, owner }
     }
 
-    pub(crate) fn queue(&self) -> &QueueRef<B> {
+    pub(crate) fn queue(&self) -> &QueueRef<H> {
         &self.queue
     }
 }
 
-impl<B> Drop for Settling<B> {
+impl<H> Drop for Settling<H> {
     fn drop(&mut self) {
         {
             let settling = &mut self.queue.lock().settling;
@@ -568,21 +657,21 @@ impl<B> Drop for Settling<B> {
 
 /// A queue in use. The last one to go removes it, unless somebody holds the lock.
 #[derive(Debug)]
-pub(crate) struct QueueRef<B> {
-    queues: Arc<DashMap<QueueKey, Arc<Queue<B>>>>,
+pub(crate) struct QueueRef<H> {
+    queues: Arc<DashMap<QueueKey, Arc<Queue<H>>>>,
     key: QueueKey,
-    queue: Arc<Queue<B>>,
+    queue: Arc<Queue<H>>,
 }
 
-impl<B> Deref for QueueRef<B> {
-    type Target = Queue<B>;
+impl<H> Deref for QueueRef<H> {
+    type Target = Queue<H>;
 
-    fn deref(&self) -> &Queue<B> {
+    fn deref(&self) -> &Queue<H> {
         &self.queue
     }
 }
 
-impl<B> Clone for QueueRef<B> {
+impl<H> Clone for QueueRef<H> {
     fn clone(&self) -> Self {
         self.queue.users.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -593,7 +682,7 @@ impl<B> Clone for QueueRef<B> {
     }
 }
 
-impl<B> Drop for QueueRef<B> {
+impl<H> Drop for QueueRef<H> {
     fn drop(&mut self) {
         let others = |users: usize| (users > 1).then(|| users - 1);
         let users = &self.queue.users;

@@ -10,19 +10,21 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::debug;
 
 use super::backend::{Answer, Backend, Posted};
-use super::baton::{Baton, Handover, Owed, Settled};
 use super::convoy::GivingBack;
 use super::grants::{Expected, Grants};
+use super::handoff::Handoff;
 use super::hold::{Hold, Release};
 use super::hub::Hub;
 use super::ledger::{Place, Unpaid};
 use super::queue::{self, Courtesy, Queues, Settling};
-use super::sync::Spawner;
+use super::record::{Outcome, Settled};
+use super::sync::{Spawner, oneshot};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
+use crate::protocol::hold_key::HoldKey;
 use crate::protocol::script::Request;
 
 /// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
@@ -35,11 +37,11 @@ const LONGEST_QUIET: Duration = Duration::from_millis(100);
 /// the releaser may not be polled, and the others in the queue may not wait for them.
 const GRANT_LIES: Duration = Duration::from_secs(1);
 
-/// The queue of one lock, with the batons that are left there.
-pub(crate) type QueueRef = queue::QueueRef<Baton<Debt>>;
+/// The queue of one lock, with the handoffs that are left there.
+pub(crate) type QueueRef = queue::QueueRef<Handoff<Debt>>;
 
 /// The turn to ask the server for an owner's first level.
-pub(crate) type Asking<'a> = queue::Asking<'a, Baton<Debt>>;
+pub(crate) type Asking<'a> = queue::Asking<'a, Handoff<Debt>>;
 
 /// The way to the reaper. Sending never blocks, and does nothing once the reaper has ended.
 #[derive(Clone, Debug)]
@@ -48,7 +50,7 @@ pub(crate) struct Reaper(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     debts: mpsc::UnboundedSender<Overdue>,
-    queues: Arc<Queues<Baton<Debt>>>,
+    queues: Arc<Queues<Handoff<Debt>>>,
     hub: Arc<Hub>,
     backend: Arc<Backend>,
     grants: Arc<Grants>,
@@ -73,7 +75,7 @@ enum What {
     Debt {
         hold: Arc<Hold>,
         /// What is owed for a name comes before what is asked for it.
-        settling: Option<Settling<Baton<Debt>>>,
+        settling: Option<Settling<Handoff<Debt>>>,
         first: Option<PostedRelease>,
     },
     Errand(Errand, Option<Posted>),
@@ -99,13 +101,13 @@ impl Reaper {
     /// the request for that was sent, at `sent`: how long it took tells how far the server is.
     pub(crate) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: Moment) {
         // Readers go together, and are told who goes first.
-        let in_reach = || self.0.hub.listeners(hold.key.name.channel());
-        if told == 0 || hold.key.kind.is_shared() || told <= in_reach() {
+        let in_reach = || self.0.hub.listeners(hold.key().name.channel());
+        if told == 0 || hold.key().kind.is_shared() || told <= in_reach() {
             return;
         }
         let trip = sent.until(Moment::now());
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
-        let queue = self.0.queues.enter(hold.key.queue_key());
+        let queue = self.0.queues.enter(hold.key().queue_key());
         queue.give_way(Courtesy {
             // Our own message is one of both.
             last_message: heard + told,
@@ -116,6 +118,12 @@ impl Reaper {
             sleep(pause).await;
             drop(queue);
         });
+    }
+
+    /// How many subscribers to a lock's channel are this process, where all of them can be counted.
+    pub(super) fn listeners(&self, key: &HoldKey) -> Option<u64> {
+        let counts = self.0.backend.counts_listeners();
+        counts.then(|| self.0.hub.listeners(key.name.channel()))
     }
 
     /// From now on, a release in this client may move the lock to this hold.
@@ -131,7 +139,7 @@ impl Reaper {
             self.0.runtime.spawn(async move {
                 sleep(GRANT_LIES).await;
                 if let Some(hold) = reaper.0.grants.give_up(&number) {
-                    debug!(lock = %hold.key.name.key(), owner = %hold.owner, "granted, and not taken: released");
+                    debug!(lock = %hold.key().name.key(), owner = %hold.owner, "granted, and not taken: released");
                     reaper.owe(hold);
                 }
             });
@@ -200,23 +208,28 @@ impl Reaper {
         self.0.debts.send(overdue).ok();
     }
 
+    /// Runs a future on the client's runtime.
+    pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        drop(self.0.runtime.spawn(future));
+    }
+
     /// Has whatever the server has of a hold released in the background.
     fn owe(&self, hold: Arc<Hold>) {
-        let queue = self.0.queues.enter(hold.key.queue_key());
+        let queue = self.0.queues.enter(hold.key().queue_key());
         drop(Debt::new(hold, queue, self));
     }
 
     /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
     /// for the hold. What is left of a hold that others here share takes its turn in the background.
     fn post(&self, hold: &Hold, queue: &QueueRef) -> Option<PostedRelease> {
-        let _turn = hold.turn.try_lock().ok()?;
+        let _turn = hold.record.turn.try_lock().ok()?;
         // Releases of readers gather.
-        let in_a_crowd = hold.key.kind.is_shared() && queue.is_crowded();
+        let in_a_crowd = hold.key().kind.is_shared() && queue.is_crowded();
         if in_a_crowd || !hold.is_surely_ours() {
             return None;
         }
         let release = self.release(hold).filter(|release| release.keep == 0)?;
-        let posted = self.0.backend.post(&hold.key.release(release.keep))?;
+        let posted = self.0.backend.post(&hold.key().release(release.keep))?;
         self.let_the_other_side_ask(hold, queue);
         let heard = release.heard;
         Some(PostedRelease { posted, heard })
@@ -230,7 +243,7 @@ impl Reaper {
         hold: &Arc<Hold>,
         first: Option<PostedRelease>,
     ) -> Result<Settled, Error> {
-        let _turn = hold.turn.lock().await;
+        let _turn = hold.record.turn.lock().await;
         if first.is_none() && !hold.is_surely_ours() {
             // Another process may hold it by the same value: what is perhaps left of this one ends by its lease.
             return Ok(Settled::Absent { repeated: false });
@@ -240,16 +253,17 @@ impl Reaper {
         };
         let answered = if let Some(PostedRelease { posted, heard }) = first {
             release.heard = heard;
-            let call = hold.key.release(release.keep);
+            let call = hold.key().release(release.keep);
             Box::pin(backend.conclude(posted, &call, hold.timeout)).await
-        } else if hold.key.kind.sides().is_some() {
+        } else if hold.key().kind.sides().is_some() {
             Box::pin(self.release_beside_others(backend, queue, hold, release.keep)).await
         } else {
-            let call = hold.key.release(release.keep);
+            let call = hold.key().release(release.keep);
             backend.run(&call, hold.timeout).await
         };
         let answer = answered.inspect_err(|error| release.failed(error))?;
-        let released = Released::decode(&answer.reply)?;
+        let released =
+            Released::decode(&answer.reply).inspect_err(|error| release.failed(error))?;
         Ok(self.released(&release, released, &answer))
     }
 
@@ -262,9 +276,9 @@ impl Reaper {
         let mut turns = Vec::with_capacity(holds.len());
         // Whoever waits for several turns does so in one order.
         let mut in_order: Vec<_> = holds.iter().collect();
-        in_order.sort_by_key(|hold| hold.id);
+        in_order.sort_by_key(|hold| Arc::as_ptr(&hold.record));
         for hold in in_order {
-            turns.push(hold.turn.lock().await);
+            turns.push(hold.record.turn.lock().await);
         }
         let mut settled = vec![Settled::Done; holds.len()];
         let releases: Vec<_> = holds
@@ -278,7 +292,7 @@ impl Reaper {
         };
         let keys = releases
             .iter()
-            .map(|(release, _)| (&release.hold.key, release.keep));
+            .map(|(release, _)| (release.hold.key(), release.keep));
         let call = batch::release(&keys.collect::<Vec<_>>());
         let answered = backend.run(&call, timeout).await;
         let answer = answered.inspect_err(|error| {
@@ -295,21 +309,25 @@ impl Reaper {
 
     /// What to ask for, with the hold's turn. None if nothing is owed any more.
     fn release<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
-        // Guards that go at the same time owe one release, and whoever comes first pays it for all.
-        // One that was never granted here may have been asked for again since.
+        // Guards that go at the same time owe one release, and whoever comes first pays it for all. One that passed its
+        // record on owes none. One that was never granted here may have been asked for again since.
         if hold.release() == Release::Done && hold.was_granted() {
             return None;
         }
+        let keep = hold.levels();
+        if keep == 0 {
+            hold.record.releases();
+        }
         Some(Releasing {
             hold,
-            keep: hold.levels(),
-            heard: self.0.hub.heard_on(hold.key.name.channel()),
+            keep,
+            heard: self.0.hub.heard_on(hold.key().name.channel()),
         })
     }
 
     fn released(&self, release: &Releasing<'_>, released: Released, answer: &Answer) -> Settled {
         let hold = release.hold;
-        match released {
+        let settled = match released {
             Released::Freed { told } => {
                 release.note(Release::Done);
                 self.give_way(hold, told, release.heard, answer.sent);
@@ -333,14 +351,16 @@ impl Reaper {
                     repeated: answer.repeated || hold.release() == Release::InDoubt,
                 }
             }
-        }
+        };
+        release.ended(&Ok(settled));
+        settled
     }
 
     /// The release of the last hold of one side of a read-write lock here is on its way: what the other side here asks now
     /// comes behind it.
     fn let_the_other_side_ask(&self, hold: &Hold, queue: &QueueRef) {
         if !queue.is_held_here()
-            && let Some(opposite) = hold.key.opposite_queue_key()
+            && let Some(opposite) = hold.key().opposite_queue_key()
             && let Some(opposite) = self.0.queues.find(opposite)
         {
             opposite.opened.notify_waiters();
@@ -359,7 +379,7 @@ impl Reaper {
             hold: hold.clone(),
             keep,
         };
-        let kind = &hold.key.kind;
+        let kind = &hold.key().kind;
         // The lock is not free by this one: it may as well wait for those that end with it.
         let crowd = kind.is_shared() && queue.is_crowded();
         let sent = || self.let_the_other_side_ask(hold, queue);
@@ -389,6 +409,14 @@ impl Releasing<'_> {
     fn failed(&self, error: &Error) {
         if error.is_unanswered() {
             self.note(Release::InDoubt);
+        }
+        self.ended(&Err(error.clone()));
+    }
+
+    /// Tells everyone who passed the record on before.
+    fn ended(&self, outcome: &Outcome) {
+        if self.keep == 0 {
+            self.hold.record.released(outcome);
         }
     }
 }
@@ -424,19 +452,29 @@ impl Debt {
         self
     }
 
-    /// Leaves the hold to whoever waits for the lock here. The debt is given back if nobody does, or if no hold of
-    /// this kind is moved.
+    /// Whether both are under one owner's name on the server: what was passed on is under that of who took it.
+    pub(crate) fn goes_with(&self, other: &Self) -> bool {
+        match (&self.owed, &other.owed) {
+            (Some((hold, _)), Some((other, _))) => {
+                hold.key().companion() == other.key().companion()
+            }
+            _ => false,
+        }
+    }
+
+    /// Leaves the lock to whoever waits for it here. Returns where it is told whether it was still held; or the debt, if
+    /// nobody waits, or the lock cannot be passed on.
     pub(crate) fn hand_on(
         self,
         queue: &QueueRef,
         hold: &Arc<Hold>,
-    ) -> Result<Handover<Self>, Self> {
-        if !hold.key.kind.is_reentrant() {
+    ) -> Result<oneshot::Receiver<Outcome>, Self> {
+        if !hold.record.can_pass() {
             queue.forget(hold);
             return Err(self);
         }
         let runtime = self.reaper.0.runtime.clone();
-        Baton::leave(self, queue.clone(), hold, runtime)
+        Handoff::leave(self, queue, hold, &runtime)
     }
 
     /// Pays now. What cannot be paid stays owed, and goes to the reaper.
@@ -476,10 +514,9 @@ impl Debt {
         }
         Ok(settled)
     }
-}
 
-impl Owed for Debt {
-    fn forgive(mut self) {
+    /// Nothing is owed any more.
+    pub(crate) fn forgive(mut self) {
         self.owed = None;
     }
 }
@@ -514,7 +551,7 @@ impl Overdue {
             } => {
                 let queue = match settling {
                     Some(settling) => settling.queue().clone(),
-                    None => reaper.0.queues.enter(hold.key.queue_key()),
+                    None => reaper.0.queues.enter(hold.key().queue_key()),
                 };
                 let settled = reaper.settle(backend, &queue, hold, first.take());
                 settled.await.map(drop)
@@ -533,7 +570,7 @@ impl Overdue {
     /// The server that it is owed to.
     pub(super) fn place(&self, backend: &Backend) -> Place {
         let home = match &self.what {
-            What::Debt { hold, .. } => backend.home(hold.key.name.key()),
+            What::Debt { hold, .. } => backend.home(hold.key().name.key()),
             What::Errand(errand, _) => backend.home(errand.request.call().keys.first()?),
         };
         home.map(|node| node.id())
@@ -574,7 +611,7 @@ impl Overdue {
 }
 
 pub(crate) fn new(
-    queues: Arc<Queues<Baton<Debt>>>,
+    queues: Arc<Queues<Handoff<Debt>>>,
     hub: Arc<Hub>,
     backend: Arc<Backend>,
     runtime: Spawner,

@@ -1,4 +1,4 @@
-//! What a queue and its batons synchronise with. In unit tests it is shuttle's, which tries out the orders in which
+//! What a queue and what is left in it synchronise with. In unit tests it is shuttle's, which tries out the orders in which
 //! tasks may run.
 
 #[cfg(not(test))]

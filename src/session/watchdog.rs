@@ -5,19 +5,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Backend, Doubt, Doubts};
-use super::baton::Baton;
+use super::handoff::Handoff;
 use super::hold::{Hold, Loss, State};
 use super::pace::Pace;
 use super::queue::Queues;
 use super::reaper::{Debt, Reaper};
+use super::record::Record;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
+use crate::protocol::answer::Confirmed;
 use crate::protocol::hold_key::Shape;
 use crate::protocol::renewal::Duty;
 
@@ -27,6 +29,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const FAILURES_APART: Duration = Duration::from_secs(5);
 /// Holds in one script.
 const BATCH: usize = 100;
+/// How often other tasks have their turn before a record is asked about that they may pass on. It saves a quarter of the
+/// requests of a crowd.
+const GATHERED: usize = 16;
 
 /// The registry of holds with something due.
 #[derive(Debug)]
@@ -35,7 +40,7 @@ pub(crate) struct Watchdog {
     /// Something is due before the task meant to wake.
     woken: Notify,
     backend: Arc<Backend>,
-    queues: Arc<Queues<Baton<Debt>>>,
+    queues: Arc<Queues<Handoff<Debt>>>,
     reaper: Reaper,
     /// Of each reason.
     losses: [Pace; Loss::REASONS],
@@ -72,7 +77,7 @@ type Due = (Arc<Hold>, LeaseTime);
 impl Watchdog {
     pub(crate) fn new(
         backend: Arc<Backend>,
-        queues: Arc<Queues<Baton<Debt>>>,
+        queues: Arc<Queues<Handoff<Debt>>>,
         reaper: Reaper,
     ) -> Arc<Self> {
         let registry = Registry {
@@ -132,29 +137,90 @@ impl Watchdog {
             return None;
         }
         self.unwatch(hold);
-        let queue = self.queues.enter(hold.key.queue_key());
+        let queue = self.queues.enter(hold.key().queue_key());
         queue.forget(hold);
         // A hold without guards was detached: it lives until its lease, and this was it.
         if !guarded {
             return None;
         }
-        let (lock, owner, reason) = (hold.key.name.key(), &hold.owner, loss.reason());
+        let (lock, owner, reason) = (hold.key().name.key(), &hold.owner, loss.reason());
         match self.losses[loss as usize].tell() {
             Some(untold) => warn!(%lock, %owner, reason, untold, "lost"),
             None => debug!(%lock, %owner, reason, "lost"),
         }
         let owes = match loss {
             // Of a read-write lock that Java freed by force, the keys of the levels are left.
-            Loss::Gone => hold.key.kind.sides().is_some(),
+            Loss::Gone => hold.key().kind.sides().is_some(),
             Loss::Closed => true,
             // What stands there now may be another hold that is not told apart from this one.
-            Loss::Expired | Loss::Displaced | Loss::Forced => hold.key.is_told_apart(),
+            Loss::Expired | Loss::Displaced | Loss::Forced => hold.key().is_told_apart(),
         };
         let debt = || Debt::new(hold.clone(), queue, &self.reaper);
         owes.then(|| match loss {
             Loss::Expired => debt().unhurried(),
             _ => debt(),
         })
+    }
+
+    /// Has the server asked whether it still has a record, which was passed on to this hold. The answer is for everyone who
+    /// passed it on before. One request at a time asks about a record.
+    pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
+        if hold.record.passed_on() {
+            let (watchdog, record) = (self.clone(), hold.record.clone());
+            let (lease, budget) = (hold.lock().schedule.lease(), hold.timeout);
+            let confirm = async move { watchdog.confirm_all(&record, lease, budget).await };
+            self.reaper.spawn(confirm);
+        }
+    }
+
+    async fn confirm_all(&self, record: &Arc<Record>, lease: LeaseTime, budget: Duration) {
+        let key = &record.key;
+        let queue = self.queues.enter(key.queue_key());
+        loop {
+            // Whoever stands in line passes it on soon, and may share the request.
+            for _ in 0..GATHERED {
+                if queue.in_line() == 0 {
+                    break;
+                }
+                yield_now().await;
+            }
+            let Some(unlocks) = record.next_unlocks() else {
+                return;
+            };
+            let listeners = self.reaper.listeners(key);
+            let call = key.confirm(lease, listeners);
+            let confirmed = self.backend.run(&call, budget).await;
+            let confirmed = confirmed.and_then(|answer| {
+                let confirmed = Confirmed::decode(&answer.reply);
+                Ok((answer.sent, confirmed.map_err(|error| call.blame(error))?))
+            });
+
+            // Whoever has it by now. One that has passed it on may not be forgotten so far.
+            let has_it =
+                |hold: &Arc<Hold>| Arc::ptr_eq(&hold.record, record) && !hold.lock().has_ended();
+            let hold = queue.holds().into_iter().find(has_it);
+            match (confirmed, hold) {
+                (Ok((sent, Confirmed::Stands { others_wait })), hold) => {
+                    unlocks.stood();
+                    if listeners.is_some() {
+                        queue.others_wait(others_wait);
+                    }
+                    if let Some(hold) = hold {
+                        hold.lock().schedule.confirmed(sent, lease);
+                        self.watch(&hold);
+                    }
+                }
+                (Ok((_, Confirmed::Absent)), hold) => {
+                    if let (true, Some(hold)) = (unlocks.was_gone(), hold) {
+                        drop(self.lose(&hold, Loss::Gone));
+                    }
+                }
+                (Err(error), _) => {
+                    debug!(lock = %key.name.key(), %error, "unconfirmed");
+                    unlocks.failed(error);
+                }
+            }
+        }
     }
 
     /// How many holds are watched.
@@ -212,8 +278,8 @@ impl Watchdog {
             let lease = state.schedule.lease();
             drop(state);
             if let Some(round) = round {
-                let shape = hold.key.kind.shape();
-                let group = self.backend.group(hold.key.name.key());
+                let shape = hold.key().kind.shape();
+                let group = self.backend.group(hold.key().name.key());
                 rounds
                     .entry((round, shape, hold.timeout, group))
                     .or_default()
@@ -254,8 +320,8 @@ impl Watchdog {
     ) -> Option<Refused> {
         let sent = Moment::now();
         let call = match round {
-            Round::Renew => shape.renew(holds.iter().map(|(hold, lease)| (&hold.key, *lease))),
-            Round::Check => shape.check(holds.iter().map(|(hold, _)| &hold.key)),
+            Round::Renew => shape.renew(holds.iter().map(|(hold, lease)| (hold.key(), *lease))),
+            Round::Check => shape.check(holds.iter().map(|(hold, _)| hold.key())),
         };
         let answered = match self.backend.run(&call, budget).await {
             Ok(answer) => answer
@@ -277,7 +343,7 @@ impl Watchdog {
                     if round == Round::Renew {
                         state.renewed(sent, *lease);
                     }
-                    state.look_after(&hold.key, sent);
+                    state.look_after(hold.key(), sent);
                     self.place(hold, &mut state, now);
                 }
                 debug!(holds = holds.len(), ?round, took = ?sent.until(Moment::now()), "confirmed");
@@ -314,7 +380,7 @@ impl Watchdog {
     fn check(&self, doubt: &Doubt) {
         let now = Moment::now();
         for hold in self.queues.holds() {
-            if !self.backend.concerns(doubt, hold.key.name.key()) {
+            if !self.backend.concerns(doubt, hold.key().name.key()) {
                 continue;
             }
             let mut state = hold.lock();

@@ -1,0 +1,26 @@
+-- Renews a hold that its process passed on from owner to owner, and tells whether others wait for the lock.
+--
+-- KEYS[1] the lock, a hash: companion field -> hold number:share
+-- ARGV[1] companion field of this client and the owner that took the lock
+-- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[3] lease, in milliseconds
+-- ARGV[4] how many subscribers to the channel are this process; -1: do not look for others
+-- ARGV[5] publish command, PUBLISH or SPUBLISH
+-- ARGV[6] the lock's channel
+-- Returns stands, 1 if others wait, else 0: nobody else had the lock; the lease is no shorter than before
+-- Returns absent: this hold is not there any more; nothing was changed
+-- Publishes nothing
+
+local value = redis.pcall('HGET', KEYS[1], ARGV[1])
+if string.match(type(value) == 'string' and value or '', '^(h%x+):') ~= ARGV[2] then
+  return {'absent'}
+end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+if ARGV[4] == '-1' then
+  return {'stands', 0}
+end
+local heard = redis.pcall('PUBSUB', ARGV[5] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', ARGV[6])
+-- Without the right to ask, there may be others.
+return {'stands', (heard.err or heard[2] > tonumber(ARGV[4])) and 1 or 0}

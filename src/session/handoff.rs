@@ -1,0 +1,379 @@
+//! A lock that was given back, left for the next waiter of its process.
+//!
+//! # Invariant
+//!
+//! The debt is always in one place: with what was left, or in the background. So the lock is passed on or released, whoever
+//! is dropped meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hold::Hold;
+use super::queue::QueueRef;
+use super::record::Outcome;
+use super::sync::{Spawner, oneshot, sleep};
+
+/// How long it may lie. Its waiter is awake by then if its future is polled at all: futures that share a task with whoever
+/// gave the lock back may not be, and nobody else may wait for them.
+const LIES: Duration = Duration::from_millis(20);
+
+/// A hold that was given back, and the release that is owed for it: dropped, that is sent in the background.
+#[derive(Debug)]
+pub(crate) struct Handoff<D> {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) debt: D,
+}
+
+impl<D: Send + 'static> Handoff<D> {
+    /// Ends the place of a hold in its queue, and leaves its record for whoever waits there. Returns where it is told
+    /// whether the lock was still held; or the debt, if nobody waits.
+    pub(crate) fn leave(
+        debt: D,
+        queue: &QueueRef<Self>,
+        hold: &Arc<Hold>,
+        runtime: &Spawner,
+    ) -> Result<oneshot::Receiver<Outcome>, D> {
+        let offered = queue.offer(debt, |debt| {
+            let outcome = hold.record.outcome();
+            let hold = hold.clone();
+            (Self { hold, debt }, outcome)
+        });
+        queue.forget(hold);
+        let (outcome, is_watched) = offered?;
+        if !is_watched {
+            let queue = queue.clone();
+            runtime.spawn(async move {
+                while let Some(left) = queue.lies() {
+                    sleep(LIES).await;
+                    drop(queue.take_back(left));
+                }
+            });
+        }
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::Queues;
+    use super::super::record::{Record, Settled};
+    use super::super::sync::TIMERS;
+    use super::*;
+    use crate::clock::Moment;
+    use crate::name::{LockName, Users};
+    use crate::options::LeaseTime;
+    use crate::owner::Owner;
+    use crate::protocol::hold_key::{HoldKey, Kind};
+    use shuttle::future::{block_on, spawn, yield_now};
+    use shuttle::rand::Rng;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::{Mutex, PoisonError};
+
+    const ORDERS: usize = 2_000;
+    /// In all orders.
+    static PASSED: AtomicU64 = AtomicU64::new(0);
+
+    /// A server with one lock, and a process that wants it.
+    struct Model {
+        /// The number of what the server records.
+        record: Mutex<Option<String>>,
+        numbers: AtomicU64,
+        inside: AtomicBool,
+        granted: AtomicU64,
+        passed: AtomicU64,
+        /// How often another process has had the lock, since it was freed by force.
+        foreign: AtomicU64,
+        name: LockName,
+        /// In use throughout: shuttle knows nothing of the locks in the map of queues.
+        queue: QueueRef<Handoff<Owing>>,
+    }
+
+    /// A debt to that server, paid at once when it is dropped.
+    struct Owing {
+        model: Arc<Model>,
+        record: Arc<Record>,
+        owed: bool,
+    }
+
+    impl Owing {
+        fn forgive(mut self) {
+            self.owed = false;
+        }
+    }
+
+    impl Drop for Owing {
+        fn drop(&mut self) {
+            if self.owed {
+                self.model.release(&self.record);
+            }
+        }
+    }
+
+    /// Under the lock, also when the task ends there.
+    struct Inside<'a>(&'a Model);
+
+    impl<'a> Inside<'a> {
+        fn enter(model: &'a Model) -> Self {
+            assert!(!model.inside.swap(true, Ordering::SeqCst), "two at once");
+            model.granted.fetch_add(1, Ordering::SeqCst);
+            Self(model)
+        }
+    }
+
+    impl Drop for Inside<'_> {
+        fn drop(&mut self) {
+            self.0.inside.store(false, Ordering::SeqCst);
+        }
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            let name = LockName::new("", "a").expect("a name");
+            Arc::new(Self {
+                record: Mutex::default(),
+                numbers: AtomicU64::new(0),
+                inside: AtomicBool::new(false),
+                granted: AtomicU64::new(0),
+                passed: AtomicU64::new(0),
+                foreign: AtomicU64::new(0),
+                queue: Queues::default().enter(name.queue_key(Users::Owners)),
+                name,
+            })
+        }
+
+        fn server(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+            self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// The script that takes the lock.
+        fn take(&self, number: &str) -> bool {
+            let mut record = self.server();
+            let is_free = record.is_none();
+            if is_free {
+                *record = Some(number.to_owned());
+            }
+            is_free
+        }
+
+        /// The script that releases it, and the message to the waiters.
+        fn release(&self, record: &Record) {
+            record.releases();
+            let is_it = |held: &mut String| *held == record.key.number();
+            let released = self.server().take_if(is_it).is_some();
+            record.released(&Ok(match released {
+                true => Settled::Done,
+                false => Settled::Absent { repeated: false },
+            }));
+            self.queue.freed.notify_one();
+        }
+
+        /// The task that asks whether a record that was passed on still stands.
+        async fn confirm(self: Arc<Self>, record: Arc<Record>) {
+            while let Some(unlocks) = record.next_unlocks() {
+                yield_now().await;
+                let stands = self.server().as_deref() == Some(record.key.number());
+                yield_now().await;
+                if stands {
+                    unlocks.stood();
+                } else if unlocks.was_gone() {
+                    let mut holds = self.queue.holds().into_iter();
+                    let has_it = |hold: &Arc<Hold>| {
+                        Arc::ptr_eq(&hold.record, &record) && !hold.lock().has_ended()
+                    };
+                    if let Some(hold) = holds.find(has_it) {
+                        hold.end();
+                        self.queue.forget(&hold);
+                    }
+                }
+            }
+        }
+
+        fn owing(self: &Arc<Self>, record: &Arc<Record>) -> Owing {
+            Owing {
+                model: self.clone(),
+                record: record.clone(),
+                owed: true,
+            }
+        }
+
+        /// A hold that is being asked for.
+        fn hold(&self) -> Arc<Hold> {
+            let owner = Owner::unique();
+            let number = self.numbers.fetch_add(1, Ordering::SeqCst);
+            let key = HoldKey::new(self.name.clone(), Kind::Reentrant, "client", &owner, number);
+            Hold::new(key, owner, term().lease(), Duration::from_secs(1))
+        }
+
+        /// As an acquisition does it: stands in line; at the front takes over what was left, else the lock, else waits.
+        async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
+            let queue = &self.queue;
+            let _in_line = queue.stand();
+            let _front = queue.front.acquire().await.expect("the line stays open");
+            let asked = self.hold();
+            let owing = self.owing(&asked.record);
+            loop {
+                let freed = queue.freed.notified();
+                tokio::pin!(freed);
+                if freed.as_mut().enable() {
+                    freed.set(queue.freed.notified());
+                    freed.as_mut().enable();
+                }
+                let pass = |left: &Handoff<Owing>| {
+                    left.hold
+                        .pass_to(asked.owner.clone(), term(), Duration::ZERO, None)
+                };
+                if let Some((Handoff { debt, .. }, passed)) = queue.take_over(pass)
+                    && let Some(hold) = passed
+                {
+                    debt.forgive();
+                    owing.forgive();
+                    if hold.record.passed_on() {
+                        spawn(self.clone().confirm(hold.record.clone()));
+                    }
+                    self.passed.fetch_add(1, Ordering::SeqCst);
+                    let owing = self.owing(&hold.record);
+                    return (hold, owing);
+                }
+                if self.take(asked.key().number()) {
+                    asked.granted(Moment::now(), term(), None, None);
+                    queue.install(&asked);
+                    return (asked, owing);
+                }
+                freed.await;
+            }
+        }
+
+        /// As an unlock does it: leaves the lock if somebody waits, else pays.
+        async fn give_back(self: &Arc<Self>, hold: &Arc<Hold>, owing: Owing) -> Settled {
+            hold.give_back(Some(term()));
+            let outcome = hold.record.outcome();
+            let outcome = match Handoff::leave(owing, &self.queue, hold, &Spawner::current()) {
+                Err(owing) => {
+                    drop(owing);
+                    outcome
+                }
+                Ok(outcome) => outcome,
+            };
+            let outcome = outcome.await.expect("somebody tells");
+            outcome.expect("no request fails here")
+        }
+
+        async fn section(self: &Arc<Self>) {
+            let (hold, owing) = self.acquire().await;
+            let inside = Inside::enter(self);
+            yield_now().await;
+            drop(inside);
+            assert_eq!(self.give_back(&hold, owing).await, Settled::Done);
+        }
+
+        /// A section that the lock may be taken away from by force.
+        async fn forced_section(self: &Arc<Self>) {
+            let (hold, owing) = self.acquire().await;
+            let before = self.foreign.load(Ordering::SeqCst);
+            yield_now().await;
+            if !hold.is_live() {
+                return;
+            }
+            let after = self.foreign.load(Ordering::SeqCst);
+            if self.give_back(&hold, owing).await == Settled::Done {
+                assert_eq!(before, after, "another process was inside too");
+            }
+        }
+
+        /// Frees the lock by force, and has it then as another process.
+        async fn force(&self) {
+            *self.server() = None;
+            yield_now().await;
+            if self.take("another") {
+                self.foreign.fetch_add(1, Ordering::SeqCst);
+                yield_now().await;
+                *self.server() = None;
+            }
+            self.queue.freed.notify_one();
+        }
+
+        /// Runs tasks that pass sections while another process frees the lock by force.
+        fn run_forced() {
+            TIMERS.set(true);
+            let model = Self::new();
+            let sections: Vec<_> = (0..3)
+                .map(|_| {
+                    let model = model.clone();
+                    spawn(async move {
+                        model.forced_section().await;
+                        model.forced_section().await;
+                    })
+                })
+                .collect();
+            block_on(async {
+                for _ in 0..2 {
+                    for _ in 0..shuttle::rand::thread_rng().gen_range(0..12) {
+                        yield_now().await;
+                    }
+                    model.force().await;
+                }
+                for section in sections {
+                    section.await.expect("no task fails");
+                }
+            });
+        }
+
+        /// Runs tasks that pass sections; some of them are aborted wherever they are.
+        fn run(staying: usize, leaving: usize) {
+            TIMERS.set(shuttle::rand::thread_rng().gen_bool(0.5));
+            let model = Self::new();
+            let start = || {
+                let model = model.clone();
+                spawn(async move {
+                    model.section().await;
+                    model.section().await;
+                })
+            };
+            let stay: Vec<_> = (0..staying).map(|_| start()).collect();
+            let leave: Vec<_> = (0..leaving).map(|_| start()).collect();
+            block_on(async {
+                for task in &leave {
+                    for _ in 0..shuttle::rand::thread_rng().gen_range(0..12) {
+                        yield_now().await;
+                    }
+                    task.abort();
+                }
+                for task in stay {
+                    task.await.expect("no task fails");
+                }
+                for task in leave {
+                    task.await.ok();
+                }
+            });
+            assert!(model.granted.load(Ordering::SeqCst) >= 2 * staying as u64);
+            PASSED.fetch_add(model.passed.load(Ordering::SeqCst), Ordering::SeqCst);
+            if leaving == 0 {
+                assert!(model.take("another"), "nobody holds it in the end");
+                assert_eq!(model.queue.holds().len(), 0);
+            }
+        }
+    }
+
+    fn term() -> crate::options::Term {
+        let lease = LeaseTime::new(Duration::from_secs(30)).expect("a lease");
+        crate::options::Term::Fixed(lease)
+    }
+
+    #[test]
+    fn every_waiter_is_served_in_any_order_of_events() {
+        shuttle::check_random(|| Model::run(4, 0), ORDERS);
+        let passed = PASSED.load(Ordering::SeqCst);
+        assert!(passed > ORDERS as u64, "passed on {passed} times only");
+    }
+
+    #[test]
+    fn unlock_vouches_for_no_section_that_another_process_was_in() {
+        shuttle::check_random(Model::run_forced, ORDERS);
+    }
+
+    #[test]
+    fn waiters_that_leave_take_nothing_with_them() {
+        shuttle::check_random(|| Model::run(1, 2), ORDERS);
+        shuttle::check_random(|| Model::run(2, 3), ORDERS);
+    }
+}
