@@ -15,6 +15,8 @@ pub(crate) struct Effort {
     /// One run of many processes, the largest crowd and the others.
     pub(crate) crowd: Duration,
     pub(crate) smaller_crowds: Duration,
+    /// How many turns each process of a herd is to have.
+    pub(crate) turns: u32,
     pub(crate) wakeups: usize,
     /// Sections in one phase, when the server's own time is measured.
     pub(crate) sections: usize,
@@ -32,6 +34,7 @@ pub(crate) const FULL: Effort = Effort {
     waits: Duration::from_secs(20),
     crowd: Duration::from_secs(20),
     smaller_crowds: Duration::from_secs(20),
+    turns: 10,
     wakeups: 1000,
     sections: 20_000,
     renewals: 4,
@@ -46,6 +49,7 @@ pub(crate) const QUICK: Effort = Effort {
     waits: Duration::from_secs(4),
     crowd: Duration::from_secs(5),
     smaller_crowds: Duration::from_secs(2),
+    turns: 6,
     wakeups: 250,
     sections: 6_000,
     renewals: 2,
@@ -60,6 +64,7 @@ pub(crate) const TRIAL: Effort = Effort {
     waits: Duration::from_millis(500),
     crowd: Duration::from_secs(1),
     smaller_crowds: Duration::from_millis(300),
+    turns: 1,
     wakeups: 10,
     sections: 300,
     renewals: 1,

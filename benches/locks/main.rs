@@ -49,7 +49,7 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 17] = [
+const SHAPES: [&str; 18] = [
     "uncontended",
     "kinds",
     "reentry",
@@ -60,6 +60,7 @@ const SHAPES: [&str; 17] = [
     "fair",
     "read_write",
     "processes",
+    "herds",
     "wakeup",
     "server_time",
     "renewal",
@@ -166,6 +167,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "fair" => fair::run(effort).await,
             "read_write" => read_write::run(effort).await,
             "processes" => processes::run(effort).await,
+            "herds" => processes::herds(effort).await,
             "wakeup" => wakeup::run(effort).await,
             "server_time" => server_time::run(effort).await,
             "renewal" => renewal::run(effort).await,
@@ -186,7 +188,10 @@ fn work(args: &[&str]) -> Result<(), Failure> {
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
     let work = async move {
         match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            [processes::ROLE, url, tasks] => processes::work(url, tasks.parse()?).await,
+            [processes::ROLE, url, tasks, nanos] => {
+                let work = Duration::from_nanos(nanos.parse()?);
+                processes::work(url, tasks.parse()?, work).await
+            }
             [detour::ROLE, ref ports @ ..] => detour::work(ports).await,
             [wakeup::ROLE, url] => wakeup::work(url).await,
             [outage::ROLE, url] => outage::work(url).await,

@@ -1,4 +1,4 @@
-//! Processes that want one name, with one task each or with eight.
+//! Processes that want one name, with one task each or with eight; and herds of them, in whose sections something is done.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::crowd::Crowd;
 use crate::effort::Effort;
 use crate::floor::Floor;
 use crate::report::{Chapter, Curve, Figure, Line, Target, of_fair, rate};
+use crate::section::Lasting;
 use crate::stats::{self, Stats};
 use crate::waits::Waits;
 use crate::worker::{self, Lines, Worker, number};
@@ -20,12 +21,51 @@ pub(crate) const ROLE: &str = "crowd";
 const NAME: &str = "bench:product";
 /// Until the common start, for the last process to hear of it.
 const HEAD_START: Duration = Duration::from_millis(100);
-const SHAPES: [(usize, usize); 4] = [(2, 1), (2, 8), (8, 1), (8, 8)];
-const LARGEST: (usize, usize) = (8, 8);
+const WORK: Duration = Duration::from_millis(10);
+
+/// How many want the name, and what they do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    processes: usize,
+    tasks: usize,
+    work: Duration,
+}
+
+impl Shape {
+    const fn crowd(processes: usize, tasks: usize) -> Self {
+        Self {
+            processes,
+            tasks,
+            work: Duration::ZERO,
+        }
+    }
+
+    const fn herd(processes: usize, work: Duration) -> Self {
+        Self {
+            processes,
+            tasks: 1,
+            work,
+        }
+    }
+}
+
+const CROWDS: [Shape; 4] = [
+    Shape::crowd(2, 1),
+    Shape::crowd(2, 8),
+    Shape::crowd(8, 1),
+    LARGEST,
+];
+const LARGEST: Shape = Shape::crowd(8, 8);
+const HERDS: [Shape; 4] = [
+    Shape::herd(8, WORK),
+    Shape::herd(32, WORK),
+    Shape::herd(100, WORK),
+    Shape::herd(200, Duration::ZERO),
+];
 
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let (mut lines, mut curves) = (Vec::new(), Vec::new());
-    for shape in SHAPES {
+    for shape in CROWDS {
         let span = if shape == LARGEST {
             effort.crowd
         } else {
@@ -33,13 +73,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
         };
         let measured = Measured::new(shape, span, effort.block).await?;
         lines.extend(measured.lines());
-        let (processes, tasks) = shape;
-        let label = measured.label();
         curves.push(Curve::new(
             "processes",
-            &label,
+            &measured.label(),
             &measured.whole,
-            processes * tasks,
+            shape.processes * shape.tasks,
         ));
     }
     Ok(Chapter {
@@ -54,10 +92,26 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     })
 }
 
+pub(crate) async fn herds(effort: &Effort) -> Result<Chapter, Failure> {
+    let mut lines = Vec::new();
+    for shape in HERDS {
+        // Each is to have several turns.
+        let turns = shape.work * shape.processes as u32 * effort.turns;
+        let measured = Measured::new(shape, effort.smaller_crowds.max(turns), effort.block).await?;
+        lines.extend(measured.herd_lines());
+    }
+    Ok(Chapter {
+        title: "Contended: herds of processes",
+        how: "Processes with one task each that want one name, in sections of 10 ms and, the largest herd, empty ones. A \
+              fair turn is the time of one section of each. Commands as above.",
+        lines,
+        curves: Vec::new(),
+    })
+}
+
 /// What one shape brought.
 struct Measured {
-    processes: usize,
-    tasks: usize,
+    shape: Shape,
     round_trip: Duration,
     /// Sections of each process.
     shares: Vec<usize>,
@@ -67,17 +121,14 @@ struct Measured {
 }
 
 impl Measured {
-    async fn new(
-        (processes, tasks): (usize, usize),
-        span: Duration,
-        block: Duration,
-    ) -> Result<Self, Failure> {
+    async fn new(shape: Shape, span: Duration, block: Duration) -> Result<Self, Failure> {
         let server = Server::start();
         let floor = Floor::of_fred(&server.url()).await?;
         let bare = floor.section("bench:bottom!", 1).await?;
         let mut workers = Vec::new();
-        for _ in 0..processes {
-            workers.push(Worker::start(&[ROLE, &server.url(), &tasks.to_string()]).await?);
+        let (tasks, work) = (shape.tasks.to_string(), shape.work.as_nanos().to_string());
+        for _ in 0..shape.processes {
+            workers.push(Worker::start(&[ROLE, &server.url(), &tasks, &work]).await?);
         }
         let before = bare.round_trip(block).await?;
 
@@ -99,8 +150,7 @@ impl Measured {
 
         let after = bare.round_trip(block).await?;
         Ok(Self {
-            processes,
-            tasks,
+            shape,
             round_trip: (before + after) / 2,
             whole: Crowd {
                 span,
@@ -114,30 +164,31 @@ impl Measured {
     }
 
     fn label(&self) -> String {
-        match self.tasks {
-            1 => format!("{} processes × 1 task", self.processes),
-            tasks => format!("{} processes × {tasks} tasks", self.processes),
+        match self.shape.tasks {
+            1 => format!("{} processes × 1 task", self.shape.processes),
+            tasks => format!("{} processes × {tasks} tasks", self.shape.processes),
         }
     }
 
     fn lines(&self) -> Vec<Line> {
         let (crowd, label) = (&self.whole, self.label());
-        let everybody = self.processes * self.tasks;
+        let Shape {
+            processes, tasks, ..
+        } = self.shape;
+        let everybody = processes * tasks;
         let fair = crowd.fair_share(everybody);
         let figure = |name: &str, value, target| {
-            let key = format!("processes{}x{}_{name}", self.processes, self.tasks);
+            let target = match self.shape == LARGEST {
+                true => target,
+                false => Target::None,
+            };
+            let key = format!("processes{processes}x{tasks}_{name}");
             Some(Figure::new(&key, value, target))
         };
         let (least, most) = (
             self.share(self.shares.iter().min()),
             self.share(self.shares.iter().max()),
         );
-        let target = if (self.processes, self.tasks) == LARGEST {
-            Target::AtLeast(0.5)
-        } else {
-            Target::None
-        };
-        let passed = crowd.waits.count();
         vec![
             Line {
                 shape: format!("{label}: sections"),
@@ -146,14 +197,18 @@ impl Measured {
                 figure: figure(
                     "sections_per_rtt",
                     crowd.per_second() * self.round_trip.as_secs_f64(),
-                    Target::None,
+                    Target::AtLeast(1.5),
                 ),
             },
             Line {
                 shape: format!("{label}: least share"),
                 product: format!("{:.1} % to {:.1} %", least * 100.0, most * 100.0),
-                floor: format!("{:.1} %, an equal part", 100.0 / self.processes as f64),
-                figure: figure("least_of_fair", least * self.processes as f64, target),
+                floor: format!("{:.1} %, an equal part", 100.0 / processes as f64),
+                figure: figure(
+                    "least_of_fair",
+                    least * processes as f64,
+                    Target::AtLeast(0.8),
+                ),
             },
             Line {
                 shape: format!("{label}: waits"),
@@ -173,15 +228,68 @@ impl Measured {
             },
             Line {
                 shape: format!("{label}: commands a section"),
-                product: format!("{} for {passed}", self.commands),
+                product: format!("{} for {}", self.commands, crowd.waits.count()),
                 floor: String::new(),
                 figure: figure(
                     "commands_per_section",
-                    self.commands as f64 / passed.max(1) as f64,
-                    Target::None,
+                    self.commands_per_section(),
+                    Target::AtMost(0.6),
                 ),
             },
         ]
+    }
+
+    fn herd_lines(&self) -> Vec<Line> {
+        let (crowd, processes) = (&self.whole, self.shape.processes);
+        let turn = crowd.fair_share(processes);
+        let label = format!("{processes} processes, sections of {:?}", self.shape.work);
+        let figure = |name: &str, value, target| {
+            Some(Figure::new(
+                &format!("herd{processes}_{name}"),
+                value,
+                target,
+            ))
+        };
+        let (least, longest) = (
+            self.share(self.shares.iter().min()),
+            crowd.waits.quantile(1.0),
+        );
+        vec![
+            Line {
+                shape: format!("{label}: commands a section"),
+                product: format!("{} for {}", self.commands, crowd.waits.count()),
+                floor: String::new(),
+                figure: figure(
+                    "commands_per_section",
+                    self.commands_per_section(),
+                    Target::AtMost(4.0),
+                ),
+            },
+            Line {
+                shape: format!("{label}: longest wait"),
+                product: format!("{longest:.1?}"),
+                floor: format!("{turn:.1?}, a fair turn"),
+                figure: figure(
+                    "longest_of_turn",
+                    of_fair(longest, turn),
+                    Target::AtMost(2.0),
+                ),
+            },
+            Line {
+                shape: format!("{label}: least share"),
+                product: format!("{:.2} %", least * 100.0),
+                floor: format!("{:.2} %, an equal part", 100.0 / processes as f64),
+                figure: figure(
+                    "least_of_fair",
+                    least * processes as f64,
+                    Target::AtLeast(0.8),
+                ),
+            },
+        ]
+    }
+
+    fn commands_per_section(&self) -> f64 {
+        self.commands as f64 / self.whole.waits.count().max(1) as f64
     }
 
     /// What part of all sections this many are.
@@ -204,7 +312,7 @@ fn told(line: &str, span: Duration) -> Result<Crowd, Failure> {
 }
 
 /// The worker: at each order, passes sections from a moment on, for a span.
-pub(crate) async fn work(url: &str, tasks: usize) -> Result<(), Failure> {
+pub(crate) async fn work(url: &str, tasks: usize, work: Duration) -> Result<(), Failure> {
     let mut orders = Lines::orders();
     let client = Client::connect(url).await?;
     worker::answer("ready")?;
@@ -216,7 +324,11 @@ pub(crate) async fn work(url: &str, tasks: usize) -> Result<(), Failure> {
         let (start, span) = (Duration::from_nanos(start?), Duration::from_nanos(span?));
         tokio::time::sleep(start.saturating_sub(clock::now())).await;
         let span = (start + span).saturating_sub(clock::now());
-        let crowd = Crowd::run(vec![client.lock(NAME); tasks], span).await?;
+        let sections = (0..tasks).map(|_| Lasting {
+            lock: client.lock(NAME),
+            work,
+        });
+        let crowd = Crowd::run(sections, span).await?;
         let mut line = format!("{} {}", crowd.sections, crowd.served);
         for wait in crowd.waits.all() {
             line.push_str(&format!(" {}", wait.as_nanos()));

@@ -1,8 +1,9 @@
-//! One section: the lock is taken, nothing is done under it, and it is given back.
+//! One section: the lock is taken, as a rule nothing is done under it, and it is given back.
 
 use std::time::{Duration, Instant};
 
 use redlatch::{FairLock, MultiLock, ReadLock, ReentrantLock, WriteLock};
+use tokio::time::sleep;
 
 use crate::Failure;
 
@@ -27,3 +28,22 @@ macro_rules! sections {
 }
 
 sections!(ReentrantLock FairLock ReadLock WriteLock MultiLock);
+
+/// A section in which something is done, for so long.
+pub(crate) struct Lasting {
+    pub(crate) lock: ReentrantLock,
+    pub(crate) work: Duration,
+}
+
+impl Section for Lasting {
+    async fn pass(&self) -> Result<Duration, Failure> {
+        let asked = Instant::now();
+        let guard = self.lock.lock().await?;
+        let waited = asked.elapsed();
+        if !self.work.is_zero() {
+            sleep(self.work).await;
+        }
+        guard.unlock().await?;
+        Ok(waited)
+    }
+}
