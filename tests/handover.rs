@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use futures_util::future::select_all;
 use redlatch::{Client, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Reply, Server, script};
@@ -203,6 +204,66 @@ async fn lock_is_not_passed_on_late_in_its_lease() {
     nothing_left(&scene.server, &scene.client).await;
 }
 
+/// Several releases may be owed for it, each of which would give back what the next holder has.
+#[tokio::test]
+async fn lock_that_was_held_twice_is_not_passed_on() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let outer = lock.lock().await.unwrap();
+    outer.reenter().await.unwrap().unlock().await.unwrap();
+    let record = server.connection().hgetall("k");
+    let waiter = acquiring(&lock);
+    eventually_waiting(&client, 1).await;
+    outer.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    assert_ne!(server.connection().hgetall("k"), record);
+    guard.unlock().await.unwrap();
+    nothing_left(&server, &client).await;
+}
+
+#[tokio::test]
+async fn whoever_has_it_now_holds_it_and_whoever_took_it_does_not() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let [first, second] = [stranger(&lock), stranger(&lock)];
+    let guard = first.lock().await.unwrap();
+    let record = server.connection().hgetall("k");
+    let waiting = second.clone();
+    let waiter = tokio::spawn(async move { waiting.lock().await });
+    eventually_waiting(&client, 1).await;
+    assert_eq!(first.hold_count().await.unwrap(), 1);
+    assert!(!second.is_held().await.unwrap());
+    guard.unlock().await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
+    assert_eq!(server.connection().hgetall("k"), record, "it was passed on");
+    assert!(!first.is_held().await.unwrap());
+    assert_eq!(second.hold_count().await.unwrap(), 1);
+    let forced = stranger(&lock).force_unlock().await.unwrap();
+    assert!(forced && guard.is_lost());
+    nothing_left(&server, &client).await;
+}
+
+/// On one thread, where the release of the second is on its way before anybody has asked about the first.
+#[tokio::test]
+async fn release_that_nobody_waits_for_any_more_is_no_loss_to_those_before() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    turns(lock.clone(), 1).await;
+    let guard = lock.lock().await.unwrap();
+    let second = stranger(&lock);
+    let waiting = begin(async move {
+        let guard = second.lock().await.unwrap();
+        let unanswered = guard.unlock().now_or_never();
+        assert!(unanswered.is_none());
+    });
+    let (unlocked, ()) = soon(async { tokio::join!(guard.unlock(), waiting) }).await;
+    unlocked.unwrap();
+    nothing_left(&server, &client).await;
+}
+
 #[tokio::test]
 async fn reply_to_a_confirmation_that_is_lost_does_no_harm() {
     let scene = Scene::open(|builder| builder).await;
@@ -336,8 +397,10 @@ async fn confirmation_that_goes_unanswered_is_told_and_the_holder_releases() {
     let guard = first_of(&mut waiters).await.unwrap();
     guard.verify().await.unwrap();
     // By way of the server this time: a request is unanswered, of which a copy may come late.
+    let record = scene.server.connection().hgetall("k");
     soon(guard.unlock()).await.unwrap();
     let guard = first_of(&mut waiters).await.unwrap();
+    assert_ne!(scene.server.connection().hgetall("k"), record);
     guard.unlock().await.unwrap();
     nothing_left(&scene.server, &scene.client).await;
 }

@@ -292,8 +292,9 @@ impl<'a> Attempt<'a> {
         let (Handoff { debt, .. }, passed) = self.queue.take_over(pass)?;
         self.follows = true;
         let hold = passed?;
-        debt.forgive();
         let guard = self.guard(&hold);
+        // From here on whoever closes the client waits for what the guard owes.
+        debt.forgive();
         // Behind that: what the server says is meant for this hold.
         anchor.watchdog.confirm(&hold);
         match guard {

@@ -16,8 +16,8 @@ use crate::session::hold::Loss;
 ///
 /// `drop` waits for nothing: it writes the release to the connection, so that a `?` out of `main` leaves the lock free.
 /// What the connection does not take at once is sent in the background, which ends with the runtime; so is every release
-/// over TLS, that of one level of several, and that of a plain lock without scripts. Then the lock is free when its lease
-/// has passed.
+/// over TLS, that of one level of several, and that of a plain lock without scripts; and a lock that a task of this process
+/// waits for is left to that. Then the lock is free when its lease has passed.
 ///
 /// `let _ = lock.lock().await?` drops the guard, and so releases the lock, at once. A guard that is leaked with
 /// `mem::forget` keeps its lock for as long as the process lives, or for
@@ -51,7 +51,7 @@ impl LockGuard {
     /// again, and that it then finds nothing, or somebody else, is no loss: the first try gave the lock back.
     /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not answer
     /// or refused; the release is tried again in the background until the lease has passed, so the lock is free by
-    /// then.
+    /// then. A lock that was passed on is with the next task then, and nothing is owed for this one.
     ///
     /// # Cancel safety
     ///

@@ -82,7 +82,8 @@ impl Lease {
 
     /// Gives the hold a new lease from now on.
     ///
-    /// If this guard alone holds the lock, for a fixed lease, the new lease may be shorter than what is left. Else
+    /// If this guard alone holds the lock, for a fixed lease, the new lease may be shorter than what is left, unless the
+    /// lock was passed on to it within this process just now. Else
     /// what is left is only ever raised, so that no other guard of this owner loses its lease, and renewal goes on.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! The levels of an owner's hold: taken once more, taken over, given back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::debug;
 
 use super::attempt::Attempt;
@@ -9,7 +11,7 @@ use super::guard::LockGuard;
 use super::lease::Lease;
 use super::order::Order;
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::options::{LeaseTime, Term};
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
@@ -261,8 +263,13 @@ impl Drop for Claim<'_> {
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum GivenBack {
     Owed(Debt),
-    /// Left for a waiter of this process. How that ended is told here.
-    HandedOn(oneshot::Receiver<Outcome>),
+    /// Left for a waiter of this process.
+    HandedOn {
+        /// Told when the server has said whether the hold still stood.
+        outcome: oneshot::Receiver<Outcome>,
+        /// How long that may take: it may lie for a while, and a request may be on its way before the one that tells.
+        at_most: Duration,
+    },
 }
 
 /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
@@ -279,7 +286,10 @@ pub(crate) fn give_back(
     }
     anchor.watchdog.unwatch(hold);
     Some(match debt.hand_on(queue, hold) {
-        Ok(outcome) => GivenBack::HandedOn(outcome),
+        Ok(outcome) => GivenBack::HandedOn {
+            outcome,
+            at_most: hold.timeout * 3,
+        },
         Err(debt) => GivenBack::Owed(debt),
     })
 }
@@ -292,12 +302,21 @@ pub(crate) async fn released(
 ) -> Result<(), Error> {
     let settled = match given_back {
         GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
-        GivenBack::HandedOn(outcome) => {
-            let outcome = anchor.unless_ended(outcome).await?;
+        GivenBack::HandedOn { outcome, at_most } => {
+            let told = timeout(at_most, anchor.unless_ended(outcome)).await;
+            let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
             outcome.map_err(|_| Error::closed())??
         }
     };
     still_held(settled, name)
+}
+
+/// The server has said nothing of a lock that was left to a waiter here.
+fn unconfirmed(name: &LockName, waited: Duration) -> Error {
+    let name = name.key();
+    let text =
+        format!("whether {name:?} was held until it was unlocked is not known after {waited:?}");
+    Error::new(ErrorKind::Timeout, text).unanswered()
 }
 
 /// Whether a level that was given back was still held.

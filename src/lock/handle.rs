@@ -168,9 +168,9 @@ impl Handle {
                 .anchor
                 .queues
                 .enter(self.target()?.kind.queue_key(name));
-            drop(queue.take_handoff());
-            let owed: Vec<_> = queue
-                .holds()
+            let (handoff, holds) = queue.stop_passing();
+            drop(handoff);
+            let owed: Vec<_> = holds
                 .iter()
                 .filter_map(|hold| self.anchor.watchdog.lose(hold, Loss::Forced))
                 .collect();

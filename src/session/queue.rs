@@ -410,6 +410,14 @@ impl<H> Queue<H> {
         self.lock().handoff.is_some()
     }
 
+    /// Takes the handoff out, if one was left, and has no hold here pass its record on from now on. Every hold.
+    pub(crate) fn stop_passing(&self) -> (Option<H>, Vec<Arc<Hold>>) {
+        let mut state = self.lock();
+        let holds = state.owners.values().filter_map(|slot| slot.hold.clone());
+        let holds: Vec<_> = holds.inspect(|hold| hold.record.stay()).collect();
+        (state.handoff.take(), holds)
+    }
+
     /// Takes the handoff out, if one was left.
     pub(crate) fn take_handoff(&self) -> Option<H> {
         self.lock().handoff.take()
@@ -443,10 +451,8 @@ impl<H> Queue<H> {
         let now = Moment::now();
         let mut state = self.lock();
         let since = *state.passing_since.get_or_insert(now);
-        let others_wait = match state.others_waited {
-            Some(waited) => waited.until(now) < REMEMBERED,
-            None => !counts,
-        };
+        let waited_lately = |waited: Moment| waited.until(now) < REMEMBERED;
+        let others_wait = !counts || state.others_waited.is_some_and(waited_lately);
         !others_wait || state.streak < streak && since.until(now) < LONGEST_STREAK
     }
 

@@ -251,6 +251,7 @@ impl Reaper {
         let Some(mut release) = self.release(hold) else {
             return Ok(Settled::Done);
         };
+        release.is_on_its_way = true;
         let answered = if let Some(PostedRelease { posted, heard }) = first {
             release.heard = heard;
             let call = hold.key().release(release.keep);
@@ -261,6 +262,7 @@ impl Reaper {
             let call = hold.key().release(release.keep);
             backend.run(&call, hold.timeout).await
         };
+        release.is_on_its_way = false;
         let answer = answered.inspect_err(|error| release.failed(error))?;
         let released =
             Released::decode(&answer.reply).inspect_err(|error| release.failed(error))?;
@@ -281,7 +283,7 @@ impl Reaper {
             turns.push(hold.record.turn.lock().await);
         }
         let mut settled = vec![Settled::Done; holds.len()];
-        let releases: Vec<_> = holds
+        let mut releases: Vec<_> = holds
             .iter()
             .zip(&mut settled)
             .filter_map(|(hold, settled)| Some((self.release(hold)?, settled)))
@@ -293,8 +295,15 @@ impl Reaper {
         let keys = releases
             .iter()
             .map(|(release, _)| (release.hold.key(), release.keep));
-        let call = batch::release(&keys.collect::<Vec<_>>());
+        let keys: Vec<_> = keys.collect();
+        let call = batch::release(&keys);
+        for (release, _) in &mut releases {
+            release.is_on_its_way = true;
+        }
         let answered = backend.run(&call, timeout).await;
+        for (release, _) in &mut releases {
+            release.is_on_its_way = false;
+        }
         let answer = answered.inspect_err(|error| {
             for (release, _) in &releases {
                 release.failed(error);
@@ -321,6 +330,7 @@ impl Reaper {
         Some(Releasing {
             hold,
             keep,
+            is_on_its_way: false,
             heard: self.0.hub.heard_on(hold.key().name.channel()),
         })
     }
@@ -395,8 +405,18 @@ impl Reaper {
 struct Releasing<'a> {
     hold: &'a Hold,
     keep: u32,
+    /// Dropped then, nobody hears the answer: the next release may find that this one has done it.
+    is_on_its_way: bool,
     /// How many messages had come in on the lock's channel before.
     heard: u64,
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        if self.is_on_its_way {
+            self.note(Release::InDoubt);
+        }
+    }
 }
 
 impl Releasing<'_> {

@@ -9,8 +9,8 @@
 //! 1. At most one hold that has not ended has the record. Passing it on moves no deadline: the next hold starts with what
 //!    the last request confirmed.
 //! 2. Only the last hold releases the record. Whoever passed it on owes the server nothing.
-//! 3. Of the requests that were sent for a record that is passed on, a late copy changes at most the hold count, and a
-//!    release takes away all of it.
+//! 3. Of the requests that were sent for a record that is passed on, a late copy changes at most the hold count, or
+//!    raises the lease; a release takes away all of it.
 
 use std::sync::{Arc, PoisonError};
 
