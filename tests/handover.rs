@@ -94,9 +94,9 @@ async fn passing_on_takes_few_requests_and_no_message() {
     for task in tasks {
         soon(task).await.unwrap();
     }
-    // One for each that passed it on at most, and the last release.
+    // The last release tells everybody, or one for each that passed it on does before.
     let requests = calls_of(&mut probe, "evalsha") - before.0;
-    assert!((2..=23).contains(&requests), "{requests} requests");
+    assert!((1..=23).contains(&requests), "{requests} requests");
     assert!(calls_of(&mut probe, "publish") - before.1 <= 3);
     nothing_left(&server, &client).await;
 }
@@ -179,7 +179,7 @@ async fn server_out_of_memory_has_the_lock_passed_on_all_the_same() {
 
 #[tokio::test]
 async fn lock_is_not_passed_on_late_in_its_lease() {
-    let scene = Scene::open(|builder| builder).await;
+    let scene = Scene::open(|builder| builder.min_validity(millis(10))).await;
     let lock = scene.client.lock("k").lease(secs(2));
     let guard = lock.lock().await.unwrap();
     eventually("half of the lease has passed", async || {
@@ -370,7 +370,9 @@ async fn record_that_was_gone_is_told_to_everyone_who_passed_it_on_and_to_the_ho
         }
         assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
         let guard = first_of(&mut waiters).await.unwrap();
-        soon(guard.lost()).await;
+        // Long before it would be renewed.
+        let told = tokio::time::timeout(secs(2), guard.lost()).await;
+        assert!(told.is_ok(), "it was not told");
         assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
         if taken {
             assert!(!waiters[0].is_finished());

@@ -368,6 +368,30 @@ mod tests {
     }
 
     #[test]
+    fn lock_is_passed_on_a_few_times_only_while_others_wait() {
+        let passes = || {
+            let model = Model::new();
+            let queue = &model.queue;
+            let pass = |times, counts| {
+                queue.count_streak(false);
+                let passed = (0..times).take_while(|_| {
+                    let may_pass = queue.may_pass(3, counts);
+                    queue.count_streak(true);
+                    may_pass
+                });
+                passed.count()
+            };
+            assert_eq!(pass(10, true), 10, "nobody else is known to wait");
+            assert_eq!(pass(10, false), 3, "nobody can tell");
+            queue.others_wait(true);
+            assert_eq!([pass(10, true), pass(10, false)], [3, 3]);
+            queue.others_wait(false);
+            assert_eq!([pass(10, true), pass(10, false)], [10, 3]);
+        };
+        shuttle::check_random(passes, 1);
+    }
+
+    #[test]
     fn unlock_vouches_for_no_section_that_another_process_was_in() {
         shuttle::check_random(Model::run_forced, ORDERS);
     }
