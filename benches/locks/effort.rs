@@ -26,7 +26,7 @@ pub(crate) struct Effort {
     pub(crate) outage: Duration,
 }
 
-/// For the record: below ten minutes.
+/// For the record: some fifteen minutes.
 pub(crate) const FULL: Effort = Effort {
     calls: Duration::from_secs(20),
     block: Duration::from_secs(1),
@@ -41,7 +41,7 @@ pub(crate) const FULL: Effort = Effort {
     outage: Duration::from_secs(60),
 };
 
-/// For scripts: below 90 seconds.
+/// For scripts: some three minutes.
 pub(crate) const QUICK: Effort = Effort {
     calls: Duration::from_secs(4),
     block: Duration::from_millis(300),
