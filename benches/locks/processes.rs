@@ -185,10 +185,6 @@ impl Measured {
             let key = format!("processes{processes}x{tasks}_{name}");
             Some(Figure::new(&key, value, target))
         };
-        let (least, most) = (
-            self.share(self.shares.iter().min()),
-            self.share(self.shares.iter().max()),
-        );
         vec![
             Line {
                 shape: format!("{label}: sections"),
@@ -200,16 +196,9 @@ impl Measured {
                     Target::AtLeast(1.5),
                 ),
             },
-            Line {
-                shape: format!("{label}: least share"),
-                product: format!("{:.1} % to {:.1} %", least * 100.0, most * 100.0),
-                floor: format!("{:.1} %, an equal part", 100.0 / processes as f64),
-                figure: figure(
-                    "least_of_fair",
-                    least * processes as f64,
-                    Target::AtLeast(0.8),
-                ),
-            },
+            self.least_share(&label, |least| {
+                figure("least_of_fair", least, Target::AtLeast(0.8))
+            }),
             Line {
                 shape: format!("{label}: waits"),
                 product: crowd.waits.summary(),
@@ -226,16 +215,9 @@ impl Measured {
                 floor: everybody.to_string(),
                 figure: None,
             },
-            Line {
-                shape: format!("{label}: commands a section"),
-                product: format!("{} for {}", self.commands, crowd.waits.count()),
-                floor: String::new(),
-                figure: figure(
-                    "commands_per_section",
-                    self.commands_per_section(),
-                    Target::AtMost(0.6),
-                ),
-            },
+            self.commands(&label, |commands| {
+                figure("commands_per_section", commands, Target::AtMost(0.6))
+            }),
         ]
     }
 
@@ -250,21 +232,11 @@ impl Measured {
                 target,
             ))
         };
-        let (least, longest) = (
-            self.share(self.shares.iter().min()),
-            crowd.waits.quantile(1.0),
-        );
+        let longest = crowd.waits.quantile(1.0);
         vec![
-            Line {
-                shape: format!("{label}: commands a section"),
-                product: format!("{} for {}", self.commands, crowd.waits.count()),
-                floor: String::new(),
-                figure: figure(
-                    "commands_per_section",
-                    self.commands_per_section(),
-                    Target::AtMost(4.0),
-                ),
-            },
+            self.commands(&label, |commands| {
+                figure("commands_per_section", commands, Target::AtMost(4.0))
+            }),
             Line {
                 shape: format!("{label}: longest wait"),
                 product: format!("{longest:.1?}"),
@@ -275,21 +247,34 @@ impl Measured {
                     Target::AtMost(2.0),
                 ),
             },
-            Line {
-                shape: format!("{label}: least share"),
-                product: format!("{:.2} %", least * 100.0),
-                floor: format!("{:.2} %, an equal part", 100.0 / processes as f64),
-                figure: figure(
-                    "least_of_fair",
-                    least * processes as f64,
-                    Target::AtLeast(0.8),
-                ),
-            },
+            self.least_share(&label, |least| {
+                figure("least_of_fair", least, Target::AtLeast(0.8))
+            }),
         ]
     }
 
-    fn commands_per_section(&self) -> f64 {
-        self.commands as f64 / self.whole.waits.count().max(1) as f64
+    fn commands(&self, label: &str, figure: impl FnOnce(f64) -> Option<Figure>) -> Line {
+        let passed = self.whole.waits.count();
+        Line {
+            shape: format!("{label}: commands a section"),
+            product: format!("{} for {passed}", self.commands),
+            floor: String::new(),
+            figure: figure(self.commands as f64 / passed.max(1) as f64),
+        }
+    }
+
+    fn least_share(&self, label: &str, figure: impl FnOnce(f64) -> Option<Figure>) -> Line {
+        let processes = self.shape.processes as f64;
+        let (least, most) = (
+            self.share(self.shares.iter().min()),
+            self.share(self.shares.iter().max()),
+        );
+        Line {
+            shape: format!("{label}: least share"),
+            product: format!("{:.1} % to {:.1} %", least * 100.0, most * 100.0),
+            floor: format!("{:.1} %, an equal part", 100.0 / processes),
+            figure: figure(least * processes),
+        }
     }
 
     /// What part of all sections this many are.
