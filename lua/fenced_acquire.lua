@@ -1,7 +1,7 @@
 -- Takes the fenced lock for one owner, with tokens higher than all before, or tells how long its holder's lease lasts.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its last token
---         if that is not remembered for ever
+--         if that is remembered for a limited time
 -- KEYS[2] the last token
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner

@@ -66,7 +66,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// A token, and those behind it, so many in all.
+    /// A token and those behind it, `all` together.
     pub(crate) fn new(first: u64, all: u64) -> Self {
         Self {
             first,

@@ -5,7 +5,7 @@ use crate::protocol::hold_key::{Fencing, HoldKey};
 use crate::protocol::lock::{self, Take};
 use crate::protocol::script::{self, Arg, Call};
 
-/// Takes the lock, with so many tokens if it is free.
+/// Takes the lock; if it is free, with this many tokens.
 pub(crate) fn acquire<'a>(
     key: &'a HoldKey,
     fencing: &'a Fencing,

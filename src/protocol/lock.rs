@@ -50,8 +50,8 @@ pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Cal
     call(key, &script::LOCK_RELEASE, rest)
 }
 
-/// Renews a hold that was passed on, and asks whether others wait: those who subscribe to its channel, beyond so many
-/// that are this process. Without a number nobody is asked.
+/// Renews a hold that was passed on, and asks whether others wait: whether its channel has more subscribers than the
+/// `listeners` of this process. With `None` nobody is counted.
 pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
     let args = vec![
         Arg::Text(key.companion()),
