@@ -287,7 +287,7 @@ impl Order {
                 }
                 let passed = if !self.kind.is_passed_on() || !queue.has_handoff() {
                     None
-                } else if queue.may_pass(self.anchor.settings.streak, counts) {
+                } else if queue.may_pass(Moment::now(), self.anchor.settings.streak, counts) {
                     attempt.take_handoff()
                 } else {
                     // It is the turn of others: dropped, the lock is released.

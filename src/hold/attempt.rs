@@ -29,7 +29,7 @@ use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::{Asking, Heed};
 use crate::session::reaper::Debt;
 
-/// So many tokens are reserved at most.
+/// The most tokens that one request reserves.
 const MOST_TOKENS: u32 = 64;
 
 /// The answer to an attempt.

@@ -147,8 +147,8 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
                     None => batches.push((vec![order], vec![debt])),
                 }
             }
-            Ok(handed_on) => {
-                outcomes.push(Box::pin(released(&order.anchor, handed_on, &order.name)));
+            Ok(left) => {
+                outcomes.push(Box::pin(released(&order.anchor, left, &order.name)));
             }
             Err(error) => outcomes.push(Box::pin(std::future::ready(Err(error)))),
         }

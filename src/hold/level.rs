@@ -264,7 +264,7 @@ impl Drop for Claim<'_> {
 pub(crate) enum GivenBack {
     Owed(Debt),
     /// Left for a waiter of this process.
-    HandedOn {
+    Left {
         /// Told when the server has said whether the hold still stood.
         outcome: oneshot::Receiver<Outcome>,
         /// How long that may take: it may lie for a while, and a request may be on its way before the one that tells.
@@ -285,8 +285,8 @@ pub(crate) fn give_back(
         return Some(GivenBack::Owed(debt));
     }
     anchor.watchdog.unwatch(hold);
-    Some(match debt.hand_on(queue, hold) {
-        Ok(outcome) => GivenBack::HandedOn {
+    Some(match debt.leave(queue, hold) {
+        Ok(outcome) => GivenBack::Left {
             outcome,
             at_most: hold.timeout * 3,
         },
@@ -302,7 +302,7 @@ pub(crate) async fn released(
 ) -> Result<(), Error> {
     let settled = match given_back {
         GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
-        GivenBack::HandedOn { outcome, at_most } => {
+        GivenBack::Left { outcome, at_most } => {
             let told = timeout(at_most, anchor.unless_ended(outcome)).await;
             let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
             outcome.map_err(|_| Error::closed())??

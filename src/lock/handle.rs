@@ -126,13 +126,12 @@ impl Handle {
             let holders = record.map_or_else(Vec::new, |record| record.holders);
             let queue = self.anchor.queues.find(kind.queue_key(name));
             let hold = queue.and_then(|queue| queue.live(&owner));
+            let may_pass = kind.is_passed_on() && !owner.is_named();
             let own = holders.into_iter().find(|(holder, _)| match &hold {
+                _ if !may_pass => kind.is_of(holder, client, &owner),
                 // What was passed on here stands there under the owner that took the lock.
-                Some(hold) if kind.is_passed_on() && !owner.is_named() => {
-                    *holder == *hold.key().field()
-                }
-                None if kind.is_passed_on() && !owner.is_named() => false,
-                _ => kind.is_of(holder, client, &owner),
+                Some(hold) => *holder == *hold.key().field(),
+                None => false,
             });
             match own {
                 Some((_, count)) => self.count(&count),

@@ -329,6 +329,7 @@ impl Entry for GivingBack {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sync::ended;
     use super::*;
     use shuttle::future::{block_on, spawn, yield_now};
     use shuttle::rand::{Rng, thread_rng};
@@ -397,18 +398,7 @@ mod tests {
             let stay: Vec<_> = (0..staying).map(start).collect();
             let leave: Vec<_> = (staying..staying + leaving).map(start).collect();
             block_on(async {
-                for task in &leave {
-                    for _ in 0..thread_rng().gen_range(0..12) {
-                        yield_now().await;
-                    }
-                    task.abort();
-                }
-                for task in stay {
-                    task.await.expect("no task fails");
-                }
-                for task in leave {
-                    task.await.ok();
-                }
+                ended(stay, leave).await;
                 let next = model.convoy.join(0, &Taken::default()).await;
                 assert!(matches!(next, Joined::Leads(_)), "nobody sends any more");
             });

@@ -57,7 +57,7 @@ impl<D: Send + 'static> Handoff<D> {
 mod tests {
     use super::super::queue::Queues;
     use super::super::record::{Record, Settled};
-    use super::super::sync::TIMERS;
+    use super::super::sync::{TIMERS, ended};
     use super::*;
     use crate::clock::Moment;
     use crate::name::{LockName, Users};
@@ -332,18 +332,7 @@ mod tests {
             let stay: Vec<_> = (0..staying).map(|_| start()).collect();
             let leave: Vec<_> = (0..leaving).map(|_| start()).collect();
             block_on(async {
-                for task in &leave {
-                    for _ in 0..shuttle::rand::thread_rng().gen_range(0..12) {
-                        yield_now().await;
-                    }
-                    task.abort();
-                }
-                for task in stay {
-                    task.await.expect("no task fails");
-                }
-                for task in leave {
-                    task.await.ok();
-                }
+                ended(stay, leave).await;
             });
             assert!(model.granted.load(Ordering::SeqCst) >= 2 * staying as u64);
             // A task that was ended with the lock in its hands has paid for it; its hold stays noted.
@@ -372,10 +361,11 @@ mod tests {
         let passes = || {
             let model = Model::new();
             let queue = &model.queue;
+            let now = Moment::now();
             let pass = |times, counts| {
                 queue.count_streak(false);
                 let passed = (0..times).take_while(|_| {
-                    let may_pass = queue.may_pass(3, counts);
+                    let may_pass = queue.may_pass(now, 3, counts);
                     queue.count_streak(true);
                     may_pass
                 });

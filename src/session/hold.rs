@@ -119,17 +119,7 @@ impl Hold {
         lease: LeaseTime,
         timeout: Duration,
     ) -> Arc<Self> {
-        let state = State {
-            phase: Phase::Pending,
-            levels: 0,
-            guards: 0,
-            detached: 0,
-            renewed: 0,
-            release: Release::Owed,
-            schedule: Schedule::new(Moment::now(), lease, None),
-            tokens: None,
-            watched: None,
-        };
+        let state = State::new(Schedule::new(Moment::now(), lease, None));
         Self::of(Record::new(key), owner, timeout, state)
     }
 
@@ -159,18 +149,8 @@ impl Hold {
         };
         // No release that was owed for the old one is sent from now on: it would be that of the next.
         old.release = Release::Done;
-        let mut state = State {
-            phase: Phase::Held,
-            levels: 1,
-            guards: 0,
-            detached: 0,
-            renewed: 0,
-            release: Release::Owed,
-            schedule: old.schedule.passed_on(now, max_hold),
-            tokens,
-            watched: None,
-        };
-        state.add_guard(term);
+        let mut state = State::new(old.schedule.passed_on(now, max_hold));
+        state.hold(term, tokens);
         Some(Self::of(self.record.clone(), owner, self.timeout, state))
     }
 
@@ -214,11 +194,8 @@ impl Hold {
         tokens: Option<Tokens>,
     ) {
         let mut state = self.lock();
-        state.tokens = tokens;
-        state.phase = Phase::Held;
-        state.levels = 1;
         state.schedule = Schedule::new(sent, term.lease(), max_hold);
-        state.add_guard(term);
+        state.hold(term, tokens);
         state.look_after(self.key(), sent);
     }
 
@@ -370,6 +347,29 @@ impl Hold {
 }
 
 impl State {
+    /// Of a hold that is asked for.
+    fn new(schedule: Schedule) -> Self {
+        Self {
+            phase: Phase::Pending,
+            levels: 0,
+            guards: 0,
+            detached: 0,
+            renewed: 0,
+            release: Release::Owed,
+            schedule,
+            tokens: None,
+            watched: None,
+        }
+    }
+
+    /// It stands from now on, with one level and its guard.
+    fn hold(&mut self, term: Term, tokens: Option<Tokens>) {
+        self.phase = Phase::Held;
+        self.levels = 1;
+        self.tokens = tokens;
+        self.add_guard(term);
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.phase == Phase::Ended
     }

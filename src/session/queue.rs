@@ -447,8 +447,7 @@ impl<H> Queue<H> {
 
     /// Whether the lock may be passed on within this process once more, at most `streak` times in a row, and for a
     /// while, while others wait. If it `counts` them, it is known whether they do.
-    pub(crate) fn may_pass(&self, streak: u32, counts: bool) -> bool {
-        let now = Moment::now();
+    pub(crate) fn may_pass(&self, now: Moment, streak: u32, counts: bool) -> bool {
         let mut state = self.lock();
         let since = *state.passing_since.get_or_insert(now);
         let waited_lately = |waited: Moment| waited.until(now) < REMEMBERED;

@@ -484,7 +484,7 @@ impl Debt {
 
     /// Leaves the lock to whoever waits for it here. Returns where it is told whether it was still held; or the debt, if
     /// nobody waits, or the lock cannot be passed on.
-    pub(crate) fn hand_on(
+    pub(crate) fn leave(
         self,
         queue: &QueueRef,
         hold: &Arc<Hold>,

@@ -20,6 +20,7 @@ mod tried {
     use std::future::pending;
     use std::time::Duration;
 
+    use shuttle::future::{JoinHandle, yield_now};
     use shuttle::rand::{Rng, thread_rng};
 
     pub(crate) use shuttle::sync::{Mutex, MutexGuard};
@@ -37,7 +38,23 @@ mod tried {
             pending::<()>().await;
         }
         while thread_rng().gen_bool(0.75) {
-            shuttle::future::yield_now().await;
+            yield_now().await;
+        }
+    }
+
+    /// Waits for tasks, some of which are made to leave, wherever they are.
+    pub(crate) async fn ended(stay: Vec<JoinHandle<()>>, leave: Vec<JoinHandle<()>>) {
+        for task in &leave {
+            for _ in 0..thread_rng().gen_range(0..12) {
+                yield_now().await;
+            }
+            task.abort();
+        }
+        for task in stay {
+            task.await.expect("no task fails");
+        }
+        for task in leave {
+            task.await.ok();
         }
     }
 

@@ -201,23 +201,26 @@ impl Watchdog {
             let has_it =
                 |hold: &Arc<Hold>| Arc::ptr_eq(&hold.record, record) && !hold.lock().has_ended();
             let hold = queue.holds().into_iter().find(has_it);
-            match (confirmed, hold) {
-                (Ok((sent, Confirmed::Stands { others_wait })), hold) => {
+            match confirmed {
+                Ok((sent, Confirmed::Stands { others_wait })) => {
                     unlocks.stood();
                     if listeners.is_some() {
                         queue.others_wait(others_wait);
                     }
                     if let Some(hold) = hold {
-                        hold.lock().schedule.confirmed(sent, lease);
-                        self.watch(&hold);
+                        let mut state = hold.lock();
+                        state.schedule.confirmed(sent, lease);
+                        self.place(&hold, &mut state, Moment::now());
                     }
                 }
-                (Ok((_, Confirmed::Absent)), hold) => {
-                    if let (true, Some(hold)) = (unlocks.was_gone(), hold) {
+                Ok((_, Confirmed::Absent)) => {
+                    if unlocks.was_gone()
+                        && let Some(hold) = hold
+                    {
                         drop(self.lose(&hold, Loss::Gone));
                     }
                 }
-                (Err(error), _) => {
+                Err(error) => {
                     debug!(lock = %key.name.key(), %error, "unconfirmed");
                     unlocks.failed(error);
                 }
