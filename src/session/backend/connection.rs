@@ -142,14 +142,7 @@ impl Connection {
 
     /// Writes a request from where nobody can wait, if there is a connection that takes it.
     pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
-        let mut desk = self.shared.lock();
-        let reply = desk.post(request)?;
-        let unsent = desk.has_unsent();
-        drop(desk);
-        if unsent {
-            self.shared.unsent.notify_one();
-        }
-        Some(reply)
+        self.shared.give(|desk| desk.post(request)).ok()
     }
 
     /// Whether the server surely knows a script by its hash.
@@ -284,10 +277,17 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
 }
 
 impl Shared {
-    /// Gives a request to the connection: to the socket itself if nothing is under way.
     fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
+        self.give(|desk| desk.send(request))
+    }
+
+    /// Gives a request to the desk, and what that has left to the task that writes.
+    fn give(
+        &self,
+        request: impl FnOnce(&mut Desk) -> Result<desk::Reply, Error>,
+    ) -> Result<desk::Reply, Error> {
         let mut desk = self.lock();
-        let reply = desk.send(request)?;
+        let reply = request(&mut desk)?;
         let unsent = desk.has_unsent();
         drop(desk);
         if unsent {

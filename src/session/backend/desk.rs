@@ -24,6 +24,8 @@ use crate::protocol::script::Script;
 const MOST_WAITING: usize = 1 << 17;
 /// How much may wait for the socket to take it.
 const MOST_UNSENT: usize = 32 << 20;
+/// What goes through most networks in one packet.
+const PACKET: usize = 1400;
 
 /// A request that brought no reply.
 #[derive(Debug)]
@@ -96,39 +98,33 @@ impl Desk {
         }
     }
 
-    /// Takes a request, and gives it to the socket itself if nothing is under way.
+    /// Takes a request. What was taken is given to the socket at once if nothing else is under way, or if it fills a
+    /// packet: the server works on that while the callers go on.
     pub(super) fn send(&mut self, request: &Request) -> Result<Reply, Error> {
-        let bytes = request.bytes();
-        let open = self.open()?;
+        let is_idle = self.waiting.is_empty() && self.unsent.is_empty();
+        let is_due = is_idle || self.unsent.len() + request.bytes().len() >= PACKET;
+        self.take(request, is_due)
+    }
+
+    /// Takes a request of one who cannot wait, and gives the socket what it takes at once: the runtime may end now, and
+    /// all that writes later with it.
+    pub(super) fn post(&mut self, request: &Request) -> Result<Reply, Error> {
+        self.take(request, true)
+    }
+
+    fn take(&mut self, request: &Request, at_once: bool) -> Result<Reply, Error> {
+        let socket = self.open()?.socket.clone();
         if !self.has_room(request) {
             let text = "too many requests are waiting for this server";
             return Err(Error::new(ErrorKind::Backend, text).passing());
         }
-        let socket = match self.waiting.is_empty() && self.unsent.is_empty() {
-            true => open.socket.clone(),
-            false => None,
-        };
-        let reply = self.wait_for(request);
-        // What goes wrong here goes wrong again where it is told.
-        let taken = socket.map_or(0, |socket| socket.try_write(bytes).unwrap_or_default());
-        self.taken += taken as u64;
-        self.unsent.extend_from_slice(&bytes[taken..]);
-        Ok(reply)
-    }
-
-    /// Takes a request of one who cannot wait, and gives the socket what it takes at once, with what lay here before: the
-    /// runtime may end now, and all that writes later with it. None if there is no connection of this process.
-    pub(super) fn post(&mut self, request: &Request) -> Option<Reply> {
-        let socket = self.open().ok()?.socket.clone();
-        if !self.has_room(request) {
-            return None;
-        }
         let reply = self.wait_for(request);
         self.unsent.extend_from_slice(request.bytes());
-        if let Some(socket) = socket {
+        if let Some(socket) = socket.filter(|_| at_once) {
+            // What goes wrong here goes wrong again where it is told.
             self.write(&socket).ok();
         }
-        Some(reply)
+        Ok(reply)
     }
 
     /// The connection, if it is one of this process: the server answers a child where the parent reads.
@@ -235,4 +231,38 @@ fn forked() -> Error {
 
 pub(super) fn no_connection() -> Error {
     Error::new(ErrorKind::Backend, "there is no connection to the server").passing()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn what_fills_a_packet_is_written_before_the_others_are_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let near = TcpStream::connect(address).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        near.writable().await.unwrap();
+        let (_reader, writer) = near.into_split();
+        let mut desk = Desk::new(Some(Arc::new(Socket::Tcp(writer))));
+        let request = Request::of(&["PING", &"x".repeat(100)]);
+        let mut replies = vec![desk.send(&request).unwrap()];
+        assert!(!desk.has_unsent(), "nothing was under way");
+        let mut gathered = 0;
+        loop {
+            replies.push(desk.send(&request).unwrap());
+            if !desk.has_unsent() {
+                break;
+            }
+            gathered += request.bytes().len();
+            assert!(gathered < PACKET);
+        }
+        assert!(gathered + request.bytes().len() >= PACKET);
+        let mut arrived = vec![0; replies.len() * request.bytes().len()];
+        far.read_exact(&mut arrived).await.unwrap();
+        assert_eq!(arrived, request.bytes().repeat(replies.len()));
+    }
 }
