@@ -292,7 +292,7 @@ impl fmt::Debug for Session {
         f.debug_struct("Session")
             .field("client_id", &self.client_id)
             .field("locks", &self.queues.len())
-            .field("holds", &self.watchdog.len())
+            .field("holds", &self.queues.holds().len())
             .field("permits", &self.book.len())
             .field(
                 "waiting",

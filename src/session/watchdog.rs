@@ -228,11 +228,6 @@ impl Watchdog {
         }
     }
 
-    /// How many holds are watched.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().due.len()
-    }
-
     /// Serves the registry until the future is dropped. An error never ends the schedule.
     pub(crate) async fn run(self: Arc<Self>, mut doubts: Doubts) {
         let mut requests = JoinSet::new();
@@ -247,7 +242,11 @@ impl Watchdog {
                         let Refused { round, shape, budget, .. } = refused;
                         requests.spawn(self.clone().ask(round, shape, vec![hold], budget));
                     },
-                    Err(error) => warn!(%error, "a renewal ended early"),
+                    Err(error) => {
+                        warn!(%error, "a renewal ended early");
+                        // Their deadlines come all the same.
+                        self.queues.holds().iter().for_each(|hold| self.watch(hold));
+                    }
                 },
                 doubt = doubts.next() => match doubt {
                     Some(doubt) => self.check(&doubt),
@@ -278,8 +277,12 @@ impl Watchdog {
             if round.is_some() {
                 state.schedule.asked(duty == Duty::Renew);
             }
-            // It stays in the registry for its deadline, whatever becomes of the request.
-            self.place(&hold, &mut state, now);
+            // With the answer it is placed anew, or without one; until then, only for a deadline that may come before.
+            let answered = now.plus(hold.timeout * 2);
+            match round.is_some() && state.schedule.deadline() > answered {
+                true => state.watched = None,
+                false => self.place(&hold, &mut state, now),
+            }
             let lease = state.schedule.lease();
             drop(state);
             if let Some(round) = round {
@@ -291,9 +294,10 @@ impl Watchdog {
                     .push((hold, lease));
             }
         }
-        for ((round, shape, budget, _), holds) in rounds {
-            for batch in holds.chunks(BATCH) {
-                requests.spawn(self.clone().ask(round, shape, batch.to_vec(), budget));
+        for ((round, shape, budget, _), mut holds) in rounds {
+            while !holds.is_empty() {
+                let batch = holds.split_off(holds.len().saturating_sub(BATCH));
+                requests.spawn(self.clone().ask(round, shape, batch, budget));
             }
         }
 
