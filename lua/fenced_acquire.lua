@@ -9,16 +9,22 @@
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
 -- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
--- ARGV[7] how long the token is remembered, in milliseconds; 0: for ever
--- ARGV[8] how many tokens: one for the owner, the others for owners of this client that it passes the lock on to
+-- ARGV[7] the lock's channel
+-- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: heed nobody who waits
+-- ARGV[9] how long to stand in line if it is busy, in milliseconds; 0: not at all
+-- ARGV[10] how long the token is remembered, in milliseconds; 0: for ever
+-- ARGV[11] how many tokens: one for the owner, the others for owners of this client that it passes the lock on to
 -- Returns granted, hold count, first token, how many: the share is reached; an owner that held the lock has the last one
 -- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included unless
--- its lease has ended
+-- its lease has ended; or it is free, and left for so long to the first of those that wait
+-- Returns stands, TTL as above, place in line from 0 or -1 for none, 1 if a client of Redisson's holds it, else 0: the same, of
+-- one that waits
 -- Returns free: nobody holds it (join only)
 -- Returns exhausted: the hold count would pass its maximum
 -- Returns spent: the token would pass 2^53
 -- Returns wrong_kind: the key is no lock of this shape, or the token no number; or the owner's hold has none
--- Publishes nothing
+-- Publishes on the channels of the first in line that it is its turn, if the lock is free and they were not told; how long a
+-- turn lasts, or the lock is held, on those of the next
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode', '|token')
 local total, companion, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
@@ -28,14 +34,16 @@ if found[3] or last and not string.find(last, '^%d+$') then
 end
 
 if not total then
-  if redis.call('EXISTS', KEYS[1]) == 1 then
-    return {'busy', redis.call('PTTL', KEYS[1])}
-  end
-  if ARGV[6] == 'join' then
+  local ttl = redis.call('PTTL', KEYS[1])
+  if ttl == -2 and ARGV[6] == 'join' then
     return {'free'}
   end
+  local refused = refusal(KEYS[1], ttl, ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
+  if refused then
+    return refused
+  end
   -- Lua counts exactly up to here.
-  if tonumber(last or 0) > 9007199254740992 - ARGV[8] then
+  if tonumber(last or 0) > 9007199254740992 - ARGV[11] then
     return {'spent'}
   end
   -- The clock carries the order over a server that has forgotten its tokens.
@@ -43,14 +51,14 @@ if not total then
   local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
-  local final = string.format('%.0f', token + (ARGV[8] - 1))
+  local final = string.format('%.0f', token + (ARGV[11] - 1))
   redis.call('SET', KEYS[2], final)
-  if ARGV[7] ~= '0' then
-    redis.call('PEXPIRE', KEYS[2], ARGV[7])
+  if ARGV[10] ~= '0' then
+    redis.call('PEXPIRE', KEYS[2], ARGV[10])
     -- A hold that is renewed may outlast that, and its owner may join or be taken over all the same.
     redis.call('HSET', KEYS[1], '|token', final)
   end
-  return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[8])}
+  return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[11])}
 end
 
 local token = found[4] or last
@@ -59,7 +67,7 @@ if not string.find(token or '', '^%d+$') or not string.find(total, '^%d+$') then
 end
 local share, ends, replaced = share_of(companion, ARGV[3], total)
 if not share then
-  return {'busy', redis.call('PTTL', KEYS[1])}
+  return refusal(KEYS[1], redis.call('PTTL', KEYS[1]), ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
 end
 -- A copy of a call that comes late takes back nothing that was taken since.
 local reached = math.max(share, tonumber(ARGV[4]))

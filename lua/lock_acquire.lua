@@ -7,13 +7,19 @@
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
 -- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
+-- ARGV[7] the lock's channel
+-- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: heed nobody who waits
+-- ARGV[9] how long to stand in line if it is busy, in milliseconds; 0: not at all
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before
 -- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included unless
--- its lease has ended
+-- its lease has ended; or it is free, and left for so long to the first of those that wait
+-- Returns stands, TTL as above, place in line from 0 or -1 for none, 1 if a client of Redisson's holds it, else 0: the same, of
+-- one that waits
 -- Returns free: nobody holds it (join only)
 -- Returns exhausted: the hold count would pass its maximum
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes nothing
+-- Publishes on the channels of the first in line that it is its turn, if the lock is free and they were not told; how long a
+-- turn lasts, or the lock is held, on those of the next
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
 local total, companion, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
@@ -22,11 +28,13 @@ if found[3] then
 end
 
 if not total then
-  if redis.call('EXISTS', KEYS[1]) == 1 then
-    return {'busy', redis.call('PTTL', KEYS[1])}
-  end
-  if ARGV[6] == 'join' then
+  local ttl = redis.call('PTTL', KEYS[1])
+  if ttl == -2 and ARGV[6] == 'join' then
     return {'free'}
+  end
+  local refused = refusal(KEYS[1], ttl, ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
+  if refused then
+    return refused
   end
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
@@ -38,7 +46,7 @@ if not string.find(total, '^%d+$') then
 end
 local share, ends, replaced = share_of(companion, ARGV[3], total)
 if not share then
-  return {'busy', redis.call('PTTL', KEYS[1])}
+  return refusal(KEYS[1], redis.call('PTTL', KEYS[1]), ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
 end
 -- A copy of a call that comes late takes back nothing that was taken since.
 local reached = math.max(share, tonumber(ARGV[4]))

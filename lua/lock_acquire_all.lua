@@ -6,25 +6,56 @@
 -- ARGV[1] owner field
 -- ARGV[2] companion field of this client and owner
 -- ARGV[3] hold number, h and 16 hex digits
--- ARGV[1 of 2] lease, in milliseconds
--- ARGV[2 of 2] how long the token is remembered, in milliseconds, 0: for ever; -1: the lock has no tokens
+-- ARGV[4] publish command, PUBLISH or SPUBLISH
+-- ARGV[1 of 3] lease, in milliseconds
+-- ARGV[2 of 3] how long the token is remembered, in milliseconds, 0: for ever; -1: the lock has no tokens
+-- ARGV[3 of 3] the lock's channel
 -- Returns granted, a list of the tokens, of the locks that have them: each share is 1 at least; no lease is shorter
--- Returns busy, place from 1: somebody else holds that lock; nothing was changed
+-- Returns busy, place from 1: somebody else holds that lock, or is to have it next; nothing was changed
 -- Returns exhausted, place from 1: that hold count would pass its maximum; nothing was changed
 -- Returns spent, place from 1: that token would pass 2^53; nothing was changed
 -- Returns wrong_kind, place from 1: that key is no lock of this shape, or its token no number, or its hold has none
--- Publishes nothing
+-- Publishes on the channel of the first in line for such a lock that it is its turn, if the lock is free and it was not told
 
 local call = redis.call
 local field, companion, number = ARGV[1], ARGV[2], ARGV[3]
-local locks = (#ARGV - 3) / 2
+local locks = (#ARGV - 4) / 3
 local named = #companion > #field + 1
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
+
+-- Whether this lock, which is free, is left to the first of those that wait for it.
+local client, mine = string.sub(companion, 2, 37), {}
+local function is_left(i)
+  local channel = ARGV[i * 3 + 4]
+  if not is_waited_for(channel) then
+    return false
+  end
+  local line = line_of(channel, ARGV[4])
+  local first, _, moved = line.first(client)
+  if first == client then
+    mine[#mine + 1] = {line, moved and '0' or 'next:' .. ARGV[i * 3 + 2]}
+  end
+  return first and first ~= client
+end
+-- None of them is waited for by this client any more.
+local function leave()
+  for _, waited in ipairs(mine) do
+    waited[1].leave(client)
+    waited[1].notify(0, 1, waited[2])
+  end
+end
+
+for i = 1, free and locks or 0 do
+  if is_left(i) then
+    return {'busy', i}
+  end
+end
 if free and #KEYS == locks then
   -- As a rule: there is nothing to read.
+  leave()
   for i = 1, locks do
-    call('HSET', KEYS[i], field, '1', companion, share_text(number, 1, named, ARGV[i * 2 + 2]))
-    call('PEXPIRE', KEYS[i], ARGV[i * 2 + 2])
+    call('HSET', KEYS[i], field, '1', companion, share_text(number, 1, named, ARGV[i * 3 + 2]))
+    call('PEXPIRE', KEYS[i], ARGV[i * 3 + 2])
   end
   return {'granted', {}}
 end
@@ -32,7 +63,7 @@ end
 local totals, shares, before, tokens = {}, {}, {}, {}
 local now
 for i = 1, locks do
-  local fenced = ARGV[i * 2 + 3] ~= '-1'
+  local fenced = ARGV[i * 3 + 3] ~= '-1'
   local last = fenced and redis.pcall('GET', KEYS[locks + #tokens + 1])
   local found = redis.pcall('HMGET', KEYS[i], field, companion, 'mode', '|token')
   local failed = found.err and found or type(last) == 'table' and last
@@ -44,7 +75,7 @@ for i = 1, locks do
   end
   local total = found[1]
   if not total then
-    if not free and call('EXISTS', KEYS[i]) == 1 then
+    if not free and (call('EXISTS', KEYS[i]) == 1 or is_left(i)) then
       return {'busy', i}
     end
     if fenced then
@@ -84,9 +115,10 @@ for i = 1, locks do
   end
 end
 
+leave()
 local token_at = 0
 for i = 1, locks do
-  local lease, remembered = ARGV[i * 2 + 2], ARGV[i * 2 + 3]
+  local lease, remembered = ARGV[i * 3 + 2], ARGV[i * 3 + 3]
   local share = share_text(number, shares[i] or 1, named, lease, before[i])
   call('HSET', KEYS[i], field, totals[i] or '1', companion, share)
   if not totals[i] or call('PTTL', KEYS[i]) < tonumber(lease) then

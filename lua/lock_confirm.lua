@@ -21,6 +21,11 @@ end
 if ARGV[4] == '-1' then
   return {'stands', 0}
 end
+local waiting = redis.pcall('ZRANGE', 'redlatch_turns' .. string.sub(ARGV[6], #'redisson_lock__channel' + 1), 0, 1)
+local client = string.sub(ARGV[1], 2, 37)
+if waiting[2] or waiting[1] and waiting[1] ~= client then
+  return {'stands', 1}
+end
 local heard = redis.pcall('PUBSUB', ARGV[5] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', ARGV[6])
 -- Without the right to ask, there may be others.
 return {'stands', (heard.err or heard[2] > tonumber(ARGV[4])) and 1 or 0}

@@ -1,4 +1,4 @@
--- Frees the lock whoever holds it, and wakes a waiter.
+-- Frees the lock whoever holds it, and tells the first of those that wait, and the holder's process.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
 -- ARGV[1] message to publish
@@ -7,7 +7,8 @@
 -- Returns released: somebody held it
 -- Returns free: nobody held it
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on ARGV[3] when the lock becomes free;
+-- Publishes the message on ARGV[3] when the lock becomes free, and on the channels of the holder's client and of the first in
+-- line;
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local fields = redis.call('HGETALL', KEYS[1])
@@ -22,5 +23,14 @@ for i = 1, #fields, 2 do
   end
 end
 redis.call('DEL', KEYS[1])
-local told = ARGV[2] ~= '' and redis.pcall(ARGV[2], ARGV[3], ARGV[1])
+if ARGV[2] == '' then
+  return {'released'}
+end
+-- Those that wait behind the holder in its own process do not stand in line.
+for i = 1, #fields, 2 do
+  if string.sub(fields[i], 1, 1) == '|' then
+    redis.pcall(ARGV[2], ARGV[3] .. ':' .. string.sub(fields[i], 2, 37), ARGV[1])
+  end
+end
+local told = tell_freed(ARGV[3], ARGV[2], ARGV[1])
 return {'released', type(told) == 'table' and told or nil}

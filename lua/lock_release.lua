@@ -1,4 +1,4 @@
--- Brings one hold down to a lower share; frees the lock and wakes a waiter when no level is left.
+-- Brings one hold down to a lower share; when no level is left, frees the lock and tells the first of those that wait.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
 -- ARGV[1] owner field
@@ -13,7 +13,7 @@
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
 -- longest share, unless there are levels of clients that record none
 -- Returns absent: this hold is not there any more; nothing was changed
--- Publishes the message on ARGV[7] when the lock becomes free;
+-- Publishes the message on ARGV[7] when the lock becomes free, and on the channel of the first in line that it is its turn;
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
@@ -38,5 +38,8 @@ if left > 0 then
   return {'kept', left}
 end
 redis.call('DEL', KEYS[1])
-local told = ARGV[6] == '' and 0 or redis.pcall(ARGV[6], ARGV[7], ARGV[5])
+if ARGV[6] == '' then
+  return {'released', 0}
+end
+local told = tell_freed(ARGV[7], ARGV[6], ARGV[5])
 return type(told) == 'number' and {'released', told} or {'released', 0, told}

@@ -1,5 +1,5 @@
--- Brings several holds of one owner down to lower shares; frees those locks of which no level is left, and wakes a
--- waiter of each.
+-- Brings several holds of one owner down to lower shares; frees those locks of which no level is left, and tells the first
+-- of those that wait for each.
 --
 -- KEYS[1 of 1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
 -- ARGV[1] owner field
@@ -11,7 +11,7 @@
 -- ARGV[3 of 3] the lock's channel
 -- Returns done, a list of how many subscribers of each lock were told that it is free; -1 if levels are left, -2 if
 -- this hold is not there any more
--- Publishes the message on ARGV[3 of 3] when that lock becomes free;
+-- Publishes the message on ARGV[3 of 3] when that lock becomes free, and on the channel of the first in line that it is its turn;
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local call, ask = redis.call, redis.pcall
@@ -50,7 +50,7 @@ end
 local refused
 for i, outcome in ipairs(outcomes) do
   if outcome == 0 then
-    local told = redis.pcall(ARGV[4], ARGV[i * 3 + 4], ARGV[3])
+    local told = tell_freed(ARGV[i * 3 + 4], ARGV[4], ARGV[3])
     if type(told) == 'table' then
       refused = told
     else

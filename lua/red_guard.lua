@@ -9,7 +9,6 @@
 -- ARGV[+4] life of the mark from each call on, in milliseconds, 0 for without end
 -- Returns abstains, milliseconds until it votes, cause: started, cleared, replication or clock
 -- Refuses with READONLY on a replica, and with NOPERM where this user may not run INFO
--- Publishes nothing
 
 do
   local denied

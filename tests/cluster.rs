@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use redlatch::{Client, ErrorKind, Owner, PubSub};
 use redlatch_testkit::{Cluster, Proxy, Reply, Server, skip};
-use support::probe::{kind, millis, passes, scripts_run, secs, soon};
+use support::probe::{kind, millis, passes, scripts_run, secs, soon, subscribers_by};
 use support::scene::patient;
 use support::{builder, eventually};
 
@@ -36,13 +36,11 @@ async fn patient_client(cluster: &Cluster, pubsub: PubSub) -> Client {
 
 /// How many listen to a channel on this server.
 fn listeners(server: &Server, pubsub: PubSub, channel: &str) -> i64 {
-    let count = if pubsub == PubSub::Plain {
-        "NUMSUB"
-    } else {
-        "SHARDNUMSUB"
+    let words = match pubsub {
+        PubSub::Plain => ["CHANNELS", "NUMSUB"],
+        _ => ["SHARDCHANNELS", "SHARDNUMSUB"],
     };
-    let answer = server.connection().command(&["PUBSUB", count, channel]);
-    answer.array()[1].int()
+    subscribers_by(&mut server.connection(), words, channel)
 }
 
 /// The ways that the servers know; sharded pub/sub begins with Redis 7.

@@ -141,21 +141,21 @@ fn cases() -> Vec<Case> {
         case(
             "lock_acquire",
             "k",
-            "{0} {1} {2} 1 30000 take",
+            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0",
             "granted 1",
             "k",
         ),
         case(
             "lock_acquire_all",
             "k l",
-            "{0} {1} {2} 30000 -1 30000 -1",
+            "{0} {1} {2} PUBLISH 30000 -1 redisson_lock__channel:{k} 30000 -1 redisson_lock__channel:{l}",
             "granted ",
             "k l",
         ),
         case(
             "lock_acquire_all",
             &format!("k {TOKEN}"),
-            "{0} {1} {2} 30000 0",
+            "{0} {1} {2} PUBLISH 30000 0 redisson_lock__channel:{k}",
             "granted 9007199254740001",
             "k",
         )
@@ -189,7 +189,7 @@ fn cases() -> Vec<Case> {
         case(
             "fenced_acquire",
             &format!("k {TOKEN}"),
-            "{0} {1} {2} 1 30000 take 0 1",
+            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 1",
             "granted 1 9007199254740001 1",
             "k",
         )
@@ -299,7 +299,9 @@ fn tokens_that_were_reserved_are_answered_once() {
     let mut scene = Scene::new();
     scene.does(&["SET", TOKEN, "9007199254740000"]);
     let keys = words(&format!("k {TOKEN}"));
-    let args = words(&filled("{0} {1} {2} 1 30000 take 0 3"));
+    let args = words(&filled(
+        "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 3",
+    ));
     let mut send = || scene.run("fenced_acquire", &keys, &args);
     assert_eq!(send(), "granted 1 9007199254740001 3");
     // Nobody knows what became of the others.
@@ -427,12 +429,24 @@ fn longer_lease_is_cut_only_by_who_names_its_end() {
 /// The scripts that take a level for a hold: their keys, what they are told behind it, and how they say that they have
 /// taken it, and that they have not.
 const TAKERS: [[&str; 5]; 5] = [
-    ["lock_acquire", "k", "1 30000 join", "granted 2", "busy"],
-    ["lock_acquire_all", "k", "30000 -1", "granted ", "busy"],
+    [
+        "lock_acquire",
+        "k",
+        "1 30000 join redisson_lock__channel:{k} PUBLISH 0",
+        "granted 2",
+        "busy",
+    ],
+    [
+        "lock_acquire_all",
+        "k",
+        "PUBLISH 30000 -1 redisson_lock__channel:{k}",
+        "granted ",
+        "busy",
+    ],
     [
         "fenced_acquire",
         "k t",
-        "1 30000 take 0 1",
+        "1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 1",
         "granted 2 5 1",
         "busy",
     ],
@@ -526,8 +540,16 @@ fn token_in_the_hash_that_is_no_number_is_the_wrong_kind_and_stays() {
     let mut scene = Scene::new();
     let joined = format!("k {TOKEN}");
     let joins: [(&str, &str, &str); 2] = [
-        ("lock_acquire_all", &joined, "{0} {1} {2} 30000 5000"),
-        ("fenced_acquire", &joined, "{0} {1} {2} 1 30000 take 5000 1"),
+        (
+            "lock_acquire_all",
+            &joined,
+            "{0} {1} {2} PUBLISH 30000 5000 redisson_lock__channel:{k}",
+        ),
+        (
+            "fenced_acquire",
+            &joined,
+            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 5000 1",
+        ),
     ];
     for (script, keys, args) in joins {
         for poison in ["abc", "-1", "1.5", ""] {

@@ -31,7 +31,11 @@ fn set<const N: usize>(client: &Client, names: [&str; N]) -> MultiLock {
 /// The locks on this server that are held.
 fn held(server: &Server) -> Vec<String> {
     let mut keys = server.connection().keys();
-    keys.retain(|key| !key.starts_with(KEPT));
+    keys.retain(|key| {
+        ![KEPT, "redlatch_turns"]
+            .iter()
+            .any(|beside| key.starts_with(beside))
+    });
     keys.sort();
     keys
 }

@@ -27,8 +27,11 @@ async fn uncontended_lock_and_unlock_are_two_scripts_and_nothing_else() {
     reset_calls(&mut probe);
     lock.lock().await.unwrap().unlock().await.unwrap();
     let seen = calls(&mut probe);
-    let inside = ["exists", "hset", "pexpire", "del", "publish"].map(|command| (command, 1));
-    let expected = inside.into_iter().chain([("hmget", 2), ("evalsha", 2)]);
+    let inside = ["pttl", "hset", "pexpire", "del", "publish"].map(|command| (command, 1));
+    // Each script looks once whether anybody stands in line.
+    let expected = inside
+        .into_iter()
+        .chain([("hmget", 2), ("exists", 2), ("evalsha", 2)]);
     let expected: BTreeMap<_, _> = expected
         .map(|(name, calls)| (name.to_owned(), calls))
         .collect();
@@ -107,7 +110,11 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
         .filter(|line| line.contains(" sub=1 "))
         .count();
     assert_eq!(listening, 1);
-    assert_eq!(probe.keys(), ["k"], "waiters write nothing");
+    let mut keys = probe.keys();
+    keys.sort();
+    assert_eq!(keys, ["k", "redlatch_turns:{k}"]);
+    let places = probe.command(&["ZRANGE", "redlatch_turns:{k}", "0", "-1"]);
+    assert_eq!(places.texts(), [client.id()], "one for all of them");
 
     guard.unlock().await.unwrap();
     for task in waiting {
@@ -128,6 +135,7 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
 async fn channels_of_two_locks_share_one_connection() {
     let server = Server::start();
     let (holder, client) = (client(&server).await, client(&server).await);
+    let id = client.id().to_owned();
     let mut guards: Vec<LockGuard> = Vec::new();
     let mut waiting = Vec::new();
     for name in ["a", "b"] {
@@ -136,7 +144,8 @@ async fn channels_of_two_locks_share_one_connection() {
         eventually_heard(&server, name, 1).await;
     }
     let mut probe = server.connection();
-    assert_eq!(probe.channels(), [channel("a"), channel("b")]);
+    let channels = ["a", "b"].map(|name| format!("{}:{id}", channel(name)));
+    assert_eq!(probe.channels(), channels);
     let mut list = String::new();
     // Those that asked before this probe may not be gone yet.
     eventually("two of each client, and the probe's", async || {

@@ -45,7 +45,7 @@ async fn listen(scene: &Scene, clients: i64) {
         let channels = connection.channels();
         let count =
             |channel: &String| connection.command(&["PUBSUB", "NUMSUB", channel]).array()[1].int();
-        channels.first().map(count) == Some(clients)
+        channels.iter().map(count).sum::<i64>() == clients
     })
     .await;
 }

@@ -426,18 +426,31 @@ async fn call_under_another_hold_number_changes_nothing() {
 #[test]
 fn request_that_arrives_once_more_lowers_no_share() {
     const NUMBER: &str = "h0123456789abcdef";
+    const CHANNEL: &str = "redisson_lock__channel:{k}";
     let server = Server::start();
     let mut probe = server.connection();
     probe.command(&["SET", "token", "7"]);
     for (name, keys, rest) in [
-        ("lock_acquire", &["k"][..], &["1", "9000", "take"][..]),
+        (
+            "lock_acquire",
+            &["k"][..],
+            &["1", "9000", "take", CHANNEL, "PUBLISH", "0"][..],
+        ),
         (
             "fenced_acquire",
             &["k", "token"],
-            &["1", "9000", "take", "0"],
+            &["1", "9000", "take", CHANNEL, "PUBLISH", "0", "0", "1"],
         ),
-        ("lock_acquire_all", &["k"], &["9000", "-1"]),
-        ("lock_acquire_all", &["k", "token"], &["9000", "0"]),
+        (
+            "lock_acquire_all",
+            &["k"],
+            &["PUBLISH", "9000", "-1", CHANNEL],
+        ),
+        (
+            "lock_acquire_all",
+            &["k", "token"],
+            &["PUBLISH", "9000", "0", CHANNEL],
+        ),
         ("lock_reenter", &["k"], &["2", "9000"]),
     ] {
         // Taken by such a request, and twice more since.

@@ -94,7 +94,17 @@ impl Floor {
         owner: u64,
     ) -> Result<Bare, Failure> {
         let Holder { field, companion } = holder(owner);
-        let acquire = [&field, &companion, HOLD_NUMBER, "1", LEASE, "take"];
+        let acquire = [
+            &field,
+            &companion,
+            HOLD_NUMBER,
+            "1",
+            LEASE,
+            "take",
+            channel,
+            "PUBLISH",
+            "0",
+        ];
         let release = [
             &field,
             &companion,
@@ -198,7 +208,7 @@ impl Floor {
     /// Takes a member of a lock over several servers and gives it back. The servers must have been used as such.
     pub(crate) async fn vote(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
         let Holder { field, companion } = holder(owner);
-        let keys = [name, "redlatch_redlock_mark"];
+        let (keys, channel) = ([name, "redlatch_redlock_mark"], channel(name));
         let acquire = [
             &field,
             &companion,
@@ -206,6 +216,9 @@ impl Floor {
             "1",
             LEASE,
             "take",
+            &channel,
+            "PUBLISH",
+            "0",
             "60000",
             "run",
             "trust",

@@ -1,5 +1,6 @@
 //! Drives one acquisition to a hold, a refusal or a deadline; undoes it if dropped.
 
+use std::future::pending;
 use std::pin::pin;
 
 use futures_util::FutureExt;
@@ -10,16 +11,19 @@ use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
-use super::order::Order;
+use super::order::{Order, Terms};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
-use crate::protocol::answer::Ttl;
-use crate::protocol::lock::Take;
+use crate::protocol::answer::{Standing, Ttl};
+use crate::protocol::lock::{self, Take};
 use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::session::Queue;
+use crate::session::handoff::Handoff;
 use crate::session::hub::Subscription;
+use crate::session::queue;
+use crate::session::reaper::Debt;
 use crate::session::sync::SemaphorePermit;
 
 /// How standing in line ended.
@@ -50,6 +54,23 @@ enum Front<'a> {
 struct Passage<'a> {
     line: &'a Queue,
     _gate: RwLockReadGuard<'a, ()>,
+}
+
+/// A place in line here. With the last one to go, this process also gives up its place in line on the server.
+struct InLine<'a> {
+    order: &'a Order,
+    queue: &'a Queue,
+    place: Option<queue::InLine<'a, Handoff<Debt>>>,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        drop(self.place.take());
+        let Terms { anchor, name, .. } = &**self.order;
+        // If it is not sent, or lost, others leave the lock to this process once.
+        let leave = || drop(anchor.backend.post(&lock::leave(name, &anchor.client_id)));
+        self.queue.give_up_place(leave);
+    }
 }
 
 /// How the front of the line was left.
@@ -98,7 +119,11 @@ impl Order {
                 Some(Turn::Queue { priority })
             } else {
                 // From now on, a hold that is given back here may be left for us.
-                in_line.get_or_insert_with(|| queue.stand());
+                in_line.get_or_insert_with(|| InLine {
+                    order: self,
+                    queue: &queue,
+                    place: Some(queue.stand()),
+                });
                 Some(if self.kind.is_shared() {
                     self.behind_writers(&queue, line.as_ref(), &wait).await?
                 } else {
@@ -241,6 +266,13 @@ impl Order {
         let listens = matches!(self.alarm, Alarm::Messages { .. });
         let counts = listens && self.anchor.backend.counts_listeners();
         let mut subscription: Option<Subscription> = None;
+        let turns = listens && self.kind.takes_turns();
+        let channel = match turns {
+            true => lock::turn_channel(&self.name, &self.anchor.client_id),
+            false => self.name.channel().clone(),
+        };
+        // The channel that everybody is told on: Redisson tells nobody by name.
+        let mut common: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
         // only until the first wake-up, which may mean that the server has given it to others; and not where the
         // server is told who waits. One who hears no messages trusts a hold only if that is renewed: another is not
@@ -262,10 +294,15 @@ impl Order {
             let opened = queue.opened.notified();
             tokio::pin!(opened);
             opened.as_mut().enable();
-            if let Some(subscription) = &mut subscription {
+            for subscription in [&mut subscription, &mut common].into_iter().flatten() {
                 subscription.catch_up();
             }
-            let heard = self.anchor.hub.reception(self.name.channel());
+            let heard = self.anchor.hub.reception(&channel);
+            if turns && heard.is_some() && subscription.is_none() {
+                subscription = Some(self.anchor.hub.subscribe(&channel));
+            }
+            // Whoever stands in line has to hear when it is its turn.
+            let in_turn = turns && subscription.as_ref().is_some_and(Subscription::is_heard);
             // Does a hold here that still stands spare the question? Not if one was given back, and the lock is left for us.
             let here = trust_holds_here && queue.is_held_here() && !queue.has_handoff();
             let spared = here && (listens || queue.is_renewed_here());
@@ -298,8 +335,16 @@ impl Order {
                 match passed {
                     Some(attempted) => attempted,
                     None => {
-                        let attempted = attempt.send(Take::Free).await;
+                        let take = match in_turn {
+                            true => self.in_turn(queue),
+                            false => Take::Free,
+                        };
+                        let attempted = attempt.send(take).await;
                         if matches!(attempted, Ok(Attempted::Granted(_))) {
+                            // Who joins its owner elsewhere may keep it.
+                            if !self.owner.is_named() {
+                                queue.note_place(false);
+                            }
                             queue.count_streak(in_succession && !self.kind.is_reentrant());
                         }
                         attempted
@@ -349,17 +394,32 @@ impl Order {
                 line.readers_came(came.plus(asked.until(now)));
             }
             let fresh = subscription.is_none();
-            let subscription = subscription.get_or_insert_with(|| self.subscribe());
+            let subscription =
+                subscription.get_or_insert_with(|| self.anchor.hub.subscribe(&channel));
             let deaf = !subscription.is_heard();
-            if fresh && !deaf && heard != Some(subscription.count()) {
+            if fresh && !deaf && (turns && !spared || heard != Some(subscription.count())) {
                 // What was told before is seen by asking again.
                 continue;
             }
-            let at_most = subscription.patience(at_most);
+            // Who is not told by name listens where everybody is told.
+            let standing = attempt.standing.filter(|_| !spared);
+            let is_unplaced = turns && !spared && !in_turn && attempt.is_woken;
+            if is_unplaced || standing.is_some_and(Standing::is_told_with_all) {
+                let fresh = common.is_none();
+                let subscribe = || self.anchor.hub.subscribe(self.name.channel());
+                if common.get_or_insert_with(subscribe).is_heard() && fresh {
+                    continue;
+                }
+            } else {
+                common = None;
+            }
+            let ears = [&*subscription].into_iter().chain(&common);
+            let at_most = ears.fold(at_most, |at_most, ear| ear.patience(at_most));
             let at_most = attempt.reminder().map_or(at_most, |soon| at_most.min(soon));
             let woken = async {
                 tokio::select! {
                     () = subscription.news() => {}
+                    () = news_of(&mut common) => {}
                     () = freed, if !self.kind.is_shared() => {}
                     () = opened => {}
                     () = self.appeared(queue) => {}
@@ -387,7 +447,9 @@ impl Order {
         subscription: &mut Option<Subscription>,
     ) -> Result<(), Error> {
         while let Some(courtesy) = queue.courtesy() {
-            let subscription = subscription.get_or_insert_with(|| self.subscribe());
+            let channel = self.name.channel();
+            let subscription =
+                subscription.get_or_insert_with(|| self.anchor.hub.subscribe(channel));
             let Step::Park(pause) = wait.clamp(Moment::now(), courtesy.pause) else {
                 return Ok(());
             };
@@ -402,7 +464,18 @@ impl Order {
         Ok(())
     }
 
-    fn subscribe(&self) -> Subscription {
-        self.anchor.hub.subscribe(self.name.channel())
+    /// Asks for the lock, or for a place in line that outlasts the time to the next ask.
+    fn in_turn(&self, queue: &Queue) -> Take {
+        queue.note_place(true);
+        let lasts = self.anchor.settings.poll_cap * 2 + self.timeout();
+        Take::InTurn { lasts }
+    }
+}
+
+/// Waits for news on a channel, if it is listened to.
+async fn news_of(subscription: &mut Option<Subscription>) {
+    match subscription {
+        Some(subscription) => subscription.news().await,
+        None => pending().await,
     }
 }

@@ -13,7 +13,7 @@ use super::order::{Order, Terms};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::answer::{Acquired, Adopted, Place, Tokens, Ttl};
+use crate::protocol::answer::{Acquired, Adopted, Place, Standing, Tokens, Ttl};
 use crate::protocol::fair;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::Take;
@@ -64,6 +64,8 @@ pub(crate) struct Attempt<'a> {
     expected: Option<Expected>,
     /// Of a call that waits for a read-write lock, which came at this moment.
     place: Option<(Place, Moment)>,
+    /// Where its process stands among those that wait for their turn, if the last answer was that the lock is busy.
+    pub(crate) standing: Option<Standing>,
     /// The lock was given back for it here, and could not be passed on.
     follows: bool,
     /// It was woken, and others with it that ask the same.
@@ -98,6 +100,7 @@ impl<'a> Attempt<'a> {
             placed: false,
             expected: None,
             place: None,
+            standing: None,
             follows: false,
             is_woken: false,
         }
@@ -162,6 +165,10 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Terms { anchor, term, .. } = &**self.order;
+        let take = match take {
+            Take::Free => Take::Vote,
+            take => take,
+        };
         let acquire = hold.key().acquire(1, term.lease(), take, None, 1);
         let policy = RestartPolicy {
             longest: LeaseTime::new(anchor.settings.max_lease)?,
@@ -182,10 +189,16 @@ impl<'a> Attempt<'a> {
 
     /// Goes on with what the server has answered to a request sent at `sent`.
     fn settle(&mut self, acquired: Acquired, sent: Moment) -> Result<Attempted, Error> {
+        self.standing = None;
         match acquired {
             Acquired::Granted { count, tokens } => self.go_on(sent, count, tokens),
             Acquired::Busy(ttl) => {
                 self.nothing_held();
+                Ok(Attempted::Busy(ttl))
+            }
+            Acquired::Stands { ttl, standing } => {
+                self.nothing_held();
+                self.standing = Some(standing);
                 Ok(Attempted::Busy(ttl))
             }
             Acquired::Queued { ttl, anew } => {

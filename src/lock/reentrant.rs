@@ -20,7 +20,20 @@ use crate::hold::guard::LockGuard;
 /// eviction or a `DEL` by hand, two owners may hold the lock until the first one learns of it, at its next renewal
 /// or, after a reconnect, at once.
 ///
-/// Within one process waiters are served in the order in which they came; between processes there is no order.
+/// # Who is next
+///
+/// Within one process waiters are served in the order in which they came, and pass the lock on among themselves in memory.
+/// Processes that wait take turns: they stand in line on the server, one place a process, and a release tells the first of them
+/// and nobody else, so that a release costs the same however many wait. While the lock is left to the first in line,
+/// for 300 ms at most, others find it busy, [`try_lock`](Self::try_lock) too. A process that has died has no turn; one that
+/// hangs loses it after that time. How long a process passes the lock on to itself while others wait is
+/// [`streak`](crate::ClientBuilder::streak).
+///
+/// Redisson's clients have no place in line. While any of them waits, a process that gives the lock back leaves it to them for
+/// 5 ms first. Threads of theirs that take it one after the other need not heed us: beside 16 tasks here, 8 of them got 55 % of
+/// the sections, and waited no longer than by themselves. A `forceUnlock` of theirs tells nobody by name: a waiter here whose
+/// own process had the lock finds it out at its next [`poll_cap`](crate::ClientBuilder::poll_cap), or when the hold is
+/// renewed.
 ///
 /// # Lease
 ///

@@ -44,6 +44,11 @@ pub(crate) enum Acquired {
         ttl: Ttl,
         anew: bool,
     },
+    /// Busy, and its process stands in line for its turn, if it could.
+    Stands {
+        ttl: Ttl,
+        standing: Standing,
+    },
     /// Busy, and the place of this call is known: of a read-write lock.
     Waits {
         ttl: Ttl,
@@ -80,6 +85,25 @@ impl Tokens {
             first: self.first + 1,
             ..self
         })
+    }
+}
+
+/// How a process stands that waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// There is no place for it.
+    Nowhere,
+    /// It is first or second. A client of Redisson's may hold the lock, which tells nobody by name.
+    Near {
+        is_foreign: bool,
+    },
+    Behind,
+}
+
+impl Standing {
+    /// Whether nobody tells it by name when the lock is free.
+    pub(crate) fn is_told_with_all(self) -> bool {
+        matches!(self, Self::Nowhere | Self::Near { is_foreign: true })
     }
 }
 
@@ -185,11 +209,19 @@ pub(crate) enum Inspected {
 
 impl Acquired {
     #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["granted", "busy", "free", "exhausted", "wrong_kind"];
+    pub(crate) const TAGS: &[&str] = &[
+        "granted",
+        "busy",
+        "stands",
+        "free",
+        "exhausted",
+        "wrong_kind",
+    ];
     #[cfg(test)]
     pub(crate) const FENCED_TAGS: &[&str] = &[
         "granted",
         "busy",
+        "stands",
         "free",
         "exhausted",
         "spent",
@@ -221,6 +253,23 @@ impl Acquired {
             }),
             Some(("spent", [])) => Ok(Self::Spent),
             Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
+            Some((
+                "stands",
+                &[
+                    Reply::Integer(millis),
+                    Reply::Integer(place),
+                    Reply::Integer(foreign @ (0 | 1)),
+                ],
+            )) => Ok(Self::Stands {
+                ttl: Ttl::from_millis(millis),
+                standing: match place {
+                    ..0 => Standing::Nowhere,
+                    0 | 1 => Standing::Near {
+                        is_foreign: foreign == 1,
+                    },
+                    2.. => Standing::Behind,
+                },
+            }),
             Some((tag @ ("queued" | "waiting"), &[Reply::Integer(millis)])) => Ok(Self::Queued {
                 ttl: Ttl::from_millis(millis),
                 anew: tag == "queued",

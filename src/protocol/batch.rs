@@ -22,12 +22,13 @@ impl Kind {
 pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
     let mut keys = Vec::with_capacity(holds.len() * 2);
     keys.extend(holds.iter().map(|(hold, _)| &**hold.name.key()));
-    let mut args = Vec::with_capacity(3 + holds.len() * 2);
+    let mut args = Vec::with_capacity(4 + holds.len() * 3);
     if let Some((first, _)) = holds.first() {
         args.extend([
             Arg::Text(first.field()),
             Arg::Text(first.companion()),
             Arg::Text(first.number()),
+            Arg::Publish,
         ]);
     }
     for (hold, lease) in holds {
@@ -39,7 +40,8 @@ pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
             }
             _ => Arg::Number(-1),
         };
-        args.extend([Arg::from(*lease), remembered]);
+        let channel = Arg::Text(hold.name.channel());
+        args.extend([Arg::from(*lease), remembered, channel]);
     }
     Call::new(&script::LOCK_ACQUIRE_ALL, keys, args).of(SET)
 }

@@ -15,10 +15,14 @@ pub(crate) fn acquire<'a>(
     tokens: u32,
 ) -> Call<'a> {
     let tokens = Arg::Number(tokens.into());
+    let [channel, publish, lasts] = lock::in_line(key, take);
     let rest = [
         share.into(),
         lease.into(),
         take.into(),
+        channel,
+        publish,
+        lasts,
         ttl(fencing),
         tokens,
     ];

@@ -94,6 +94,11 @@ impl Kind {
         matches!(self, Self::Reentrant | Self::Spin | Self::Fenced(_))
     }
 
+    /// Whether the processes that wait take turns: they stand in line on the server, and the first is told.
+    pub(crate) fn takes_turns(&self) -> bool {
+        matches!(self, Self::Reentrant | Self::Fenced(_))
+    }
+
     /// Of a read-write lock, what stands beside it.
     pub(crate) fn sides(&self) -> Option<&ReadWrite> {
         match self {

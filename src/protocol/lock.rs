@@ -1,5 +1,8 @@
 //! Calls of the locks that are a hash: a field for the owner, and a companion field.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
@@ -17,6 +20,12 @@ pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 pub(crate) enum Take {
     Free,
     JoinOnly,
+    /// Of one of several servers, which has no say in who is next: whoever waits there is not heeded.
+    Vote,
+    /// Of a lock whose waiters take turns: if it is busy, have a place in line, at least for so long.
+    InTurn {
+        lasts: Duration,
+    },
     /// Of a fair lock: stand in the queue until it is this owner's turn.
     Stand {
         priority: i32,
@@ -26,18 +35,54 @@ pub(crate) enum Take {
 impl From<Take> for Arg<'_> {
     fn from(take: Take) -> Self {
         Self::Text(match take {
-            Take::Free | Take::Stand { .. } => "take",
+            Take::Free | Take::Vote | Take::InTurn { .. } | Take::Stand { .. } => "take",
             Take::JoinOnly => "join",
         })
     }
 }
 
 pub(crate) fn acquire(key: &HoldKey, share: u32, lease: LeaseTime, take: Take) -> Call<'_> {
-    call(
-        key,
-        &script::LOCK_ACQUIRE,
-        [share.into(), lease.into(), take.into()],
-    )
+    let [channel, publish, lasts] = in_line(key, take);
+    let rest = [
+        share.into(),
+        lease.into(),
+        take.into(),
+        channel,
+        publish,
+        lasts,
+    ];
+    call(key, &script::LOCK_ACQUIRE, rest)
+}
+
+/// What a script that takes the lock has to know of the line of those that wait for it.
+pub(crate) fn in_line(key: &HoldKey, take: Take) -> [Arg<'_>; 3] {
+    let lasts = match take {
+        Take::InTurn { lasts } => i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX),
+        _ => 0,
+    };
+    let publish = match take {
+        Take::Vote => SILENT,
+        _ => key.kind.publish(),
+    };
+    let channel = Arg::Text(key.name.channel());
+    [channel, publish, Arg::Number(lasts)]
+}
+
+/// Gives up the place of a client in line.
+pub(crate) fn leave<'a>(name: &'a LockName, client: &'a str) -> Call<'a> {
+    let args = vec![Arg::Text(name.channel()), Arg::Publish, Arg::Text(client)];
+    Call::new(&script::TURN_LEAVE, vec![&**name.key()], args)
+}
+
+/// Where a client is told that it is its turn.
+pub(crate) fn turn_channel(name: &LockName, client: &str) -> Arc<str> {
+    format!("{}:{client}", name.channel()).into()
+}
+
+/// After how long the turn of whoever was told of it ends, as the one behind it in line is told; of another message nothing.
+pub(crate) fn turn_ends(message: &str) -> Option<Duration> {
+    let millis = message.strip_prefix("next:")?.parse().ok()?;
+    Some(Duration::from_millis(millis))
 }
 
 pub(crate) fn reenter(key: &HoldKey, share: u32, lease: LeaseTime) -> Call<'_> {
@@ -50,8 +95,8 @@ pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Cal
     call(key, &script::LOCK_RELEASE, rest)
 }
 
-/// Renews a hold that was passed on, and asks whether others wait: whether its channel has more subscribers than the
-/// `listeners` of this process. With `None` nobody is counted.
+/// Renews a hold that was passed on, and asks whether others wait: in line, or clients of Redisson's, if the lock's channel has
+/// more subscribers than the `listeners` of this process. With `None` those are not looked for.
 pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
     let args = vec![
         Arg::Text(key.companion()),

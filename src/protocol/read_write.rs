@@ -58,7 +58,7 @@ pub(crate) fn write<'a>(
     let entry = Arg::Text(match take {
         Take::JoinOnly => "join",
         _ if key.is_named() => "share",
-        Take::Free | Take::Stand { .. } => "take",
+        Take::Free | Take::Vote | Take::InTurn { .. } | Take::Stand { .. } => "take",
     });
     let prefer = sides.prefer.into();
     let rest = [share.into(), lease.into(), prefer, came, mark, entry];

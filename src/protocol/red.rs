@@ -85,6 +85,7 @@ impl Polled {
         "abstains",
         "granted",
         "busy",
+        "stands",
         "free",
         "exhausted",
         "wrong_kind",

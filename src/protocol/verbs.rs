@@ -28,7 +28,9 @@ impl HoldKey {
             Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, take, tokens),
             Kind::Fair(line) => match take {
                 Take::JoinOnly => lock::acquire(self, share, lease, take),
-                Take::Free => fair::acquire(self, line, lease, None),
+                Take::Free | Take::Vote | Take::InTurn { .. } => {
+                    fair::acquire(self, line, lease, None)
+                }
                 Take::Stand { priority } => fair::acquire(self, line, lease, Some(priority)),
             },
             Kind::Plain(by) => plain::acquire(self, *by, lease),
@@ -176,7 +178,7 @@ impl Kind {
     }
 
     /// The command that tells waiters of a release.
-    fn publish(&self) -> Arg<'static> {
+    pub(crate) fn publish(&self) -> Arg<'static> {
         match self {
             Self::Reentrant | Self::Fenced(_) | Self::Fair(_) | Self::Read(_) | Self::Write(_) => {
                 Arg::Publish
@@ -218,6 +220,8 @@ mod tests {
             let calls = [
                 key.acquire(1, lease, Take::Free, None, 1),
                 key.acquire(1, lease, Take::JoinOnly, None, 1),
+                key.acquire(1, lease, Take::InTurn { lasts: lease.get() }, None, 1),
+                lock::leave(&key.name, "c"),
                 key.acquire(1, lease, Take::Stand { priority: -1 }, None, 1),
                 key.reenter(2, lease),
                 key.release(0),

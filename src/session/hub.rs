@@ -10,17 +10,20 @@
 //!    another. A channel that is left at an old server is left there: see [`Ear::left`].
 
 use std::collections::{HashMap, HashSet};
+use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
 use super::backend::{Backend, News, Node, Subscribed};
 use super::pace::Pace;
+use crate::clock::Moment;
 use crate::error::Error;
+use crate::protocol::lock::turn_ends;
 
 /// How often it is told that messages may not arrive.
 const DEAF_APART: Duration = Duration::from_secs(5);
@@ -75,6 +78,8 @@ struct Channel {
 struct Reception {
     heard: bool,
     news: u64,
+    /// When there is news of itself, as was announced.
+    soon: Option<Moment>,
 }
 
 /// A waiter's interest in a channel.
@@ -83,6 +88,7 @@ pub(crate) struct Subscription {
     hub: Arc<Hub>,
     channel: Arc<str>,
     state: watch::Receiver<Reception>,
+    known: Reception,
 }
 
 impl Hub {
@@ -111,10 +117,13 @@ impl Hub {
             }
         });
         channel.users += 1;
+        let state = channel.state.subscribe();
+        let known = *state.borrow();
         Subscription {
             hub: self.clone(),
             channel: name.clone(),
-            state: channel.state.subscribe(),
+            state,
+            known,
         }
     }
 
@@ -202,6 +211,8 @@ impl Hub {
         pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // One round trip at a time; what is asked for meanwhile shares the next.
         let mut asking = None;
+        // A message came in since the last pulse, which proves as much as an answer.
+        let mut is_alive = false;
         loop {
             if asking.is_none() {
                 let channels = self.take_unasked(&node);
@@ -213,7 +224,10 @@ impl Hub {
                 // Before the answer to a PING, the news that its connection is no longer the present one.
                 biased;
                 news = messages.next() => match news {
-                    Some(News::Message(channel)) => self.wake(&channel),
+                    Some(News::Message { channel, text }) => {
+                        is_alive = true;
+                        self.wake(&channel, &text);
+                    }
                     Some(News::Gone(channel)) => self.gone(&node, &channel),
                     Some(News::Missed) => self.wake_all(&node),
                     Some(News::Reconnected) => {
@@ -225,7 +239,7 @@ impl Hub {
                 (channels, answered) = async {
                     match &mut asking {
                         Some(asking) => asking.await,
-                        None => std::future::pending().await,
+                        None => pending().await,
                     }
                 } => {
                     asking = None;
@@ -242,7 +256,10 @@ impl Hub {
                         return;
                     }
                     self.lock().forgive(&node);
-                    asking = Some(Box::pin(self.ask(&node, self.take_unasked(&node))));
+                    let channels = self.take_unasked(&node);
+                    if !std::mem::take(&mut is_alive) || !channels.is_empty() {
+                        asking = Some(Box::pin(self.ask(&node, channels)));
+                    }
                 }
             }
         }
@@ -341,9 +358,12 @@ impl Hub {
         }
     }
 
-    fn wake(&self, channel: &str) {
+    fn wake(&self, channel: &str, message: &str) {
         if let Some(channel) = self.lock().channels.get(channel) {
-            channel.state.send_modify(|state| state.news += 1);
+            channel.state.send_modify(|state| match turn_ends(message) {
+                Some(after) => state.soon = Some(Moment::now().plus(after)),
+                None => state.news += 1,
+            });
         }
     }
 
@@ -453,13 +473,33 @@ impl Subscription {
 
     /// Takes all news up to now as known.
     pub(crate) fn catch_up(&mut self) {
-        self.state.mark_unchanged();
+        self.known = *self.state.borrow_and_update();
     }
 
     /// Waits for news that is not known yet.
     pub(crate) async fn news(&mut self) {
-        if self.state.changed().await.is_err() {
-            std::future::pending::<()>().await;
+        loop {
+            let now = *self.state.borrow_and_update();
+            if (now.heard, now.news) != (self.known.heard, self.known.news) {
+                self.known = now;
+                return;
+            }
+            let soon = now.soon.filter(|_| now.soon != self.known.soon);
+            let announced = async {
+                match soon {
+                    Some(soon) => sleep(Moment::now().until(soon)).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.state.changed() => if changed.is_err() {
+                    pending::<()>().await;
+                },
+                () = announced => {
+                    self.known.soon = soon;
+                    return;
+                }
+            }
         }
     }
 }

@@ -86,6 +86,8 @@ struct State<H> {
     others_waited: Option<Moment>,
     /// Others that wait go first.
     courtesy: Option<Courtesy>,
+    /// This process has a place in line on the server, or may have.
+    is_placed: bool,
     /// Of the writers' side of a read-write lock: readers that went through the gate came before this, by the server's
     /// account.
     readers_came: Option<Moment>,
@@ -194,6 +196,7 @@ impl<H> Queue<H> {
                 passing_since: None,
                 others_waited: None,
                 courtesy: None,
+                is_placed: false,
                 readers_came: None,
                 settling: Vec::new(),
             }),
@@ -356,6 +359,19 @@ impl<H> Queue<H> {
     pub(crate) fn stand(&self) -> InLine<'_, H> {
         self.lock().in_line += 1;
         InLine(self)
+    }
+
+    /// Whether this process may have a place in line on the server from now on.
+    pub(crate) fn note_place(&self, is_placed: bool) {
+        self.lock().is_placed = is_placed;
+    }
+
+    /// Gives up that place, if nobody is left here to come when it is told. Whoever comes now asks behind that.
+    pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
+        let mut state = self.lock();
+        if state.in_line == 0 && std::mem::take(&mut state.is_placed) {
+            leave();
+        }
     }
 
     /// Does something that no other call does in the meantime. It must not wait.

@@ -100,9 +100,10 @@ impl Reaper {
     /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before
     /// the request for that was sent, at `sent`: how long it took tells how far the server is.
     pub(crate) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: Moment) {
-        // Readers go together, and are told who goes first.
+        // Readers go together, and are told who goes first. Where processes take turns the server sees to it.
+        let kind = &hold.key().kind;
         let in_reach = || self.0.hub.listeners(hold.key().name.channel());
-        if told == 0 || hold.key().kind.is_shared() || told <= in_reach() {
+        if told == 0 || kind.is_shared() || kind.takes_turns() || told <= in_reach() {
             return;
         }
         let trip = sent.until(Moment::now());

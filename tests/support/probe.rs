@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
-use redlatch_testkit::{Connection, Server};
+use redlatch_testkit::{Connection, Reply, Server};
 use tokio::task::JoinHandle;
 
 use super::{eventually, eventually_idle};
@@ -86,8 +86,22 @@ pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
+/// How many connections listen to a channel, or to those of clients that stand in line behind it: the first of them may listen
+/// to both.
 pub fn subscribers(probe: &mut Connection, channel: &str) -> i64 {
-    probe.command(&["PUBSUB", "NUMSUB", channel]).array()[1].int()
+    subscribers_by(probe, ["CHANNELS", "NUMSUB"], channel)
+}
+
+/// The same by other subcommands of `PUBSUB`: one that lists channels, and one that counts.
+pub fn subscribers_by(probe: &mut Connection, [list, count]: [&str; 2], channel: &str) -> i64 {
+    let pattern = format!("{channel}:????????-????-*");
+    let own = probe.command(&["PUBSUB", list, &pattern]).texts();
+    let mut words = vec!["PUBSUB", count, channel];
+    words.extend(own.iter().map(String::as_str));
+    let counts = probe.command(&words).array();
+    let mut counts = counts.iter().skip(1).step_by(2).map(Reply::int);
+    let common = counts.next().unwrap_or(0);
+    common.max(counts.sum())
 }
 
 /// Waits until so many connections listen for the unlocks of this lock.

@@ -79,7 +79,10 @@ struct Order {
 /// What a connection for messages brings.
 #[derive(Clone, Debug)]
 pub(crate) enum News {
-    Message(String),
+    Message {
+        channel: String,
+        text: String,
+    },
     /// The server has taken this channel away, with its slot.
     Gone(String),
     /// Messages were dropped, or may have been.
@@ -97,7 +100,10 @@ pub(crate) struct Messages {
 /// What has arrived.
 #[derive(Debug, PartialEq)]
 enum Told {
-    Message(String),
+    Message {
+        channel: String,
+        text: String,
+    },
     /// A subscription began or ended: the word for that, and the channel.
     Done(&'static str, String),
     Pong,
@@ -276,7 +282,9 @@ impl Shared {
         };
         let first = given.front().is_some_and(is_for);
         match told {
-            Told::Message(channel) => drop(self.news.send(News::Message(channel))),
+            Told::Message { channel, text } => {
+                drop(self.news.send(News::Message { channel, text }));
+            }
             Told::Done(_, channel) if !first => drop(self.news.send(News::Gone(channel))),
             Told::Done(..) | Told::Pong | Told::Refused(_) => {
                 let unasked = || io::Error::other("the server answers what nobody asked");
@@ -364,7 +372,10 @@ fn told(heard: Heard) -> Option<Told> {
     let (kind, channel) = (texts.next()?, texts.next()?);
     let kind = kind.to_uppercase();
     Some(match &*kind {
-        "MESSAGE" | "SMESSAGE" => Told::Message(channel),
+        "MESSAGE" | "SMESSAGE" => Told::Message {
+            channel,
+            text: texts.next().unwrap_or_default(),
+        },
         "PONG" => Told::Pong,
         kind => {
             let verb = Verb::ALL.into_iter().find(|verb| verb.word() == kind)?;
@@ -396,7 +407,8 @@ mod tests {
             newer
         };
         for kind in ["message", "smessage"] {
-            assert_eq!(both(kind), Some(Told::Message("ch".into())));
+            let (channel, text) = ("ch".to_owned(), String::new());
+            assert_eq!(both(kind), Some(Told::Message { channel, text }));
         }
         for verb in Verb::ALL {
             let kind = verb.word().to_lowercase();
