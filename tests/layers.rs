@@ -80,6 +80,23 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::quorum_model protocol::quorum_model::server",
         ),
         (
+            "protocol::turns_model",
+            "protocol::turns_model::fault protocol::turns_model::process protocol::turns_model::server",
+        ),
+        (
+            "protocol::turns_model::fault",
+            "protocol::turns_model protocol::turns_model::process protocol::turns_model::server",
+        ),
+        (
+            "protocol::turns_model::process",
+            "protocol::turns_model protocol::turns_model::server",
+        ),
+        (
+            "protocol::turns_model::server",
+            "protocol::turns_model protocol::turns_model::process",
+        ),
+        ("protocol::turns_model::scenarios", "protocol::turns_model"),
+        (
             "protocol::red",
             "protocol::answer protocol::reply protocol::script",
         ),

@@ -20,5 +20,7 @@ pub(crate) mod reply;
 pub(crate) mod script;
 pub(crate) mod semaphore;
 pub(crate) mod steps;
+#[cfg(test)]
+mod turns_model;
 pub(crate) mod verbs;
 pub(crate) mod wait;
