@@ -1,5 +1,6 @@
 //! Drives one acquisition to a hold, a refusal or a deadline; undoes it if dropped.
 
+use std::cell::LazyCell;
 use std::future::pending;
 use std::pin::pin;
 
@@ -267,10 +268,10 @@ impl Order {
         let counts = listens && self.anchor.backend.counts_listeners();
         let mut subscription: Option<Subscription> = None;
         let turns = listens && self.kind.takes_turns();
-        let channel = match turns {
+        let channel = LazyCell::new(|| match turns {
             true => lock::turn_channel(&self.name, &self.anchor.client_id),
             false => self.name.channel().clone(),
-        };
+        });
         // The channel that everybody is told on: Redisson tells nobody by name.
         let mut common: Option<Subscription> = None;
         // The end of a hold in this process is signalled here: no need to ask the server who has the lock. But
@@ -297,7 +298,11 @@ impl Order {
             for subscription in [&mut subscription, &mut common].into_iter().flatten() {
                 subscription.catch_up();
             }
-            let heard = self.anchor.hub.reception(&channel);
+            let hub = &self.anchor.hub;
+            let heard = match hub.len() {
+                0 => None,
+                _ => hub.reception(&channel),
+            };
             if turns && heard.is_some() && subscription.is_none() {
                 subscription = Some(self.anchor.hub.subscribe(&channel));
             }
