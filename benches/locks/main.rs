@@ -49,7 +49,7 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 18] = [
+const SHAPES: [&str; 19] = [
     "uncontended",
     "kinds",
     "reentry",
@@ -59,6 +59,7 @@ const SHAPES: [&str; 18] = [
     "tasks_1ms",
     "fair",
     "read_write",
+    "read_write_1ms",
     "processes",
     "herds",
     "wakeup",
@@ -166,6 +167,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "tasks_1ms" => tasks::one_millisecond(effort).await,
             "fair" => fair::run(effort).await,
             "read_write" => read_write::run(effort).await,
+            "read_write_1ms" => read_write::one_millisecond(effort).await,
             "processes" => processes::run(effort).await,
             "herds" => processes::herds(effort).await,
             "wakeup" => wakeup::run(effort).await,

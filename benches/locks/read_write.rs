@@ -3,101 +3,125 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ReadWriteLock, ReentrantLock};
+use redlatch::{Client, ReadWriteLock};
 use redlatch_testkit::Server;
-use tokio::time::sleep;
 
 use crate::Failure;
 use crate::alternation::Alternation;
 use crate::crowd::Crowd;
+use crate::detour::Detour;
 use crate::effort::Effort;
+use crate::floor::Floor;
 use crate::report::{Chapter, Figure, Line, Target, rate};
 use crate::section::Section;
 use crate::waits::Waits;
 
 const TASKS: usize = 64;
-/// Of a hundred sections, those that write.
-const WRITES: u32 = 5;
-/// What a section takes that is not empty.
-const WORK: Duration = Duration::from_millis(1);
 
-pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
-    let server = Server::start();
-    let client = Client::connect(server.url()).await?;
-    let written = Written::default();
-    let mixed = Mixed {
-        lock: client.read_write_lock("bench:product"),
-        written: written.clone(),
-    };
-    let plain = client.lock("bench:bottom!");
-    let empty = Alternation::run(
-        effort.pairs.min(10),
-        async || per_second(&mixed, effort.block).await,
-        async || per_second(&plain, effort.block).await,
-    )
-    .await?;
-    let writes = written.take();
-    let long = Alternation::run(
-        2,
-        async || per_second(&Working(mixed.clone()), effort.block).await,
-        async || per_second(&Working(plain.clone()), effort.block).await,
-    )
-    .await?;
-    let long_writes = written.take();
-    client.close().await;
-
-    let sections = |shape: &str, measured: &Alternation, figure: Option<Figure>| Line {
-        shape: format!("64 tasks, 95 % read, {shape}: sections"),
-        product: rate(measured.median(|mixed, _| mixed)),
-        floor: format!(
-            "{}, our reentrant lock",
-            rate(measured.median(|_, plain| plain))
-        ),
-        figure,
-    };
-    let ratio = empty.median(|mixed, plain| mixed / plain);
-    let longest = writes.quantile(0.999).as_secs_f64() * 1_000.0;
-    Ok(Chapter {
-        title: "Read-write: 64 tasks of one process on one name, 95 % of the sections read",
-        how: "Each section reads, but five in a hundred, chosen by chance, write. Blocks alternate with blocks of as \
-              many tasks under one reentrant lock; the ratio is the median over the pairs. A writer's wait is given in \
-              milliseconds, of all the blocks together. With empty sections, and with sections of 1 ms.",
-        lines: vec![
-            sections(
-                "empty",
-                &empty,
-                Some(Figure::new(
-                    "rw95_over_reentrant",
-                    ratio,
-                    Target::AtLeast(1.5),
-                )),
-            ),
-            Line {
-                shape: "64 tasks, 95 % read, empty: wait of a writer, p99.9 in ms".to_owned(),
-                product: writes.summary(),
-                floor: String::new(),
-                figure: Some(Figure::new(
-                    "rw95_writer_p999_ms",
-                    longest,
-                    Target::AtMost(100.0),
-                )),
-            },
-            sections("1 ms", &long, None),
-            Line {
-                shape: "64 tasks, 95 % read, 1 ms: wait of a writer".to_owned(),
-                product: long_writes.summary(),
-                floor: String::new(),
-                figure: None,
-            },
-        ],
-        curves: Vec::new(),
-    })
+/// How far the server is, and how many of a hundred sections write.
+struct Road {
+    title: &'static str,
+    how: &'static str,
+    label: &'static str,
+    key: &'static str,
+    writes: u32,
+    sections_per_round_trip: f64,
+    writer: Target,
+    detour: bool,
 }
 
-async fn per_second(section: &(impl Section + Clone), span: Duration) -> Result<f64, Failure> {
-    Ok(Crowd::run(vec![section.clone(); TASKS], span)
-        .await?
-        .per_second())
+pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
+    let road = Road {
+        title: "Read-write: 64 tasks of one process on one name, 95 % of the sections read",
+        how: "Each section is empty and reads, but five in a hundred, chosen by chance, write. Blocks alternate with blocks of \
+              one task's bare EVALSHAs, whose mean is the round trip; median over the pairs. A writer's wait is given in \
+              milliseconds, of all the blocks together.",
+        label: "64 tasks, 95 % read",
+        key: "rw95",
+        writes: 5,
+        sections_per_round_trip: 3.0,
+        writer: Target::AtMost(30.0),
+        detour: false,
+    };
+    road.measure(effort).await
+}
+
+pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure> {
+    let road = Road {
+        title: "Read-write: 64 tasks of one process on one name, 99 % of the sections read, at 1 ms",
+        how: "The same with one section in a hundred that writes, through a proxy that adds 1 ms to each round trip, those of the \
+              floor too.",
+        label: "64 tasks, 99 % read, 1 ms",
+        key: "rw99_1ms",
+        writes: 1,
+        sections_per_round_trip: 60.0,
+        writer: Target::None,
+        detour: true,
+    };
+    road.measure(effort).await
+}
+
+impl Road {
+    async fn measure(self, effort: &Effort) -> Result<Chapter, Failure> {
+        let server = Server::start();
+        let detour = match self.detour {
+            true => Some(Detour::open([server.port()]).await?),
+            false => None,
+        };
+        let url = match &detour {
+            Some(detour) => detour.urls[0].clone(),
+            None => server.url(),
+        };
+        let client = Client::connect(&url).await?;
+        let bare = Floor::of_fred(&url).await?;
+        let bare = bare.section("bench:bottom!", 1).await?;
+        let written = Written::default();
+        let mixed = Mixed {
+            lock: client.read_write_lock("bench:product"),
+            writes: self.writes,
+            written: written.clone(),
+        };
+        let crowd = vec![mixed; TASKS];
+        let measured = Alternation::run(
+            effort.pairs.min(10),
+            async || Ok(Crowd::run(crowd.clone(), effort.block).await?.per_second()),
+            async || Ok(bare.round_trip(effort.block).await?.as_secs_f64()),
+        )
+        .await?;
+        client.close().await;
+        let writers = written.take();
+        let longest = writers.quantile(0.999).as_secs_f64() * 1_000.0;
+        Ok(Chapter {
+            title: self.title,
+            how: self.how,
+            lines: vec![
+                Line {
+                    shape: format!("{}: sections", self.label),
+                    product: rate(measured.median(|sections, _| sections)),
+                    floor: format!(
+                        "{} round trips",
+                        rate(1.0 / measured.median(|_, trip| trip))
+                    ),
+                    figure: Some(Figure::new(
+                        &format!("{}_sections_per_rtt", self.key),
+                        measured.median(|sections, trip| sections * trip),
+                        Target::AtLeast(self.sections_per_round_trip),
+                    )),
+                },
+                Line {
+                    shape: format!("{}: wait of a writer, p99.9 in ms", self.label),
+                    product: writers.summary(),
+                    floor: String::new(),
+                    figure: Some(Figure::new(
+                        &format!("{}_writer_p999_ms", self.key),
+                        longest,
+                        self.writer,
+                    )),
+                },
+            ],
+            curves: Vec::new(),
+        })
+    }
 }
 
 /// The waits of those that wrote.
@@ -122,13 +146,14 @@ impl Written {
 #[derive(Clone)]
 struct Mixed {
     lock: ReadWriteLock,
+    writes: u32,
     written: Written,
 }
 
-impl Mixed {
-    async fn pass(&self, work: Duration) -> Result<Duration, Failure> {
+impl Section for Mixed {
+    async fn pass(&self) -> Result<Duration, Failure> {
         let asked = Instant::now();
-        let writes = fastrand::u32(..100) < WRITES;
+        let writes = fastrand::u32(..100) < self.writes;
         let guard = match writes {
             true => self.lock.write().await?,
             false => self.lock.read().await?,
@@ -137,36 +162,6 @@ impl Mixed {
         if writes {
             self.written.add(waited);
         }
-        if !work.is_zero() {
-            sleep(work).await;
-        }
-        guard.unlock().await?;
-        Ok(waited)
-    }
-}
-
-impl Section for Mixed {
-    async fn pass(&self) -> Result<Duration, Failure> {
-        self.pass(Duration::ZERO).await
-    }
-}
-
-/// A section that takes a while.
-#[derive(Clone)]
-struct Working<L>(L);
-
-impl Section for Working<Mixed> {
-    async fn pass(&self) -> Result<Duration, Failure> {
-        self.0.pass(WORK).await
-    }
-}
-
-impl Section for Working<ReentrantLock> {
-    async fn pass(&self) -> Result<Duration, Failure> {
-        let asked = Instant::now();
-        let guard = self.0.lock().await?;
-        let waited = asked.elapsed();
-        sleep(WORK).await;
         guard.unlock().await?;
         Ok(waited)
     }
