@@ -778,8 +778,8 @@ async fn threads_and_tasks_share_a_counter_and_their_turns() {
     assert_eq!(counted, count.to_string(), "no update is lost");
     assert!(ours.longest_wait < secs(5), "{:?}", ours.longest_wait);
     assert!(ours.grants * 4 >= all, "we have our part");
-    // 14 to 31 % were seen, the less the more the machine had to do.
-    assert!(java.grants * 10 >= all, "Java has its part");
+    // 53 to 55 % were seen.
+    assert!(java.grants * 4 >= all, "Java has its part");
     eventually_idle(&client).await;
     probe.command(&["DEL", "counter"]);
     nothing_left(&server, []).await;
