@@ -94,17 +94,7 @@ impl Floor {
         owner: u64,
     ) -> Result<Bare, Failure> {
         let Holder { field, companion } = holder(owner);
-        let acquire = [
-            &field,
-            &companion,
-            HOLD_NUMBER,
-            "1",
-            LEASE,
-            "take",
-            channel,
-            "PUBLISH",
-            "0",
-        ];
+        let acquire = taking(&field, &companion, channel, "PUBLISH");
         let release = [
             &field,
             &companion,
@@ -209,21 +199,8 @@ impl Floor {
     pub(crate) async fn vote(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
         let Holder { field, companion } = holder(owner);
         let (keys, channel) = ([name, "redlatch_redlock_mark"], channel(name));
-        let acquire = [
-            &field,
-            &companion,
-            HOLD_NUMBER,
-            "1",
-            LEASE,
-            "take",
-            &channel,
-            "PUBLISH",
-            "0",
-            "60000",
-            "run",
-            "trust",
-            "0",
-        ];
+        let taking = taking(&field, &companion, &channel, "");
+        let acquire = [&taking[..], &["60000", "run", "trust", "0"]].concat();
         Ok(Bare {
             acquire: self
                 .call(&script("red_acquire"), &keys, &acquire, "granted")
@@ -317,6 +294,26 @@ impl Lease {
             words(&["PEXPIRE", name, "10000"]),
         ]
     }
+}
+
+/// What a script that takes a lock is told, and whether it tells those that wait.
+fn taking<'a>(
+    field: &'a str,
+    companion: &'a str,
+    channel: &'a str,
+    publish: &'a str,
+) -> [&'a str; 9] {
+    [
+        field,
+        companion,
+        HOLD_NUMBER,
+        "1",
+        LEASE,
+        "take",
+        channel,
+        publish,
+        "0",
+    ]
 }
 
 /// The channel on which a release is told.

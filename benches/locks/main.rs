@@ -22,6 +22,7 @@ mod read_write;
 mod red;
 mod renewal;
 mod report;
+mod road;
 mod section;
 mod server_time;
 mod stats;

@@ -3,23 +3,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, ReadWriteLock};
-use redlatch_testkit::Server;
+use redlatch::ReadWriteLock;
 
 use crate::Failure;
-use crate::alternation::Alternation;
-use crate::crowd::Crowd;
-use crate::detour::Detour;
 use crate::effort::Effort;
-use crate::floor::Floor;
-use crate::report::{Chapter, Figure, Line, Target, rate};
+use crate::report::{Chapter, Figure, Line, Target};
+use crate::road::Road;
 use crate::section::Section;
 use crate::waits::Waits;
 
 const TASKS: usize = 64;
 
 /// How far the server is, and how many of a hundred sections write.
-struct Road {
+struct Shape {
     title: &'static str,
     how: &'static str,
     label: &'static str,
@@ -31,7 +27,7 @@ struct Road {
 }
 
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
-    let road = Road {
+    let shape = Shape {
         title: "Read-write: 64 tasks of one process on one name, 95 % of the sections read",
         how: "Each section is empty and reads, but five in a hundred, chosen by chance, write. Blocks alternate with blocks of \
               one task's bare EVALSHAs, whose mean is the round trip; median over the pairs. A writer's wait is given in \
@@ -43,11 +39,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
         writer: Target::AtMost(30.0),
         detour: false,
     };
-    road.measure(effort).await
+    shape.measure(effort).await
 }
 
 pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure> {
-    let road = Road {
+    let shape = Shape {
         title: "Read-write: 64 tasks of one process on one name, 99 % of the sections read, at 1 ms",
         how: "The same with one section in a hundred that writes, through a proxy that adds 1 ms to each round trip, those of the \
               floor too.",
@@ -58,56 +54,29 @@ pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure>
         writer: Target::None,
         detour: true,
     };
-    road.measure(effort).await
+    shape.measure(effort).await
 }
 
-impl Road {
+impl Shape {
     async fn measure(self, effort: &Effort) -> Result<Chapter, Failure> {
-        let server = Server::start();
-        let detour = match self.detour {
-            true => Some(Detour::open([server.port()]).await?),
-            false => None,
-        };
-        let url = match &detour {
-            Some(detour) => detour.urls[0].clone(),
-            None => server.url(),
-        };
-        let client = Client::connect(&url).await?;
-        let bare = Floor::of_fred(&url).await?;
-        let bare = bare.section("bench:bottom!", 1).await?;
+        let road = Road::open(self.detour).await?;
         let written = Written::default();
         let mixed = Mixed {
-            lock: client.read_write_lock("bench:product"),
+            lock: road.client.read_write_lock("bench:product"),
             writes: self.writes,
             written: written.clone(),
         };
-        let crowd = vec![mixed; TASKS];
-        let measured = Alternation::run(
-            effort.pairs.min(10),
-            async || Ok(Crowd::run(crowd.clone(), effort.block).await?.per_second()),
-            async || Ok(bare.round_trip(effort.block).await?.as_secs_f64()),
-        )
-        .await?;
-        client.close().await;
+        let sections = road
+            .measure(&vec![mixed; TASKS], effort.pairs.min(10), effort)
+            .await?;
+        road.client.close().await;
         let writers = written.take();
         let longest = writers.quantile(0.999).as_secs_f64() * 1_000.0;
         Ok(Chapter {
             title: self.title,
             how: self.how,
             lines: vec![
-                Line {
-                    shape: format!("{}: sections", self.label),
-                    product: rate(measured.median(|sections, _| sections)),
-                    floor: format!(
-                        "{} round trips",
-                        rate(1.0 / measured.median(|_, trip| trip))
-                    ),
-                    figure: Some(Figure::new(
-                        &format!("{}_sections_per_rtt", self.key),
-                        measured.median(|sections, trip| sections * trip),
-                        Target::AtLeast(self.sections_per_round_trip),
-                    )),
-                },
+                sections.line(self.label, self.key, self.sections_per_round_trip),
                 Line {
                     shape: format!("{}: wait of a writer, p99.9 in ms", self.label),
                     product: writers.summary(),

@@ -1,20 +1,15 @@
 //! 64 tasks of one process that want one name.
 
-use redlatch::Client;
-use redlatch_testkit::Server;
-
 use crate::Failure;
-use crate::alternation::Alternation;
 use crate::crowd::Crowd;
-use crate::detour::Detour;
 use crate::effort::Effort;
-use crate::floor::Floor;
-use crate::report::{Chapter, Curve, Figure, Line, Target, of_fair, rate};
+use crate::report::{Chapter, Curve, Figure, Line, Target, of_fair};
+use crate::road::Road;
 
 const TASKS: usize = 64;
 
-/// How the server is reached.
-struct Road {
+/// How the server is reached, and what is wanted there.
+struct Shape {
     title: &'static str,
     how: &'static str,
     label: &'static str,
@@ -24,7 +19,7 @@ struct Road {
 }
 
 pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
-    let road = Road {
+    let shape = Shape {
         title: "Contended: 64 tasks of one process on one name",
         how: "64 tasks pass empty sections under one name. Sections per round trip: in blocks that alternate with blocks \
               of one task's bare EVALSHAs, whose mean is the round trip; median over the pairs. Waits and tasks served: \
@@ -34,11 +29,11 @@ pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
         sections_per_round_trip: 3.0,
         detour: false,
     };
-    road.measure(effort).await
+    shape.measure(effort).await
 }
 
 pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure> {
-    let road = Road {
+    let shape = Shape {
         title: "Contended: 64 tasks of one process on one name, at 1 ms",
         how: "The same through a proxy that adds 1 ms to each round trip, those of the floor too.",
         label: "64 tasks, one name, 1 ms",
@@ -46,47 +41,17 @@ pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure>
         sections_per_round_trip: 30.0,
         detour: true,
     };
-    road.measure(effort).await
+    shape.measure(effort).await
 }
 
-impl Road {
+impl Shape {
     async fn measure(self, effort: &Effort) -> Result<Chapter, Failure> {
-        let server = Server::start();
-        let detour = match self.detour {
-            true => Some(Detour::open([server.port()]).await?),
-            false => None,
-        };
-        let url = match &detour {
-            Some(detour) => detour.urls[0].clone(),
-            None => server.url(),
-        };
-        let client = Client::connect(&url).await?;
-        let floor = Floor::of_fred(&url).await?;
-        let bare = floor.section("bench:bottom!", 1).await?;
-        let locks = vec![client.lock("bench:product"); TASKS];
-
-        let measured = Alternation::run(
-            effort.pairs,
-            async || Ok(Crowd::run(locks.clone(), effort.block).await?.per_second()),
-            async || Ok(bare.round_trip(effort.block).await?.as_secs_f64()),
-        )
-        .await?;
+        let road = Road::open(self.detour).await?;
+        let locks = vec![road.client.lock("bench:product"); TASKS];
+        let sections = road.measure(&locks, effort.pairs, effort).await?;
         let crowd = Crowd::run(locks, effort.waits).await?;
-        client.close().await;
-
-        let mut lines = vec![Line {
-            shape: format!("{}: sections", self.label),
-            product: rate(measured.median(|sections, _| sections)),
-            floor: format!(
-                "{} round trips",
-                rate(1.0 / measured.median(|_, trip| trip))
-            ),
-            figure: Some(Figure::new(
-                &format!("{}_sections_per_rtt", self.key),
-                measured.median(|sections, trip| sections * trip),
-                Target::AtLeast(self.sections_per_round_trip),
-            )),
-        }];
+        road.client.close().await;
+        let mut lines = vec![sections.line(self.label, self.key, self.sections_per_round_trip)];
         lines.extend(self.waits(&crowd));
         Ok(Chapter {
             title: self.title,
