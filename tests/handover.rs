@@ -17,7 +17,8 @@ use futures_util::future::select_all;
 use redlatch::{Client, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Reply, Server, script};
 use support::probe::{
-    acquiring, begin, calls_of, eventually_heard, kind, millis, secs, soon, stranger,
+    acquiring, begin, calls_of, eventually_heard, eventually_waiting, kind, millis, secs, soon,
+    stranger,
 };
 use support::scene::Scene;
 use support::{builder, client, eventually, eventually_idle, sha};
@@ -29,12 +30,6 @@ async fn turns(lock: ReentrantLock, sections: usize) {
     for _ in 0..sections {
         lock.lock().await.unwrap().unlock().await.unwrap();
     }
-}
-
-/// Waits until so many calls of this client stand in line and the one at the front is parked.
-async fn eventually_waiting(client: &Client, calls: usize) {
-    let waiting = format!("waiting: {calls}, channels: 1,");
-    eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
 }
 
 /// The first of these that is done.

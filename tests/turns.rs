@@ -14,8 +14,8 @@ use std::time::Instant;
 use redlatch::{Client, LockGuard, MultiLock, RedLock};
 use redlatch_testkit::{Connection, Proxy, Server, script};
 use support::probe::{
-    NEVER, acquiring, channel, eventually_free, eventually_heard, millis, nothing_left, passes,
-    reset_calls, scripts_run, secs, soon, stranger,
+    NEVER, acquiring, channel, eventually_free, eventually_heard, eventually_waiting, millis,
+    nothing_left, passes, reset_calls, scripts_run, secs, soon, stranger,
 };
 use support::{builder, eventually};
 use tokio::task::JoinHandle;
@@ -34,6 +34,12 @@ async fn patient(url: impl AsRef<str>) -> Client {
 fn line(server: &Server) -> Vec<String> {
     let range = &["ZRANGE", LINE, "0", "-1"];
     server.connection().command(range).texts()
+}
+
+/// How many listen to the lock's own channel, on which Redisson publishes.
+fn told_with_all(server: &Server) -> i64 {
+    let count = &["PUBSUB", "NUMSUB", &channel("k")];
+    server.connection().command(count).array()[1].int()
 }
 
 /// Has this client wait for the lock, and stand last in line.
@@ -282,18 +288,12 @@ async fn place_is_the_processs_and_outlives_a_waiter_that_leaves() {
     let behind = waits(&server, &other).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
-    eventually_idle_but_for(&client, 1).await;
+    eventually_waiting(&client, 1).await;
     assert_eq!(line(&server), [client.id(), other.id()]);
     guard.unlock().await.unwrap();
     passes(second).await;
     passes(behind).await;
     nothing_left(&server, [&holder, &other, &client]).await;
-}
-
-/// Waits until so many calls of a client wait.
-async fn eventually_idle_but_for(client: &Client, calls: usize) {
-    let waiting = format!("waiting: {calls},");
-    eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
 }
 
 #[tokio::test]
@@ -310,7 +310,7 @@ async fn clients_of_redissons_that_listen_have_their_turn_before_ours() {
     probe.command(&["HSET", "k", "java:1", "1"]);
     probe.command(&["PEXPIRE", "k", "600000"]);
     eventually("ours listens where Redisson publishes", async || {
-        probe.command(&["PUBSUB", "NUMSUB", &channel("k")]).array()[1].int() == 2
+        told_with_all(&server) == 2
     })
     .await;
     assert!(!waiter.is_finished());
@@ -352,8 +352,10 @@ async fn line_that_may_not_be_written_is_none_and_everybody_is_told() {
     });
     let waiting: Vec<_> = waiting.collect();
     eventually_heard(&server, "k", 2).await;
-    let common = async || admin.command(&["PUBSUB", "NUMSUB", &channel("k")]).array()[1].int() == 2;
-    eventually("both listen to the channel of all", common).await;
+    eventually("both listen to the channel of all", async || {
+        told_with_all(&server) == 2
+    })
+    .await;
     guard.unlock().await.unwrap();
     for waiter in waiting {
         soon(waiter).await.unwrap().unwrap();
@@ -370,7 +372,7 @@ async fn line_of_another_type_keeps_nobody_out() {
     let guard = soon(client.lock("k").lock()).await.unwrap();
     let waiter = acquiring(&other.lock("k"));
     eventually("it listens to the channel of all", async || {
-        probe.command(&["PUBSUB", "NUMSUB", &channel("k")]).array()[1].int() == 1
+        told_with_all(&server) == 1
     })
     .await;
     guard.unlock().await.unwrap();

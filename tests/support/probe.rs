@@ -118,6 +118,12 @@ pub async fn eventually_listening(server: &Server, channel: &str, connections: i
     .await;
 }
 
+/// Waits until so many calls of this client stand in line and the one at the front is parked.
+pub async fn eventually_waiting(client: &Client, calls: usize) {
+    let waiting = format!("waiting: {calls}, channels: 1,");
+    eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
+}
+
 pub async fn eventually_free(server: &Server, name: &str) {
     let mut probe = server.connection();
     eventually("the key is gone", async || !probe.exists(name)).await;
