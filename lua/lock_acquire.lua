@@ -8,13 +8,13 @@
 -- ARGV[5] lease, in milliseconds
 -- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
 -- ARGV[7] the lock's channel
--- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: heed nobody who waits
+-- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore those that wait
 -- ARGV[9] how long to stand in line if it is busy, in milliseconds; 0: not at all
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before
 -- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included unless
--- its lease has ended; or it is free, and left for so long to the first of those that wait
--- Returns stands, TTL as above, place in line from 0 or -1 for none, 1 if a client of Redisson's holds it, else 0: the same, of
--- one that waits
+-- its lease has ended; or it is free, and reserved for that long for the first in line
+-- Returns stands, TTL as above, place in line from 0 or -1 for none, 1 if a client of Redisson's holds it, else 0: the same, for
+-- a client that waits
 -- Returns free: nobody holds it (join only)
 -- Returns exhausted: the hold count would pass its maximum
 -- Returns wrong_kind: the key is no lock of this shape

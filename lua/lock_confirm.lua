@@ -21,7 +21,7 @@ end
 if ARGV[4] == '-1' then
   return {'stands', 0}
 end
-local waiting = redis.pcall('ZRANGE', 'redlatch_turns' .. string.sub(ARGV[6], #'redisson_lock__channel' + 1), 0, 1)
+local waiting = redis.pcall('ZRANGE', turns_beside(ARGV[6]), 0, 1)
 local client = string.sub(ARGV[1], 2, 37)
 if waiting[2] or waiting[1] and waiting[1] ~= client then
   return {'stands', 1}

@@ -299,12 +299,13 @@ impl Order {
                 subscription.catch_up();
             }
             let hub = &self.anchor.hub;
+            // As a rule this client listens to nothing, and the channel need not be named.
             let heard = match hub.len() {
                 0 => None,
                 _ => hub.reception(&channel),
             };
             if turns && heard.is_some() && subscription.is_none() {
-                subscription = Some(self.anchor.hub.subscribe(&channel));
+                subscription = Some(hub.subscribe(&channel));
             }
             // Whoever stands in line has to hear when it is its turn.
             let in_turn = turns && subscription.as_ref().is_some_and(Subscription::is_heard);
@@ -399,8 +400,7 @@ impl Order {
                 line.readers_came(came.plus(asked.until(now)));
             }
             let fresh = subscription.is_none();
-            let subscription =
-                subscription.get_or_insert_with(|| self.anchor.hub.subscribe(&channel));
+            let subscription = subscription.get_or_insert_with(|| hub.subscribe(&channel));
             let deaf = !subscription.is_heard();
             if fresh && !deaf && (turns && !spared || heard != Some(subscription.count())) {
                 // What was told before is seen by asking again.
@@ -411,7 +411,7 @@ impl Order {
             let is_unplaced = turns && !spared && !in_turn && attempt.is_woken;
             if is_unplaced || standing.is_some_and(Standing::is_told_with_all) {
                 let fresh = common.is_none();
-                let subscribe = || self.anchor.hub.subscribe(self.name.channel());
+                let subscribe = || hub.subscribe(self.name.channel());
                 if common.get_or_insert_with(subscribe).is_heard() && fresh {
                     continue;
                 }

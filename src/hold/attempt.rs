@@ -165,10 +165,6 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Terms { anchor, term, .. } = &**self.order;
-        let take = match take {
-            Take::Free => Take::Vote,
-            take => take,
-        };
         let acquire = hold.key().acquire(1, term.lease(), take, None, 1);
         let policy = RestartPolicy {
             longest: LeaseTime::new(anchor.settings.max_lease)?,

@@ -124,7 +124,7 @@ impl Election {
                 ear.catch_up();
             }
             let mut defeat = None;
-            let step = match self.round(&line, Take::Free).await? {
+            let step = match self.round(&line, Take::Vote).await? {
                 Round::Won(seats) => {
                     debug!(waited = ?wait.waited(Moment::now()), "acquired");
                     return Ok(Some(seats));

@@ -14,19 +14,8 @@ pub(crate) fn acquire<'a>(
     take: Take,
     tokens: u32,
 ) -> Call<'a> {
-    let tokens = Arg::Number(tokens.into());
-    let [channel, publish, lasts] = lock::in_line(key, take);
-    let rest = [
-        share.into(),
-        lease.into(),
-        take.into(),
-        channel,
-        publish,
-        lasts,
-        ttl(fencing),
-        tokens,
-    ];
-    let mut call = lock::call(key, &script::FENCED_ACQUIRE, rest);
+    let mut call = lock::acquire_by(&script::FENCED_ACQUIRE, key, share, lease, take);
+    call.args.extend([ttl(fencing), Arg::Number(tokens.into())]);
     call.keys.push(&fencing.key);
     call
 }

@@ -42,20 +42,17 @@ impl From<Take> for Arg<'_> {
 }
 
 pub(crate) fn acquire(key: &HoldKey, share: u32, lease: LeaseTime, take: Take) -> Call<'_> {
-    let [channel, publish, lasts] = in_line(key, take);
-    let rest = [
-        share.into(),
-        lease.into(),
-        take.into(),
-        channel,
-        publish,
-        lasts,
-    ];
-    call(key, &script::LOCK_ACQUIRE, rest)
+    acquire_by(&script::LOCK_ACQUIRE, key, share, lease, take)
 }
 
-/// What a script that takes the lock has to know of the line of those that wait for it.
-pub(crate) fn in_line(key: &HoldKey, take: Take) -> [Arg<'_>; 3] {
+/// The same by a script that may need more arguments behind these.
+pub(crate) fn acquire_by<'a>(
+    script: &'static script::Script,
+    key: &'a HoldKey,
+    share: u32,
+    lease: LeaseTime,
+    take: Take,
+) -> Call<'a> {
     let lasts = match take {
         Take::InTurn { lasts } => i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX),
         _ => 0,
@@ -64,8 +61,15 @@ pub(crate) fn in_line(key: &HoldKey, take: Take) -> [Arg<'_>; 3] {
         Take::Vote => SILENT,
         _ => key.kind.publish(),
     };
-    let channel = Arg::Text(key.name.channel());
-    [channel, publish, Arg::Number(lasts)]
+    let rest = [
+        share.into(),
+        lease.into(),
+        take.into(),
+        Arg::Text(key.name.channel()),
+        publish,
+        Arg::Number(lasts),
+    ];
+    call(key, script, rest)
 }
 
 /// Gives up the place of a client in line.

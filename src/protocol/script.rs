@@ -70,7 +70,7 @@ scripts! {
     LOCK_ACQUIRE = "lock_share", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 1, args: 9 };
     LOCK_ACQUIRE_ALL = "lock_share", "lock_turns", "lock_acquire_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_REENTER = "lock_share", "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
-    LOCK_CONFIRM = "lock_confirm" Arity::Fixed { keys: 1, args: 6 };
+    LOCK_CONFIRM = "lock_turns", "lock_confirm" Arity::Fixed { keys: 1, args: 6 };
     LOCK_RELEASE = "lock_take_out", "lock_turns", "lock_freed", "lock_release" Arity::Fixed { keys: 1, args: 7 };
     LOCK_RELEASE_ALL = "lock_take_out", "lock_turns", "lock_freed", "lock_release_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_ADOPT = "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
