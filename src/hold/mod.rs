@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 pub(crate) mod attempt;
 pub(crate) mod batch;
 pub(crate) mod election;
+pub(crate) mod front;
 pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod in_queue;
