@@ -8,12 +8,14 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Limit;
 use crate::protocol::counter::Mark;
+use crate::protocol::policy::COUNTER;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Anchor;
 use crate::session::hold::fresh_number;
 use crate::session::reaper::Errand;
+use crate::wait::Waiting;
 
 /// Java counts in an int.
 const MOST: u32 = i32::MAX as u32;
@@ -78,6 +80,10 @@ impl Counter {
         let poll_cap = settings.poll_cap;
         let alarm = Alarm::Messages { poll_cap };
         Wait::new(Moment::now(), limit, settings.watchdog_lease, alarm)
+    }
+
+    pub(crate) fn waiting<'a>(&'a self, name: &'a LockName, wait: &'a mut Wait) -> Waiting<'a> {
+        Waiting::new(&self.anchor, name, wait, COUNTER)
     }
 }
 

@@ -11,7 +11,8 @@ use crate::options::Limit;
 use crate::protocol::answer::Ttl;
 use crate::protocol::counted::{Count, Deleted, Set};
 use crate::protocol::latch;
-use crate::vigil::{Asked, Question, until_yes};
+use crate::protocol::waiter::Local;
+use crate::wait::{Asked, Waiting, Wanted};
 
 /// A count that many processes wait for to come to zero: on the wire Redisson's `RCountDownLatch`.
 ///
@@ -176,8 +177,9 @@ impl Latch {
             let mut wait = self.0.wait(limit());
             let mut look = Look { latch: self, name };
             let span = debug_span!("wait", latch = %name.key());
-            let open = until_yes(&self.0.anchor, name.channel(), &mut wait, &mut look);
-            let open = open.instrument(span).await?.is_some();
+            let mut waiting = self.0.waiting(name, &mut wait);
+            let open = waiting.until(&mut look).instrument(span);
+            let open = open.await?.is_some();
             debug!(latch = %name.key(), open, "waited");
             Ok(open)
         };
@@ -196,13 +198,16 @@ struct Look<'a> {
     name: &'a LockName,
 }
 
-impl Question for Look<'_> {
-    type Yes = ();
+impl Local for Look<'_> {}
 
-    async fn ask(&mut self) -> Result<Asked<()>, Error> {
-        match self.latch.read(self.name).await? {
-            Count(..=0) => Ok(Asked::Yes(())),
-            Count(_) => Ok(Asked::Not(Ttl::Never)),
-        }
+impl Wanted for Look<'_> {
+    type Output = ();
+
+    async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<()>, Error> {
+        Ok(match self.latch.read(self.name).await {
+            Ok(Count(..=0)) => Asked::Ready(()),
+            Ok(Count(_)) => Asked::Busy(Ttl::Never.into()),
+            Err(error) => Asked::Failed(error),
+        })
     }
 }

@@ -76,7 +76,7 @@ pub mod pitfalls;
 mod protocol;
 mod semaphore;
 mod session;
-mod vigil;
+mod wait;
 
 #[cfg(feature = "macros")]
 pub use attribute::locked;

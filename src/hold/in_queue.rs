@@ -1,22 +1,28 @@
-//! The wait for a fair lock: in a queue on the server, where every waiter stands for itself.
+//! A place in the queue for a fair lock, on the server, where every waiter stands for itself.
 
-use tokio::time::sleep;
+use std::sync::Arc;
 
 use super::acquire::Outcome;
 use super::attempt::{Attempt, Attempted};
 use super::order::Order;
-use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::lock::Take;
-use crate::protocol::wait::{Step, Wait};
+use crate::protocol::wait::Wait;
+use crate::protocol::waiter::Local;
 use crate::session::Queue;
-use crate::session::hub::Subscription;
 use crate::session::reaper::Asking;
+use crate::wait::{Asked, Waiting, Wanted};
+
+/// What one call has while it waits: a place that it asks for again and again, which is what keeps it.
+struct InQueue<'a> {
+    order: &'a Order,
+    queue: &'a Queue,
+    attempt: Attempt<'a>,
+    priority: i32,
+}
 
 impl Order {
-    /// Stands in the queue until the lock is granted: asks for a place, subscribes, asks again, then waits for a
-    /// release of this process to move the lock here, a message, the holder's lease if this is the first, or the time
-    /// to keep the place.
+    /// Stands in the queue until the lock is granted: by the server, or by a release of this process that moves it here.
     pub(crate) async fn in_queue(
         &self,
         queue: &Queue,
@@ -33,50 +39,16 @@ impl Order {
         let mut attempt = Attempt::new(self, queue);
         attempt.expect_grant();
         asking.stands_in_queue();
-        let channel = attempt.channel();
-        let mut subscription: Option<Subscription> = None;
-        loop {
-            if attempt.is_given_up() {
-                return Ok(Outcome::Reenter);
-            }
-            let heard = self.anchor.hub.reception(&channel);
-            if let Some(subscription) = &mut subscription {
-                subscription.catch_up();
-            }
-            let stand = Take::Stand { priority };
-            let ttl = match attempt.send(stand).await {
-                Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
-                Ok(Attempted::Busy(ttl)) => ttl,
-                Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
-                Err(error) => {
-                    self.anchor.pause(self.name.key(), wait, error).await?;
-                    continue;
-                }
-            };
-            let Step::Park(at_most) = wait.busy(Moment::now(), ttl, fastrand::f64()) else {
-                return Ok(Outcome::GaveUp);
-            };
-            let subscription =
-                subscription.get_or_insert_with(|| self.anchor.hub.subscribe(&channel));
-            if subscription.is_heard() && heard != Some(subscription.count()) {
-                // What was told before is seen by asking again.
-                continue;
-            }
-            let woken = async {
-                tokio::select! {
-                    attempted = attempt.granted() => Some(attempted),
-                    () = subscription.news() => None,
-                    () = queue.appeared(&self.owner) => None,
-                    () = sleep(at_most) => None,
-                }
-            };
-            match self.anchor.unless_closed(woken).await?.transpose()? {
-                Some(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
-                Some(_) => return Ok(Outcome::Reenter),
-                None if queue.live(&self.owner).is_some() => return Ok(Outcome::Reenter),
-                None => {}
-            }
-        }
+        let mut place = InQueue {
+            order: self,
+            queue,
+            attempt,
+            priority,
+        };
+        let waiting = Waiting::new(&self.anchor, &self.name, wait, self.kind.policy());
+        let mut waiting = waiting.signalled_by(queue, Some(&self.owner), false);
+        let outcome = waiting.until(&mut place).await?;
+        Ok(outcome.unwrap_or(Outcome::GaveUp))
     }
 
     /// Waits for the turn to ask for this owner. None if it does not come within the limit.
@@ -87,5 +59,43 @@ impl Order {
     ) -> Result<Option<Asking<'a>>, Error> {
         let turn = queue.asking(&self.owner);
         self.anchor.in_line(self.name.key(), wait, turn).await
+    }
+}
+
+impl Local for InQueue<'_> {}
+
+impl Wanted for InQueue<'_> {
+    type Output = Outcome;
+
+    fn settled(&mut self) -> Option<Outcome> {
+        let is_settled = self.attempt.is_given_up() || self.queue.live(&self.order.owner).is_some();
+        is_settled.then_some(Outcome::Reenter)
+    }
+
+    async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
+        let stand = Take::Stand {
+            priority: self.priority,
+        };
+        Ok(match self.attempt.send(stand).await {
+            Ok(Attempted::Busy(ttl)) => Asked::Busy(ttl.into()),
+            Ok(attempted) => Asked::Ready(outcome(attempted)),
+            Err(error) => Asked::Failed(error),
+        })
+    }
+
+    async fn granted(&mut self) -> Result<Outcome, Error> {
+        self.attempt.granted().await.map(outcome)
+    }
+
+    fn channel(&self) -> Option<Arc<str>> {
+        Some(self.attempt.channel())
+    }
+}
+
+/// What was granted; or else the place is given up, and it is to be seen what the owner has by now.
+fn outcome(attempted: Attempted) -> Outcome {
+    match attempted {
+        Attempted::Granted(guard) => Outcome::Granted(guard),
+        Attempted::Busy(_) | Attempted::Yielded => Outcome::Reenter,
     }
 }

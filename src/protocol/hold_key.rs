@@ -84,21 +84,6 @@ impl Kind {
         }
     }
 
-    /// Whether owners hold the lock beside each other, so that its waiters come to the front together.
-    pub(crate) fn is_shared(&self) -> bool {
-        matches!(self, Self::Read(_))
-    }
-
-    /// Whether a hold that is given back may be left to a waiter of this process, past those of others.
-    pub(crate) fn is_passed_on(&self) -> bool {
-        matches!(self, Self::Reentrant | Self::Spin | Self::Fenced(_))
-    }
-
-    /// Whether the processes that wait take turns: they stand in line on the server, and the first is told.
-    pub(crate) fn takes_turns(&self) -> bool {
-        matches!(self, Self::Reentrant | Self::Fenced(_))
-    }
-
     /// Of a read-write lock, what stands beside it.
     pub(crate) fn sides(&self) -> Option<&ReadWrite> {
         match self {
@@ -165,11 +150,6 @@ impl Kind {
             Self::Plain(_) => "a plain lock",
             Self::Read(_) | Self::Write(_) => "a read-write lock",
         }
-    }
-
-    /// Whether an owner may take the lock again.
-    pub(crate) fn is_reentrant(&self) -> bool {
-        !matches!(self, Self::Plain(_))
     }
 
     /// Whether holds of both kinds are alike.

@@ -10,6 +10,7 @@ pub(crate) mod hold_key;
 pub(crate) mod latch;
 pub(crate) mod lock;
 pub(crate) mod plain;
+pub(crate) mod policy;
 pub(crate) mod quorum;
 #[cfg(test)]
 mod quorum_model;
@@ -24,3 +25,6 @@ pub(crate) mod steps;
 mod turns_model;
 pub(crate) mod verbs;
 pub(crate) mod wait;
+pub(crate) mod waiter;
+#[cfg(test)]
+mod waiter_model;

@@ -13,9 +13,10 @@ use crate::options::{LeaseTime, Limit};
 use crate::permit_id::PermitId;
 use crate::protocol::counted::{Count, Set, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
+use crate::protocol::waiter::Local;
 use crate::session::hold::fresh_number;
 use crate::session::loan::{Borrowed, Loan};
-use crate::vigil::{Asked, Question, until_yes};
+use crate::wait::{Asked, Waiting, Wanted};
 
 /// So many permits with a lease fit into one call.
 const MOST_LEASED: u32 = 1_000;
@@ -130,16 +131,16 @@ impl Pool {
         name: &LockName,
         take: &mut Take<'_>,
         limit: Limit,
-    ) -> Result<Option<(Borrowed, Duration)>, Error> {
+    ) -> Result<Option<Permits>, Error> {
         let anchor = &self.counter.anchor;
         let mut wait = self.counter.wait(limit);
         let once = wait.is_single_attempt();
         let line = anchor.queues.enter(name.queue_key(Users::Permits));
         if !line.is_waited_for() {
-            match take.ask().await {
-                Ok(Asked::Yes(taken)) => return Ok(Some(taken)),
+            match take.run().await {
+                Ok(Asked::Ready(taken)) => return Ok(Some(taken)),
                 Err(error) if once || !error.is_passing() => return Err(error),
-                Ok(Asked::Not(_)) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
         if once {
@@ -152,7 +153,7 @@ impl Pool {
         else {
             return Ok(None);
         };
-        let taken = until_yes(anchor, name.channel(), &mut wait, take).await?;
+        let taken = self.counter.waiting(name, &mut wait).until(take).await?;
         debug!(granted = taken.is_some(), waited = ?wait.waited(Moment::now()), "waited");
         Ok(taken)
     }
@@ -201,22 +202,12 @@ struct Take<'a> {
     borrowed: Option<Borrowed>,
 }
 
+/// What was taken, with what can be trusted of the lease.
+type Permits = (Borrowed, Duration);
+
 impl Take<'_> {
-    /// The server has answered that nothing was taken.
-    fn nothing_taken(&mut self) {
-        if !self.loan.is_in_doubt()
-            && let Some(borrowed) = self.borrowed.take()
-        {
-            borrowed.forgive();
-        }
-    }
-}
-
-impl Question for Take<'_> {
-    /// With what can be trusted of the lease.
-    type Yes = (Borrowed, Duration);
-
-    async fn ask(&mut self) -> Result<Asked<Self::Yes>, Error> {
+    /// Asks the server once.
+    async fn run(&mut self) -> Result<Asked<Permits>, Error> {
         let anchor = &self.counter.anchor;
         let loan = self.loan.clone();
         anchor.reaper.ensure_credit(&loan.key.name)?;
@@ -243,11 +234,11 @@ impl Question for Take<'_> {
                     Moment::now().until(end)
                 });
                 let borrowed = self.borrowed.take();
-                Ok(Asked::Yes((borrowed.ok_or_else(Error::closed)?, left)))
+                Ok(Asked::Ready((borrowed.ok_or_else(Error::closed)?, left)))
             }
             Ok(Taken::Busy(ttl)) => {
                 self.nothing_taken();
-                Ok(Asked::Not(ttl))
+                Ok(Asked::Busy(ttl.into()))
             }
             // The client was closed meanwhile, and gave them back.
             Ok(Taken::Returned) => Err(Error::closed()),
@@ -258,6 +249,25 @@ impl Question for Take<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// The server has answered that nothing was taken.
+    fn nothing_taken(&mut self) {
+        if !self.loan.is_in_doubt()
+            && let Some(borrowed) = self.borrowed.take()
+        {
+            borrowed.forgive();
+        }
+    }
+}
+
+impl Local for Take<'_> {}
+
+impl Wanted for Take<'_> {
+    type Output = Permits;
+
+    async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Permits>, Error> {
+        Ok(self.run().await.unwrap_or_else(Asked::Failed))
     }
 }
 

@@ -24,6 +24,7 @@ use super::pace::Pace;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::lock::turn_ends;
+use crate::protocol::waiter::Listening;
 
 /// How often it is told that messages may not arrive.
 const DEAF_APART: Duration = Duration::from_secs(5);
@@ -31,9 +32,6 @@ const DEAF_APART: Duration = Duration::from_secs(5);
 /// How often the connection is proved to be alive while somebody waits; also how long a channel is kept after its
 /// last waiter, for the next one.
 const PULSE: Duration = Duration::from_secs(1);
-
-/// While messages may not arrive, a waiter asks this often.
-const DEAF_POLL: Duration = Duration::from_secs(1);
 
 /// The channels that this process listens to.
 #[derive(Debug)]
@@ -80,6 +78,15 @@ struct Reception {
     news: u64,
     /// When there is news of itself, as was announced.
     soon: Option<Moment>,
+}
+
+impl Reception {
+    fn listening(self) -> Listening {
+        match self.heard {
+            true => Listening::Confirmed(self.news),
+            false => Listening::Unconfirmed,
+        }
+    }
 }
 
 /// A waiter's interest in a channel.
@@ -141,11 +148,11 @@ impl Hub {
         channel.map_or(0, |channel| channel.state.borrow().news)
     }
 
-    /// How many messages have come in on a channel, if all that are published there arrive.
-    pub(crate) fn reception(&self, name: &str) -> Option<u64> {
+    /// What others of this process hear on a channel.
+    pub(crate) fn listening(&self, name: &str) -> Listening {
         let state = self.lock();
-        let reception = *state.channels.get(name)?.state.borrow();
-        reception.heard.then_some(reception.news)
+        let channel = state.channels.get(name);
+        channel.map_or(Listening::No, |channel| channel.state.borrow().listening())
     }
 
     /// How many channels are subscribed to.
@@ -457,23 +464,19 @@ impl Subscription {
         self.state.borrow().heard
     }
 
-    /// How long to wait for news before asking without any; not for long while messages may not arrive.
-    pub(crate) fn patience(&self, at_most: Duration) -> Duration {
-        if self.is_heard() {
-            at_most
-        } else {
-            at_most.min(DEAF_POLL)
-        }
-    }
-
     /// How many messages have come in since the channel was subscribed to.
     pub(crate) fn count(&self) -> u64 {
         self.state.borrow().news
     }
 
-    /// Takes all news up to now as known.
-    pub(crate) fn catch_up(&mut self) {
+    /// Takes all news up to now as known. What it listens to.
+    pub(crate) fn catch_up(&mut self) -> Listening {
         self.known = *self.state.borrow_and_update();
+        self.known.listening()
+    }
+
+    pub(crate) fn listening(&self) -> Listening {
+        self.state.borrow().listening()
     }
 
     /// Waits for news that is not known yet.

@@ -1,0 +1,401 @@
+//! A model of calls that wait for a lock, for a checker that goes through every order of events: what they do is decided by
+//! the machine that the product runs.
+//!
+//! Each waits in a process of its own. A request and its answer are two steps, and so are a subscription and its
+//! acknowledgement, so that anything may come between; and a connection for messages may break at any time, with what is on
+//! its way there. Each rule can be left out, which must be found.
+
+use std::time::Duration;
+
+use stateright::{Checker, Model, Property};
+
+use super::answer::Ttl;
+use super::policy::COUNTER;
+use super::wait::{Alarm, Wait};
+use super::waiter::{Channels, Listening, Local, Start, Step, UNCONFIRMED_POLL, Waiter};
+use crate::clock::Moment;
+use crate::options::Limit;
+
+const POLL_CAP: Duration = Duration::from_secs(5);
+
+/// Nobody waits with nothing under way that makes somebody ask.
+const WOKEN: &str = "woken";
+/// Nobody sleeps past the poll cap, nor for long while messages may not arrive.
+const ENDS: &str = "every park ends";
+const DONE: &str = "all is done";
+
+/// What a call and its client do: everything, or everything but one rule.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+enum Rule {
+    Whole,
+    /// A call does not ask again once its subscription is acknowledged.
+    NoLookBehindAcknowledgement,
+    /// A message that comes while the call asks is taken as known.
+    NoLookBehindAsk,
+    /// A connection that is made again listens to what it did before, and nobody is told.
+    QuietReconnect,
+    /// A call sleeps as if messages arrived, though they may not yet.
+    SleepsUnconfirmed,
+}
+
+/// What is tried.
+#[derive(Clone, Debug)]
+struct Scenario {
+    rule: Rule,
+    /// How often each call wants the lock.
+    sections: [u8; 2],
+    /// How many connections break.
+    breaks: u8,
+    /// A client goes on listening when its call has the lock.
+    keeps: bool,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+struct World {
+    holder: Option<usize>,
+    callers: [Caller; 2],
+    breaks: u8,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+struct Caller {
+    sections: u8,
+    phase: Phase,
+    waiter: Waiter,
+    /// What it listened to before its last request.
+    before: Listening,
+    link: Link,
+    /// How many messages have come in, and how many are on their way.
+    messages: u8,
+    mail: u8,
+}
+
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// The request is on its way,
+    Asked,
+    /// and by now its answer.
+    Answered(bool),
+    Parked(Duration),
+    Holding,
+}
+
+/// The subscription, and who knows of it.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+enum Link {
+    Off,
+    Sent,
+    /// The server has it.
+    Open,
+    /// It was acknowledged.
+    Known,
+    /// The connection is gone, and the client does not know.
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+enum Event {
+    Start(usize),
+    /// The server carries out a request.
+    Arrive(usize),
+    /// The answer comes back.
+    Hear(usize),
+    /// A message comes in.
+    Mail(usize),
+    Subscribe(usize),
+    Acknowledge(usize),
+    Release(usize),
+    Break(usize),
+    /// The client finds out, and connects again.
+    Notice(usize),
+    /// A park comes to its end by itself.
+    TimePasses(usize),
+}
+
+impl Local for Caller {}
+
+impl Caller {
+    fn new(sections: u8) -> Self {
+        Self {
+            sections,
+            phase: Phase::Idle,
+            waiter: Waiter::new(COUNTER),
+            before: Listening::No,
+            link: Link::Off,
+            messages: 0,
+            mail: 0,
+        }
+    }
+
+    fn listening(&self) -> Listening {
+        match self.link {
+            Link::Off => Listening::No,
+            Link::Sent | Link::Open => Listening::Unconfirmed,
+            Link::Known | Link::Broken => Listening::Confirmed(self.messages.into()),
+        }
+    }
+
+    fn ask(&mut self) {
+        self.before = self.listening();
+        let own = self.before;
+        let mut waiter = self.waiter.clone();
+        let start = waiter.start(channels(own), self);
+        assert_eq!(start, Start::Ask);
+        self.waiter = waiter;
+        self.phase = Phase::Asked;
+    }
+
+    fn wake(&mut self) {
+        if let Phase::Parked(_) = self.phase {
+            self.waiter.woken(self.listening());
+            self.ask();
+        }
+    }
+
+    /// The lock is busy.
+    fn refused(&mut self, rule: Rule) {
+        let alarm = Alarm::Messages { poll_cap: POLL_CAP };
+        let now = Moment::from_millis(0);
+        let mut wait = Wait::new(now, Limit::Never, POLL_CAP, alarm);
+        let refusal = Ttl::Never.into();
+        let Step::Listen { at_most, .. } = self.waiter.refused(&mut wait, now, refusal, 0.0) else {
+            panic!("a call that listens does not");
+        };
+        if self.link == Link::Off {
+            self.link = Link::Sent;
+        }
+        let is_acknowledged = !self.before.is_confirmed();
+        let own = match (self.listening(), rule) {
+            (Listening::Confirmed(_), Rule::NoLookBehindAcknowledgement) if is_acknowledged => {
+                Listening::Unconfirmed
+            }
+            (Listening::Confirmed(_), Rule::NoLookBehindAsk) if !is_acknowledged => self.before,
+            (Listening::Unconfirmed, Rule::SleepsUnconfirmed) => Listening::No,
+            (own, _) => own,
+        };
+        match self.waiter.listens(channels(own), at_most) {
+            Some(at_most) => self.phase = Phase::Parked(at_most),
+            None => self.ask(),
+        }
+    }
+}
+
+fn channels(own: Listening) -> Channels {
+    let common = Listening::No;
+    Channels { own, common }
+}
+
+impl Scenario {
+    /// What happens without anybody's further doing, and soon.
+    fn prompt(&self, world: &World) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (c, caller) in world.callers.iter().enumerate() {
+            match caller.phase {
+                Phase::Asked => events.push(Event::Arrive(c)),
+                Phase::Answered(_) => events.push(Event::Hear(c)),
+                Phase::Holding => events.push(Event::Release(c)),
+                Phase::Idle | Phase::Parked(_) => {}
+            }
+            match caller.link {
+                Link::Sent => events.push(Event::Subscribe(c)),
+                Link::Open => events.push(Event::Acknowledge(c)),
+                Link::Broken => events.push(Event::Notice(c)),
+                Link::Off | Link::Known => {}
+            }
+            if caller.mail > 0 {
+                events.push(Event::Mail(c));
+            }
+        }
+        events
+    }
+}
+
+impl Model for Scenario {
+    type State = World;
+    type Action = Event;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World {
+            holder: None,
+            callers: self.sections.map(Caller::new),
+            breaks: self.breaks,
+        }]
+    }
+
+    fn actions(&self, world: &World, events: &mut Vec<Event>) {
+        events.extend(self.prompt(world));
+        for (c, caller) in world.callers.iter().enumerate() {
+            match caller.phase {
+                Phase::Idle if caller.sections > 0 => events.push(Event::Start(c)),
+                Phase::Parked(_) => events.push(Event::TimePasses(c)),
+                _ => {}
+            }
+            if world.breaks > 0 && matches!(caller.link, Link::Open | Link::Known) {
+                events.push(Event::Break(c));
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, event: Event) -> Option<World> {
+        let mut world = world.clone();
+        let (Event::Start(c)
+        | Event::Arrive(c)
+        | Event::Hear(c)
+        | Event::Mail(c)
+        | Event::Subscribe(c)
+        | Event::Acknowledge(c)
+        | Event::Release(c)
+        | Event::Break(c)
+        | Event::Notice(c)
+        | Event::TimePasses(c)) = event;
+        let is_free = world.holder.is_none();
+        let caller = &mut world.callers[c];
+        match event {
+            Event::Start(_) => {
+                caller.waiter = Waiter::new(COUNTER);
+                caller.ask();
+            }
+            Event::Arrive(_) => {
+                caller.phase = Phase::Answered(is_free);
+                world.holder = world.holder.or(Some(c));
+            }
+            Event::Hear(_) if caller.phase == Phase::Answered(true) => {
+                caller.phase = Phase::Holding;
+                if !self.keeps {
+                    (caller.link, caller.mail, caller.messages) = (Link::Off, 0, 0);
+                }
+            }
+            Event::Hear(_) => caller.refused(self.rule),
+            Event::Mail(_) => {
+                caller.mail -= 1;
+                caller.messages += 1;
+                caller.wake();
+            }
+            Event::Subscribe(_) => caller.link = Link::Open,
+            Event::Acknowledge(_) => {
+                caller.link = Link::Known;
+                if self.rule != Rule::NoLookBehindAcknowledgement {
+                    caller.wake();
+                }
+            }
+            Event::Release(_) => {
+                caller.sections -= 1;
+                caller.phase = Phase::Idle;
+                world.holder = None;
+                let listen = |it: &&mut Caller| matches!(it.link, Link::Open | Link::Known);
+                let listeners = world.callers.iter_mut().filter(listen);
+                listeners.for_each(|caller| caller.mail += 1);
+            }
+            Event::Break(_) => {
+                world.breaks -= 1;
+                caller.mail = 0;
+                caller.link = match caller.link {
+                    Link::Known => Link::Broken,
+                    _ => Link::Sent,
+                };
+            }
+            Event::Notice(_) if self.rule == Rule::QuietReconnect => caller.link = Link::Known,
+            Event::Notice(_) => {
+                caller.messages += 1;
+                caller.link = Link::Sent;
+                caller.wake();
+            }
+            Event::TimePasses(_) => caller.wake(),
+        }
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(WOKEN, |scenario: &Self, world: &World| {
+                let waits = |caller: &Caller| matches!(caller.phase, Phase::Parked(_));
+                !world.callers.iter().any(waits) || !scenario.prompt(world).is_empty()
+            }),
+            Property::always(ENDS, |_, world: &World| {
+                world.callers.iter().all(|caller| match caller.phase {
+                    Phase::Parked(at_most) => {
+                        let is_confirmed = caller.listening().is_confirmed();
+                        at_most <= POLL_CAP && (is_confirmed || at_most <= UNCONFIRMED_POLL)
+                    }
+                    _ => true,
+                })
+            }),
+            Property::sometimes(DONE, |_, world: &World| {
+                world.callers.iter().all(|caller| caller.sections == 0)
+            }),
+        ]
+    }
+}
+
+/// Goes through every state. What does not hold in all of them.
+fn broken(scenario: Scenario) -> Vec<&'static str> {
+    let checker = scenario.clone().checker().threads(2).spawn_bfs().join();
+    println!("{} states: {scenario:?}", checker.unique_state_count());
+    let mut found = checker.discoveries();
+    assert!(found.remove(DONE).is_some());
+    for (property, path) in &found {
+        println!("not {property}: {:?}", path.clone().into_actions());
+    }
+    let mut properties: Vec<_> = found.into_keys().collect();
+    properties.sort_unstable();
+    properties
+}
+
+const TWO: Scenario = Scenario {
+    rule: Rule::Whole,
+    sections: [2, 2],
+    breaks: 0,
+    keeps: false,
+};
+
+fn without(rule: Rule, breaks: u8) -> Scenario {
+    let keeps = true;
+    Scenario {
+        rule,
+        breaks,
+        keeps,
+        ..TWO
+    }
+}
+
+#[test]
+fn everybody_is_woken() {
+    for keeps in [false, true] {
+        assert!(broken(Scenario { keeps, ..TWO }).is_empty());
+    }
+}
+
+#[test]
+fn everybody_is_woken_though_connections_break_with_what_is_on_its_way() {
+    for keeps in [false, true] {
+        let breaks = 2;
+        let scenario = Scenario {
+            keeps,
+            breaks,
+            ..TWO
+        };
+        assert!(broken(scenario).is_empty());
+    }
+}
+
+#[test]
+fn where_nobody_asks_behind_the_acknowledgement_a_release_is_missed() {
+    let broken = broken(without(Rule::NoLookBehindAcknowledgement, 0));
+    assert!(broken.contains(&WOKEN));
+}
+
+#[test]
+fn where_a_message_that_comes_during_a_request_is_ignored_a_release_is_missed() {
+    assert_eq!(broken(without(Rule::NoLookBehindAsk, 0)), [WOKEN]);
+}
+
+#[test]
+fn where_a_connection_is_made_again_in_silence_a_release_is_missed() {
+    assert_eq!(broken(without(Rule::QuietReconnect, 1)), [WOKEN]);
+}
+
+#[test]
+fn where_a_call_sleeps_before_messages_arrive_it_may_sleep_for_long() {
+    assert_eq!(broken(without(Rule::SleepsUnconfirmed, 0)), [ENDS]);
+}

@@ -1,0 +1,328 @@
+//! Waits until what is asked for is had: asks, and carries out what [`Waiter`] decides, with the only `select!` of a wait.
+
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::name::LockName;
+use crate::owner::Owner;
+use crate::protocol::policy::Policy;
+use crate::protocol::wait::Wait;
+use crate::protocol::waiter::{Channels, Listening, Local, Refusal, Start, Step, Waiter};
+use crate::session::hub::Subscription;
+use crate::session::queue::Courtesy;
+use crate::session::{Queue, Session};
+
+/// What is asked for until it is had.
+pub(crate) trait Wanted: Local + Send {
+    type Output: Send;
+
+    /// Asks once. An error ends the wait.
+    fn ask(
+        &mut self,
+        waiting: &mut Waiting<'_>,
+    ) -> impl Future<Output = Result<Asked<Self::Output>, Error>> + Send;
+
+    /// What it has come to by now, without this call.
+    fn settled(&mut self) -> Option<Self::Output> {
+        None
+    }
+
+    /// Waits until it is had without asking.
+    fn granted(&mut self) -> impl Future<Output = Result<Self::Output, Error>> + Send {
+        pending()
+    }
+
+    /// Where this call is told, if not where everybody is.
+    fn channel(&self) -> Option<Arc<str>> {
+        None
+    }
+}
+
+/// The answer to what was asked.
+#[derive(Debug)]
+pub(crate) enum Asked<T> {
+    Ready(T),
+    Busy(Refusal),
+    /// It was left to others.
+    Yielded,
+    /// Asked again if this may pass.
+    Failed(Error),
+}
+
+/// One call that waits.
+pub(crate) struct Waiting<'a> {
+    session: &'a Session,
+    name: &'a LockName,
+    wait: &'a mut Wait,
+    waiter: Waiter,
+    signals: Option<Signals<'a>>,
+    /// The channel that this call is told on. On the heap, since as a rule nobody listens.
+    own: Option<Box<Subscription>>,
+    /// Where everybody is told, if that is another.
+    common: Option<Box<Subscription>>,
+}
+
+/// What may happen in this process meanwhile.
+struct Signals<'a> {
+    queue: &'a Queue,
+    /// Whose hold ends the wait.
+    owner: Option<&'a Owner>,
+    /// Whether the end of a hold is looked for.
+    awaits_end: bool,
+}
+
+impl<'a> Waiting<'a> {
+    /// A call about this name.
+    pub(crate) fn new(
+        session: &'a Session,
+        name: &'a LockName,
+        wait: &'a mut Wait,
+        policy: Policy,
+    ) -> Self {
+        Self {
+            session,
+            name,
+            wait,
+            waiter: Waiter::new(policy),
+            signals: None,
+            own: None,
+            common: None,
+        }
+    }
+
+    pub(crate) fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
+    /// What happens to the holds of a queue wakes this call: the end of one, if it `awaits_end`, and one of its `owner`.
+    pub(crate) fn signalled_by(
+        mut self,
+        queue: &'a Queue,
+        owner: Option<&'a Owner>,
+        awaits_end: bool,
+    ) -> Self {
+        self.signals = Some(Signals {
+            queue,
+            owner,
+            awaits_end,
+        });
+        self
+    }
+
+    /// Asks until it is had. `None` if it is busy until the limit.
+    pub(crate) async fn until<W: Wanted>(
+        &mut self,
+        wanted: &mut W,
+    ) -> Result<Option<W::Output>, Error> {
+        let queue = self.signals.as_ref().map(|signals| signals.queue);
+        let awaits_end = self.signals.as_ref().is_some_and(|it| it.awaits_end);
+        loop {
+            if let Some(output) = wanted.settled() {
+                return Ok(Some(output));
+            }
+            // Before the question, so that nothing is missed that happens while it is on its way.
+            let ends = || queue.filter(|_| awaits_end);
+            let mut freed = pin!(ends().map(|queue| queue.freed.notified()));
+            while freed
+                .as_mut()
+                .as_pin_mut()
+                .is_some_and(|signal| signal.enable())
+            {
+                // A signal from before: what it tells of is seen below.
+                freed.set(ends().map(|queue| queue.freed.notified()));
+            }
+            let mut opened = pin!(queue.map(|queue| queue.opened.notified()));
+            if let Some(opened) = opened.as_mut().as_pin_mut() {
+                opened.enable();
+            }
+            let channels = self.catch_up(wanted);
+            let step = match self.waiter.start(channels, wanted) {
+                Start::Ask => match wanted.ask(self).await? {
+                    Asked::Ready(output) => return Ok(Some(output)),
+                    Asked::Busy(refusal) => self.refused(refusal),
+                    Asked::Yielded => self.yielded(),
+                    Asked::Failed(error) => {
+                        let pause = self.session.pause(self.name.key(), self.wait, error);
+                        Box::pin(pause).await?;
+                        continue;
+                    }
+                },
+                Start::Spare => self.spared(),
+                Start::Yield => self.yielded(),
+            };
+            let at_most = match step {
+                Step::GiveUp => return Ok(None),
+                Step::Ask => continue,
+                Step::Pause(pause) => {
+                    Box::pin(self.session.unless_closed(sleep(pause))).await?;
+                    continue;
+                }
+                Step::Park(at_most) => at_most,
+                Step::Listen { common, at_most } => {
+                    let channels = self.listen(wanted, common);
+                    match self.waiter.listens(channels, at_most) {
+                        Some(at_most) => at_most,
+                        None => continue,
+                    }
+                }
+            };
+            // On the heap, since as a rule nobody waits.
+            let parked = self.park(wanted, or_never(freed), or_never(opened), at_most);
+            if let Some(output) = Box::pin(parked).await? {
+                return Ok(Some(output));
+            }
+        }
+    }
+
+    fn refused(&mut self, refusal: Refusal) -> Step {
+        let jitter = fastrand::f64();
+        self.waiter
+            .refused(self.wait, Moment::now(), refusal, jitter)
+    }
+
+    fn spared(&mut self) -> Step {
+        let poll_cap = self.session.settings.poll_cap;
+        self.waiter
+            .spared(self.wait, Moment::now(), poll_cap, fastrand::f64())
+    }
+
+    fn yielded(&mut self) -> Step {
+        self.waiter
+            .yielded(self.wait, Moment::now(), fastrand::f64())
+    }
+
+    /// Takes all messages up to now as known. What is listened to before the question.
+    fn catch_up<W: Wanted>(&mut self, wanted: &W) -> Channels {
+        let Policy {
+            listens,
+            takes_turns,
+            ..
+        } = *self.waiter.policy();
+        let hub = &self.session.hub;
+        let mut own = self.own.as_mut().map(|it| it.catch_up());
+        // Others of this process may listen. As a rule this client listens to nothing, and the channel need not be named.
+        if own.is_none() && listens && hub.len() > 0 {
+            let channel = channel(self.name, wanted);
+            own = Some(hub.listening(&channel));
+            if takes_turns && own.is_some_and(Listening::is_confirmed) {
+                let own_channel = self.own.insert(Box::new(hub.subscribe(&channel)));
+                own = Some(own_channel.listening());
+            }
+        }
+        let common = self.common.as_mut().map(|it| it.catch_up());
+        Channels {
+            own: own.unwrap_or_default(),
+            common: common.unwrap_or_default(),
+        }
+    }
+
+    /// Subscribes to the call's own channel, and to the common one only if so.
+    fn listen<W: Wanted>(&mut self, wanted: &W, common: bool) -> Channels {
+        let hub = &self.session.hub;
+        let subscribe = || Box::new(hub.subscribe(&channel(self.name, wanted)));
+        let own = self.own.get_or_insert_with(subscribe);
+        if common {
+            let subscribe = || Box::new(hub.subscribe(self.name.channel()));
+            self.common.get_or_insert_with(subscribe);
+        } else {
+            self.common = None;
+        }
+        let common = self.common.as_ref().map(|it| it.listening());
+        Channels {
+            own: own.listening(),
+            common: common.unwrap_or_default(),
+        }
+    }
+
+    /// Waits for whatever may have changed the answer, or until what is asked for was granted without a question.
+    async fn park<W: Wanted>(
+        &mut self,
+        wanted: &mut W,
+        freed: impl Future<Output = ()>,
+        opened: impl Future<Output = ()>,
+        at_most: Duration,
+    ) -> Result<Option<W::Output>, Error> {
+        let appeared = async {
+            match &self.signals {
+                Some(Signals {
+                    queue,
+                    owner: Some(owner),
+                    ..
+                }) => queue.appeared(owner).await,
+                _ => pending().await,
+            }
+        };
+        let woken = async {
+            tokio::select! {
+                granted = wanted.granted() => Some(granted),
+                () = messages(&mut self.own) => None,
+                () = messages(&mut self.common) => None,
+                () = freed => None,
+                () = opened => None,
+                () = appeared => None,
+                () = sleep(at_most) => None,
+            }
+        };
+        let granted = self.session.unless_closed(woken).await?;
+        let own = self.own.as_ref().map(|it| it.listening());
+        self.waiter.woken(own.unwrap_or_default());
+        granted.transpose()
+    }
+
+    /// Before the lock is asked for: lets others that wait go first, as long as this process owes them that. Of a kind
+    /// whose releases are told to everybody.
+    pub(crate) async fn give_way(
+        &mut self,
+        owed: impl Fn() -> Option<Courtesy>,
+    ) -> Result<(), Error> {
+        let session = self.session;
+        let subscribe = || Box::new(session.hub.subscribe(self.name.channel()));
+        let own = self.own.get_or_insert_with(subscribe);
+        while let Some(Courtesy {
+            last_message,
+            pause,
+        }) = owed()
+        {
+            let is_over = own.count() >= last_message;
+            let Some(pause) = self
+                .waiter
+                .gives_way(self.wait, Moment::now(), pause, is_over)
+            else {
+                break;
+            };
+            let told = timeout(pause, own.news());
+            if session.unless_closed(told).await?.is_err() {
+                break;
+            }
+        }
+        self.waiter.asks_behind(own.catch_up());
+        Ok(())
+    }
+}
+
+/// The channel that a call is told on.
+fn channel<W: Wanted>(name: &LockName, wanted: &W) -> Arc<str> {
+    wanted.channel().unwrap_or_else(|| name.channel().clone())
+}
+
+/// Waits for messages on a channel, if it is listened to.
+async fn messages(subscription: &mut Option<Box<Subscription>>) {
+    match subscription {
+        Some(subscription) => subscription.news().await,
+        None => pending().await,
+    }
+}
+
+/// Waits for a signal, if there is any to wait for.
+async fn or_never<F: Future>(signal: Pin<&mut Option<F>>) -> F::Output {
+    match signal.as_pin_mut() {
+        Some(signal) => signal.await,
+        None => pending().await,
+    }
+}
