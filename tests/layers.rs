@@ -101,7 +101,16 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::answer protocol::reply protocol::script",
         ),
         ("protocol::verbs", "*"),
+        ("protocol::policy", "protocol::hold_key"),
         ("protocol::wait", "protocol::answer"),
+        (
+            "protocol::waiter",
+            "protocol::answer protocol::policy protocol::wait",
+        ),
+        (
+            "protocol::waiter_model",
+            "protocol::answer protocol::policy protocol::wait protocol::waiter",
+        ),
         ("protocol::renewal", ""),
     ],
     &[
@@ -194,8 +203,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         ("hold", "*"),
         ("hold::*", "*"),
-        ("vigil", ""),
-        ("counter", ""),
+        ("wait", ""),
+        ("counter", "wait"),
     ],
     &[
         ("lock", ""),
@@ -244,7 +253,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "client.rs",
             "counter.rs",
             "semaphore/",
-            "vigil.rs",
+            "wait.rs",
         ],
     ),
     (
@@ -253,7 +262,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "owner.rs",
             "session/",
             "hold/",
-            "vigil.rs",
+            "wait.rs",
             "lock/",
             "client.rs",
         ],
