@@ -108,6 +108,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::answer protocol::policy protocol::wait",
         ),
         (
+            "protocol::waiter::tests",
+            "protocol::answer protocol::policy protocol::wait protocol::waiter",
+        ),
+        (
             "protocol::waiter_model",
             "protocol::answer protocol::policy protocol::wait protocol::waiter",
         ),
