@@ -33,8 +33,8 @@ pub(crate) trait Wanted: Local + Send {
         None
     }
 
-    /// Waits until it is had without asking.
-    fn granted(&mut self) -> impl Future<Output = Result<Self::Output, Error>> + Send {
+    /// Waits for what else makes it worth asking, or until it is had without that.
+    fn happens(&mut self) -> impl Future<Output = Result<Option<Self::Output>, Error>> + Send {
         pending()
     }
 
@@ -51,6 +51,8 @@ pub(crate) enum Asked<T> {
     Busy(Refusal),
     /// It was left to others.
     Yielded,
+    /// It cannot be had for now: asked again when something happens, or after this time.
+    Later(Duration),
     /// Asked again if this may pass.
     Failed(Error),
 }
@@ -100,6 +102,11 @@ impl<'a> Waiting<'a> {
         &self.waiter
     }
 
+    /// How long it waits, and when it asks.
+    pub(crate) fn wait(&mut self) -> &mut Wait {
+        self.wait
+    }
+
     /// What happens to the holds of a queue wakes this call: the end of one, if it `awaits_end`, and one of its `owner`.
     pub(crate) fn signalled_by(
         mut self,
@@ -147,6 +154,7 @@ impl<'a> Waiting<'a> {
                     Asked::Ready(output) => return Ok(Some(output)),
                     Asked::Busy(refusal) => self.refused(refusal),
                     Asked::Yielded => self.yielded(),
+                    Asked::Later(at_most) => Step::Park(at_most),
                     Asked::Failed(error) => {
                         let pause = self.session.pause(self.name.key(), self.wait, error);
                         Box::pin(pause).await?;
@@ -240,7 +248,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits for whatever may have changed the answer, or until what is asked for was granted without a question.
+    /// Waits for whatever may have changed the answer, or until what is asked for is had without a question.
     async fn park<W: Wanted>(
         &mut self,
         wanted: &mut W,
@@ -260,7 +268,7 @@ impl<'a> Waiting<'a> {
         };
         let woken = async {
             tokio::select! {
-                granted = wanted.granted() => Some(granted),
+                happened = wanted.happens() => Some(happened),
                 () = messages(&mut self.own) => None,
                 () = messages(&mut self.common) => None,
                 () = freed => None,
@@ -269,10 +277,10 @@ impl<'a> Waiting<'a> {
                 () = sleep(at_most) => None,
             }
         };
-        let granted = self.session.unless_closed(woken).await?;
+        let happened = self.session.unless_closed(woken).await?;
         let own = self.own.as_ref().map(|it| it.listening());
         self.waiter.woken(own.unwrap_or_default());
-        granted.transpose()
+        happened.transpose().map(Option::flatten)
     }
 
     /// Before the lock is asked for: lets others that wait go first, as long as this process owes them that. Of a kind

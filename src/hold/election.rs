@@ -8,13 +8,11 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tokio::time::sleep;
-use tracing::{Instrument, debug, debug_span, info};
+use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted, Polling};
 use super::order::Order;
 use super::seats::Seats;
-use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::name::Users;
@@ -23,46 +21,36 @@ use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
 use crate::protocol::quorum::{Verdict, Vote, grace, majority, verdict};
 use crate::protocol::red::{Abstention, Cause};
-use crate::protocol::wait::{Alarm, Step, Wait};
-use crate::session::hub::Subscription;
 use crate::session::{Anchor, Queue};
-
-/// Callers that were told of a release at the same time part within this time.
-const APART: Duration = Duration::from_millis(2);
-
-/// The pauses of a waiter that hears nothing: up to a part of what it has waited, between these.
-const WAITED_TO_PAUSE: u32 = 16;
-const SHORT_PAUSES: Duration = Duration::from_millis(128);
-const LONG_PAUSES: Duration = Duration::from_secs(1);
 
 /// What is asked for of several servers.
 #[derive(Debug)]
 pub(crate) struct Election {
-    orders: Vec<Order>,
+    pub(super) orders: Vec<Order>,
 }
 
 /// How a round ended.
-enum Round {
+pub(super) enum Round {
     Won(Seats),
     Outvoted(Defeat),
     TooFew(Shortage),
 }
 
 /// Why no majority votes.
-struct Shortage {
-    error: Error,
+pub(super) struct Shortage {
+    pub(super) error: Error,
     /// After how long one does, if that is only a matter of time.
-    grace: Option<Duration>,
+    pub(super) grace: Option<Duration>,
 }
 
 /// What it takes to win after all.
-struct Defeat {
+pub(super) struct Defeat {
     /// How long the others' leases last, the shortest of them.
-    ttl: Ttl,
+    pub(super) ttl: Ttl,
     /// The servers that others have.
-    busy: Vec<usize>,
+    pub(super) busy: Vec<usize>,
     /// How many of these.
-    missing: usize,
+    pub(super) missing: usize,
 }
 
 impl Election {
@@ -79,128 +67,18 @@ impl Election {
     pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<Seats>, Error> {
         let first = &self.orders[0];
         let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.orders.len());
-        self.elect(limit).instrument(span).await
-    }
-
-    async fn elect(&self, limit: Limit) -> Result<Option<Seats>, Error> {
-        let first = &self.orders[0];
-        let pauses = self.pauses(Duration::ZERO);
-        let mut wait = Wait::new(Moment::now(), limit, first.patience(), pauses);
-        first.anchor.ensure_open()?;
-        let line = self.line();
-        let mut front = None;
-        let mut too_few_since = None;
-        let mut told_of_grace = false;
-        let mut ears: Vec<Option<Subscription>> = Vec::new();
-        loop {
-            if front.is_none() && !wait.is_single_attempt() && !self.is_held() {
-                let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
-                    return Ok(None);
-                };
-                front = line.front.try_acquire().ok();
-                if front.is_none() {
-                    // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
-                    if first.owner.is_named()
-                        && first.kind.is_reentrant()
-                        && let Round::Won(seats) = self.round(&line, Take::JoinOnly).await?
-                    {
-                        return Ok(Some(seats));
-                    }
-                    let turn = async {
-                        tokio::select! {
-                            permit = line.front.acquire() => permit.ok(),
-                            () = self.appeared() => None,
-                        }
-                    };
-                    let turn = tokio::time::timeout(at_most, turn);
-                    front = first.anchor.unless_closed(turn).await?.ok().flatten();
-                    if front.is_none() {
-                        continue;
-                    }
-                }
-            }
-            let freed = line.freed.notified();
-            for ear in ears.iter_mut().flatten() {
-                ear.catch_up();
-            }
-            let mut defeat = None;
-            let step = match self.round(&line, Take::Vote).await? {
-                Round::Won(seats) => {
-                    debug!(waited = ?wait.waited(Moment::now()), "acquired");
-                    return Ok(Some(seats));
-                }
-                Round::Outvoted(Defeat { ttl, busy, missing }) => {
-                    too_few_since = None;
-                    let now = Moment::now();
-                    wait.listen_for(match are_heard(&ears, &busy) {
-                        true => self.messages(),
-                        false => self.pauses(wait.waited(now)),
-                    });
-                    defeat = Some((busy, missing));
-                    wait.busy(now, ttl, fastrand::f64())
-                }
-                Round::TooFew(Shortage { error, grace }) => {
-                    let now = Moment::now();
-                    let step = match grace {
-                        Some(left) => {
-                            too_few_since = None;
-                            if !std::mem::replace(&mut told_of_grace, true) {
-                                info!(?left, "waiting for servers to vote: {error}");
-                            }
-                            wait.abstained(now, left)
-                        }
-                        None => wait.failed(now, Some(*too_few_since.get_or_insert(now))),
-                    };
-                    if step == Step::GiveUp {
-                        return Err(error);
-                    }
-                    step
-                }
-            };
-            let Step::Park(pause) = step else {
-                return Ok(None);
-            };
-            if defeat.is_some() && ears.is_empty() {
-                ears.extend(self.orders.iter().map(listen));
-            }
-            let woken = async {
-                tokio::select! {
-                    () = freed => {}
-                    () = sleep(pause) => {}
-                    () = told(&mut ears, defeat) => {
-                        // Others were told too.
-                        sleep(APART.mul_f64(fastrand::f64())).await;
-                    }
-                }
-            };
-            first.anchor.unless_closed(woken).await?;
-        }
-    }
-
-    /// Once all servers that others have can be heard, the one that has the lock is: its releases tell.
-    fn messages(&self) -> Alarm {
-        let poll_cap = self.orders[0].anchor.settings.poll_cap;
-        Alarm::Messages { poll_cap }
-    }
-
-    /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
-    fn pauses(&self, waited: Duration) -> Alarm {
-        let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
-        Alarm::Pauses {
-            backoff: Backoff::exponential().up_to(longest),
-            cap: self.orders[0].anchor.settings.poll_cap,
-        }
+        self.rounds(limit).instrument(span).await
     }
 
     /// Where the waiters of this process stand, so that they are not in each other's way on the servers.
-    fn line(&self) -> Queue {
+    pub(super) fn line(&self) -> Queue {
         let first = &self.orders[0];
         let line = first.name.queue_key(Users::Majorities);
         first.anchor.queues.enter(line)
     }
 
     /// Whether this owner has the lock: to take it again, it waits for nobody.
-    fn is_held(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         let held = self.orders.iter().filter(|order| {
             let queue = order.anchor.queues.find(order.kind.queue_key(&order.name));
             queue.is_some_and(|queue| order.own(&queue).is_some())
@@ -209,7 +87,7 @@ impl Election {
     }
 
     /// Waits until this owner has the lock, by another call.
-    async fn appeared(&self) {
+    pub(super) async fn appeared(&self) {
         let queues: Vec<_> = self.orders.iter().map(Order::queue).collect();
         let members = self.orders.iter().zip(&queues);
         some(
@@ -220,7 +98,7 @@ impl Election {
     }
 
     /// Asks every server once, and has given back what was granted if it is no majority.
-    async fn round(&self, line: &Queue, take: Take) -> Result<Round, Error> {
+    pub(super) async fn round(&self, line: &Queue, take: Take) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.orders.iter().zip(spared).map(|(order, spared)| {
             let order = order.clone();
@@ -432,33 +310,8 @@ fn vote(answer: &Result<Polling, Error>) -> Vote {
     }
 }
 
-/// Listens for releases on the server of this order, if its kind tells of them.
-fn listen(order: &Order) -> Option<Subscription> {
-    let tells = matches!(order.alarm, Alarm::Messages { .. });
-    tells.then(|| order.anchor.hub.subscribe(order.name.channel()))
-}
-
-/// Whether the releases of all these servers are heard.
-fn are_heard(ears: &[Option<Subscription>], servers: &[usize]) -> bool {
-    let is_heard = |at: &usize| matches!(ears.get(*at), Some(Some(ear)) if ear.is_heard());
-    servers.iter().all(is_heard)
-}
-
-/// Waits until so many of the servers that others had may be free that a majority is.
-async fn told(ears: &mut [Option<Subscription>], defeat: Option<(Vec<usize>, usize)>) {
-    let Some((busy, missing)) = defeat else {
-        return pending().await;
-    };
-    let of_busy = ears
-        .iter_mut()
-        .enumerate()
-        .filter(|(at, _)| busy.contains(at));
-    let news = of_busy.filter_map(|(_, ear)| Some(ear.as_mut()?.news()));
-    some(missing, news).await;
-}
-
 /// Runs futures beside each other until so many are done, for ever if they are fewer.
-async fn some<F: Future>(enough: usize, futures: impl IntoIterator<Item = F>) {
+pub(super) async fn some<F: Future>(enough: usize, futures: impl IntoIterator<Item = F>) {
     let mut running: FuturesUnordered<_> = futures.into_iter().collect();
     for _ in 0..enough {
         if running.next().await.is_none() {

@@ -83,8 +83,8 @@ impl Wanted for InQueue<'_> {
         })
     }
 
-    async fn granted(&mut self) -> Result<Outcome, Error> {
-        self.attempt.granted().await.map(outcome)
+    async fn happens(&mut self) -> Result<Option<Outcome>, Error> {
+        self.attempt.granted().await.map(outcome).map(Some)
     }
 
     fn channel(&self) -> Option<Arc<str>> {

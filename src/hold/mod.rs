@@ -11,4 +11,5 @@ pub(crate) mod in_queue;
 pub(crate) mod lease;
 pub(crate) mod level;
 pub(crate) mod order;
+pub(crate) mod rounds;
 pub(crate) mod seats;

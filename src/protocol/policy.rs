@@ -30,6 +30,12 @@ pub(crate) const COUNTER: Policy = Policy {
     reenters: false,
 };
 
+/// Of what is asked for of several servers: whose messages count differs from round to round.
+pub(crate) const MAJORITY: Policy = Policy {
+    listens: false,
+    ..COUNTER
+};
+
 impl Kind {
     pub(crate) fn policy(&self) -> Policy {
         let lock = Policy {

@@ -1,0 +1,234 @@
+//! One call's way to a majority of several servers: a round after another, until one is won.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tracing::{debug, info};
+
+use super::election::{Defeat, Election, Round, Shortage, some};
+use super::order::Order;
+use super::seats::Seats;
+use crate::backoff::Backoff;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::options::Limit;
+use crate::protocol::lock::Take;
+use crate::protocol::policy::MAJORITY;
+use crate::protocol::wait::{Alarm, Step, Wait};
+use crate::protocol::waiter::Local;
+use crate::session::Queue;
+use crate::session::hub::Subscription;
+use crate::session::sync::SemaphorePermit;
+use crate::wait::{Asked, Waiting, Wanted};
+
+/// Callers that were told of a release at the same time part within this time.
+const APART: Duration = Duration::from_millis(2);
+
+/// The pauses of a waiter that hears nothing: up to a part of what it has waited, between these.
+const WAITED_TO_PAUSE: u32 = 16;
+const SHORT_PAUSES: Duration = Duration::from_millis(128);
+const LONG_PAUSES: Duration = Duration::from_secs(1);
+
+/// What one call knows from the rounds before.
+struct Rounds<'a> {
+    election: &'a Election,
+    line: &'a Queue,
+    /// It asks though it stands in no line, since its owner has the lock.
+    is_out_of_line: bool,
+    /// By server.
+    subscriptions: Vec<Option<Subscription>>,
+    /// What it took to win the last round.
+    defeat: Option<Defeat>,
+    too_few_since: Option<Moment>,
+    told_of_grace: bool,
+}
+
+/// How standing in line, or asking, went on.
+enum Outcome<'a> {
+    Won(Seats),
+    Front(SemaphorePermit<'a>),
+    /// The owner has the lock by another call, or no longer: it is to be seen whether this one stands in line.
+    Again,
+}
+
+impl Election {
+    /// Asks all servers, round after round. `None` if the lock was busy until the limit.
+    pub(super) async fn rounds(&self, limit: Limit) -> Result<Option<Seats>, Error> {
+        let first = &self.orders[0];
+        let mut wait = Wait::new(
+            Moment::now(),
+            limit,
+            first.patience(),
+            self.pauses(Duration::ZERO),
+        );
+        first.anchor.ensure_open()?;
+        let line = self.line();
+        let mut rounds = Rounds {
+            election: self,
+            line: &line,
+            is_out_of_line: false,
+            subscriptions: Vec::new(),
+            defeat: None,
+            too_few_since: None,
+            told_of_grace: false,
+        };
+        loop {
+            rounds.is_out_of_line = !wait.is_single_attempt() && self.is_held();
+            let mut front = None;
+            if !rounds.is_out_of_line && !wait.is_single_attempt() {
+                match self.stand_in_line(&line, &wait).await? {
+                    None => return Ok(None),
+                    Some(Outcome::Won(seats)) => return Ok(Some(seats)),
+                    Some(Outcome::Front(permit)) => front = Some(permit),
+                    Some(Outcome::Again) => continue,
+                }
+            }
+            let waiting = Waiting::new(&first.anchor, &first.name, &mut wait, MAJORITY);
+            let mut waiting = waiting.signalled_by(&line, None, true);
+            let outcome = waiting.until(&mut rounds).await?;
+            drop(front);
+            match outcome {
+                None => return Ok(None),
+                Some(Outcome::Won(seats)) => {
+                    debug!(waited = ?wait.waited(Moment::now()), "acquired");
+                    return Ok(Some(seats));
+                }
+                Some(Outcome::Front(_) | Outcome::Again) => {}
+            }
+        }
+    }
+
+    /// Waits behind the other calls of this process. `None` if there is no time left.
+    async fn stand_in_line<'a>(
+        &self,
+        line: &'a Queue,
+        wait: &Wait,
+    ) -> Result<Option<Outcome<'a>>, Error> {
+        let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
+            return Ok(None);
+        };
+        if let Ok(permit) = line.front.try_acquire() {
+            return Ok(Some(Outcome::Front(permit)));
+        }
+        let first = &self.orders[0];
+        // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
+        if first.owner.is_named()
+            && first.kind.is_reentrant()
+            && let Round::Won(seats) = self.round(line, Take::JoinOnly).await?
+        {
+            return Ok(Some(Outcome::Won(seats)));
+        }
+        let turn = async {
+            tokio::select! {
+                permit = line.front.acquire() => permit.map_or(Outcome::Again, Outcome::Front),
+                () = self.appeared() => Outcome::Again,
+            }
+        };
+        let turn = first.anchor.unless_closed(timeout(at_most, turn)).await?;
+        Ok(Some(turn.unwrap_or(Outcome::Again)))
+    }
+
+    /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
+    fn pauses(&self, waited: Duration) -> Alarm {
+        let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
+        Alarm::Pauses {
+            backoff: Backoff::exponential().up_to(longest),
+            cap: self.orders[0].anchor.settings.poll_cap,
+        }
+    }
+}
+
+impl Local for Rounds<'_> {}
+
+impl<'a> Wanted for Rounds<'a> {
+    type Output = Outcome<'a>;
+
+    fn settled(&mut self) -> Option<Outcome<'a>> {
+        let belongs_in_line = self.is_out_of_line && !self.election.is_held();
+        belongs_in_line.then_some(Outcome::Again)
+    }
+
+    async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome<'a>>, Error> {
+        for subscription in self.subscriptions.iter_mut().flatten() {
+            subscription.catch_up();
+        }
+        self.defeat = None;
+        match self.election.round(self.line, Take::Vote).await? {
+            Round::Won(seats) => Ok(Asked::Ready(Outcome::Won(seats))),
+            Round::Outvoted(defeat) => {
+                self.too_few_since = None;
+                let alarm = self.alarm(&defeat, waiting.wait());
+                waiting.wait().listen_for(alarm);
+                let ttl = defeat.ttl;
+                self.defeat = Some(defeat);
+                Ok(Asked::Busy(ttl.into()))
+            }
+            Round::TooFew(shortage) => self.until_enough(shortage, waiting.wait()),
+        }
+    }
+
+    /// Waits until so many of the servers that others had may be free that a majority is.
+    async fn happens(&mut self) -> Result<Option<Outcome<'a>>, Error> {
+        let Some(Defeat { busy, missing, .. }) = &self.defeat else {
+            return pending().await;
+        };
+        if self.subscriptions.is_empty() {
+            let orders = self.election.orders.iter();
+            self.subscriptions.extend(orders.map(listen));
+        }
+        let subscriptions = self.subscriptions.iter_mut().enumerate();
+        let of_busy = subscriptions.filter(|(at, _)| busy.contains(at));
+        let told = of_busy.filter_map(|(_, subscription)| Some(subscription.as_mut()?.news()));
+        some(*missing, told).await;
+        // Others were told too.
+        sleep(APART.mul_f64(fastrand::f64())).await;
+        Ok(None)
+    }
+}
+
+impl<'a> Rounds<'a> {
+    /// Once all servers that others have can be heard, the one that has the lock is: its releases tell.
+    fn alarm(&self, defeat: &Defeat, wait: &Wait) -> Alarm {
+        let is_heard = |at: &usize| {
+            let subscription = self.subscriptions.get(*at).and_then(Option::as_ref);
+            subscription.is_some_and(Subscription::is_heard)
+        };
+        match defeat.busy.iter().all(is_heard) {
+            true => Alarm::Messages {
+                poll_cap: self.election.orders[0].anchor.settings.poll_cap,
+            },
+            false => self.election.pauses(wait.waited(Moment::now())),
+        }
+    }
+
+    /// No majority votes: how long to wait for one, if there is time for that.
+    fn until_enough(
+        &mut self,
+        shortage: Shortage,
+        wait: &mut Wait,
+    ) -> Result<Asked<Outcome<'a>>, Error> {
+        let Shortage { error, grace } = shortage;
+        let now = Moment::now();
+        let step = match grace {
+            Some(left) => {
+                self.too_few_since = None;
+                if !std::mem::replace(&mut self.told_of_grace, true) {
+                    info!(?left, "waiting for servers to vote: {error}");
+                }
+                wait.abstained(now, left)
+            }
+            None => wait.failed(now, Some(*self.too_few_since.get_or_insert(now))),
+        };
+        match step {
+            Step::Park(at_most) => Ok(Asked::Later(at_most)),
+            Step::GiveUp => Err(error),
+        }
+    }
+}
+
+/// Listens for releases on the server of this order, if its kind tells of them.
+fn listen(order: &Order) -> Option<Subscription> {
+    let tells = matches!(order.alarm, Alarm::Messages { .. });
+    tells.then(|| order.anchor.hub.subscribe(order.name.channel()))
+}
