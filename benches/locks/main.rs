@@ -28,6 +28,7 @@ mod server_time;
 mod stats;
 mod tasks;
 mod uncontended;
+mod waiters;
 mod waits;
 mod wakeup;
 mod worker;
@@ -50,7 +51,7 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(180);
 /// For the tasks that a shape leaves behind.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 19] = [
+const SHAPES: [&str; 20] = [
     "uncontended",
     "kinds",
     "reentry",
@@ -59,6 +60,7 @@ const SHAPES: [&str; 19] = [
     "tasks",
     "tasks_1ms",
     "fair",
+    "waiters",
     "read_write",
     "read_write_1ms",
     "processes",
@@ -167,6 +169,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "tasks" => tasks::loopback(effort).await,
             "tasks_1ms" => tasks::one_millisecond(effort).await,
             "fair" => fair::run(effort).await,
+            "waiters" => waiters::run(effort).await,
             "read_write" => read_write::run(effort).await,
             "read_write_1ms" => read_write::one_millisecond(effort).await,
             "processes" => processes::run(effort).await,
@@ -198,6 +201,7 @@ fn work(args: &[&str]) -> Result<(), Failure> {
             [detour::ROLE, ref ports @ ..] => detour::work(ports).await,
             [wakeup::ROLE, url] => wakeup::work(url).await,
             [outage::ROLE, url] => outage::work(url).await,
+            [waiters::ROLE, url, kind] => waiters::work(url, kind).await,
             _ => Err("no such role".into()),
         }
     };
