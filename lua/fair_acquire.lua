@@ -1,10 +1,11 @@
 -- Takes the lock for one owner if it is that owner's turn; else gives the owner a place in the queue, or keeps it.
--- A place that nobody has asked for within 3 seconds is given up by whoever comes upon it at the front.
+-- A place that nobody has asked for within 3 seconds is given up by whoever comes upon it at the front, unless its client
+-- gives signs of life; then it stands for a minute.
 -- What a grant costs does not depend on how many wait, unless a waiter of Redisson's is among them. What a new place
 -- costs depends on how many it overtakes.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
--- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
+-- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
 -- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, worth of
@@ -20,14 +21,15 @@
 -- ARGV[8] publish command, PUBLISH or SPUBLISH
 -- ARGV[9] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
 -- Returns granted, hold count: the lease is no shorter than before, and the place is given up
--- Returns queued, TTL in milliseconds: there is a new place; the TTL is the lock's for the first in the queue, else -1
--- Returns waiting, TTL in milliseconds: the same place as before; the TTL as above
+-- Returns queued, 0 or 1: there is a new place; 1 if a release by Redisson's may be the one that it waits for, which is
+--         published for the owner field
+-- Returns waiting, 0 or 1: the same place as before; the number as above
 -- Returns busy, TTL in milliseconds or -1 for none: held by somebody else, or somebody else's turn (try only)
 -- Returns exhausted: the hold count would pass its maximum
 -- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on the channel of the first in the queue when the lock is free and it has not taken it
+-- Publishes the message on the channel of the first in the queue when the lock is free and it has not taken it: that of
+-- its client, or of each that shares its place
 
-local DAY = 86400000
 local worth = tonumber(ARGV[9])
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
@@ -52,7 +54,7 @@ for line in string.gmatch(places[1] or '', '[^\n]+') do
   if whose == client then
     mine = {number = number, priority = priority}
   else
-    others = others .. alive(line, now)
+    others = others .. alive(line, now, ARGV[1])
   end
 end
 
@@ -92,7 +94,10 @@ end
 
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl == -2 then
-  local field = last and first(now, worth, ARGV[1])
+  local field, living
+  if last then
+    field, living = first(now, worth, ARGV[1])
+  end
   if not field or field == ARGV[1] then
     if field then
       leave()
@@ -102,67 +107,37 @@ if ttl == -2 then
     return {'granted', 1}
   end
   -- If that is refused, the release of whoever held it was told so.
-  redis.pcall(ARGV[8], KEYS[2] .. ':' .. field, ARGV[7])
+  wake(field, living, ARGV[8], ARGV[7])
 end
 if ARGV[5] == 'try' then
   return {'busy', ttl}
 end
 
--- Redisson takes a place of ours for dead when the lock's time is up and what it is worth; and STALE later, since it is
--- asked for now and then only.
-local least = now + math.max(0, ttl) + STALE + worth
-local ends = string.format('%.0f', now + 2 * DAY)
+local by = reckoning(now, worth, ttl)
 local java = string.match(places[1] or '', '^h%x+ %d+ %d+ %-?%d+ %d+(j?)') or ''
-
-local function score_behind(ahead, position)
-  if java ~= 'j' then
-    return least + position * worth
-  end
-  return math.max(least, (tonumber(ahead and redis.call('ZSCORE', KEYS[4], ahead)) or 0) + worth)
-end
 
 local function line()
   local size = ARGV[9] .. java
   return table.concat({ARGV[3], ARGV[4], string.format('%.0f', now), ARGV[6], size, client}, ' ') .. '\n'
 end
 
-local function put(score)
-  return redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, now + 30 * DAY)), ARGV[1])
+-- Whether a release by Redisson's can be the one that this place waits for. A holder of ours has a companion field too.
+local function is_foreign()
+  return (java == 'j' or ttl ~= -2 and redis.call('HLEN', KEYS[1]) == 1) and 1 or 0
 end
 
 local front = places[1] and first(now, ttl == -2 and worth, ARGV[1])
-local score = places[1] and tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]))
-local stands = score and (not mine or mine.priority == ARGV[6])
-if stands and front == ARGV[1] then
-  score = least
-elseif stands then
-  -- A score keeps its distance from the clock. A grant in Java brings all scores nearer, by what its own place was worth.
-  local _, asked = alive(places[1], now)
-  local length = redis.call('LLEN', KEYS[3])
-  score = score + now - asked
-  if not mixed(places[2]) then
-    score = math.min(score, least + (length - 1) * worth)
-  end
-  if score < least or redis.call('ZCARD', KEYS[4]) ~= length then
-    stands = redis.call('LPOS', KEYS[3], ARGV[1])
-    local ahead = stands and stands > 0 and redis.call('LINDEX', KEYS[3], stands - 1)
-    score = math.max(score, score_behind(ahead, stands or 0))
-  end
-end
-if stands then
+local may_stand = places[1] and (not mine or mine.priority == ARGV[6])
+local score = may_stand and score_of(by, ARGV[1], places[1], front == ARGV[1])
+if score then
+  outlive(now)
   -- A server that is out of memory refuses a script at its first write only, and never a PEXPIREAT.
-  redis.call('PEXPIREAT', KEYS[3], ends)
-  put(score)
-  redis.call('PEXPIREAT', KEYS[4], ends)
+  put(by, ARGV[1], score)
   redis.call('HSET', KEYS[5], ARGV[1], others .. line())
-  redis.call('PEXPIREAT', KEYS[5], ends)
-  if front ~= ARGV[1] then
-    ttl = -1
-  end
   if mine and mine.number == ARGV[3] then
-    return {'waiting', ttl}
+    return {'waiting', is_foreign()}
   end
-  return {'queued', ttl}
+  return {'queued', is_foreign()}
 end
 
 if places[1] then
@@ -190,18 +165,13 @@ else
   length = redis.call('LPUSH', KEYS[3], ARGV[1])
 end
 java = ahead and mixed(theirs) and 'j' or ''
-local added = put(score_behind(ahead, length - overtaken - 1))
-if ahead then
-  ttl = -1
-end
+local added = put(by, ARGV[1], score_behind(by, ahead, length - overtaken - 1, java))
 if added == 0 and redis.call('ZCARD', KEYS[4]) < length then
   -- The places were lost, but not the queue.
   redis.call('LREM', KEYS[3], 1, ARGV[1])
 end
 redis.call('HSET', KEYS[5], ARGV[1], others .. line())
 if not places[2] then
-  for i = 3, 5 do
-    redis.call('PEXPIREAT', KEYS[i], ends)
-  end
+  outlive(now)
 end
-return {'queued', ttl}
+return {'queued', is_foreign()}

@@ -1,10 +1,13 @@
 -- Frees the lock whoever holds it, and wakes the first in the queue.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
--- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
+-- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
 -- KEYS[3] the queue, a list of owner fields
+-- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
+-- KEYS[5] its places, a hash: owner field -> a line for each client
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
+-- ARGV[3] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
 -- Returns released: somebody held it
 -- Returns free: nobody held it
 -- Returns wrong_kind: the key is no lock of this shape
@@ -23,6 +26,4 @@ for i = 1, #fields, 2 do
   end
 end
 redis.call('DEL', KEYS[1])
-local first = redis.call('LINDEX', KEYS[3], 0)
-local told = first and redis.pcall(ARGV[2], KEYS[2] .. ':' .. first, ARGV[1])
-return {'released', type(told) == 'table' and told or nil}
+return {'released', tell_first(tonumber(ARGV[3]), ARGV[2], ARGV[1])}

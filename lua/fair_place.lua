@@ -1,12 +1,33 @@
 -- The places in the queue of a fair lock: which of them live, and who is first. Stands ahead of the scripts that take
 -- such a lock and give it back, and of their keys knows KEYS[3], the queue; KEYS[4], its scores; KEYS[5], its places.
+--
+-- Beside the places each client leaves a sign of life, for all of its own at once: a key that ends by itself.
 
--- How long a place stands that nobody asks for, and how long one of Redisson's has at the least to take the lock.
-local STALE, GRACE = 3000, 5000
+-- How long a place stands that nobody asks for; how long it does while its client gives signs of life, all told; and how
+-- long one of Redisson's has at the least to take the lock.
+local STALE, KEPT, GRACE = 3000, 60000, 5000
+
+-- The client that a line is of.
+local function client_of(line, field)
+  return string.sub(string.match(line, '(%S+)$') .. field, 2, 37)
+end
+
+local function sign_of(client)
+  return 'redlatch_lock_sign' .. string.sub(KEYS[5], #'redlatch_lock_places' + 1) .. ':' .. client
+end
+
+-- Whether a client has given a sign of life lately. One that would last longer is of before the clock was set back.
+local function is_there(client)
+  local left = redis.call('PTTL', sign_of(client))
+  if left > STALE then
+    redis.call('PEXPIRE', sign_of(client), STALE)
+  end
+  return left >= 0
+end
 
 -- The lines of a place that live, and when it was last asked for. A line that is dated ahead is of before the clock was
 -- set back: its age begins now, so that the living keep their place and the dead do not stay for what was set back.
-local function alive(lines, now)
+local function alive(lines, now, field)
   local living, asked = '', 0
   for line in string.gmatch(lines, '[^\n]+') do
     local before, seen, behind = string.match(line, '^(h%x+ %d+ )(%d+)( .+)$')
@@ -14,12 +35,25 @@ local function alive(lines, now)
     if seen > now then
       line = before .. string.format('%.0f', now) .. behind
     end
-    if now - seen < STALE then
+    if now - seen < STALE or now - seen < KEPT and is_there(client_of(line, field)) then
       living = living .. line .. '\n'
     end
     asked = math.max(asked, seen)
   end
   return living, asked
+end
+
+-- The line among these that is of a client, and the others.
+local function line_of(client, lines, field)
+  local own, others = nil, ''
+  for line in string.gmatch(lines or '', '[^\n]+') do
+    if client_of(line, field) == client then
+      own = line
+    else
+      others = others .. line .. '\n'
+    end
+  end
+  return own, others
 end
 
 -- Whether a waiter of Redisson's can be in the queue, by the lines of the last one in it.
@@ -68,7 +102,7 @@ local function first(now, worth, own)
       end
       return field
     end
-    local living, asked = alive(lines or '', now)
+    local living, asked = alive(lines or '', now, field)
     if living ~= '' then
       if asked > now then
         redis.call('HDEL', KEYS[5], field)
@@ -80,5 +114,22 @@ local function first(now, worth, own)
     take_out(field, lines or '', now)
     redis.call('HDEL', KEYS[5], field)
   end
+end
+
+-- Tells the first in the queue that the lock is free: the clients that its lines are of, each on a channel of its own, or
+-- one of Redisson's. What is answered if that is refused.
+local function wake(field, lines, publish, message)
+  local refused
+  local function tell(whom)
+    local told = redis.pcall(publish, KEYS[2] .. ':' .. whom, message)
+    refused = type(told) == 'table' and told or refused
+  end
+  for line in string.gmatch(lines or '', '[^\n]+') do
+    tell(client_of(line, field))
+  end
+  if field and not lines then
+    tell(field)
+  end
+  return refused
 end
 

@@ -2,7 +2,7 @@
 -- this client, else frees the lock and wakes the first. Of a hold that was not granted, gives up the place.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
--- KEYS[2] what the channels of the waiters begin with: a colon and the owner field follow
+-- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
 -- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, worth of
@@ -21,47 +21,11 @@
 -- longest share, unless there are levels of clients that record none
 -- Returns absent: this hold is not there any more; its place in the queue, if it had one, is given up
 -- Publishes the message on the channel of the first in the queue when the lock becomes free, or is free when the first
--- has left; a refusal to publish is the last item of the answer that the lock is free, and undoes nothing
-
--- Takes one line out of the places of an owner. The owner's place goes with the last of them that lives.
-local function leave(field, places, line)
-  local others, now = '', share_clock()
-  for other in string.gmatch(places, '[^\n]+') do
-    if other ~= line then
-      others = others .. alive(other, now)
-    end
-  end
-  redis.call('HDEL', KEYS[5], field)
-  if others ~= '' then
-    redis.call('HSET', KEYS[5], field, others)
-  else
-    take_out(field, places, now)
-  end
-end
-
--- The first in the queue of a lock that is free; with its places, and the line among them of this client if it waits
--- here.
-local function heir()
-  if redis.call('EXISTS', KEYS[3]) == 0 then
-    return
-  end
-  local field, places = first(share_clock(), tonumber(ARGV[7]))
-  for line in string.gmatch(places or '', '[^\n]+') do
-    local client = string.match(line, '(%S+)$')
-    if string.sub(client .. field, 1, 38) == string.sub(ARGV[2], 1, 38) then
-      return field, places, line
-    end
-  end
-  return field
-end
-
--- What is answered if that is refused.
-local function wake(field)
-  local told = field and redis.pcall(ARGV[6], KEYS[2] .. ':' .. field, ARGV[5])
-  return type(told) == 'table' and told or nil
-end
+-- has left: that of its client, or of each that shares its place; a refusal to publish is the last item of the answer that
+-- the lock is free, and undoes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
+local client, worth = string.sub(ARGV[2], 2, 37), tonumber(ARGV[7])
 local number, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
 if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
   local places = redis.call('HGET', KEYS[5], ARGV[1]) or ''
@@ -69,7 +33,7 @@ if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
     if string.match(line, '^h%x+') == ARGV[3] then
       leave(ARGV[1], places, line)
       if redis.call('EXISTS', KEYS[1]) == 0 then
-        wake(heir())
+        tell_first(worth, ARGV[6], ARGV[5])
       end
     end
   end
@@ -92,13 +56,8 @@ if left > 0 then
   return {'kept', left}
 end
 redis.call('DEL', KEYS[1])
-local field, places, line = heir()
-if not line then
-  return {'released', wake(field)}
+local hold, refused = pass_on(client, worth, ARGV[6], ARGV[5])
+if hold then
+  return {'moved', hold}
 end
-local hold, lease, client = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
-leave(field, places, line)
-local companion = client .. field
-redis.call('HSET', KEYS[1], field, 1, companion, share_text(hold, 1, #companion > #field + 1, lease))
-redis.call('PEXPIRE', KEYS[1], lease)
-return {'moved', hold}
+return {'released', refused}

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 const QUEUE: &str = "redisson_lock_queue:{k}";
 const SCORES: &str = "redisson_lock_timeout:{k}";
 const PLACES: &str = "redlatch_lock_places:{k}";
+const SIGNS: &str = "redlatch_lock_sign:{k}:";
 
 /// Tells this program that it is a worker: the server's port, and for each waiter its sections and priority.
 const PART: &str = "REDLATCH_TEST_FAIR";
@@ -186,7 +187,12 @@ fn processes_are_served_in_the_order_in_which_the_server_saw_them() {
     let (wrong, grants) = inversions(&monitor.until("all-have-ended"));
     assert_eq!(wrong, Vec::<String>::new());
     assert!(grants >= 500, "{grants} of 600 grants were waited for");
-    assert_eq!(server.connection().keys(), Vec::<String>::new());
+    // What a process that has ended leaves is its last sign of life, for as long as that counts.
+    let mut probe = server.connection();
+    for key in probe.keys() {
+        assert!(key.starts_with(SIGNS), "{key}");
+        assert!(probe.pttl(&key) <= 3_000);
+    }
 }
 
 #[test]
@@ -355,20 +361,127 @@ async fn waiter_that_is_granted_while_it_leaves_gives_the_lock_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_that_nobody_polls_holds_nobody_up() {
     let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    // Moved to it by the release, or by its process when that is told.
+    for holder in [&one, &two] {
+        let lock = one.fair_lock("k");
+        let held = stranger(&holder.fair_lock("k")).lock().await.unwrap();
+        let asleep = stranger(&lock);
+        let mut asleep = begin(asleep.lock());
+        queued(&server, 1).await;
+        let next = waiting(&server, &lock).await;
+        held.unlock().await.unwrap();
+        soon(next).await.unwrap().unlock().await.unwrap();
+        // It queues again when it is polled.
+        let guard = soon(asleep.as_mut()).await.unwrap();
+        assert!(!guard.is_lost());
+        guard.unlock().await.unwrap();
+    }
+    nothing_left(&server, [&one, &two]).await;
+}
+
+/// So many tasks that wait, each of which gives the lock back at once.
+async fn crowd(server: &Server, lock: &FairLock, waiters: i64) -> Vec<JoinHandle<()>> {
+    let before = queue(&mut server.connection());
+    let pass = |lock: FairLock| async move { lock.lock().await.unwrap().unlock().await.unwrap() };
+    let crowd: Vec<_> = (0..waiters)
+        .map(|_| tokio::spawn(pass(stranger(lock))))
+        .collect();
+    queued(server, before + waiters).await;
+    crowd
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_one_process_cost_one_request_a_second_and_one_channel() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let held = two.fair_lock("k").lock().await.unwrap();
+    let crowd = crowd(&server, &one.fair_lock("k"), 100).await;
+    let mut probe = server.connection();
+    eventually("it listens", async || probe.channels().len() == 1).await;
+    reset_calls(&mut probe);
+    // Longer than a place lasts without a sign of life.
+    tokio::time::sleep(millis(4_500)).await;
+    let asked = calls_of(&mut probe, "evalsha");
+    assert!((3..=8).contains(&asked), "{asked} requests");
+    assert_eq!(probe.channels().len(), 1);
+    let last = waiting(&server, &two.fair_lock("k")).await;
+    queued(&server, 101).await;
+    held.unlock().await.unwrap();
+    for waiter in crowd {
+        soon(waiter).await.unwrap();
+    }
+    soon(last).await.unwrap().unlock().await.unwrap();
+    nothing_left(&server, [&one, &two]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_whose_places_a_server_has_lost_queues_again_within_seconds() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let lock = two.fair_lock("k").lease(secs(60));
+    let held = lock.lock().await.unwrap();
+    let crowd = crowd(&server, &one.fair_lock("k"), 400).await;
+    let mut probe = server.connection();
+    let signs = format!("{SIGNS}{}", one.id());
+    eventually("it has given a sign", async || probe.exists(&signs)).await;
+    // The holder stays: of a failover, say, that lost what was written last.
+    probe.command(&["DEL", QUEUE, SCORES, PLACES, &signs]);
+    let lost = Instant::now();
+    queued(&server, 400).await;
+    assert!(lost.elapsed() < secs(4), "{:?}", lost.elapsed());
+    held.unlock().await.unwrap();
+    for waiter in crowd {
+        soon(waiter).await.unwrap();
+    }
+    nothing_left(&server, [&one, &two]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sign_that_takes_the_lock_unheard_reaches_its_waiter_all_the_same() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let behind = builder(proxy.url()).build().await.unwrap();
+    let other = client(&server).await;
+    let held = other.fair_lock("k").lock().await.unwrap();
+    let first = waiting(&server, &behind.fair_lock("k")).await;
+    let mut probe = server.connection();
+    let signs = format!("{SIGNS}{}", behind.id());
+    eventually("it has given a sign", async || probe.exists(&signs)).await;
+    proxy.cut_reply_to(sha("fair_sign"));
+    held.unlock().await.unwrap();
+    let guard = soon(first).await.unwrap();
+    assert!(!proxy.cut_reply_armed());
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&behind, &other]).await;
+}
+
+/// They tell an owner, and know of no process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn release_by_redisson_wakes_the_first() {
+    const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
+    let server = Server::start();
     let client = client(&server).await;
     let lock = client.fair_lock("k");
-    let held = lock.lock().await.unwrap();
-    let asleep = stranger(&lock);
-    let mut asleep = begin(asleep.lock());
-    queued(&server, 1).await;
-    let next = waiting(&server, &lock).await;
-    held.unlock().await.unwrap();
-    soon(next).await.unwrap().unlock().await.unwrap();
-    // It queues again when it is polled.
-    let guard = soon(asleep.as_mut()).await.unwrap();
-    assert!(!guard.is_lost());
-    guard.unlock().await.unwrap();
-    drop(asleep);
+    let mut probe = server.connection();
+    let mut fastest = secs(10);
+    for _ in 0..4 {
+        probe.command(&["HSET", "k", JAVA, "1"]);
+        probe.command(&["PEXPIRE", "k", "30000"]);
+        let first = waiting(&server, &lock).await;
+        let field = probe.command(&["LINDEX", QUEUE, "0"]).text();
+        let told = format!("redisson_lock__channel:{{k}}:{field}");
+        eventually("it listens", async || probe.channels().contains(&told)).await;
+        probe.command(&["DEL", "k"]);
+        let released = Instant::now();
+        probe.command(&["PUBLISH", &told, "0"]);
+        let guard = soon(first).await.unwrap();
+        fastest = fastest.min(released.elapsed());
+        guard.unlock().await.unwrap();
+    }
+    // Without the message it would be the next sign of life, half a second on average.
+    assert!(fastest < millis(100), "{fastest:?}");
     nothing_left(&server, [&client]).await;
 }
 

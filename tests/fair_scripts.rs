@@ -119,6 +119,32 @@ impl Bench {
         )
     }
 
+    /// A sign of life of a client, which names these places.
+    fn sign(&mut self, client: &str, places: &[&Hold]) -> Signed {
+        let worth = PLACE.to_string();
+        let mut args = vec![client, "0", "PUBLISH", &worth];
+        for place in places {
+            args.extend([&*place.field, &*place.number]);
+        }
+        let keys = ["k", CHANNEL, QUEUE, SCORES, PLACES];
+        let answer = self.eval("fair_sign", &keys, &args).array();
+        assert_eq!(answer[0].text(), "signed");
+        Signed {
+            is_known: answer[1].int() == 1,
+            ttl: answer[2].int(),
+            moved: answer[3].text(),
+            holder: answer[4].text(),
+            missing: answer[5..].iter().map(Reply::text).collect(),
+        }
+    }
+
+    /// A client's last sign of life, as if it had been given so long ago.
+    fn age_sign(&mut self, client: &str, millis: i64) {
+        let key = format!("redlatch_lock_sign:{{k}}:{client}");
+        let left = self.probe.pttl(&key) - millis;
+        self.probe.command(&["PEXPIRE", &key, &left.to_string()]);
+    }
+
     fn queue(&mut self) -> Vec<String> {
         let fields = self.probe.command(&["LRANGE", QUEUE, "0", "-1"]);
         fields.array().iter().map(Reply::text).collect()
@@ -177,6 +203,16 @@ impl Bench {
                 .get(&hold.companion)
                 .is_some_and(|share| share.starts_with(&format!("{}:1", hold.number)))
     }
+}
+
+/// The answer to a sign of life.
+#[derive(Debug)]
+struct Signed {
+    is_known: bool,
+    ttl: i64,
+    moved: String,
+    holder: String,
+    missing: Vec<String>,
 }
 
 fn tag(reply: Reply) -> String {
@@ -260,7 +296,7 @@ fn release_wakes_the_first_of_another_client_and_nobody_else() {
     for hold in [&a, &b, &c] {
         bench.wait(hold);
     }
-    let channels = [&b, &c].map(|hold| format!("{CHANNEL}:{}", hold.field));
+    let channels = [THERE, HERE].map(|client| format!("{CHANNEL}:{client}"));
     let mut messages = bench.server.connection().into_subscriber(&channels);
     assert_eq!(bench.release(&a), released());
     let heard = messages.next(Duration::from_secs(5));
@@ -269,7 +305,7 @@ fn release_wakes_the_first_of_another_client_and_nobody_else() {
     assert!(!bench.probe.exists("k"));
 
     // Free, and still nobody's but the first one's; whoever comes wakes it again.
-    assert_eq!(bench.acquire(&c, "wait"), answer("waiting", -1));
+    assert_eq!(bench.wait(&c), "waiting");
     assert_eq!(
         messages.next(Duration::from_secs(5)).unwrap().0,
         channels[0]
@@ -281,11 +317,16 @@ fn release_wakes_the_first_of_another_client_and_nobody_else() {
 #[test]
 fn only_the_first_is_told_how_long_the_lock_is_held() {
     let mut bench = Bench::new();
-    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
-    bench.wait(&a);
-    let ttl = bench.acquire(&b, "wait").array()[1].int();
+    let (a, b, c) = (Hold::new(HERE, 1), Hold::new(HERE, 2), Hold::new(THERE, 3));
+    for hold in [&a, &b, &c] {
+        bench.wait(hold);
+    }
+    let Signed { ttl, .. } = bench.sign(HERE, &[&b]);
     assert!(ttl > LEASE - 5_000 && ttl <= LEASE, "{ttl}");
-    assert_eq!(bench.acquire(&c, "wait"), answer("queued", -1));
+    assert_eq!(bench.sign(THERE, &[&c]).ttl, -1);
+    // Whose lease does not end is told of as one that nobody need wait for.
+    bench.probe.command(&["PERSIST", "k"]);
+    assert_eq!(bench.sign(HERE, &[&b]).ttl, -1);
 }
 
 #[test]
@@ -357,8 +398,9 @@ fn the_first_that_gives_up_a_free_lock_wakes_the_next() {
         bench.wait(hold);
     }
     bench.release(&a);
-    let channel = format!("{CHANNEL}:{}", c.field);
+    let channel = format!("{CHANNEL}:{THERE}");
     let mut messages = bench.server.connection().into_subscriber(&[channel]);
+    assert!(messages.next(Duration::from_millis(50)).is_none());
     bench.release(&b);
     assert!(messages.next(Duration::from_secs(5)).is_some());
     assert_eq!(bench.wait(&c), "granted");
@@ -389,7 +431,7 @@ fn a_waiter_that_has_not_asked_for_seconds_is_passed_over() {
     bench.age(&e, 4_000);
     bench.probe.command(&["DEL", "k"]);
     let g = Hold::new(HERE, 7);
-    let channel = format!("{CHANNEL}:{}", f.field);
+    let channel = format!("{CHANNEL}:{THERE}");
     let mut messages = bench.server.connection().into_subscriber(&[channel]);
     assert_eq!(bench.acquire(&g, "try"), answer("busy", -2));
     assert!(messages.next(Duration::from_secs(5)).is_some());
@@ -399,6 +441,156 @@ fn a_waiter_that_has_not_asked_for_seconds_is_passed_over() {
     bench.wait(&g);
     assert_eq!(bench.wait(&e), "queued");
     assert_eq!(bench.queue(), fields(&[&g, &e]));
+}
+
+/// One request a second for all places of a process, however many.
+#[test]
+fn a_clients_sign_of_life_is_one_for_all_its_places() {
+    let mut bench = Bench::new();
+    let [a, b, c, d] = [1, 2, 3, 4].map(|owner| Hold::new(HERE, owner));
+    let other = Hold::new(THERE, 5);
+    for hold in [&a, &b, &c, &other, &d] {
+        bench.wait(hold);
+    }
+    assert!(!bench.sign(HERE, &[&d]).is_known, "it is the first");
+    for _ in 0..5 {
+        for hold in [&b, &c] {
+            bench.age(hold, 2_900);
+        }
+        bench.age_sign(HERE, 2_000);
+        let signed = bench.sign(HERE, &[&d]);
+        assert!(signed.is_known && signed.missing.is_empty(), "{signed:?}");
+    }
+    bench.wait(&Hold::new(THERE, 6));
+    assert_eq!(bench.queue().len(), 5, "the places of the living stand");
+
+    // Without it they go, whoever looks; those of others stand.
+    bench.age(&other, 2_500);
+    bench.age_sign(HERE, 3_001);
+    assert_eq!(bench.wait(&Hold::new(THERE, 6)), "waiting");
+    assert_eq!(bench.queue()[0], other.field);
+}
+
+#[test]
+fn a_place_that_nobody_asks_for_goes_within_a_minute_whatever_signs_its_client_gives() {
+    let mut bench = Bench::new();
+    let [a, left, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    for hold in [&a, &left, &c] {
+        bench.wait(hold);
+    }
+    bench.age(&left, 59_000);
+    bench.sign(HERE, &[&c]);
+    assert_eq!(bench.queue(), fields(&[&left, &c]));
+    bench.age(&left, 1_100);
+    bench.sign(HERE, &[&c]);
+    assert_eq!(bench.queue(), fields(&[&c]));
+    assert_eq!(bench.release(&a), moved(&c));
+}
+
+#[test]
+fn a_sign_takes_a_free_lock_for_the_first_of_its_client_and_tells_another() {
+    let mut bench = Bench::new();
+    let (a, b, c) = (Hold::new(HERE, 1), Hold::new(THERE, 2), Hold::new(HERE, 3));
+    for hold in [&a, &b, &c] {
+        bench.wait(hold);
+    }
+    bench.release(&a);
+    let channels = [THERE, HERE].map(|client| format!("{CHANNEL}:{client}"));
+    let mut messages = bench.server.connection().into_subscriber(&channels);
+    assert_eq!(bench.sign(HERE, &[&c]).moved, "");
+    let heard = messages.next(Duration::from_secs(5));
+    assert_eq!(heard, Some((channels[0].clone(), "0".to_owned())));
+    assert!(!bench.probe.exists("k"));
+
+    let signed = bench.sign(THERE, &[&b]);
+    assert_eq!((&*signed.moved, signed.missing.len()), (&*b.number, 0));
+    assert!(bench.is_held_by(&b));
+    assert!(bench.probe.pttl("k") > LEASE - 5_000);
+    assert_eq!(bench.queue(), fields(&[&c]));
+
+    // The same once more, if its answer was lost: it says who has the lock, and changes nothing.
+    let again = bench.sign(THERE, &[&b]);
+    assert_eq!((&*again.moved, &*again.holder), ("", &*b.number));
+    assert_eq!(again.missing, [&*b.number]);
+    assert!(bench.is_held_by(&b));
+    assert_eq!(bench.queue(), fields(&[&c]));
+    assert_eq!(bench.sign(HERE, &[&c]).holder, "");
+
+    // A copy that comes when nobody of the client waits any more takes nothing.
+    assert_eq!(bench.release(&c), absent());
+    bench.release(&b);
+    assert_eq!(bench.sign(THERE, &[&b]).moved, "");
+    assert!(!bench.probe.exists("k"));
+}
+
+#[test]
+fn a_sign_says_which_places_are_gone_and_whether_the_server_has_forgotten() {
+    let mut bench = Bench::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    for hold in [&a, &b, &c] {
+        bench.wait(hold);
+    }
+    bench.sign(HERE, &[&b]);
+    let mut older = b.clone();
+    older.number = "hffffffffffffffff".to_owned();
+    assert_eq!(bench.sign(HERE, &[&older, &c]).missing, [&*older.number]);
+    for gone in [QUEUE, SCORES, PLACES] {
+        bench.probe.command(&["DEL", gone]);
+        let signed = bench.sign(HERE, &[&b, &c]);
+        assert_eq!(signed.missing, [&*b.number, &*c.number], "without {gone}");
+        for hold in [&b, &c, &b, &c] {
+            bench.wait(hold);
+        }
+        assert_eq!(bench.sign(HERE, &[&b, &c]).missing.len(), 0);
+    }
+    bench.probe.command(&["FLUSHALL"]);
+    assert!(!bench.sign(HERE, &[&b]).is_known);
+}
+
+#[test]
+fn a_sign_tells_a_named_owner_that_it_holds_the_lock_elsewhere() {
+    let mut bench = Bench::new();
+    let here = Hold::named(HERE, "request 7", 2);
+    let there = Hold::named(THERE, "request 7", 3);
+    for hold in [&Hold::new(HERE, 1), &here, &there] {
+        bench.wait(hold);
+    }
+    bench.probe.command(&["DEL", "k"]);
+    assert_eq!(bench.sign(THERE, &[&there]).moved, there.number);
+    assert_eq!(bench.sign(HERE, &[&here]).holder, here.number);
+    assert_eq!(bench.acquire(&here, "wait"), answer("granted", 2), "joins");
+}
+
+#[test]
+fn a_sign_finds_a_key_that_is_no_lock() {
+    let mut bench = Bench::new();
+    let (a, b) = (Hold::new(HERE, 1), Hold::new(HERE, 2));
+    bench.wait(&a);
+    bench.wait(&b);
+    bench.probe.command(&["DEL", "k"]);
+    bench.probe.command(&["HSET", "k", "mode", "read"]);
+    let args = [HERE, "0", "PUBLISH", "300000", &b.field, &b.number];
+    let answer = bench.eval("fair_sign", &["k", CHANNEL, QUEUE, SCORES, PLACES], &args);
+    assert_eq!(tag(answer), "wrong_kind");
+}
+
+/// Its clients tell an owner, and know of no process.
+#[test]
+fn a_waiter_is_told_when_a_release_of_redissons_may_be_for_it() {
+    let mut bench = Bench::new();
+    let [a, b, c] = [1, 2, 3].map(|owner| Hold::new(HERE, owner));
+    bench.wait(&a);
+    assert_eq!(bench.acquire(&b, "wait"), answer("queued", 0));
+    assert_eq!(bench.acquire(&b, "wait"), answer("waiting", 0));
+    bench.enqueue_java(JAVA, PLACE);
+    assert_eq!(bench.acquire(&b, "wait"), answer("waiting", 0), "ahead");
+    assert_eq!(bench.acquire(&c, "wait"), answer("queued", 1));
+    assert_eq!(bench.acquire(&c, "wait"), answer("waiting", 1));
+
+    bench.probe.command(&["FLUSHALL"]);
+    bench.probe.command(&["HSET", "k", JAVA, "1"]);
+    bench.probe.command(&["PEXPIRE", "k", "30000"]);
+    assert_eq!(bench.acquire(&b, "wait"), answer("queued", 1));
 }
 
 /// What was asked for before a step back is dated ahead: dead or alive, it looks fresh for as long as the step was.
@@ -576,10 +768,13 @@ fn time_and_grants_in_java_leave_a_waiter_alive_to_redisson() {
     let before = bench.distance(&waiter.field);
 
     // Minutes pass: to the server, its clock and what it has of a waiter move apart.
-    for _ in 0..100 {
+    for _ in 0..50 {
         bench.shift_score(&waiter.field, -2_900);
         bench.age(&waiter, 2_900);
         assert_eq!(bench.wait(&waiter), "waiting");
+        bench.shift_score(&waiter.field, -14_500);
+        bench.age(&waiter, 14_500);
+        assert!(bench.sign(HERE, &[&waiter]).missing.is_empty());
     }
     let after = bench.distance(&waiter.field);
     assert!((after - before).abs() < 5_000, "{before} became {after}");
@@ -607,10 +802,15 @@ fn a_score_that_went_wrong_is_put_right_by_its_place() {
     }
     let whole = LEASE + STALE + 2 * PLACE;
     for wrong in [-whole, whole] {
-        bench.shift_score(&c.field, wrong);
-        assert_eq!(bench.wait(&c), "waiting");
-        let distance = bench.distance(&c.field);
-        assert!((distance - whole).abs() < 5_000, "{distance}");
+        for by_sign in [false, true] {
+            bench.shift_score(&c.field, wrong);
+            match by_sign {
+                true => assert!(bench.sign(HERE, &[&c]).missing.is_empty()),
+                false => assert_eq!(bench.wait(&c), "waiting"),
+            }
+            let distance = bench.distance(&c.field);
+            assert!((distance - whole).abs() < 5_000, "{distance}");
+        }
     }
     bench.shift_score(&b.field, whole);
     assert_eq!(bench.wait(&b), "waiting");
@@ -802,8 +1002,13 @@ fn a_server_out_of_memory_keeps_places_and_moves_the_lock_on() {
     );
     assert_eq!(bench.queue(), fields(&[&b]));
     assert_eq!(bench.wait(&b), "waiting");
+    for is_known in [false, true] {
+        let signed = bench.sign(HERE, &[&b]);
+        assert_eq!((signed.is_known, signed.missing.len()), (is_known, 0));
+    }
     assert_eq!(bench.release(&a), moved(&b));
     assert_eq!(bench.release(&b), released());
+    bench.age_sign(HERE, 3_001);
     assert!(bench.probe.keys().is_empty());
 }
 
@@ -819,8 +1024,8 @@ fn a_hash_of_another_shape_is_not_a_lock() {
     assert_eq!(
         tag(bench.eval(
             "fair_force_release",
-            &["k", CHANNEL, QUEUE],
-            &["0", "PUBLISH"]
+            &["k", CHANNEL, QUEUE, SCORES, PLACES],
+            &["0", "PUBLISH", &PLACE.to_string()]
         )),
         "wrong_kind"
     );
@@ -834,14 +1039,14 @@ fn release_by_force_wakes_the_first() {
     let force = |bench: &mut Bench| {
         tag(bench.eval(
             "fair_force_release",
-            &["k", CHANNEL, QUEUE],
-            &["0", "PUBLISH"],
+            &["k", CHANNEL, QUEUE, SCORES, PLACES],
+            &["0", "PUBLISH", &PLACE.to_string()],
         ))
     };
     assert_eq!(force(&mut bench), "free");
     bench.wait(&a);
     bench.wait(&b);
-    let channel = format!("{CHANNEL}:{}", b.field);
+    let channel = format!("{CHANNEL}:{HERE}");
     let mut messages = bench.server.connection().into_subscriber(&[channel]);
     assert_eq!(force(&mut bench), "released");
     assert!(messages.next(Duration::from_secs(5)).is_some());

@@ -112,7 +112,7 @@ impl Order {
             }
             let turn = if wait.is_single_attempt() {
                 None
-            } else if let Alarm::Queue { priority, .. } = self.alarm {
+            } else if let Alarm::Queue { priority } = self.alarm {
                 Some(Turn::Queue { priority })
             } else {
                 // From now on, a hold that is given back here may be left for us.

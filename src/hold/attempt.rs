@@ -23,7 +23,7 @@ use crate::protocol::script::Call;
 use crate::session::Queue;
 use crate::session::backend::Answer;
 use crate::session::convoy::Reading;
-use crate::session::grants::Expected;
+use crate::session::grants::{Expected, Told};
 use crate::session::handoff::Handoff;
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::{Asking, Heed};
@@ -60,6 +60,8 @@ pub(crate) struct Attempt<'a> {
     in_doubt: bool,
     /// The hold has had a place in a queue.
     placed: bool,
+    /// A release by Redisson's may be the one that the place waits for.
+    is_foreign: bool,
     /// Where a grant by a release of this process is told, of a hold that stands in a queue.
     expected: Option<Expected>,
     /// Of a call that waits for a read-write lock, which came at this moment.
@@ -98,6 +100,7 @@ impl<'a> Attempt<'a> {
             debt: None,
             in_doubt: false,
             placed: false,
+            is_foreign: false,
             expected: None,
             place: None,
             standing: None,
@@ -197,13 +200,16 @@ impl<'a> Attempt<'a> {
                 self.standing = Some(standing);
                 Ok(Attempted::Busy(ttl))
             }
-            Acquired::Queued { ttl, anew } => {
+            Acquired::Queued { anew, is_foreign } => {
                 if anew && self.placed {
                     warn!("the place in the queue was lost; queued again, at the end");
                 }
                 self.placed = true;
+                self.is_foreign = is_foreign;
                 self.in_doubt = true;
-                Ok(Attempted::Busy(ttl))
+                let anchor = &self.order.anchor;
+                anchor.reaper.keep_place(&self.hold, &anchor.client_id);
+                Ok(Attempted::Busy(Ttl::Never))
             }
             Acquired::Waits { ttl, place } => {
                 if let Some((mine, _)) = &mut self.place {
@@ -249,18 +255,20 @@ impl<'a> Attempt<'a> {
         expected.is_some_and(|expected| !expected.stands())
     }
 
-    /// Waits until a release of this process has moved the lock here.
-    pub(crate) async fn granted(&mut self) -> Result<Attempted, Error> {
-        let Some(expected) = &mut self.expected else {
+    /// Of a hold that stands in a queue, waits until the lock is moved here; or until it is to be asked for, which is none.
+    pub(crate) async fn told(&mut self) -> Result<Option<Attempted>, Error> {
+        let Some(expected) = &self.expected else {
             return std::future::pending().await;
         };
-        let sent = expected.granted().await;
-        self.go_on(sent, 1, None)
+        match expected.told().await {
+            Told::Granted(sent) => self.go_on(sent, 1, None).map(Some),
+            Told::Ask => Ok(None),
+        }
     }
 
-    /// Where the owner is told that it is first in the queue, and the lock is free.
-    pub(crate) fn channel(&self) -> Arc<str> {
-        fair::channel(self.hold.key())
+    /// Where Redisson's clients tell the owner that it is first in the queue, and the lock is free; if they may.
+    pub(crate) fn channel(&self) -> Option<Arc<str>> {
+        self.is_foreign.then(|| fair::channel(self.hold.key()))
     }
 
     /// The server has granted the hold, by a request sent at `sent`, unless it was given up here meanwhile.

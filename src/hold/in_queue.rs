@@ -1,28 +1,22 @@
-//! A place in the queue for a fair lock, on the server, where every waiter stands for itself.
+//! The wait for a fair lock: in a queue on the server, where every waiter stands for itself.
 
-use std::sync::Arc;
+use std::future::pending;
 
 use super::acquire::Outcome;
 use super::attempt::{Attempt, Attempted};
 use super::order::Order;
+use crate::clock::Moment;
 use crate::error::Error;
+use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
-use crate::protocol::wait::Wait;
-use crate::protocol::waiter::Local;
+use crate::protocol::wait::{Step, Wait};
 use crate::session::Queue;
+use crate::session::hub::Subscription;
 use crate::session::reaper::Asking;
-use crate::wait::{Asked, Waiting, Wanted};
-
-/// What one call has while it waits: a place that it asks for again and again, which is what keeps it.
-struct InQueue<'a> {
-    order: &'a Order,
-    queue: &'a Queue,
-    attempt: Attempt<'a>,
-    priority: i32,
-}
 
 impl Order {
-    /// Stands in the queue until the lock is granted: by the server, or by a release of this process that moves it here.
+    /// Stands in the queue until the lock is granted: asks for a place, which is kept for all of this process together, then
+    /// waits to be told. A grant comes with that, whoever gave the lock back, but for one of Redisson's: that is heard here.
     pub(crate) async fn in_queue(
         &self,
         queue: &Queue,
@@ -30,7 +24,7 @@ impl Order {
         priority: i32,
     ) -> Result<Outcome, Error> {
         // The calls of one owner have one place; the others see what comes of it.
-        let Some(asking) = self.asking(queue, wait).await? else {
+        let Some(asking) = Box::pin(self.asking(queue, wait)).await? else {
             return Ok(Outcome::GaveUp);
         };
         if queue.live(&self.owner).is_some() {
@@ -39,16 +33,50 @@ impl Order {
         let mut attempt = Attempt::new(self, queue);
         attempt.expect_grant();
         asking.stands_in_queue();
-        let mut place = InQueue {
-            order: self,
-            queue,
-            attempt,
-            priority,
-        };
-        let waiting = Waiting::new(&self.anchor, &self.name, wait, self.kind.policy());
-        let mut waiting = waiting.signalled_by(queue, Some(&self.owner), false);
-        let outcome = waiting.until(&mut place).await?;
-        Ok(outcome.unwrap_or(Outcome::GaveUp))
+        let mut foreign: Option<Box<Subscription>> = None;
+        loop {
+            if attempt.is_given_up() {
+                return Ok(Outcome::Reenter);
+            }
+            if let Some(foreign) = &mut foreign {
+                foreign.catch_up();
+            }
+            match Box::pin(attempt.send(Take::Stand { priority })).await {
+                Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
+                Ok(Attempted::Busy(_)) => {}
+                Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
+                Err(error) => {
+                    Box::pin(self.anchor.pause(self.name.key(), wait, error)).await?;
+                    continue;
+                }
+            }
+            if wait.busy(Moment::now(), Ttl::Never, 0.0) == Step::GiveUp {
+                return Ok(Outcome::GaveUp);
+            }
+            if let Some(channel) = attempt.channel().filter(|_| foreign.is_none()) {
+                let subscription = foreign.insert(Box::new(self.anchor.hub.subscribe(&channel)));
+                if subscription.is_heard() {
+                    // What was told before is seen by asking again.
+                    continue;
+                }
+            }
+            let told = async {
+                tokio::select! {
+                    told = attempt.told() => told,
+                    () = news_of(&mut foreign) => Ok(None),
+                    () = queue.appeared(&self.owner) => Ok(None),
+                }
+            };
+            match Box::pin(self.anchor.in_line(self.name.key(), wait, told)).await? {
+                None => return Ok(Outcome::GaveUp),
+                Some(told) => match told? {
+                    Some(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
+                    Some(_) => return Ok(Outcome::Reenter),
+                    None if queue.live(&self.owner).is_some() => return Ok(Outcome::Reenter),
+                    None => {}
+                },
+            }
+        }
     }
 
     /// Waits for the turn to ask for this owner. None if it does not come within the limit.
@@ -62,40 +90,10 @@ impl Order {
     }
 }
 
-impl Local for InQueue<'_> {}
-
-impl Wanted for InQueue<'_> {
-    type Output = Outcome;
-
-    fn settled(&mut self) -> Option<Outcome> {
-        let is_settled = self.attempt.is_given_up() || self.queue.live(&self.order.owner).is_some();
-        is_settled.then_some(Outcome::Reenter)
-    }
-
-    async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
-        let stand = Take::Stand {
-            priority: self.priority,
-        };
-        Ok(match self.attempt.send(stand).await {
-            Ok(Attempted::Busy(ttl)) => Asked::Busy(ttl.into()),
-            Ok(attempted) => Asked::Ready(outcome(attempted)),
-            Err(error) => Asked::Failed(error),
-        })
-    }
-
-    async fn happens(&mut self) -> Result<Option<Outcome>, Error> {
-        self.attempt.granted().await.map(outcome).map(Some)
-    }
-
-    fn channel(&self) -> Option<Arc<str>> {
-        Some(self.attempt.channel())
-    }
-}
-
-/// What was granted; or else the place is given up, and it is to be seen what the owner has by now.
-fn outcome(attempted: Attempted) -> Outcome {
-    match attempted {
-        Attempted::Granted(guard) => Outcome::Granted(guard),
-        Attempted::Busy(_) | Attempted::Yielded => Outcome::Reenter,
+/// Waits for news of Redisson's, if any is to come.
+async fn news_of(subscription: &mut Option<Box<Subscription>>) {
+    match subscription {
+        Some(subscription) => subscription.news().await,
+        None => pending().await,
     }
 }

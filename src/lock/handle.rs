@@ -245,10 +245,7 @@ impl Handle {
 
     /// Stands in a queue on the server; the higher priority waits ahead.
     pub(crate) fn queues(&mut self, priority: i32) {
-        self.alarm = Alarm::Queue {
-            poll_cap: self.anchor.settings.poll_cap,
-            priority,
-        };
+        self.alarm = Alarm::Queue { priority };
     }
 
     /// Asks after such pauses, instead of listening for messages.

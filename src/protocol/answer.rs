@@ -39,10 +39,11 @@ pub(crate) enum Acquired {
         tokens: Option<Tokens>,
     },
     Busy(Ttl),
-    /// Of a fair lock: there is a place in the queue, `anew` if there was none before. The TTL is known to the first.
+    /// Of a fair lock: there is a place in the queue, `anew` if there was none before.
     Queued {
-        ttl: Ttl,
         anew: bool,
+        /// A release by Redisson's may be the one that it waits for.
+        is_foreign: bool,
     },
     /// Busy, and its process stands in line for its turn, if it could.
     Stands {
@@ -270,10 +271,12 @@ impl Acquired {
                     2.. => Standing::Behind,
                 },
             }),
-            Some((tag @ ("queued" | "waiting"), &[Reply::Integer(millis)])) => Ok(Self::Queued {
-                ttl: Ttl::from_millis(millis),
-                anew: tag == "queued",
-            }),
+            Some((tag @ ("queued" | "waiting"), &[Reply::Integer(foreign @ (0 | 1))])) => {
+                Ok(Self::Queued {
+                    anew: tag == "queued",
+                    is_foreign: foreign == 1,
+                })
+            }
             Some((
                 "busy",
                 &[

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
-use crate::protocol::hold_key::{HoldKey, Line};
+use crate::protocol::answer::Ttl;
+use crate::protocol::hold_key::{HoldKey, Kind, Line};
 use crate::protocol::lock::{self, UNLOCKED};
+use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
 impl Line {
@@ -55,12 +58,83 @@ pub(crate) fn release<'a>(key: &'a HoldKey, line: &'a Line, share: u32) -> Call<
 }
 
 pub(crate) fn force_release<'a>(name: &'a LockName, line: &'a Line) -> Call<'a> {
-    let keys = vec![&**name.key(), &**name.channel(), &*line.queue];
-    let args = vec![Arg::Number(UNLOCKED), Arg::Publish];
-    Call::new(&script::FAIR_FORCE_RELEASE, keys, args)
+    let args = vec![Arg::Number(UNLOCKED), Arg::Publish, line.worth()];
+    Call::new(&script::FAIR_FORCE_RELEASE, keys(name, line), args)
 }
 
-/// Where the owner of this hold is told that it is first and the lock is free.
+/// A sign of life of this client for all its places in the queue of one lock, of which these are dated anew. None without
+/// any.
+pub(crate) fn sign<'a>(client: &'a str, places: &[&'a HoldKey]) -> Option<Call<'a>> {
+    let place = *places.first()?;
+    let Kind::Fair(line) = &place.kind else {
+        return None;
+    };
+    let mut args = Vec::with_capacity(4 + places.len() * 2);
+    args.extend([
+        Arg::Text(client),
+        Arg::Number(UNLOCKED),
+        Arg::Publish,
+        line.worth(),
+    ]);
+    for place in places {
+        args.extend([Arg::Text(place.field()), Arg::Text(place.number())]);
+    }
+    let call = Call::new(&script::FAIR_SIGN, keys(&place.name, line), args);
+    Some(call.of(place.kind.title()))
+}
+
+/// The answer to a sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Signed {
+    Stands {
+        /// An earlier sign stands: the server has forgotten nothing.
+        is_known: bool,
+        /// The lock's, if the first in the queue waits here.
+        ttl: Ttl,
+        /// The hold that the lock was moved to.
+        moved: Option<String>,
+        /// A hold of this client that has the lock, or whose owner has.
+        holder: Option<String>,
+        /// Those that were named and have no place.
+        missing: Vec<String>,
+    },
+    WrongKind,
+}
+
+impl Signed {
+    #[cfg(test)]
+    pub(crate) const TAGS: &[&str] = &["signed", "wrong_kind"];
+
+    pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
+        let text = |item: &Reply| match item {
+            Reply::Text(text) => Ok(text.clone()),
+            _ => Err(reply.unexpected()),
+        };
+        let number = |item: &Reply| text(item).map(|text| (!text.is_empty()).then_some(text));
+        match reply.tagged() {
+            Some((
+                "signed",
+                [
+                    Reply::Integer(known @ (0 | 1)),
+                    Reply::Integer(millis),
+                    moved,
+                    holder,
+                    missing @ ..,
+                ],
+            )) => Ok(Self::Stands {
+                is_known: *known == 1,
+                ttl: Ttl::from_millis(*millis),
+                moved: number(moved)?,
+                holder: number(holder)?,
+                missing: missing.iter().map(text).collect::<Result<_, _>>()?,
+            }),
+            Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
+
+/// Where Redisson's clients tell the owner of this hold that it is first and the lock is free. Ours tell its client.
 pub(crate) fn channel(key: &HoldKey) -> Arc<str> {
     format!("{}:{}", key.name.channel(), key.field()).into()
 }
@@ -72,20 +146,24 @@ fn call<'a, const N: usize>(
     rest: [Arg<'a>; N],
 ) -> Call<'a> {
     let mut call = lock::call(key, script, rest);
-    call.keys.extend([
-        &**key.name.channel(),
+    call.keys = keys(&key.name, line);
+    call
+}
+
+fn keys<'a>(name: &'a LockName, line: &'a Line) -> Vec<&'a str> {
+    vec![
+        &**name.key(),
+        &**name.channel(),
         &*line.queue,
         &*line.scores,
         &*line.places,
-    ]);
-    call
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::owner::Owner;
-    use crate::protocol::hold_key::Kind;
 
     #[test]
     fn keys_and_channels_follow_redissons_rules() {

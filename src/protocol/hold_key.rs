@@ -249,6 +249,11 @@ impl HoldKey {
         &self.text[self.field_end + 1..]
     }
 
+    /// The number itself.
+    pub(crate) fn numeral(&self) -> u64 {
+        numeral(self.number()).unwrap_or_default()
+    }
+
     /// The value of a plain lock: of a named owner the name, else text that no other hold has.
     pub(crate) fn value(&self) -> &str {
         match self.is_named() {
@@ -256,6 +261,11 @@ impl HoldKey {
             false => &self.text[UNNAMED_AT..],
         }
     }
+}
+
+/// The hold number that is written so.
+pub(crate) fn numeral(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix('h')?, 16).ok()
 }
 
 #[cfg(test)]
@@ -271,6 +281,7 @@ mod tests {
         assert_eq!(key.field(), format!("c-1:{owner}"));
         assert_eq!(key.companion(), format!("|c-1:{owner}"));
         assert_eq!(key.number(), "h0000000000000001");
+        assert_eq!(key.numeral(), 1);
 
         let named = HoldKey::new(name, Kind::Reentrant, "c-1", &Owner::named("req-7"), 1);
         assert_eq!((named.field(), named.companion()), ("req-7", "|c-1:req-7"));

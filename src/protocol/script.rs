@@ -82,9 +82,10 @@ scripts! {
     TURN_LEAVE = "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
     FENCED_ACQUIRE = "lock_share", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 11 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 2, args: 0 };
-    FAIR_ACQUIRE = "lock_share", "fair_place", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
-    FAIR_RELEASE = "lock_share", "lock_take_out", "fair_place", "fair_release" Arity::Fixed { keys: 5, args: 7 };
-    FAIR_FORCE_RELEASE = "fair_force_release" Arity::Fixed { keys: 3, args: 2 };
+    FAIR_ACQUIRE = "lock_share", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
+    FAIR_SIGN = "lock_share", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
+    FAIR_RELEASE = "lock_share", "lock_take_out", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 7 };
+    FAIR_FORCE_RELEASE = "lock_share", "fair_place", "fair_heir", "fair_force_release" Arity::Fixed { keys: 5, args: 3 };
     PLAIN_ACQUIRE = "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };
     PLAIN_ADOPT = "plain_adopt" Arity::Fixed { keys: 1, args: 2 };
@@ -257,7 +258,7 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{answer, batch, counted, red, reply};
+    use crate::protocol::{answer, batch, counted, fair, red, reply};
 
     /// The lines of a script's header, and of its guard's, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
@@ -367,6 +368,7 @@ mod tests {
             (&FENCED_ACQUIRE, answer::Acquired::FENCED_TAGS),
             (&FENCED_TOKEN, answer::Token::TAGS),
             (&FAIR_ACQUIRE, answer::Acquired::FAIR_TAGS),
+            (&FAIR_SIGN, fair::Signed::TAGS),
             (&FAIR_RELEASE, answer::Released::FAIR_TAGS),
             (&FAIR_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&PLAIN_ACQUIRE, answer::Acquired::PLAIN_TAGS),
@@ -424,6 +426,9 @@ mod tests {
                 "tell_freed(",
                 "notify(",
                 "refusal(",
+                "wake(",
+                "tell_first(",
+                "pass_on(",
             ];
             let publishes = publishes.iter().any(|call| last.contains(call));
             let silent = header(script).contains(&"Publishes nothing");

@@ -12,16 +12,13 @@ const SHORTEST_PARK: Duration = Duration::from_millis(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The server gives a place up that was not asked for within three seconds.
-const PLACE_KEPT: Duration = Duration::from_secs(1);
-
 /// What tells a waiter that it is time to ask again, beside the end of the holder's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
     /// A message; and the poll cap, in case one is lost.
     Messages { poll_cap: Duration },
-    /// A message, to a place in a queue. It asks each second all the same, which is what keeps the place.
-    Queue { poll_cap: Duration, priority: i32 },
+    /// It has a place in a queue, and is told.
+    Queue { priority: i32 },
     /// Nobody: it asks after pauses, each as long as the cap at most.
     Pauses { backoff: Backoff, cap: Duration },
 }
@@ -98,7 +95,7 @@ impl Wait {
         let early = |cap: Duration| cap.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0));
         let cap = match self.alarm {
             Alarm::Messages { poll_cap } => early(poll_cap),
-            Alarm::Queue { poll_cap, .. } => early(poll_cap.min(PLACE_KEPT)),
+            Alarm::Queue { .. } => self.patience,
             Alarm::Pauses { backoff, cap } => backoff.pause(self.busy, jitter).min(cap),
         };
         self.busy = self.busy.saturating_add(1);

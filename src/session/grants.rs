@@ -1,68 +1,194 @@
-//! Tells a waiter of this process that a release has moved the lock to its hold.
+//! Tells a waiter of this process that the lock was moved to its hold, or that it has to ask.
 //!
 //! # Invariant
 //!
 //! A hold that waits stands in the map until somebody takes it out: the waiter that goes on with the grant, or whoever
 //! gives up on the waiter. Only one of them can, and only that one may act on the grant.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use tokio::sync::oneshot;
+use std::task::{Context, Poll, Waker};
 
 use super::hold::Hold;
 use crate::clock::Moment;
+use crate::name::QueueKey;
+use crate::protocol::hold_key::numeral;
 
 /// The holds of this client that stand in queues on the server, by their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Grants(Mutex<HashMap<Box<str>, Waiting>>);
+pub(crate) struct Grants(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: HashMap<u64, Waiting>,
+    /// By lock, those that have had a place. A keeper runs for each lock here.
+    placed: HashMap<QueueKey, BTreeSet<u64>>,
+}
 
 #[derive(Debug)]
 struct Waiting {
     hold: Arc<Hold>,
-    /// Empty once the waiter was told.
-    waiter: Option<oneshot::Sender<Moment>>,
+    /// What the waiter has yet to hear.
+    told: Option<Told>,
+    waker: Option<Waker>,
+}
+
+/// What a waiter is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The lock was moved to its hold, by a request sent then.
+    Granted(Moment),
+    /// Its place is gone, or the lock may be there for it: the server knows.
+    Ask,
 }
 
 impl Grants {
     /// From now on, this hold may be granted by a release.
     pub(crate) fn expect(self: &Arc<Self>, hold: &Arc<Hold>) -> Expected {
-        let (waiter, granted) = oneshot::channel();
+        let number = hold.key().numeral();
         let waiting = Waiting {
             hold: hold.clone(),
-            waiter: Some(waiter),
+            told: None,
+            waker: None,
         };
-        self.lock().insert(hold.key().number().into(), waiting);
+        self.lock().waiting.insert(number, waiting);
         Expected {
             grants: self.clone(),
-            hold: hold.clone(),
-            granted,
+            number,
         }
     }
 
-    /// Tells the waiter that its hold was granted by a request sent at `sent`. False if nobody waits.
-    pub(crate) fn tell(&self, number: &str, sent: Moment) -> bool {
-        let waiter = self.lock().get_mut(number).and_then(|it| it.waiter.take());
-        waiter.is_some_and(|waiter| waiter.send(sent).is_ok())
+    /// This hold has a place in the queue from now on. Whether nobody keeps the places of its lock so far.
+    pub(crate) fn stand(&self, hold: &Hold) -> bool {
+        let (number, mut state) = (hold.key().numeral(), self.lock());
+        if !state.waiting.contains_key(&number) {
+            return false;
+        }
+        match state.placed.entry(hold.key().queue_key()) {
+            Entry::Occupied(mut placed) => {
+                placed.get_mut().insert(number);
+                false
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(BTreeSet::from([number]));
+                true
+            }
+        }
+    }
+
+    /// How many have a place in the queue of this lock.
+    pub(crate) fn standing(&self, lock: &QueueKey) -> usize {
+        self.lock().placed.get(lock).map_or(0, BTreeSet::len)
+    }
+
+    /// Frees whoever keeps them, if there are none.
+    pub(crate) fn leave(&self, lock: &QueueKey) -> bool {
+        let mut state = self.lock();
+        let is_left = state.placed.get(lock).is_none_or(BTreeSet::is_empty);
+        if is_left {
+            state.placed.remove(lock);
+        }
+        is_left
+    }
+
+    /// So many of them at most, those behind this number first.
+    pub(crate) fn some(&self, lock: &QueueKey, behind: u64, most: usize) -> Vec<Arc<Hold>> {
+        let state = self.lock();
+        let Some(placed) = state.placed.get(lock) else {
+            return Vec::new();
+        };
+        let further = placed.range(behind..).skip_while(|&&it| it == behind);
+        let numbers = further.chain(placed.range(..=behind)).take(most);
+        let waiting = numbers.filter_map(|number| state.waiting.get(number));
+        waiting.map(|waiting| waiting.hold.clone()).collect()
+    }
+
+    /// Tells the waiter of the hold that has this number. False if nobody waits by it, or it was told the same already.
+    pub(crate) fn tell(&self, number: &str, told: Told) -> bool {
+        let mut state = self.lock();
+        let waiting = numeral(number).and_then(|number| state.waiting.get_mut(&number));
+        waiting.is_some_and(|waiting| waiting.tell(told))
+    }
+
+    /// Has everybody ask who has a place in the queue of this lock.
+    pub(crate) fn tell_all(&self, lock: &QueueKey) {
+        let mut state = self.lock();
+        let State { waiting, placed } = &mut *state;
+        for number in placed.get(lock).into_iter().flatten() {
+            if let Some(waiting) = waiting.get_mut(number) {
+                waiting.tell(Told::Ask);
+            }
+        }
     }
 
     /// The hold, if nobody has gone on with its grant.
     pub(crate) fn give_up(&self, number: &str) -> Option<Arc<Hold>> {
-        Some(self.lock().remove(number)?.hold)
+        self.take(numeral(number)?)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().waiting.len()
     }
 
     /// Every hold that waits, and that nobody goes on with from now on.
     pub(crate) fn give_up_all(&self) -> Vec<Arc<Hold>> {
-        let waiting = std::mem::take(&mut *self.lock());
+        let mut state = self.lock();
+        state.placed.values_mut().for_each(BTreeSet::clear);
+        let waiting = std::mem::take(&mut state.waiting);
         waiting.into_values().map(|waiting| waiting.hold).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Waiting>> {
+    fn take(&self, number: u64) -> Option<Arc<Hold>> {
+        let mut state = self.lock();
+        let Waiting { hold, waker, .. } = state.waiting.remove(&number)?;
+        if let Some(placed) = state.placed.get_mut(&hold.key().queue_key()) {
+            placed.remove(&number);
+        }
+        drop(state);
+        // The waiter learns that it is to begin anew.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Some(hold)
+    }
+
+    fn poll_told(&self, number: u64, context: &mut Context<'_>) -> Poll<Told> {
+        let mut state = self.lock();
+        let Some(waiting) = state.waiting.get_mut(&number) else {
+            return Poll::Ready(Told::Ask);
+        };
+        if let Some(told) = waiting.told.take() {
+            return Poll::Ready(told);
+        }
+        match &mut waiting.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            waker => *waker = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// Whether that is news.
+    fn tell(&mut self, told: Told) -> bool {
+        let is_news = match self.told {
+            None => true,
+            Some(Told::Ask) => told != Told::Ask,
+            Some(Told::Granted(_)) => false,
+        };
+        if is_news {
+            self.told = Some(told);
+            if let Some(waker) = self.waker.take() {
+                waker.wake();
+            }
+        }
+        is_news
     }
 }
 
@@ -70,27 +196,23 @@ impl Grants {
 #[derive(Debug)]
 pub(crate) struct Expected {
     grants: Arc<Grants>,
-    hold: Arc<Hold>,
-    granted: oneshot::Receiver<Moment>,
+    number: u64,
 }
 
 impl Expected {
-    /// Waits for a release that moves the lock here; when it was sent. It is told once.
-    pub(crate) async fn granted(&mut self) -> Moment {
-        match (&mut self.granted).await {
-            Ok(sent) => sent,
-            Err(_) => std::future::pending().await,
-        }
+    /// Waits until there is something to tell. A grant is told once.
+    pub(crate) async fn told(&self) -> Told {
+        poll_fn(|context| self.grants.poll_told(self.number, context)).await
     }
 
     /// Whether nobody has given the hold up: a grant that comes is this waiter's.
     pub(crate) fn stands(&self) -> bool {
-        self.grants.lock().contains_key(self.hold.key().number())
+        self.grants.lock().waiting.contains_key(&self.number)
     }
 
     /// Goes on with a grant, however it came to be known. False if the hold was given up meanwhile.
     pub(crate) fn claim(&self) -> bool {
-        self.grants.give_up(self.hold.key().number()).is_some()
+        self.grants.take(self.number).is_some()
     }
 }
 

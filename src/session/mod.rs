@@ -7,6 +7,7 @@ pub(crate) mod grants;
 pub(crate) mod handoff;
 pub(crate) mod hold;
 pub(crate) mod hub;
+mod keeper;
 mod ledger;
 pub(crate) mod loan;
 mod pace;

@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::backend::{Answer, Backend, Posted};
 use super::convoy::GivingBack;
-use super::grants::{Expected, Grants};
+use super::grants::{Expected, Grants, Told};
 use super::handoff::Handoff;
 use super::hold::{Hold, Release};
 use super::hub::Hub;
@@ -33,7 +33,7 @@ const QUIET_TRIPS: u32 = 3;
 const SHORTEST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(100);
 
-/// How long a waiter that was granted the lock by a release may take to go on with it. Futures that share a task with
+/// How long a waiter that the lock was moved to may take to go on with it. Futures that share a task with
 /// the releaser may not be polled, and the others in the queue may not wait for them.
 const GRANT_LIES: Duration = Duration::from_secs(1);
 
@@ -132,10 +132,10 @@ impl Reaper {
         self.0.grants.expect(hold)
     }
 
-    /// A release sent at `sent` has moved the lock to the hold of this number.
-    fn granted(&self, number: Box<str>, sent: Moment) {
+    /// A request sent at `sent` has moved the lock to the hold of this number.
+    pub(super) fn granted(&self, number: String, sent: Moment) {
         // Else whoever waited has left, and owes a release of its own.
-        if self.0.grants.tell(&number, sent) {
+        if self.0.grants.tell(&number, Told::Granted(sent)) {
             let reaper = self.clone();
             self.0.runtime.spawn(async move {
                 sleep(GRANT_LIES).await;
@@ -184,6 +184,18 @@ impl Reaper {
             .unsent()
             .about(name.key())),
         }
+    }
+
+    pub(super) fn grants(&self) -> &Grants {
+        &self.0.grants
+    }
+
+    pub(super) fn hub(&self) -> &Arc<Hub> {
+        &self.0.hub
+    }
+
+    pub(super) fn backend(&self) -> &Backend {
+        &self.0.backend
     }
 
     pub(super) fn unpaid(&self) -> &Unpaid {
@@ -346,7 +358,7 @@ impl Reaper {
             }
             Released::Moved { number } => {
                 release.note(Release::Done);
-                self.granted(number, answer.sent);
+                self.granted(number.into(), answer.sent);
                 Settled::Done
             }
             Released::Kept => {

@@ -1,0 +1,46 @@
+-- Gives a fair lock that is free to the first in its queue. Stands ahead of the scripts that do so, behind what they know
+-- of places and of shares.
+
+-- Takes one line out of the places of an owner. The owner's place goes with the last of them that lives.
+local function leave(field, places, line)
+  local others, now = '', share_clock()
+  for other in string.gmatch(places, '[^\n]+') do
+    if other ~= line then
+      others = others .. alive(other, now, field)
+    end
+  end
+  redis.call('HDEL', KEYS[5], field)
+  if others ~= '' then
+    redis.call('HSET', KEYS[5], field, others)
+  else
+    take_out(field, places, now)
+  end
+end
+
+-- Tells the first in the queue, if there is one, that the lock is free. What is answered if that is refused.
+local function tell_first(worth, publish, message)
+  if redis.call('EXISTS', KEYS[3]) == 1 then
+    local field, places = first(share_clock(), worth)
+    return wake(field, places, publish, message)
+  end
+end
+
+-- Moves a free lock to the first in the queue if that waits in this client: the number of the hold that has it now. Else the
+-- first is told, and the second value is what is answered if that is refused.
+local function pass_on(client, worth, publish, message)
+  if redis.call('EXISTS', KEYS[3]) == 0 then
+    return
+  end
+  local field, places = first(share_clock(), worth)
+  local line = line_of(client, places, field)
+  if not line then
+    return nil, wake(field, places, publish, message)
+  end
+  local hold, lease, before = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
+  leave(field, places, line)
+  local companion = before .. field
+  redis.call('HSET', KEYS[1], field, 1, companion, share_text(hold, 1, #companion > #field + 1, lease))
+  redis.call('PEXPIRE', KEYS[1], lease)
+  return hold
+end
+

@@ -1,0 +1,68 @@
+-- How long a place of ours is to stand for Redisson. Stands ahead of the scripts that keep places, behind what they know of them.
+
+local DAY = 86400000
+
+-- What scores are reckoned by just now, `ttl` being the lock's. Redisson takes a place of ours for dead when the lock's time is
+-- up and what the place is worth; and STALE later, since it is asked for now and then only.
+local function reckoning(now, worth, ttl)
+  return {now = now, worth = worth, least = now + math.max(0, ttl) + STALE + worth}
+end
+
+-- The same with what is known of the whole queue, read once.
+local function with_queue(by)
+  if not by.length then
+    local last = redis.call('LINDEX', KEYS[3], -1)
+    by.length = redis.call('LLEN', KEYS[3])
+    by.is_whole = redis.call('ZCARD', KEYS[4]) == by.length
+    by.is_mixed = last and mixed(redis.call('HGET', KEYS[5], last))
+  end
+  return by
+end
+
+-- The score of a place at this position, from 0; with a j if somebody of Redisson's stood before it.
+local function score_behind(by, ahead, position, java)
+  if java ~= 'j' then
+    return by.least + position * by.worth
+  end
+  return math.max(by.least, (tonumber(ahead and redis.call('ZSCORE', KEYS[4], ahead)) or 0) + by.worth)
+end
+
+-- The score of a place that stands; nil if it is not in the queue any more. A score keeps its distance from the clock. A grant
+-- in Java brings all scores nearer, by what its own place was worth.
+local function score_of(by, field, lines, is_first)
+  local score = tonumber(redis.call('ZSCORE', KEYS[4], field) or nil)
+  if not score or is_first then
+    return score and by.least
+  end
+  local asked, java = 0, ''
+  for date, mark in string.gmatch(lines, 'h%x+ %d+ (%d+) %-?%d+ %d+(j?) ') do
+    asked, java = math.max(asked, tonumber(date)), java .. mark
+  end
+  score = score + by.now - asked
+  with_queue(by)
+  if not by.is_mixed then
+    score = math.min(score, by.least + (by.length - 1) * by.worth)
+  end
+  if score < by.least or not by.is_whole then
+    local position = redis.call('LPOS', KEYS[3], field)
+    if not position then
+      return
+    end
+    local ahead = position > 0 and redis.call('LINDEX', KEYS[3], position - 1)
+    score = math.max(score, score_behind(by, ahead, position, string.sub(java, 1, 1)))
+  end
+  return score
+end
+
+local function put(by, field, score)
+  return redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, by.now + 30 * DAY)), field)
+end
+
+-- None of the queue's keys ends before the others.
+local function outlive(now)
+  local ends = string.format('%.0f', now + 2 * DAY)
+  for i = 3, 5 do
+    redis.call('PEXPIREAT', KEYS[i], ends)
+  end
+end
+

@@ -1,0 +1,71 @@
+-- A client's sign of life for all its places in the queue of a fair lock. Dates some of them anew, and moves the lock, if it is
+-- free, to the first in the queue if that is one of them.
+-- What it costs depends on how many are named, not on how many wait, unless a waiter of Redisson's is among them.
+--
+-- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
+-- KEYS[3] the queue, a list of owner fields
+-- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
+-- KEYS[5] its places, a hash: owner field -> a line for each client
+-- ARGV[1] client
+-- ARGV[2] message to publish
+-- ARGV[3] publish command, PUBLISH or SPUBLISH
+-- ARGV[4] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
+-- ARGV[1 of 2] owner field of a place
+-- ARGV[2 of 2] its hold number, h and 16 hex digits
+-- Returns signed, 0 or 1, TTL in milliseconds, hold number, hold number, hold numbers: 1 if an earlier sign stands, so that
+--         nothing was forgotten; the lock's TTL if the first in the queue is of this client, else -1; the hold that the
+--         lock was moved to; the hold that has the lock, or may join its owner, and is this client's; those that were
+--         named and have no place. Empty where there is none
+-- Returns wrong_kind: the key is no lock of this shape
+-- Publishes the message on the channel of the first in the queue when the lock is free and not moved: that of its client, or
+-- of each that shares its place
+-- Writes a key of its own beside those: redlatch_lock_sign, what KEYS[5] has behind its first word, a colon and the client
+
+local client, worth = ARGV[1], tonumber(ARGV[4])
+local fields = redis.call('HGETALL', KEYS[1])
+local holder = ''
+for i = 1, #fields, 2 do
+  local field, value = fields[i], fields[i + 1]
+  if field == 'mode' then
+    return {'wrong_kind'}
+  end
+  if string.sub(field, 1, 38) == '|' .. client .. ':' then
+    holder = string.match(value, '^h%x+') or ''
+  elseif string.sub(field, 1, 1) ~= '|' and holder == '' then
+    local line = line_of(client, redis.call('HGET', KEYS[5], field), field)
+    holder = line and string.match(line, '^h%x+') or ''
+  end
+end
+
+-- A server that is out of memory refuses a script at its first write only, and never a PEXPIRE.
+local is_known = redis.call('PEXPIRE', sign_of(client), STALE)
+if is_known == 0 then
+  redis.call('SET', sign_of(client), '', 'PX', STALE)
+end
+local now = share_clock()
+local ttl = redis.call('PTTL', KEYS[1])
+local by, front, missing = reckoning(now, worth, ttl), redis.call('LINDEX', KEYS[3], 0), {}
+for i = 5, #ARGV, 2 do
+  local field, number = ARGV[i], ARGV[i + 1]
+  local lines = redis.call('HGET', KEYS[5], field)
+  local line, others = line_of(client, lines, field)
+  local score = line and string.match(line, '^h%x+') == number and score_of(by, field, lines, field == front)
+  if score then
+    put(by, field, score)
+    line = string.gsub(line, '^(h%x+ %d+ )%d+', '%1' .. string.format('%.0f', now))
+    redis.call('HSET', KEYS[5], field, others .. line .. '\n')
+  else
+    missing[#missing + 1] = number
+  end
+end
+outlive(now)
+
+local moved = ''
+if ttl == -2 then
+  moved, ttl = pass_on(client, worth, ARGV[3], ARGV[2]) or '', -1
+else
+  local field, places = first(now)
+  ttl = line_of(client, places, field) and ttl or -1
+end
+return {'signed', is_known, ttl, moved, holder, unpack(missing)}

@@ -1,0 +1,168 @@
+//! Keeps the places that a process has in the queue of a fair lock: by one sign of life for all of them, and one channel.
+//!
+//! A sign is also what takes the lock when it is free, for the first in the queue if that waits here. So a waiter asks once,
+//! and then is told: of the grant, or that its place is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::grants::Told;
+use super::hold::Hold;
+use super::reaper::Reaper;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::name::QueueKey;
+use crate::protocol::fair::{self, Signed};
+use crate::protocol::hold_key::Kind;
+use crate::protocol::lock;
+
+/// How often a sign is given: the server takes a client for dead that has given none for three seconds.
+const SIGN: Duration = Duration::from_secs(1);
+/// Within so many signs every place is dated anew, at the most: one that was not for a minute is given up all the same, and
+/// for Redisson each runs with the clock.
+const ROUND: u32 = 15;
+/// The most places that one request names. A process that has fewer names all of them each time.
+const MOST: usize = 128;
+/// A sign is never sent sooner behind the one before because a lease is about to end.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Who keeps the places of this process in the queue of one lock, for as long as there are any.
+#[derive(Debug)]
+struct Keeper {
+    lock: QueueKey,
+    client: Arc<str>,
+    reaper: Reaper,
+    /// In how many signs every place is dated.
+    round: usize,
+    /// The hold number of the place that was dated last.
+    last: u64,
+    /// A sign was answered.
+    has_signed: bool,
+    /// When the lease of the holder ends that the first in the queue waits for, if that is here.
+    ends: Option<Moment>,
+}
+
+impl Reaper {
+    /// This hold has a place in a queue on the server, which is kept from now on until the waiter goes.
+    pub(crate) fn keep_place(&self, hold: &Arc<Hold>, client: &Arc<str>) {
+        let Kind::Fair(line) = &hold.key().kind else {
+            return;
+        };
+        if self.grants().stand(hold) {
+            // Of what a place is worth to Redisson no more than a third passes in between.
+            let third = u32::try_from(line.worth.as_secs() / 3).unwrap_or(ROUND);
+            let keeper = Keeper {
+                lock: hold.key().queue_key(),
+                client: client.clone(),
+                reaper: self.clone(),
+                round: third.clamp(1, ROUND) as usize,
+                last: 0,
+                has_signed: false,
+                ends: None,
+            };
+            self.spawn(keeper.run(lock::turn_channel(&hold.key().name, client)));
+        }
+    }
+}
+
+impl Keeper {
+    async fn run(mut self, channel: Arc<str>) {
+        let reaper = self.reaper.clone();
+        let mut ear = reaper.hub().subscribe(&channel);
+        let mut is_heard = false;
+        let mut in_doubt = ear.is_heard();
+        let mut due = Moment::now().plus(SIGN);
+        loop {
+            if !in_doubt {
+                let next = self.ends.map_or(due, |ends| ends.min(due));
+                let pause = Moment::now().until(next).max(SHORTEST_PAUSE);
+                timeout(pause, ear.news()).await.ok();
+            }
+            ear.catch_up();
+            // What was told before may have gone unheard; and perhaps another server tells it now, which knows less.
+            in_doubt |= ear.is_heard() && !is_heard;
+            is_heard = ear.is_heard();
+            let is_due = Moment::now() >= due;
+            if is_due && reaper.grants().leave(&self.lock) {
+                return;
+            }
+            let standing = reaper.grants().standing(&self.lock);
+            let count = match (in_doubt, is_due) {
+                (true, _) => standing,
+                (_, true) => standing.min(MOST).max(standing.div_ceil(self.round)),
+                // The lock may be free, or told to be.
+                _ => standing.min(1),
+            };
+            in_doubt = self.sign(count).await && count < standing;
+            if is_due {
+                due = Moment::now().plus(SIGN);
+            }
+        }
+    }
+
+    /// Gives signs of life that date so many places anew. Whether any was lost, by what the server says.
+    async fn sign(&mut self, mut count: usize) -> bool {
+        let mut has_lost = false;
+        while count > 0 {
+            let places = self
+                .reaper
+                .grants()
+                .some(&self.lock, self.last, count.min(MOST));
+            let Some(last) = places.last() else {
+                break;
+            };
+            self.last = last.key().numeral();
+            count = count.saturating_sub(places.len());
+            self.ends = None;
+            match self.send(&places).await {
+                Ok((
+                    Signed::Stands {
+                        is_known,
+                        ttl,
+                        moved,
+                        holder,
+                        missing,
+                    },
+                    sent,
+                )) => {
+                    has_lost |= self.has_signed && !is_known;
+                    self.has_signed = true;
+                    self.ends = ttl.left().map(|left| Moment::now().plus(left));
+                    if let Some(number) = moved {
+                        self.reaper.granted(number, sent);
+                    }
+                    let grants = self.reaper.grants();
+                    if let Some(number) = holder {
+                        grants.tell(&number, Told::Ask);
+                    }
+                    for number in missing {
+                        has_lost |= grants.tell(&number, Told::Ask);
+                    }
+                }
+                // Each waiter is told what is wrong.
+                Ok((Signed::WrongKind, _)) => self.reaper.grants().tell_all(&self.lock),
+                Err(error) if error.is_passing() => break,
+                Err(error) => {
+                    debug!(%error, "no sign of life is taken");
+                    self.reaper.grants().tell_all(&self.lock);
+                    break;
+                }
+            }
+        }
+        has_lost
+    }
+
+    /// The answer, and when what was answered was sent.
+    async fn send(&self, places: &[Arc<Hold>]) -> Result<(Signed, Moment), Error> {
+        let keys: Vec<_> = places.iter().map(|hold| hold.key()).collect();
+        let timeouts = places.iter().map(|hold| hold.timeout);
+        let (Some(call), Some(budget)) = (fair::sign(&self.client, &keys), timeouts.min()) else {
+            return Err(Error::closed());
+        };
+        let answer = self.reaper.backend().run(&call, budget).await?;
+        Ok((Signed::decode(&answer.reply)?, answer.sent))
+    }
+}
