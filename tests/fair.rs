@@ -421,14 +421,14 @@ async fn a_crowd_whose_places_a_server_has_lost_queues_again_within_seconds() {
     let (one, two) = (client(&server).await, client(&server).await);
     let lock = two.fair_lock("k").lease(secs(60));
     let held = lock.lock().await.unwrap();
-    let crowd = crowd(&server, &one.fair_lock("k"), 400).await;
+    let crowd = crowd(&server, &one.fair_lock("k"), 800).await;
     let mut probe = server.connection();
     let signs = format!("{SIGNS}{}", one.id());
     eventually("it has given a sign", async || probe.exists(&signs)).await;
     // The holder stays: of a failover, say, that lost what was written last.
     probe.command(&["DEL", QUEUE, SCORES, PLACES, &signs]);
     let lost = Instant::now();
-    queued(&server, 400).await;
+    queued(&server, 800).await;
     assert!(lost.elapsed() < secs(4), "{:?}", lost.elapsed());
     held.unlock().await.unwrap();
     for waiter in crowd {
@@ -455,6 +455,33 @@ async fn sign_that_takes_the_lock_unheard_reaches_its_waiter_all_the_same() {
     guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
     nothing_left(&server, [&behind, &other]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn named_owner_that_waits_in_two_processes_has_the_lock_in_both() {
+    let server = Server::start();
+    let (one, two) = (client(&server).await, client(&server).await);
+    let held = one.fair_lock("k").lock().await.unwrap();
+    let owner = Owner::named("request 7");
+    let waiters = [&one, &two].map(|client| {
+        let lock = client.fair_lock("k").owned_by(&owner);
+        tokio::spawn(async move { lock.lock().await.unwrap() })
+    });
+    let mut probe = server.connection();
+    let signs = [&one, &two].map(|client| format!("{SIGNS}{}", client.id()));
+    for sign in signs {
+        eventually("both wait", async || probe.exists(&sign)).await;
+    }
+    assert_eq!(queue(&mut probe), 1);
+    held.unlock().await.unwrap();
+    let mut guards = Vec::new();
+    for waiter in waiters {
+        guards.push(soon(waiter).await.unwrap());
+    }
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    nothing_left(&server, [&one, &two]).await;
 }
 
 /// They tell an owner, and know of no process.

@@ -54,7 +54,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "protocol::fair",
-            "protocol::hold_key protocol::lock protocol::script",
+            "protocol::answer protocol::hold_key protocol::lock protocol::reply protocol::script",
         ),
         (
             "protocol::batch",
@@ -190,6 +190,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         (
             "session::reaper",
             "session::backend session::handoff session::convoy session::grants session::hold session::hub session::ledger session::queue session::record session::sync",
+        ),
+        (
+            "session::keeper",
+            "session::grants session::hold session::reaper",
         ),
         ("session::ledger", ""),
         ("session::pace", ""),

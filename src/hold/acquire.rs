@@ -132,7 +132,10 @@ impl Order {
                 Some(Turn::Queue { priority }) => {
                     Box::pin(self.in_queue(&queue, &mut wait, priority)).await?
                 }
-                Some(Turn::Front(front)) => self.at_front(&queue, &mut wait, front).await?,
+                Some(Turn::Front(front)) => {
+                    // On the heap, so that a call which stands in line does without it.
+                    Box::pin(self.at_front(&queue, &mut wait, front)).await?
+                }
                 Some(Turn::Granted(guard)) => Outcome::Granted(guard),
                 Some(Turn::Reenter) => Outcome::Reenter,
                 Some(Turn::GaveUp) => Outcome::GaveUp,
@@ -175,31 +178,39 @@ impl Order {
         if let Some(Ok(front)) = first {
             return Ok(at_front(front).await);
         }
-        // A named owner may hold the lock through another process; then this is a re-entry, and never queues.
-        if self.owner.is_named() && self.kind.is_reentrant() {
-            let mut attempt = Attempt::new(self, queue);
-            let _asking = attempt.turn().await?;
-            if self.own(queue).is_some() {
-                return Ok(Turn::Reenter);
-            }
-            match Box::pin(attempt.send(Take::JoinOnly)).await {
-                Ok(Attempted::Granted(guard)) => return Ok(Turn::Granted(guard)),
-                Err(error) if !error.is_passing() => return Err(error),
-                Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => {}
-            }
+        if let Some(turn) = Box::pin(self.join(queue)).await? {
+            return Ok(turn);
         }
-        let appeared = self.appeared(queue);
         let turn = async {
-            tokio::select! {
-                front = front => match front {
-                    Ok(front) => at_front(front).await,
-                    Err(_) => Turn::GaveUp,
-                },
-                () = appeared => Turn::Reenter,
-            }
+            let turn = pin!(async {
+                tokio::select! {
+                    front = front => match front {
+                        Ok(front) => Box::pin(at_front(front)).await,
+                        Err(_) => Turn::GaveUp,
+                    },
+                    () = self.appeared(queue) => Turn::Reenter,
+                }
+            });
+            self.anchor.in_line(self.name.key(), wait, turn).await
         };
-        let turn = Box::pin(self.anchor.in_line(self.name.key(), wait, turn)).await?;
-        Ok(turn.unwrap_or(Turn::GaveUp))
+        Ok(Box::pin(turn).await?.unwrap_or(Turn::GaveUp))
+    }
+
+    /// A named owner may hold the lock through another process; then this is a re-entry, and never queues.
+    async fn join<'a>(&self, queue: &'a Queue) -> Result<Option<Turn<'a>>, Error> {
+        if !self.owner.is_named() || !self.kind.is_reentrant() {
+            return Ok(None);
+        }
+        let mut attempt = Attempt::new(self, queue);
+        let _asking = attempt.turn().await?;
+        if self.own(queue).is_some() {
+            return Ok(Some(Turn::Reenter));
+        }
+        match Box::pin(attempt.send(Take::JoinOnly)).await {
+            Ok(Attempted::Granted(guard)) => Ok(Some(Turn::Granted(guard))),
+            Err(error) if !error.is_passing() => Err(error),
+            Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => Ok(None),
+        }
     }
 
     /// Of one that reads: waits behind the writers of this process that came before.
@@ -217,18 +228,22 @@ impl Order {
             return Ok(passed(gate));
         }
         let turn = async {
-            tokio::select! {
-                gate = line.gate.read() => passed(gate),
-                // By another call; whoever is before it may wait for that.
-                () = line.appeared(&self.owner) => Turn::Front(Front::Beside(None)),
-                () = self.appeared(queue) => Turn::Reenter,
-                // One that is before it may be polled by nobody. The server keeps the order too.
-                () = sleep(MARK) => Turn::Front(Front::Beside(None)),
-            }
+            let turn = pin!(async {
+                tokio::select! {
+                    gate = line.gate.read() => passed(gate),
+                    // By another call; whoever is before it may wait for that.
+                    () = line.appeared(&self.owner) => Turn::Front(Front::Beside(None)),
+                    () = self.appeared(queue) => Turn::Reenter,
+                    // One that is before it may be polled by nobody. The server keeps the order too.
+                    () = sleep(MARK) => Turn::Front(Front::Beside(None)),
+                }
+            });
+            self.anchor.in_line(self.name.key(), wait, turn).await
         };
-        let turn = Box::pin(self.anchor.in_line(self.name.key(), wait, turn)).await?;
         // It has not asked so far.
-        Ok(turn.unwrap_or(Turn::Front(Front::Beside(None))))
+        Ok(Box::pin(turn)
+            .await?
+            .unwrap_or(Turn::Front(Front::Beside(None))))
     }
 
     /// One attempt, which stands in no line.

@@ -1,6 +1,7 @@
 //! The wait for a fair lock: in a queue on the server, where every waiter stands for itself.
 
 use std::future::pending;
+use std::pin::pin;
 
 use super::acquire::Outcome;
 use super::attempt::{Attempt, Attempted};
@@ -61,13 +62,16 @@ impl Order {
                 }
             }
             let told = async {
-                tokio::select! {
-                    told = attempt.told() => told,
-                    () = news_of(&mut foreign) => Ok(None),
-                    () = queue.appeared(&self.owner) => Ok(None),
-                }
+                let told = pin!(async {
+                    tokio::select! {
+                        told = attempt.told() => told,
+                        () = news_of(&mut foreign) => Ok(None),
+                        () = queue.appeared(&self.owner) => Ok(None),
+                    }
+                });
+                self.anchor.in_line(self.name.key(), wait, told).await
             };
-            match Box::pin(self.anchor.in_line(self.name.key(), wait, told)).await? {
+            match Box::pin(told).await? {
                 None => return Ok(Outcome::GaveUp),
                 Some(told) => match told? {
                     Some(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
@@ -85,7 +89,7 @@ impl Order {
         queue: &'a Queue,
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
-        let turn = queue.asking(&self.owner);
+        let turn = pin!(queue.asking(&self.owner));
         self.anchor.in_line(self.name.key(), wait, turn).await
     }
 }
@@ -93,7 +97,7 @@ impl Order {
 /// Waits for news of Redisson's, if any is to come.
 async fn news_of(subscription: &mut Option<Box<Subscription>>) {
     match subscription {
-        Some(subscription) => subscription.news().await,
+        Some(subscription) => Box::pin(subscription.news()).await,
         None => pending().await,
     }
 }

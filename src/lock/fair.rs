@@ -18,12 +18,13 @@ use crate::hold::guard::LockGuard;
 /// overtakes: it is busy while anybody waits. An owner that holds the lock takes it again without queueing. The calls
 /// of one owner in one process have one place between them, and a named owner has one in all processes.
 ///
-/// A waiter keeps its place by asking each second, and gives it up at once when its call ends or its future is dropped;
-/// the others keep theirs. One that crashes, or cannot reach the server, loses its place after three seconds, and so
-/// costs the others no more than about four; if it was alive after all it queues again, at the end, and a warning tells
-/// of it. So does a place that Redisson took away. A future that waits and is not polled is passed over in the same
-/// way. If the server's clock is set back, those that wait keep their places, and one that crashed loses its own three
-/// seconds after the step.
+/// Its process keeps the place, by one request a second for all that wait there, and gives it up at once when the
+/// call ends or its future is dropped; the others keep theirs. One that crashes, or cannot reach the server, loses
+/// its place after three seconds, and so costs the others no more than about four; if it was alive after all it
+/// queues again, at the end, and a warning tells of it. So does a place that Redisson took away. A future that waits
+/// and is not polled is passed over a second after its turn has come, and queues again when it is. If the server's
+/// clock is set back, those that wait keep their places, and one that crashed loses its own three seconds after the
+/// step.
 ///
 /// # Priority
 ///
@@ -53,7 +54,7 @@ use crate::hold::guard::LockGuard;
 ///
 /// # When to use another
 ///
-/// Order has a price: every waiter has a place on the server, a channel and a request each second, and
+/// Order has a price: every waiter has a place on the server, every process that waits sends a request each second, and
 /// between processes each grant waits for the one that is next, be it slow or far away. If nobody is hurt by being
 /// overtaken, the [`ReentrantLock`](crate::ReentrantLock) serves more.
 ///

@@ -1,5 +1,6 @@
 //! What both semaphores do: permits that are taken, in order of arrival here, and counted.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,7 +149,7 @@ impl Pool {
         }
         let _in_line = line.stand();
         let Some(_front) = anchor
-            .in_line(name.key(), &wait, line.front.acquire())
+            .in_line(name.key(), &wait, pin!(line.front.acquire()))
             .await?
         else {
             return Ok(None);

@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -216,22 +216,25 @@ impl Session {
     }
 
     /// Waits for a turn at this key that others of this process have before, and asks nobody. None if it does not come
-    /// within the limit.
+    /// within the limit. The turn is pinned by the caller, since many wait here: each copy would be kept as long.
     pub(crate) async fn in_line<T>(
         &self,
         key: &str,
         wait: &Wait,
-        turn: impl Future<Output = T>,
+        mut turn: Pin<&mut impl Future<Output = T>>,
     ) -> Result<Option<T>, Error> {
-        tokio::pin!(turn);
         loop {
             let (since, silence) = self.backend.silence(key).unzip();
             let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
                 return silence.map_or(Ok(None), Err);
             };
-            let turn = timeout(at_most, &mut turn);
-            if let Ok(turn) = self.unless_closed(turn).await? {
-                return Ok(Some(turn));
+            // Its error is not kept meanwhile.
+            drop(silence);
+            tokio::select! {
+                biased;
+                () = self.closing.cancelled() => return Err(Error::closed()),
+                turn = turn.as_mut() => return Ok(Some(turn)),
+                () = sleep(at_most) => {}
             }
         }
     }
