@@ -75,8 +75,6 @@ struct Signals<'a> {
     queue: &'a Queue,
     /// Whose hold ends the wait.
     owner: Option<&'a Owner>,
-    /// Whether the end of a hold is looked for.
-    awaits_end: bool,
 }
 
 impl<'a> Waiting<'a> {
@@ -107,18 +105,9 @@ impl<'a> Waiting<'a> {
         self.wait
     }
 
-    /// What happens to the holds of a queue wakes this call: the end of one, if it `awaits_end`, and one of its `owner`.
-    pub(crate) fn signalled_by(
-        mut self,
-        queue: &'a Queue,
-        owner: Option<&'a Owner>,
-        awaits_end: bool,
-    ) -> Self {
-        self.signals = Some(Signals {
-            queue,
-            owner,
-            awaits_end,
-        });
+    /// What happens to the holds of a queue wakes this call too, as does one of its `owner` if it may take that again.
+    pub(crate) fn signalled_by(mut self, queue: &'a Queue, owner: Option<&'a Owner>) -> Self {
+        self.signals = Some(Signals { queue, owner });
         self
     }
 
@@ -128,13 +117,13 @@ impl<'a> Waiting<'a> {
         wanted: &mut W,
     ) -> Result<Option<W::Output>, Error> {
         let queue = self.signals.as_ref().map(|signals| signals.queue);
-        let awaits_end = self.signals.as_ref().is_some_and(|it| it.awaits_end);
+        let wakes_locally = self.waiter.policy().wakes_locally;
         loop {
             if let Some(output) = wanted.settled() {
                 return Ok(Some(output));
             }
             // Before the question, so that nothing is missed that happens while it is on its way.
-            let ends = || queue.filter(|_| awaits_end);
+            let ends = || queue.filter(|_| wakes_locally);
             let mut freed = pin!(ends().map(|queue| queue.freed.notified()));
             while freed
                 .as_mut()

@@ -48,7 +48,7 @@ impl Order {
         };
         let owner = policy.reenters.then_some(&self.owner);
         let waiting = Waiting::new(&self.anchor, &self.name, wait, policy);
-        let mut waiting = waiting.signalled_by(queue, owner, !policy.shares);
+        let mut waiting = waiting.signalled_by(queue, owner);
         let outcome = waiting.until(&mut first).await?;
         Ok(outcome.unwrap_or(Outcome::GaveUp))
     }

@@ -85,7 +85,7 @@ impl Election {
                 }
             }
             let waiting = Waiting::new(&first.anchor, &first.name, &mut wait, MAJORITY);
-            let mut waiting = waiting.signalled_by(&line, None, true);
+            let mut waiting = waiting.signalled_by(&line, None);
             let outcome = waiting.until(&mut rounds).await?;
             drop(front);
             match outcome {

@@ -179,11 +179,9 @@ impl Kind {
 
     /// The command that tells waiters of a release.
     pub(crate) fn publish(&self) -> Arg<'static> {
-        match self {
-            Self::Reentrant | Self::Fenced(_) | Self::Fair(_) | Self::Read(_) | Self::Write(_) => {
-                Arg::Publish
-            }
-            Self::Spin | Self::Plain(_) => SILENT,
+        match self.policy().listens {
+            true => Arg::Publish,
+            false => SILENT,
         }
     }
 }
