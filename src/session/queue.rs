@@ -7,9 +7,11 @@
 //! 2. No handoff is left while a release of this lock is on its way: it could overtake that release.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -32,7 +34,9 @@ const LONGEST_STREAK: Duration = Duration::from_millis(5);
 
 /// The queues of all lock names in use. `H` is the handoff: what is left for a waiter.
 #[derive(Debug)]
-pub(crate) struct Queues<H>(Arc<DashMap<QueueKey, Arc<Queue<H>>>>);
+pub(crate) struct Queues<H>(Arc<Map<H>>);
+
+type Map<H> = DashMap<QueueKey, Arc<Queue<H>>>;
 
 impl<H> Default for Queues<H> {
     fn default() -> Self {
@@ -46,6 +50,8 @@ impl<H> Default for Queues<H> {
 /// lock, the line of the writers is one for both sides, if whoever came first goes first.
 #[derive(Debug)]
 pub(crate) struct Queue<H> {
+    /// Where it is found, and by what.
+    home: (Weak<Map<H>>, QueueKey),
     /// Counts the references to this queue. It leaves zero, and comes back to it, only under the lock of the map's
     /// shard, so that a queue that nobody uses can be removed without racing somebody who enters. Relaxed suffices:
     /// that lock orders it.
@@ -131,7 +137,7 @@ struct Slot {
     asking: bool,
     /// That call stands in a queue on the server, which may last; another finds out for itself what is its owner's.
     in_queue: bool,
-    waiting: usize,
+    waiting: u32,
     /// Tells those that wait that one of the above has changed. Made when the first one waits.
     signal: Option<Arc<Notify>>,
 }
@@ -139,24 +145,14 @@ struct Slot {
 impl<H> Queues<H> {
     /// The queue of a lock, made if there is none.
     pub(crate) fn enter(&self, key: QueueKey) -> QueueRef<H> {
-        let queue = self.0.entry(key.clone()).or_insert_with(Queue::new);
-        queue.users.fetch_add(1, Ordering::Relaxed);
-        QueueRef {
-            queues: self.0.clone(),
-            queue: queue.clone(),
-            key,
-        }
+        let home = || (Arc::downgrade(&self.0), key.clone());
+        let queue = self.0.entry(key.clone());
+        QueueRef::to(&queue.or_insert_with(|| Queue::new(home())))
     }
 
     /// The queue of a lock, if somebody uses it.
     pub(crate) fn find(&self, key: QueueKey) -> Option<QueueRef<H>> {
-        let queue = self.0.get(&key)?;
-        queue.users.fetch_add(1, Ordering::Relaxed);
-        Some(QueueRef {
-            queues: self.0.clone(),
-            queue: queue.clone(),
-            key,
-        })
+        Some(QueueRef::to(&*self.0.get(&key)?))
     }
 
     /// Every hold of this process.
@@ -176,8 +172,9 @@ impl<H> Queues<H> {
 }
 
 impl<H> Queue<H> {
-    fn new() -> Arc<Self> {
+    fn new(home: (Weak<Map<H>>, QueueKey)) -> Arc<Self> {
         Arc::new(Self {
+            home,
             users: AtomicUsize::new(0),
             front: Semaphore::new(1),
             gate: RwLock::new(()),
@@ -271,8 +268,8 @@ impl<H> Queue<H> {
     }
 
     /// Waits until this owner holds the lock, by another call.
-    pub(crate) async fn appeared(&self, owner: &Owner) {
-        self.until(owner, || self.live(owner)).await;
+    pub(crate) fn appeared(&self, owner: &Owner) -> impl Future<Output = ()> {
+        self.until(owner, move || self.live(owner).map(drop))
     }
 
     /// The turn to ask, if nothing is in the way: no release, unless a handoff lies here, and no other call.
@@ -329,16 +326,21 @@ impl<H> Queue<H> {
     }
 
     /// Waits for what a change of this owner's slot brings about.
-    async fn until<T>(&self, owner: &Owner, ready: impl Fn() -> Option<T>) -> T {
-        let waiting = Waiting::new(self, owner);
-        loop {
-            let signal = waiting.signal.notified();
-            tokio::pin!(signal);
-            signal.as_mut().enable();
-            if let Some(value) = ready() {
-                return value;
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "many wait here, and an async function keeps its arguments twice"
+    )]
+    fn until<T>(&self, owner: &Owner, ready: impl Fn() -> Option<T>) -> impl Future<Output = T> {
+        async move {
+            let waiting = Waiting::new(self, owner);
+            loop {
+                let mut signal = pin!(waiting.signal.notified());
+                signal.as_mut().enable();
+                if let Some(value) = ready() {
+                    return value;
+                }
+                signal.await;
             }
-            signal.await;
         }
     }
 
@@ -678,43 +680,47 @@ impl<H> Drop for Settling<H> {
 
 /// A queue in use. The last one to go removes it, unless somebody holds the lock.
 #[derive(Debug)]
-pub(crate) struct QueueRef<H> {
-    queues: Arc<DashMap<QueueKey, Arc<Queue<H>>>>,
-    key: QueueKey,
-    queue: Arc<Queue<H>>,
+pub(crate) struct QueueRef<H>(Arc<Queue<H>>);
+
+impl<H> QueueRef<H> {
+    /// To a queue that is in the map, and in the shard that is locked, or in use.
+    fn to(queue: &Arc<Queue<H>>) -> Self {
+        queue.users.fetch_add(1, Ordering::Relaxed);
+        Self(queue.clone())
+    }
 }
 
 impl<H> Deref for QueueRef<H> {
     type Target = Queue<H>;
 
     fn deref(&self) -> &Queue<H> {
-        &self.queue
+        &self.0
     }
 }
 
 impl<H> Clone for QueueRef<H> {
     fn clone(&self) -> Self {
-        self.queue.users.fetch_add(1, Ordering::Relaxed);
-        Self {
-            queues: self.queues.clone(),
-            key: self.key.clone(),
-            queue: self.queue.clone(),
-        }
+        Self::to(&self.0)
     }
 }
 
 impl<H> Drop for QueueRef<H> {
     fn drop(&mut self) {
         let others = |users: usize| (users > 1).then(|| users - 1);
-        let users = &self.queue.users;
-        if users
+        if self
+            .0
+            .users
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, others)
             .is_ok()
         {
             return;
         }
-        self.queues.remove_if(&self.key, |_, queue| {
-            queue.users.fetch_sub(1, Ordering::Relaxed) == 1 && queue.lock().owners.is_empty()
-        });
+        let (queues, key) = &self.0.home;
+        // Else the client is gone.
+        if let Some(queues) = queues.upgrade() {
+            queues.remove_if(key, |_, queue| {
+                queue.users.fetch_sub(1, Ordering::Relaxed) == 1 && queue.lock().owners.is_empty()
+            });
+        }
     }
 }
