@@ -86,7 +86,7 @@ impl Order {
     }
 
     async fn take(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
-        let wait = Wait::new(Moment::now(), limit, self.patience(), self.alarm);
+        let wait = Wait::new(Moment::now(), limit, self.patience(), self.alarm.clone());
         let mut wait = wait.attempts(self.attempts);
         let queue = self.queue();
         // A single attempt stands in none.
@@ -151,8 +151,25 @@ impl Order {
         }
     }
 
-    /// Waits behind the other waiters of this process.
+    /// Waits behind the other waiters of this process, if there are any.
     async fn stand_in_line<'a>(
+        &self,
+        queue: &'a Queue,
+        line: Option<&'a Queue>,
+        wait: &Wait,
+    ) -> Result<Turn<'a>, Error> {
+        if line.is_none()
+            && let Ok(front) = queue.front.try_acquire()
+        {
+            return Ok(Turn::Front(Front::Alone {
+                _front: front,
+                _gate: None,
+            }));
+        }
+        Box::pin(self.behind_others(queue, line, wait)).await
+    }
+
+    async fn behind_others<'a>(
         &self,
         queue: &'a Queue,
         line: Option<&'a Queue>,
@@ -160,40 +177,39 @@ impl Order {
     ) -> Result<Turn<'a>, Error> {
         // The places in line and at the gate are had from here on, and in one step: of two writers, none may be first
         // in line while the other is first at the gate.
-        let mut gate = pin!(OptionFuture::from(line.map(|line| line.gate.write())));
+        let mut gate = OptionFuture::from(line.map(|line| Box::pin(line.gate.write())));
         let mut front = pin!(queue.front.acquire());
         let (passed, first) =
-            queue.in_one_step(|| (gate.as_mut().now_or_never(), front.as_mut().now_or_never()));
+            queue.in_one_step(|| ((&mut gate).now_or_never(), front.as_mut().now_or_never()));
+        let passed = passed.ok_or(gate);
         let at_front = async |front| {
             let passed = match passed {
-                Some(passed) => passed,
+                Ok(passed) => passed,
                 // Of the readers before it, one that has not asked so far may be polled by nobody.
-                None => timeout(MARK, gate).await.ok().flatten(),
+                Err(gate) => timeout(MARK, gate).await.ok().flatten(),
             };
             Turn::Front(Front::Alone {
                 _front: front,
                 _gate: passed,
             })
         };
-        if let Some(Ok(front)) = first {
-            return Ok(at_front(front).await);
+        if let Some(front) = first.and_then(Result::ok) {
+            return Ok(Box::pin(at_front(front)).await);
         }
         if let Some(turn) = Box::pin(self.join(queue)).await? {
             return Ok(turn);
         }
-        let turn = async {
-            let turn = pin!(async {
-                tokio::select! {
-                    front = front => match front {
-                        Ok(front) => Box::pin(at_front(front)).await,
-                        Err(_) => Turn::GaveUp,
-                    },
-                    () = self.appeared(queue) => Turn::Reenter,
-                }
-            });
-            self.anchor.in_line(self.name.key(), wait, turn).await
-        };
-        Ok(Box::pin(turn).await?.unwrap_or(Turn::GaveUp))
+        let turn = pin!(async {
+            tokio::select! {
+                front = front => match front {
+                    Ok(front) => Box::pin(at_front(front)).await,
+                    Err(_) => Turn::GaveUp,
+                },
+                () = queue.appeared(&self.owner), if self.kind.is_reentrant() => Turn::Reenter,
+            }
+        });
+        let turn = self.anchor.in_line(&self.name, wait, turn).await?;
+        Ok(turn.unwrap_or(Turn::GaveUp))
     }
 
     /// A named owner may hold the lock through another process; then this is a re-entry, and never queues.
@@ -238,7 +254,7 @@ impl Order {
                     () = sleep(MARK) => Turn::Front(Front::Beside(None)),
                 }
             });
-            self.anchor.in_line(self.name.key(), wait, turn).await
+            self.anchor.in_line(&self.name, wait, turn).await
         };
         // It has not asked so far.
         Ok(Box::pin(turn)

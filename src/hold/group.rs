@@ -229,7 +229,7 @@ async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), 
 /// The server of a lock, asked again until the limit while it fails in a way that may pass.
 async fn server(order: &Order, limit: Limit) -> Result<Arc<str>, Error> {
     let key = order.name.key();
-    let mut wait = Wait::new(Moment::now(), limit, order.patience(), order.alarm);
+    let mut wait = Wait::new(Moment::now(), limit, order.patience(), order.alarm.clone());
     loop {
         match order.anchor.server(key).await {
             Ok(server) => return Ok(server),

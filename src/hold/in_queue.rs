@@ -69,7 +69,7 @@ impl Order {
                         () = queue.appeared(&self.owner) => Ok(None),
                     }
                 });
-                self.anchor.in_line(self.name.key(), wait, told).await
+                self.anchor.in_line(&self.name, wait, told).await
             };
             match Box::pin(told).await? {
                 None => return Ok(Outcome::GaveUp),
@@ -90,7 +90,7 @@ impl Order {
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
         let turn = pin!(queue.asking(&self.owner));
-        self.anchor.in_line(self.name.key(), wait, turn).await
+        self.anchor.in_line(&self.name, wait, turn).await
     }
 }
 

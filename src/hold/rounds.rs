@@ -132,10 +132,8 @@ impl Election {
     /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
     fn pauses(&self, waited: Duration) -> Alarm {
         let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
-        Alarm::Pauses {
-            backoff: Backoff::exponential().up_to(longest),
-            cap: self.orders[0].anchor.settings.poll_cap,
-        }
+        let cap = self.orders[0].anchor.settings.poll_cap;
+        Alarm::pauses(Backoff::exponential().up_to(longest), cap)
     }
 }
 

@@ -250,18 +250,12 @@ impl Handle {
 
     /// Asks after such pauses, instead of listening for messages.
     pub(crate) fn pauses(&mut self, backoff: Backoff) {
-        self.alarm = Alarm::Pauses {
-            backoff,
-            cap: Duration::MAX,
-        };
+        self.alarm = Alarm::pauses(backoff, Duration::MAX);
     }
 
     /// Asks after such pauses, each as long as the poll cap at most.
     pub(crate) fn polls(&mut self, backoff: Backoff) {
-        self.alarm = Alarm::Pauses {
-            backoff,
-            cap: self.anchor.settings.poll_cap,
-        };
+        self.alarm = Alarm::pauses(backoff, self.anchor.settings.poll_cap);
     }
 
     /// Makes it a lock of another kind, with the same name.
@@ -278,8 +272,8 @@ impl Handle {
     /// The order of a call for this owner, whoever the handle's own is.
     pub(super) fn order_for(&self, owner: Owner) -> Result<Order, Error> {
         owner.check()?;
-        if let Alarm::Pauses { backoff, .. } = self.alarm {
-            backoff.check()?;
+        if let Alarm::Pauses(pauses) = &self.alarm {
+            pauses.backoff.check()?;
         }
         if self.attempts == Some(0) {
             return Err(Error::invalid("a call makes one attempt at least"));
@@ -291,7 +285,7 @@ impl Handle {
         Ok(Order::new(Terms {
             name: self.name()?.clone(),
             kind: self.target()?.kind.clone(),
-            alarm: self.alarm,
+            alarm: self.alarm.clone(),
             attempts: self.attempts,
             owner,
             min_validity: self.anchor.settings.min_validity(term.lease())?,

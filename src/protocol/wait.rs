@@ -1,5 +1,6 @@
 //! Decides, given the time and the last answer, whether a waiting call tries again, parks or gives up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
@@ -13,14 +14,27 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What tells a waiter that it is time to ask again, beside the end of the holder's lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
     /// A message; and the poll cap, in case one is lost.
     Messages { poll_cap: Duration },
     /// It has a place in a queue, and is told.
     Queue { priority: i32 },
-    /// Nobody: it asks after pauses, each as long as the cap at most.
-    Pauses { backoff: Backoff, cap: Duration },
+    /// Nobody: it asks after pauses. On the heap, since as a rule those that wait are told.
+    Pauses(Arc<Pauses>),
+}
+
+/// Pauses between tries, each as long as the cap at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pauses {
+    pub(crate) backoff: Backoff,
+    pub(crate) cap: Duration,
+}
+
+impl Alarm {
+    pub(crate) fn pauses(backoff: Backoff, cap: Duration) -> Self {
+        Self::Pauses(Arc::new(Pauses { backoff, cap }))
+    }
 }
 
 /// One acquisition that waits.
@@ -93,10 +107,10 @@ impl Wait {
             }
         }
         let early = |cap: Duration| cap.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0));
-        let cap = match self.alarm {
-            Alarm::Messages { poll_cap } => early(poll_cap),
+        let cap = match &self.alarm {
+            Alarm::Messages { poll_cap } => early(*poll_cap),
             Alarm::Queue { .. } => self.patience,
-            Alarm::Pauses { backoff, cap } => backoff.pause(self.busy, jitter).min(cap),
+            Alarm::Pauses(pauses) => pauses.backoff.pause(self.busy, jitter).min(pauses.cap),
         };
         self.busy = self.busy.saturating_add(1);
         let park = ttl
@@ -252,10 +266,7 @@ mod tests {
     #[test]
     fn pauses_stay_below_their_cap_and_the_holders_lease() {
         let (second, cap) = (Duration::from_secs(1), Duration::from_millis(300));
-        let alarm = |cap| Alarm::Pauses {
-            backoff: Backoff::fixed(second),
-            cap,
-        };
+        let alarm = |cap| Alarm::pauses(Backoff::fixed(second), cap);
         let pause = |cap, ttl| {
             Wait::new(moment(0), Limit::Never, PATIENCE, alarm(cap)).busy(moment(0), ttl, 0.0)
         };

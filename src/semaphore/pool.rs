@@ -149,7 +149,7 @@ impl Pool {
         }
         let _in_line = line.stand();
         let Some(_front) = anchor
-            .in_line(name.key(), &wait, pin!(line.front.acquire()))
+            .in_line(name, &wait, pin!(line.front.acquire()))
             .await?
         else {
             return Ok(None);

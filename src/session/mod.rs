@@ -36,6 +36,7 @@ use uuid::Uuid;
 use crate::clock::Moment;
 use crate::config::Config;
 use crate::error::Error;
+use crate::name::LockName;
 use crate::options::Settings;
 use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
@@ -215,26 +216,31 @@ impl Session {
         }
     }
 
-    /// Waits for a turn at this key that others of this process have before, and asks nobody. None if it does not come
-    /// within the limit. The turn is pinned by the caller, since many wait here: each copy would be kept as long.
-    pub(crate) async fn in_line<T>(
+    /// Waits for a turn at this lock that others of this process have before, and asks nobody. None if it does not come
+    /// within the limit. The turn is pinned by the caller: many wait here, and each copy would be kept as long.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async function keeps its arguments twice"
+    )]
+    pub(crate) fn in_line<T>(
         &self,
-        key: &str,
+        name: &LockName,
         wait: &Wait,
         mut turn: Pin<&mut impl Future<Output = T>>,
-    ) -> Result<Option<T>, Error> {
-        loop {
-            let (since, silence) = self.backend.silence(key).unzip();
-            let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
-                return silence.map_or(Ok(None), Err);
-            };
-            // Its error is not kept meanwhile.
-            drop(silence);
-            tokio::select! {
-                biased;
-                () = self.closing.cancelled() => return Err(Error::closed()),
-                turn = turn.as_mut() => return Ok(Some(turn)),
-                () = sleep(at_most) => {}
+    ) -> impl Future<Output = Result<Option<T>, Error>> {
+        async move {
+            loop {
+                let (since, silence) = self.backend.silence(name.key()).unzip();
+                let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
+                    return silence.map_or(Ok(None), Err);
+                };
+                drop(silence);
+                tokio::select! {
+                    biased;
+                    () = self.closing.cancelled() => return Err(Error::closed()),
+                    turn = turn.as_mut() => return Ok(Some(turn)),
+                    () = sleep(at_most) => {}
+                }
             }
         }
     }

@@ -110,7 +110,7 @@ proptest! {
         let end = now.plus(limit);
         let alarm = match policy.listens {
             true => Alarm::Messages { poll_cap: CAP },
-            false => Alarm::Pauses { backoff: Backoff::exponential(), cap: CAP },
+            false => Alarm::pauses(Backoff::exponential(), CAP),
         };
         let mut wait = Wait::new(now, Limit::At(end), CAP, alarm);
         let mut waiter = Waiter::new(policy);
@@ -226,7 +226,7 @@ fn others_go_first_until_they_had_their_turn_or_there_is_no_time_for_it() {
     let now = Moment::from_millis(0);
     let (pause, alarm) = (Duration::from_millis(7), Alarm::Messages { poll_cap: CAP });
     let waiter = Waiter::new(COUNTER);
-    let wait = |limit| Wait::new(now, limit, CAP, alarm);
+    let wait = |limit| Wait::new(now, limit, CAP, alarm.clone());
     let gives = |limit, is_over| waiter.gives_way(&wait(limit), now, pause, is_over);
     assert_eq!(gives(Limit::Never, false), Some(pause));
     assert_eq!(gives(Limit::Never, true), None);
