@@ -1,4 +1,5 @@
-//! Waits until what is asked for is had: asks, and carries out what [`Waiter`] decides, with the only `select!` of a wait.
+//! Waits until what is asked for is had: asks, and carries out what [`Waiter`] decides, with the only `select!` of a call that
+//! asks. Who is behind others of its process, or in the queue of a fair lock, asks nobody and waits to be told.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
