@@ -82,7 +82,10 @@ impl Order {
     pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!("acquire", lock = %self.name.key(), owner = %self.owner);
         self.anchor.ensure_open()?;
-        self.take(limit).instrument(span).await
+        match span.is_disabled() {
+            true => self.take(limit).await,
+            false => Box::pin(self.take(limit).instrument(span)).await,
+        }
     }
 
     async fn take(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
@@ -181,12 +184,14 @@ impl Order {
         let mut front = pin!(queue.front.acquire());
         let (passed, first) =
             queue.in_one_step(|| ((&mut gate).now_or_never(), front.as_mut().now_or_never()));
-        let passed = passed.ok_or(gate);
+        // On the heap, since only a read-write lock has one.
+        let gate = line.map(|_| Box::new(passed.ok_or(gate)));
         let at_front = async |front| {
-            let passed = match passed {
-                Ok(passed) => passed,
+            let passed = match gate.map(|gate| *gate) {
+                None => None,
+                Some(Ok(passed)) => passed,
                 // Of the readers before it, one that has not asked so far may be polled by nobody.
-                Err(gate) => timeout(MARK, gate).await.ok().flatten(),
+                Some(Err(gate)) => timeout(MARK, gate).await.ok().flatten(),
             };
             Turn::Front(Front::Alone {
                 _front: front,

@@ -49,7 +49,8 @@ pub(crate) struct Wait {
     /// How long the server may leave every request unanswered before a wait without limit gives up.
     patience: Duration,
     started: Moment,
-    pause: Duration,
+    /// How often in a row a request has failed.
+    failures: u32,
 }
 
 /// What to do next.
@@ -69,7 +70,7 @@ impl Wait {
             busy: 0,
             patience,
             started: now,
-            pause: FIRST_PAUSE,
+            failures: 0,
         }
     }
 
@@ -99,7 +100,7 @@ impl Wait {
     /// Somebody else holds the lock for at most `ttl`. A message will tell when it is free; the TTL covers a
     /// holder that dies, and the poll cap, less up to a tenth by `jitter` in 0..1, a message that is lost.
     pub(crate) fn busy(&mut self, now: Moment, ttl: Ttl, jitter: f64) -> Step {
-        self.pause = FIRST_PAUSE;
+        self.failures = 0;
         if let Some(attempts) = &mut self.attempts {
             *attempts = attempts.saturating_sub(1);
             if *attempts == 0 {
@@ -125,14 +126,14 @@ impl Wait {
         if self.is_out_of_patience(now, unanswered) {
             return Step::GiveUp;
         }
-        let pause = self.pause;
-        self.pause = (pause * 2).min(LONGEST_PAUSE);
-        self.clamp(now, pause)
+        let doubled = 2_u32.saturating_pow(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        self.clamp(now, FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE))
     }
 
     /// The servers answer, and nobody can be granted the lock for as long as is `left`, which is no silence.
     pub(crate) fn abstained(&mut self, now: Moment, left: Duration) -> Step {
-        self.pause = FIRST_PAUSE;
+        self.failures = 0;
         // Another server may come back meanwhile, and make a majority without those that abstain.
         self.clamp(now, left.clamp(SHORTEST_PARK, LONGEST_PAUSE))
     }
