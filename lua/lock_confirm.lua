@@ -7,7 +7,7 @@
 -- ARGV[4] how many subscribers to the channel are this process; -1: do not look for others
 -- ARGV[5] publish command, PUBLISH or SPUBLISH
 -- ARGV[6] the lock's channel
--- Returns stands, 1 if others wait, else 0: nobody else had the lock; the lease is no shorter than before
+-- Returns stands, 0 if others wait, else -1: nobody else had the lock; the lease is no shorter than before
 -- Returns absent: this hold is not there any more; nothing was changed
 -- Publishes nothing
 
@@ -19,13 +19,13 @@ if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 if ARGV[4] == '-1' then
-  return {'stands', 0}
+  return {'stands', -1}
 end
 local waiting = redis.pcall('ZRANGE', turns_beside(ARGV[6]), 0, 1)
 local client = string.sub(ARGV[1], 2, 37)
 if waiting[2] or waiting[1] and waiting[1] ~= client then
-  return {'stands', 1}
+  return {'stands', 0}
 end
 local heard = redis.pcall('PUBSUB', ARGV[5] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', ARGV[6])
 -- Without the right to ask, there may be others.
-return {'stands', (heard.err or heard[2] > tonumber(ARGV[4])) and 1 or 0}
+return {'stands', (heard.err or heard[2] > tonumber(ARGV[4])) and 0 or -1}

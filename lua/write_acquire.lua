@@ -14,7 +14,8 @@
 -- ARGV[8] take, share or join: take what is free; or share it with other holds of the owner too; or only share
 -- Returns granted, levels of the owner: the share is reached; the lease is no shorter than before
 -- Returns busy, TTL in ms or -1 for none, when this call came, 1 or 0 for a mark of its own: somebody is in the way
--- Returns upgrade: the owner reads, and would wait for itself
+-- Returns upgrade: the owner reads, and would wait for itself; not to take, which is for an owner whose client knows what
+--   it reads: others may read by a level that it began
 -- Returns exhausted: the owner would have more levels than are looked through
 -- Returns wrong_kind: the key is no lock of this shape
 -- Publishes nothing
@@ -53,7 +54,7 @@ if total > 0 then
   end
 elseif mode then
   -- Levels that outlived their lease are somebody's who died, and do not count.
-  for level = 1, math.min(tonumber(reads or 0) or 0, 1000) do
+  for level = 1, ARGV[8] ~= 'take' and math.min(tonumber(reads or 0) or 0, 1000) or 0 do
     if redis.call('EXISTS', KEYS[2] .. ':' .. owner .. ':rwlock_timeout:' .. level) == 1 then
       return {'upgrade'}
     end

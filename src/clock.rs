@@ -38,6 +38,11 @@ impl Moment {
         Self(self.0.saturating_add(nanos))
     }
 
+    pub(crate) fn minus(self, span: Duration) -> Self {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
+
     /// The last moment before this one that is a multiple of `grid`.
     pub(crate) fn round_down(self, grid: Duration) -> Self {
         let grid = u64::try_from(grid.as_nanos()).unwrap_or(u64::MAX).max(1);

@@ -175,12 +175,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::hold", "session::record"),
         ("session::hub", "session::backend session::pace"),
         (
-            "session::convoy",
-            "session::backend session::hold session::sync",
-        ),
-        (
             "session::queue",
-            "session::backend session::convoy session::hold session::sync",
+            "session::hold session::record session::sync",
         ),
         (
             "session::handoff",
@@ -189,7 +185,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::grants", "session::hold"),
         (
             "session::reaper",
-            "session::backend session::handoff session::convoy session::grants session::hold session::hub session::ledger session::queue session::record session::sync",
+            "session::backend session::handoff session::grants session::hold session::hub session::ledger session::queue session::record session::sync",
         ),
         (
             "session::keeper",

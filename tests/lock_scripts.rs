@@ -182,7 +182,7 @@ fn cases() -> Vec<Case> {
             "lock_confirm",
             "k",
             "{1} {2} 30000 0 PUBLISH redisson_lock__channel:{k}",
-            "stands 0",
+            "stands -1",
             "k",
         )
         .after(held),
@@ -215,10 +215,19 @@ fn cases() -> Vec<Case> {
         case(
             "read_acquire",
             &format!("k {{k}} {marks}"),
-            "arrival {0} {2} 1 30000 0 0",
-            "granted 1",
+            "{0} {2} 1 30000 arrival 0 0 take",
+            "granted 1 -1",
             &format!("k {first}"),
         ),
+        case(
+            "rw_confirm",
+            "k {k} redlatch_rwlock_writer:{k}",
+            "{0} {2} 30000 arrival",
+            "stands -1",
+            &format!("k {first}"),
+        )
+        .after(reads)
+        .after(level_set),
         case(
             "write_acquire",
             &format!("k {{k}} {marks}"),

@@ -987,7 +987,7 @@ async fn readers_of_one_process_go_together() {
         soon(release).await.unwrap().unwrap();
     }
     let sent = calls_of(&mut probe, "evalsha");
-    assert!(sent <= 50, "{sent} scripts for 100 readers in and out");
+    assert!(sent <= 12, "{sent} scripts for 100 readers in and out");
     nothing_left(&server, [&here, &there]).await;
 }
 
@@ -1016,7 +1016,7 @@ async fn readers_whose_shared_request_goes_unanswered_are_all_in_once() {
             .filter(|(field, _)| *field != "mode")
             .map(|(_, levels)| levels.parse::<u64>().unwrap())
             .sum();
-        assert_eq!(levels, 16);
+        assert_eq!(levels, 1, "the server counts one for all");
         scene.proxy.cut_reply_to(sha("rw_release"));
         let releases: Vec<_> = guards
             .into_iter()

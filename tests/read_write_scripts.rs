@@ -160,22 +160,12 @@ impl Scene {
         (reply[0].text(), numbers)
     }
 
-    /// The same of a script that answers so for each of its entries.
-    fn entries(&mut self, script: &str, keys: &[&str], args: &[String]) -> Vec<(String, Vec<i64>)> {
-        let reply = self.send(script, keys, args);
-        assert!(!matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
-        let answers = reply.array();
-        let tagged = |answer: Reply| {
-            let answer = answer.array();
-            let numbers = answer[1..].iter().map(Reply::int).collect();
-            (answer[0].text(), numbers)
-        };
-        answers.into_iter().map(tagged).collect()
-    }
-
     fn acquire(&mut self, hold: &Hold) -> (String, Vec<i64>) {
         if hold.side == Read {
-            return single(self.read_together(&[hold]));
+            let (tag, mut numbers) = self.read(hold);
+            // For how long a writer has waited.
+            numbers.truncate(if tag == "granted" { 1 } else { 3 });
+            return (tag, numbers);
         }
         let numbers = [hold.lease, hold.came, hold.mark].map(|number| number.to_string());
         let [lease, came, mark] = &numbers;
@@ -185,8 +175,16 @@ impl Scene {
         self.tagged("write_acquire", &ENTRY_KEYS, &args)
     }
 
-    fn read_together(&mut self, holds: &[&Hold]) -> Vec<(String, Vec<i64>)> {
-        self.entries("read_acquire", &ENTRY_KEYS, &read_args(holds))
+    fn read(&mut self, hold: &Hold) -> (String, Vec<i64>) {
+        let args = read_args(hold);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.tagged("read_acquire", &ENTRY_KEYS, &args)
+    }
+
+    fn confirm(&mut self, hold: &Hold, lease: i64) -> (String, Vec<i64>) {
+        let lease = lease.to_string();
+        let args = [&hold.field(), &hold.number, &*lease, hold.prefer];
+        self.tagged("rw_confirm", &["k", "{k}", WRITER_MARK], &args)
     }
 
     fn take(&mut self, hold: &Hold) {
@@ -213,13 +211,9 @@ impl Scene {
     }
 
     fn release(&mut self, hold: &Hold, keep: u32) -> (String, Vec<i64>) {
-        single(self.release_together(&[hold], keep))
-    }
-
-    /// All of them of one side.
-    fn release_together(&mut self, holds: &[&Hold], keep: u32) -> Vec<(String, Vec<i64>)> {
-        let args = release_args(holds, keep);
-        self.entries("rw_release", &release_keys(holds[0]), &args)
+        let args = release_args(hold, keep);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.tagged("rw_release", &release_keys(hold), &args)
     }
 
     fn extend(&mut self, hold: &Hold, lease: i64, mode: &str) -> String {
@@ -397,31 +391,32 @@ impl Scene {
     }
 }
 
-fn read_args(holds: &[&Hold]) -> Vec<String> {
-    let mut args = vec![holds[0].prefer.to_owned()];
-    for hold in holds {
-        args.extend([hold.field(), hold.number.clone(), "1".to_owned()]);
-        args.extend([hold.lease, hold.came, hold.mark].map(|number| number.to_string()));
-    }
-    args
+fn read_args(hold: &Hold) -> Vec<String> {
+    let [lease, came, mark] = [hold.lease, hold.came, hold.mark].map(|number| number.to_string());
+    let [share, prefer] = ["1", hold.prefer].map(str::to_owned);
+    let number = hold.number.clone();
+    let entry = hold.entry.to_owned();
+    vec![
+        hold.field(),
+        number,
+        share,
+        lease,
+        prefer,
+        came,
+        mark,
+        entry,
+    ]
 }
 
 fn release_keys(hold: &Hold) -> [&str; 4] {
     ["k", CHANNEL, "{k}", hold.own_mark()]
 }
 
-fn release_args(holds: &[&Hold], keep: u32) -> Vec<String> {
-    let message = if holds[0].side == Read { "0" } else { "1" };
-    let mut args = [message, "PUBLISH"].map(str::to_owned).to_vec();
-    for hold in holds {
-        args.extend([hold.field(), hold.number.clone(), keep.to_string()]);
-    }
+fn release_args(hold: &Hold, keep: u32) -> Vec<String> {
+    let message = if hold.side == Read { "0" } else { "1" };
+    let mut args = vec![hold.field(), hold.number.clone(), keep.to_string()];
+    args.extend([message, "PUBLISH"].map(str::to_owned));
     args
-}
-
-fn single(mut answers: Vec<(String, Vec<i64>)>) -> (String, Vec<i64>) {
-    assert_eq!(answers.len(), 1);
-    answers.remove(0)
 }
 
 fn answer<const N: usize>(tag: &str, numbers: [i64; N]) -> (String, Vec<i64>) {
@@ -648,7 +643,7 @@ fn upgrade_is_refused_at_once_and_a_dead_level_is_none() {
     let mut scene = Scene::new();
     let (read, other) = (reader("A:1", 1), reader("A:2", 2));
     scene.take(&read);
-    let write = writer("A:1", 3).waits();
+    let write = writer("A:1", 3).shared().waits();
     let before = scene.dump();
     assert_eq!(scene.acquire(&write), answer("upgrade", []), "alone");
     assert_eq!(scene.dump(), before);
@@ -657,6 +652,26 @@ fn upgrade_is_refused_at_once_and_a_dead_level_is_none() {
     scene.die(&[read.level(1)]);
     scene.is_refused(&write);
     assert_eq!(scene.release(&other, 0), answer("released", [1]));
+    scene.take(&write);
+}
+
+#[test]
+fn owner_whose_client_knows_what_it_reads_is_asked_no_more_by_the_server() {
+    let mut scene = Scene::new();
+    // Begun by A:1, who reads no more; others of its client do.
+    let began = reader("A:1", 1);
+    scene.take(&began);
+    let (_, write) = scene.is_refused(&writer("A:1", 2).waits());
+    // It may not pass the writer by that level.
+    let again = reader("A:1", 3).waits();
+    scene.is_refused(&again);
+    let named = Hold {
+        owner: "A:1",
+        ..reader("A:1", 4).shared()
+    };
+    assert_eq!(scene.acquire(&named), answer("granted", [2]), "another may");
+    assert_eq!(scene.release(&named, 0), answer("kept", [1]));
+    assert_eq!(scene.release(&began, 0), answer("released", [1]));
     scene.take(&write);
 }
 
@@ -1186,9 +1201,10 @@ fn reader_heeds_a_writer_for_a_second_at_most_beside_readers_who_heed_nobody() {
 #[test]
 fn owner_that_reads_already_passes_a_writer_that_waits() {
     let mut scene = Scene::new();
-    scene.take(&reader("job", 1));
+    scene.take(&reader("job", 1).shared());
     scene.is_refused(&writer("A:2", 2).waits());
-    assert_eq!(scene.acquire(&reader("job", 3)), answer("granted", [2]));
+    let again = reader("job", 3).shared();
+    assert_eq!(scene.acquire(&again), answer("granted", [2]));
 }
 
 #[test]
@@ -1511,86 +1527,6 @@ fn lock_whose_server_forgot_it_is_taken_anew() {
 }
 
 #[test]
-fn readers_that_ask_together_are_answered_one_by_one() {
-    let mut scene = Scene::new();
-    let (one, two) = (reader("A:1", 1), reader("A:2", 2).lease(60_000));
-    let other = reader("job", 3);
-    let three = [&one, &two, &other];
-    for _ in 0..2 {
-        assert_eq!(
-            scene.read_together(&three),
-            vec![answer("granted", [1]); 3],
-            "a script that runs again adds nothing"
-        );
-        let all = [("mode", "read"), ("A:1", "1"), ("A:2", "1"), ("job", "1")];
-        assert_eq!(scene.hash(), fields(all));
-        scene.is_near("k", 60_000);
-        scene.is_near(&one.level(1), LEASE);
-        scene.is_near(&two.level(1), 60_000);
-    }
-    let again = [reader("job", 4), reader("A:1", 1), reader("job", 5)];
-    assert_eq!(
-        scene.read_together(&[&again[0], &again[1], &again[2]]),
-        [2, 1, 3].map(|levels| answer("granted", [levels])),
-        "each of an owner's holds has a level"
-    );
-    let gone = reader("A:1", 9);
-    assert_eq!(
-        scene.release_together(&[&other, &gone, &again[2], &two], 0),
-        [
-            answer("kept", [2]),
-            answer("absent", []),
-            answer("kept", [1]),
-            answer("kept", [0]),
-        ]
-    );
-    assert_eq!(
-        scene.text(&again[0].level(1)),
-        Some(again[0].number.clone())
-    );
-    scene.is_near("k", LEASE);
-    assert_eq!(scene.published(), [""; 0]);
-    assert_eq!(
-        scene.release_together(&[&again[0], &one], 0),
-        [answer("kept", [0]), answer("released", [1])]
-    );
-    assert_eq!(scene.published(), ["0"], "told once");
-    scene.is_clean();
-}
-
-#[test]
-fn of_readers_that_ask_together_each_has_its_place_and_the_first_the_mark() {
-    let mut scene = Scene::new();
-    let holder = reader("A:9", 9);
-    scene.take(&holder);
-    let (_, write) = scene.is_refused(&writer("A:8", 8).waited(10_000).waits());
-    let came_before = reader("A:1", 1).waited(60_000).waits();
-    let (late, later) = (reader("A:2", 2).waited(1).waits(), reader("A:3", 3).waits());
-    let heedless = reader("A:4", 4);
-    let answers = scene.read_together(&[&came_before, &later, &late, &heedless]);
-    let tags: Vec<&str> = answers.iter().map(|(tag, _)| tag.as_str()).collect();
-    assert_eq!(tags, ["granted", "busy", "busy", "busy"]);
-    let marked: Vec<i64> = answers[1..].iter().map(|(_, numbers)| numbers[2]).collect();
-    assert_eq!(marked, [0, 1, 0]);
-    let came = answers[2].1[1];
-    assert_eq!(answers[1].1[1], came + 1_000, "by one clock");
-    let mark = |came: i64, hold: &Hold| Some(format!("{came}:{}", hold.number));
-    assert_eq!(scene.text(READER_MARK), mark(came, &late));
-
-    assert_eq!(scene.release(&write, 0), answer("absent", []));
-    let place = |hold: &Hold, came: i64| Hold {
-        came,
-        ..hold.clone()
-    };
-    let both = [place(&later, came + 1_000), place(&late, came)];
-    assert_eq!(
-        scene.read_together(&[&both[0], &both[1]]),
-        vec![answer("granted", [1]); 2]
-    );
-    assert_eq!(scene.text(READER_MARK), None, "its mark goes with the wait");
-}
-
-#[test]
 fn of_calls_that_came_together_the_mark_stays_with_the_one_that_has_it() {
     let mut scene = Scene::new();
     scene.take(&writer("A:9", 9));
@@ -1600,30 +1536,85 @@ fn of_calls_that_came_together_the_mark_stays_with_the_one_that_has_it() {
         ..reader("A:2", 2).waits()
     };
     scene.redis.command(&["PEXPIRE", READER_MARK, "300"]);
-    let answers = scene.read_together(&[&twin, &first]);
-    assert_eq!((answers[0].1[2], answers[1].1[2]), (0, 1));
+    let marked = [&twin, &first].map(|hold| scene.acquire(hold).1[2]);
+    assert_eq!(marked, [0, 1]);
     scene.is_near(READER_MARK, MARK);
 }
 
 #[test]
-fn error_in_one_of_several_calls_changes_nothing_for_any() {
+fn error_in_a_script_changes_nothing() {
     let mut scene = Scene::new();
     let (one, two) = (reader("A:1", 1), reader("A:2", 2));
     scene.take(&two);
     scene.redis.command(&["DEL", &two.level(1)]);
     scene.redis.command(&["RPUSH", &two.level(1), "x"]);
-    let fresh = reader("A:3", 3);
     let before = scene.dump();
-    let asked = scene.send("read_acquire", &ENTRY_KEYS, &read_args(&[&fresh, &two]));
+    let asked = scene.send("read_acquire", &ENTRY_KEYS, &read_args(&two));
     assert!(matches!(asked, Reply::Error(_)), "{asked:?}");
     assert_eq!(scene.dump(), before);
     scene.take(&one);
     scene.redis.command(&["RPUSH", READER_MARK, "x"]);
     let before = scene.dump();
-    let args = release_args(&[&one, &fresh], 0);
-    let released = scene.send("rw_release", &release_keys(&one), &args);
+    let gone = reader("A:3", 3);
+    let released = scene.send("rw_release", &release_keys(&gone), &release_args(&gone, 0));
     assert!(matches!(released, Reply::Error(_)), "{released:?}");
     assert_eq!(scene.dump(), before);
     // The list is no level of anybody.
     assert_eq!(scene.release(&one, 0), answer("released", [1]));
+}
+
+#[test]
+fn reader_is_told_for_how_long_a_writer_has_waited() {
+    for prefer in ["arrival", "writers", "readers"] {
+        let mut scene = Scene::new();
+        let holder = reader("A:9", 9).prefers(prefer);
+        assert_eq!(scene.read(&holder), answer("granted", [1, -1]));
+        assert_eq!(scene.confirm(&holder, LEASE), answer("stands", [-1]));
+        scene.is_refused(&writer("A:8", 8).waited(300).waits());
+        let near = |(tag, numbers): (String, Vec<i64>), expected: &str| {
+            assert_eq!(tag, expected, "{prefer}");
+            let waited = numbers[numbers.len() - 1];
+            match prefer {
+                "readers" => assert_eq!(waited, -1),
+                _ => assert!((300_000..5_000_000).contains(&waited), "{waited} us"),
+            }
+        };
+        near(scene.read(&holder), "granted");
+        near(scene.confirm(&holder, LEASE), "stands");
+    }
+}
+
+#[test]
+fn confirmation_renews_one_level_and_changes_nothing_else() {
+    let mut scene = Scene::new();
+    let (mine, other) = (reader("A:1", 1), reader("A:2", 2));
+    scene.take(&mine);
+    scene.take(&other);
+    for short in ["k", &mine.level(1), &other.level(1)] {
+        scene.expire(short, 5_000);
+    }
+    for _ in 0..2 {
+        assert_eq!(scene.confirm(&mine, LEASE), answer("stands", [-1]));
+        scene.is_near("k", LEASE);
+        scene.is_near(&mine.level(1), LEASE);
+        scene.is_near(&other.level(1), 5_000);
+    }
+    assert_eq!(scene.confirm(&mine, 1_000), answer("stands", [-1]));
+    scene.is_near(&mine.level(1), LEASE);
+    // By another number, of one that has gone, and of a key that is no lock.
+    let before = scene.dump();
+    for absent in [reader("A:1", 3), reader("A:3", 1)] {
+        assert_eq!(scene.confirm(&absent, LEASE), answer("absent", []));
+    }
+    assert_eq!(scene.dump(), before);
+    scene.redis.command(&["DEL", "k"]);
+    assert_eq!(scene.confirm(&mine, LEASE), answer("absent", []));
+    scene.redis.command(&["SET", "k", "x"]);
+    assert_eq!(scene.confirm(&mine, LEASE), answer("absent", []));
+    // An older level of the same owner, which nobody released.
+    scene.redis.command(&["DEL", "k"]);
+    let second = reader("A:2", 4);
+    scene.take(&other);
+    assert_eq!(scene.acquire(&second), answer("granted", [2]));
+    assert_eq!(scene.confirm(&second, LEASE), answer("stands", [-1]));
 }

@@ -4,13 +4,15 @@ use std::pin::pin;
 
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
-use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
-use tokio::time::{sleep, timeout};
+use tokio::sync::RwLockWriteGuard;
+use tokio::task::consume_budget;
+use tokio::time::timeout;
 use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
 use super::order::{Order, Terms};
+use super::readers::Passage;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
@@ -24,7 +26,7 @@ use crate::session::reaper::Debt;
 use crate::session::sync::SemaphorePermit;
 
 /// How standing in line ended.
-enum Turn<'a> {
+pub(super) enum Turn<'a> {
     Front(Front<'a>),
     /// The line is on the server.
     Queue {
@@ -37,27 +39,56 @@ enum Turn<'a> {
 }
 
 /// What stands at the front has, until dropped.
-pub(super) enum Front<'a> {
-    Alone {
-        _front: SemaphorePermit<'a>,
-        /// Of a read-write lock.
-        _gate: Option<RwLockWriteGuard<'a, ()>>,
-    },
-    /// A reader; without the gate where it need not wait for those before.
-    Beside(Option<Passage<'a>>),
+pub(super) struct Front<'a> {
+    /// Of one that stands there alone.
+    _front: Option<SemaphorePermit<'a>>,
+    /// Of a writer.
+    _gate: Option<RwLockWriteGuard<'a, ()>>,
+    /// Of a reader.
+    pub(super) passage: Option<Passage<'a>>,
 }
 
-/// Of a reader that has not asked so far: the writers behind it wait.
-pub(super) struct Passage<'a> {
-    pub(super) line: &'a Queue,
-    _gate: RwLockReadGuard<'a, ()>,
+impl<'a> Front<'a> {
+    fn alone(front: SemaphorePermit<'a>, gate: Option<RwLockWriteGuard<'a, ()>>) -> Self {
+        Self {
+            _front: Some(front),
+            _gate: gate,
+            passage: None,
+        }
+    }
+
+    pub(super) fn of_readers(front: SemaphorePermit<'a>, passage: Option<Passage<'a>>) -> Self {
+        Self {
+            _front: Some(front),
+            _gate: None,
+            passage,
+        }
+    }
+
+    /// Asks though others do.
+    pub(super) fn beside(passage: Option<Passage<'a>>) -> Self {
+        Self {
+            _front: None,
+            _gate: None,
+            passage,
+        }
+    }
 }
 
 /// A place in line here. With the last one to go, this process also gives up its place in line on the server.
-struct InLine<'a> {
+pub(super) struct InLine<'a> {
     order: &'a Order,
     queue: &'a Queue,
     place: Option<queue::InLine<'a, Handoff<Debt>>>,
+}
+
+impl InLine<'_> {
+    /// From now on a hold that is given back here may be left for this call.
+    pub(super) fn inherits(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.inherits();
+        }
+    }
 }
 
 impl Drop for InLine<'_> {
@@ -113,20 +144,29 @@ impl Order {
                 // Before standing in line: who is at its front may wait for this owner.
                 return Err(self.upgrade());
             }
+            if self.may_join() {
+                // Readers that come and go in memory alone are to let others of their thread go on.
+                consume_budget().await;
+                if let Some(joined) = self.join_readers(&queue, wait.started(), false) {
+                    return joined.map(Some);
+                }
+            }
             let turn = if wait.is_single_attempt() {
                 None
             } else if let Alarm::Queue { priority } = self.alarm {
                 Some(Turn::Queue { priority })
             } else {
                 // From now on, a hold that is given back here may be left for us.
-                in_line.get_or_insert_with(|| InLine {
+                let place = in_line.get_or_insert_with(|| InLine {
                     order: self,
                     queue: &queue,
                     place: Some(queue.stand()),
                 });
                 Some(if self.kind.is_shared() {
-                    self.behind_writers(&queue, line.as_ref(), &wait).await?
+                    let turn = self.behind_readers(&queue, line.as_ref(), place, &wait);
+                    Box::pin(turn).await?
                 } else {
+                    place.inherits();
                     self.stand_in_line(&queue, line.as_ref(), &wait).await?
                 })
             };
@@ -164,10 +204,7 @@ impl Order {
         if line.is_none()
             && let Ok(front) = queue.front.try_acquire()
         {
-            return Ok(Turn::Front(Front::Alone {
-                _front: front,
-                _gate: None,
-            }));
+            return Ok(Turn::Front(Front::alone(front, None)));
         }
         Box::pin(self.behind_others(queue, line, wait)).await
     }
@@ -193,10 +230,7 @@ impl Order {
                 // Of the readers before it, one that has not asked so far may be polled by nobody.
                 Some(Err(gate)) => timeout(MARK, gate).await.ok().flatten(),
             };
-            Turn::Front(Front::Alone {
-                _front: front,
-                _gate: passed,
-            })
+            Turn::Front(Front::alone(front, passed))
         };
         if let Some(front) = first.and_then(Result::ok) {
             return Ok(Box::pin(at_front(front)).await);
@@ -232,39 +266,6 @@ impl Order {
             Err(error) if !error.is_passing() => Err(error),
             Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => Ok(None),
         }
-    }
-
-    /// Of one that reads: waits behind the writers of this process that came before.
-    async fn behind_writers<'a>(
-        &self,
-        queue: &Queue,
-        line: Option<&'a Queue>,
-        wait: &Wait,
-    ) -> Result<Turn<'a>, Error> {
-        let Some(line) = line else {
-            return Ok(Turn::Front(Front::Beside(None)));
-        };
-        let passed = |gate| Turn::Front(Front::Beside(Some(Passage { line, _gate: gate })));
-        if let Ok(gate) = line.gate.try_read() {
-            return Ok(passed(gate));
-        }
-        let turn = async {
-            let turn = pin!(async {
-                tokio::select! {
-                    gate = line.gate.read() => passed(gate),
-                    // By another call; whoever is before it may wait for that.
-                    () = line.appeared(&self.owner) => Turn::Front(Front::Beside(None)),
-                    () = self.appeared(queue) => Turn::Reenter,
-                    // One that is before it may be polled by nobody. The server keeps the order too.
-                    () = sleep(MARK) => Turn::Front(Front::Beside(None)),
-                }
-            });
-            self.anchor.in_line(&self.name, wait, turn).await
-        };
-        // It has not asked so far.
-        Ok(Box::pin(turn)
-            .await?
-            .unwrap_or(Turn::Front(Front::Beside(None))))
     }
 
     /// One attempt, which stands in no line.

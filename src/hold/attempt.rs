@@ -7,7 +7,6 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::guard::LockGuard;
-use super::lease::Lease;
 use super::level::{GivenBack, released};
 use super::order::{Order, Terms};
 use crate::clock::Moment;
@@ -22,7 +21,6 @@ use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::Queue;
 use crate::session::backend::Answer;
-use crate::session::convoy::Reading;
 use crate::session::grants::{Expected, Told};
 use crate::session::handoff::Handoff;
 use crate::session::hold::{self, Hold, Loss};
@@ -124,17 +122,21 @@ impl<'a> Attempt<'a> {
     /// After how long to ask again, so that others do not forget that this call waits.
     pub(crate) fn reminder(&self) -> Option<Duration> {
         let (place, _) = self.place?;
-        // A writer, one a process, also takes over the mark of one that came before it and has gone.
-        (place.marked || !self.order.kind.is_shared()).then_some(MARK / 3)
+        // A writer, one a process, also takes over the mark of one that came before it and has gone. The first of the
+        // readers here shows those behind it that it is there.
+        let reminds = place.marked || !self.order.kind.is_shared();
+        Some(if reminds { MARK / 3 } else { MARK })
     }
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
     /// silent server does not add up to several.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Handoff<Debt>>>, Error> {
-        let heed = if self.order.kind.is_shared() {
-            Heed::Own
-        } else {
-            Heed::All
+        let is_wanted_elsewhere = || self.queue.is_wanted_elsewhere(Moment::now());
+        let heed = match self.order.kind {
+            Kind::Read(_) => Heed::Own,
+            // Writers that wait elsewhere are let go first, if the answer tells of them.
+            Kind::Write(_) if is_wanted_elsewhere() => Heed::Answered,
+            _ => Heed::Sent,
         };
         self.order.anchor.reaper.ensure_credit(&self.order.name)?;
         let owner = &self.order.owner;
@@ -155,13 +157,11 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
-        let mut answer = self.ask(take).await?;
-        let mut acquired = Acquired::decode(&answer.reply)?;
-        if acquired == Acquired::Upgrade && Box::pin(self.other_side_settles()).await {
-            answer = self.ask(take).await?;
-            acquired = Acquired::decode(&answer.reply)?;
+        if !self.order.kind.is_shared() {
+            self.other_side_settled().await;
         }
-        self.settle(acquired, answer.sent)
+        let answer = self.ask(take).await?;
+        self.settle(Acquired::decode(&answer.reply)?, answer.sent)
     }
 
     /// One attempt at a server that votes only if it has forgotten nothing that is in force.
@@ -190,7 +190,14 @@ impl<'a> Attempt<'a> {
     fn settle(&mut self, acquired: Acquired, sent: Moment) -> Result<Attempted, Error> {
         self.standing = None;
         match acquired {
-            Acquired::Granted { count, tokens } => self.go_on(sent, count, tokens),
+            Acquired::Granted {
+                count,
+                tokens,
+                writer,
+            } => {
+                self.hold.record.saw(sent, Moment::now(), writer);
+                self.go_on(sent, count, tokens)
+            }
             Acquired::Busy(ttl) => {
                 self.nothing_held();
                 Ok(Attempted::Busy(ttl))
@@ -304,12 +311,13 @@ impl<'a> Attempt<'a> {
             let old = &handoff.hold;
             let is_fit = *kind == old.key().kind && !owner.is_named();
             let max_hold = anchor.settings.max_hold;
-            is_fit.then(|| old.pass_to(owner.clone(), *term, *min_validity, max_hold))?
+            let came = self.place.map_or_else(Moment::now, |(_, came)| came);
+            is_fit.then(|| old.pass_to(owner.clone(), *term, *min_validity, max_hold, came))?
         };
         let (Handoff { debt, .. }, passed) = self.queue.take_over(pass)?;
         self.follows = true;
         let hold = passed?;
-        let guard = self.guard(&hold);
+        let guard = self.order.hand_out(&hold);
         // From here on whoever closes the client waits for what the guard owes.
         debt.forgive();
         // Behind that: what the server says is meant for this hold.
@@ -369,9 +377,6 @@ impl<'a> Attempt<'a> {
 
     async fn ask(&mut self, take: Take) -> Result<Answer, Error> {
         let lease = self.order.term.lease();
-        if self.order.kind.is_shared() {
-            return Box::pin(self.ask_beside_others(lease)).await;
-        }
         let hold = self.hold.clone();
         let place = self.place.map(|(it, came)| it.sent(came, Moment::now()));
         let call = hold.key().acquire(1, lease, take, place, self.tokens());
@@ -388,27 +393,6 @@ impl<'a> Attempt<'a> {
             true => MOST_TOKENS,
             false => self.queue.in_line().clamp(1, MOST_TOKENS),
         }
-    }
-
-    /// Asks together with others of this process that want to read.
-    async fn ask_beside_others(&mut self, lease: LeaseTime) -> Result<Answer, Error> {
-        let reading = Reading {
-            hold: self.begin(),
-            lease,
-            place: self.place,
-        };
-        let anchor = &self.order.anchor;
-        let readings = &self.queue.readings;
-        let asked = readings.run(reading, self.is_woken, &anchor.backend, self.budget, || {});
-        let answered = asked.await.or_else(|error| {
-            anchor.ensure_open()?;
-            Err(error)
-        });
-        match &answered {
-            Ok(answer) => self.in_doubt |= answer.repeated,
-            Err(error) => self.failed(error),
-        }
-        answered
     }
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
@@ -439,14 +423,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits for what this owner has given back on the other side of a read-write lock. False if it holds that side.
-    async fn other_side_settles(&self) -> bool {
-        let Some(other) = self.order.opposite_queue() else {
-            return true;
-        };
-        let owner = &self.order.owner;
-        let settled = timeout(self.hold.timeout, other.settled(owner, Heed::Own));
-        other.live(owner).is_none() && settled.await.is_ok()
+    /// Waits for what this owner has given back on the other side of a read-write lock, for as long as a request may take:
+    /// behind that it would not be let in.
+    async fn other_side_settled(&self) {
+        if let Some(other) = self.order.opposite_queue() {
+            let settled = other.settled(&self.order.owner, Heed::Own);
+            Box::pin(timeout(self.hold.timeout, settled)).await.ok();
+        }
     }
 
     pub(crate) fn is_fenced(&self) -> bool {
@@ -485,32 +468,11 @@ impl<'a> Attempt<'a> {
             }
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
-        let guard = self.guard(&self.hold);
+        let guard = self.order.hand_out(&self.hold);
         // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
         if let Some(debt) = self.debt.take() {
             debt.forgive();
         }
         guard
-    }
-
-    /// The guard of a hold that stands from now on: dropped, it gives that back.
-    fn guard(&self, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
-        let anchor = &self.order.anchor;
-        if let Some(other) = self.order.opposite_queue() {
-            // What stands on the other side of a read-write lock is this owner's, or was taken away.
-            for hold in other.holds() {
-                if hold.owner != self.order.owner {
-                    hold.lock().schedule.check(Moment::now());
-                    anchor.watchdog.watch(&hold);
-                }
-            }
-        }
-        anchor.watchdog.watch(hold);
-        let guard = LockGuard::new(Lease::new(self.order.clone(), hold.clone()));
-        anchor.ensure_open()?;
-        match guard.remaining() < self.order.min_validity {
-            true => Err(self.order.too_late()),
-            false => Ok(guard),
-        }
     }
 }

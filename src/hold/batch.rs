@@ -51,7 +51,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
         let place = match limit {
             Limit::Once => {
                 let apart = queue.has_handoff() || order.own(queue).is_some();
-                let asking = queue.turn_at_once(&order.owner, Heed::All);
+                let asking = queue.turn_at_once(&order.owner, Heed::Sent);
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
             // The front of its line, if nobody stands there.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Front, Outcome, Passage};
+use super::acquire::{Front, Outcome};
 use super::attempt::{Attempt, Attempted};
 use super::order::Order;
 use crate::clock::Moment;
@@ -33,11 +33,14 @@ impl Order {
         wait: &mut Wait,
         mut place: Front<'_>,
     ) -> Result<Outcome, Error> {
-        let came = match place {
-            Front::Alone { .. } => queue.behind_readers(wait.started()),
-            Front::Beside(_) => wait.started(),
-        };
         let policy = self.kind.policy();
+        let came = match policy.shares {
+            true => wait.started(),
+            false => queue.behind_readers(wait.started()),
+        };
+        if self.kind.sides().is_some() {
+            Box::pin(self.let_others_end(queue, wait)).await?;
+        }
         let mut first = First {
             order: self,
             queue,
@@ -78,7 +81,11 @@ impl Wanted for First<'_, '_> {
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
+        if let Some(joined) = self.order.join_readers(self.queue, self.came, true) {
+            return Ok(Asked::Ready(Outcome::Granted(joined?)));
+        }
         let asked = Moment::now();
+        self.queue.is_asked(asked);
         let _asking = self.attempt.turn().await?;
         if let Some(outcome) = self.settled() {
             return Ok(Asked::Ready(outcome));
@@ -117,10 +124,8 @@ impl First<'_, '_> {
         }
         let anchor = &self.order.anchor;
         let counts = self.policy.listens && anchor.backend.counts_listeners();
-        if self
-            .queue
-            .may_pass(Moment::now(), anchor.settings.streak, counts)
-        {
+        let streak = anchor.settings.streak;
+        if self.policy.shares || self.queue.may_pass(Moment::now(), streak, counts) {
             return self.attempt.take_handoff();
         }
         // It is the turn of others: dropped, the lock is released.
@@ -169,10 +174,9 @@ impl First<'_, '_> {
     /// Of a reader: the writers behind it need not wait for it any longer, since from its first answer on the marks on the
     /// server keep the order. It dates this call by the time at which the request came to it.
     fn go_through(&mut self, asked: Moment) {
-        if let Front::Beside(passage) = &mut *self.place
-            && let Some(Passage { line, .. }) = passage.take()
-        {
-            line.readers_came(self.came.plus(asked.until(Moment::now())));
+        if let Some(passage) = self.place.passage.take() {
+            let came = self.came.plus(asked.until(Moment::now()));
+            passage.line.readers_came(came);
         }
     }
 }

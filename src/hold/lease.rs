@@ -111,6 +111,7 @@ impl Lease {
             // Nobody else's lease, as long as this has the turn; and nothing on its way that would undo a cut.
             let alone = !self.order.term.is_renewed()
                 && self.hold.has_one_guard()
+                && !self.hold.record.was_joined()
                 && !self.hold.record.is_being_confirmed();
             let cut = if alone { Cut::Ask } else { Cut::Never };
             self.hold.lock().schedule.asks_for(lease);

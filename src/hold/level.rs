@@ -17,11 +17,15 @@ use crate::options::{LeaseTime, Term};
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::Donor;
 use crate::protocol::script::Cut;
-use crate::session::hold::{Hold, Loss};
+use crate::session::hold::{Hold, Left, Loss};
 use crate::session::reaper::Debt;
 use crate::session::record::{Outcome, Settled};
 use crate::session::sync::oneshot;
 use crate::session::{Anchor, Queue};
+
+/// How many time-outs of a request an unlock waits that did not ask itself: what it left may lie for a while, and a request
+/// may be on its way before the one that tells.
+const UNCONFIRMED: u32 = 3;
 
 impl Order {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
@@ -93,7 +97,9 @@ impl Order {
         let lease = self.term.lease();
         hold.lock().schedule.asks_for(lease);
         loop {
-            let donor = match hold.has_spare_level() || !self.kind.is_reentrant() {
+            // Elsewhere only an owner with a name has levels. What else stands under the owner's field others read by.
+            let may_be_elsewhere = self.owner.is_named() && self.kind.is_reentrant();
+            let donor = match hold.has_spare_level() || !may_be_elsewhere {
                 true => None,
                 false => self.donor(hold).await?,
             };
@@ -103,7 +109,7 @@ impl Order {
             };
             let share = claim
                 .as_ref()
-                .map_or_else(|| hold.levels(), |claim| claim.share);
+                .map_or_else(|| hold.share(), |claim| claim.share);
             let call = hold.key().adopt(share, Some(lease), donor.as_ref());
             let answer = self.anchor.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
@@ -263,13 +269,8 @@ impl Drop for Claim<'_> {
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum GivenBack {
     Owed(Debt),
-    /// Left for a waiter of this process.
-    Left {
-        /// Told when the server has said whether the hold still stood.
-        outcome: oneshot::Receiver<Outcome>,
-        /// How long that may take: it may lie for a while, and a request may be on its way before the one that tells.
-        at_most: Duration,
-    },
+    /// Others here have the record, or it was left for one that waits: told when the server has said whether it still stood.
+    Left(Arc<Hold>, oneshot::Receiver<Outcome>),
 }
 
 /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
@@ -280,16 +281,19 @@ pub(crate) fn give_back(
     guard: Option<Term>,
 ) -> Option<GivenBack> {
     let left = hold.give_back(guard)?;
+    if left == Left::Others {
+        anchor.watchdog.unwatch(hold);
+        let outcome = hold.record.outcome();
+        queue.forget(hold);
+        return Some(GivenBack::Left(hold.clone(), outcome));
+    }
     let debt = anchor.debt(hold, queue);
-    if left > 0 {
+    if left == Left::Levels {
         return Some(GivenBack::Owed(debt));
     }
     anchor.watchdog.unwatch(hold);
     Some(match debt.leave(queue, hold) {
-        Ok(outcome) => GivenBack::Left {
-            outcome,
-            at_most: hold.timeout * 3,
-        },
+        Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
         Err(debt) => GivenBack::Owed(debt),
     })
 }
@@ -302,7 +306,13 @@ pub(crate) async fn released(
 ) -> Result<(), Error> {
     let settled = match given_back {
         GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
-        GivenBack::Left { outcome, at_most } => {
+        // Readers are not made to wait for what the server has just said.
+        GivenBack::Left(hold, _) if hold.record.is_seen(Moment::now()) => Settled::Done,
+        GivenBack::Left(hold, outcome) => {
+            if hold.record.was_joined() {
+                anchor.watchdog.confirm(&hold);
+            }
+            let at_most = hold.timeout * UNCONFIRMED;
             let told = timeout(at_most, anchor.unless_ended(outcome)).await;
             let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
             outcome.map_err(|_| Error::closed())??

@@ -11,5 +11,6 @@ pub(crate) mod in_queue;
 pub(crate) mod lease;
 pub(crate) mod level;
 pub(crate) mod order;
+mod readers;
 pub(crate) mod rounds;
 pub(crate) mod seats;

@@ -126,16 +126,17 @@ impl Handle {
             let holders = record.map_or_else(Vec::new, |record| record.holders);
             let queue = self.anchor.queues.find(kind.queue_key(name));
             let hold = queue.and_then(|queue| queue.live(&owner));
-            let may_pass = kind.is_passed_on() && !owner.is_named();
+            let is_of_several = kind.is_passed_on() && !owner.is_named();
             let own = holders.into_iter().find(|(holder, _)| match &hold {
-                _ if !may_pass => kind.is_of(holder, client, &owner),
-                // What was passed on here stands there under the owner that took the lock.
+                _ if !is_of_several => kind.is_of(holder, client, &owner),
+                // What others here had or have stands there under the owner that took the lock.
                 Some(hold) => *holder == *hold.key().field(),
                 None => false,
             });
-            match own {
-                Some((_, count)) => self.count(&count),
-                None => Ok(0),
+            match (own, hold) {
+                (Some(_), Some(hold)) if is_of_several => Ok(hold.levels().into()),
+                (Some((_, count)), _) => self.count(&count),
+                (None, _) => Ok(0),
             }
         };
         self.anchor.within(Box::pin(count)).await
@@ -326,8 +327,8 @@ pub struct Holder {
 
 impl Holder {
     /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner; of a
-    /// [`PlainLock`](crate::PlainLock) the value. Of a lock that was passed on between tasks of one process it is the owner
-    /// who took it.
+    /// [`PlainLock`](crate::PlainLock) the value. Of a lock that was passed on between tasks of one process, or that several
+    /// of them read, it is the owner who took it.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner

@@ -18,9 +18,9 @@ use crate::owner::Owner;
 /// # When to use it, and when another
 ///
 /// Where sections that only look are long or many: readers do not wait for each other, neither in one process nor
-/// across processes. Taking and giving back either side costs a little more than a
-/// [`ReentrantLock`](crate::ReentrantLock) does, and waiters of one process are not handed the lock in one round trip;
-/// with short sections and every fifth one a write, use that.
+/// across processes, and readers of one process that follow each other closely share one hold on the server, without a
+/// request for each. Writers of one process are not handed the lock in memory: with short sections and every fifth one a
+/// write, a [`ReentrantLock`](crate::ReentrantLock) is faster.
 ///
 /// # Guarantee and limit
 ///
@@ -34,8 +34,13 @@ use crate::owner::Owner;
 /// - **Order**: [`Prefer`](crate::Prefer) decides who goes first when both wait, across processes. The default is
 ///   arrival, under which neither side starves. A task that reads must not wait for another owner that wants to read
 ///   the same lock: a writer may stand between them. Its own nested calls never wait.
-/// - **Crash**: each reader has a lease of its own. One that dies blocks writers until its lease ends, whatever leases
-///   other readers have; a waiter that dies is heeded for a second.
+/// - **Readers of one process** that want the same lease hold the lock together, under the owner of the first of them: the
+///   server counts them once, and lets a writer in when the last has given back. While others read on, `unlock` says
+///   whether the lock was held by what the server said at most 10 ms before (or twice the time that it takes to ask, if
+///   that is longer); after that it asks. `extend` only lengthens what others have too. Owners with a name hold it by
+///   themselves.
+/// - **Crash**: each process that reads has a lease of its own. One that dies blocks writers until its lease ends, whatever
+///   leases other readers have; a waiter that dies is heeded for a second.
 ///
 /// # Beside Java
 ///

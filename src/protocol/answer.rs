@@ -37,6 +37,8 @@ pub(crate) enum Acquired {
         count: u64,
         /// Of a fenced lock.
         tokens: Option<Tokens>,
+        /// Of a read lock: for how long a writer has waited for it, if one waits.
+        writer: Option<Duration>,
     },
     Busy(Ttl),
     /// Of a fair lock: there is a place in the queue, `anew` if there was none before.
@@ -136,10 +138,13 @@ pub(crate) enum Reentered {
     Exhausted,
 }
 
-/// The answer to whether a hold that was passed on still stands.
+/// The answer to whether a hold that several owners of this process have still stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmed {
-    Stands { others_wait: bool },
+    Stands {
+        /// Others wait for the lock: of a read lock a writer, for so long.
+        others: Option<Duration>,
+    },
     Absent,
 }
 
@@ -248,9 +253,17 @@ impl Acquired {
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
+            Some(("granted", &[Reply::Integer(count), Reply::Integer(waited)])) => {
+                Ok(Self::Granted {
+                    count: unsigned(count),
+                    tokens: None,
+                    writer: waiting(waited),
+                })
+            }
             Some(("granted", [Reply::Integer(count), rest @ ..])) => Ok(Self::Granted {
                 count: unsigned(*count),
                 tokens: tokens(rest).ok_or_else(|| reply.unexpected())?,
+                writer: None,
             }),
             Some(("spent", [])) => Ok(Self::Spent),
             Some(("busy", &[Reply::Integer(millis)])) => Ok(Self::Busy(Ttl::from_millis(millis))),
@@ -322,8 +335,8 @@ impl Confirmed {
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("stands", &[Reply::Integer(waiting @ (0 | 1))])) => Ok(Self::Stands {
-                others_wait: waiting == 1,
+            Some(("stands", &[Reply::Integer(waited)])) => Ok(Self::Stands {
+                others: waiting(waited),
             }),
             Some(("absent", [])) => Ok(Self::Absent),
             _ => Err(reply.unexpected()),
@@ -464,6 +477,11 @@ fn tokens(rest: &[Reply]) -> Option<Option<Tokens>> {
         }
         _ => None,
     }
+}
+
+/// For how long somebody has waited, told in microseconds; -1 if nobody waits.
+fn waiting(waited: i64) -> Option<Duration> {
+    u64::try_from(waited).ok().map(Duration::from_micros)
 }
 
 pub(super) fn unsigned(count: i64) -> u64 {

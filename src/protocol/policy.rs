@@ -14,9 +14,10 @@ pub(crate) struct Policy {
     pub(crate) trusts_local_holds: bool,
     /// The end of a hold in this process wakes its waiters here.
     pub(crate) wakes_locally: bool,
-    /// A hold that is given back may be left to a waiter of this process, past those of others.
+    /// A hold that is given back may be left to a waiter of this process, past those of others. If owners share the lock, to
+    /// one that came before those.
     pub(crate) passes_on: bool,
-    /// Owners hold the lock next to each other, so that its waiters come to the front together.
+    /// Owners hold the lock next to each other, those of one process by one record.
     pub(crate) shares: bool,
     /// An owner may take the lock again.
     pub(crate) reenters: bool,
@@ -74,13 +75,14 @@ impl Kind {
             },
             Self::Read(_) => Policy {
                 wakes_locally: false,
+                passes_on: true,
                 shares: true,
                 ..lock
             },
         }
     }
 
-    /// Whether owners hold the lock next to each other, so that its waiters come to the front together.
+    /// Whether owners hold the lock next to each other.
     pub(crate) fn is_shared(&self) -> bool {
         self.policy().shares
     }

@@ -19,30 +19,18 @@ pub(crate) fn read<'a>(
     lease: LeaseTime,
     waits: Option<Place>,
 ) -> Call<'a> {
-    let keys = vec![
-        &**key.name.key(),
-        &*sides.stem,
-        &*sides.writer,
-        &*sides.reader,
-    ];
-    let mut args = Vec::with_capacity(7);
-    args.push(sides.prefer.into());
-    let mut call = Call::begun(&script::READ_ACQUIRE, keys, args);
-    read_too(&mut call, key, share, lease, waits);
-    call
-}
-
-/// Has a call that reads do so for another owner of the same lock too.
-pub(crate) fn read_too<'a>(
-    call: &mut Call<'a>,
-    key: &'a HoldKey,
-    share: u32,
-    lease: LeaseTime,
-    waits: Option<Place>,
-) {
-    call.args.extend([key.field(), key.number()].map(Arg::Text));
     let [came, mark] = place(waits);
-    call.args.extend([share.into(), lease.into(), came, mark]);
+    let rest = [
+        share.into(),
+        lease.into(),
+        sides.prefer.into(),
+        came,
+        mark,
+        Arg::Text(entry(key)),
+    ];
+    let mut call = call(key, sides, &script::READ_ACQUIRE, rest);
+    call.keys.extend([&*sides.writer, &*sides.reader]);
+    call
 }
 
 pub(crate) fn write<'a>(
@@ -54,17 +42,24 @@ pub(crate) fn write<'a>(
     waits: Option<Place>,
 ) -> Call<'a> {
     let [came, mark] = place(waits);
-    // A numbered owner is this client's alone: whoever else bears its number is a copy of this process.
     let entry = Arg::Text(match take {
         Take::JoinOnly => "join",
-        _ if key.is_named() => "share",
-        Take::Free | Take::Vote | Take::InTurn { .. } | Take::Stand { .. } => "take",
+        Take::Free | Take::Vote | Take::InTurn { .. } | Take::Stand { .. } => entry(key),
     });
     let prefer = sides.prefer.into();
     let rest = [share.into(), lease.into(), prefer, came, mark, entry];
     let mut call = call(key, sides, &script::WRITE_ACQUIRE, rest);
     call.keys.extend([&*sides.writer, &*sides.reader]);
     call
+}
+
+/// Whether an owner may have levels that this client knows nothing of. A numbered one is this client's alone: whoever else
+/// bears its number is a copy of this process.
+fn entry(key: &HoldKey) -> &'static str {
+    match key.is_named() {
+        true => "share",
+        false => "take",
+    }
 }
 
 /// When a call came, and how long its mark lasts.
@@ -94,17 +89,22 @@ pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) ->
         _ => &*sides.reader,
     };
     let keys = vec![&**key.name.key(), &**key.name.channel(), &*sides.stem, mark];
-    let mut args = Vec::with_capacity(5);
-    args.extend([Arg::Number(message(&key.kind)), Arg::Publish]);
-    let mut call = Call::begun(&script::RW_RELEASE, keys, args);
-    release_too(&mut call, key, share);
-    call
+    let args = vec![
+        Arg::Text(key.field()),
+        Arg::Text(key.number()),
+        share.into(),
+        Arg::Number(message(&key.kind)),
+        Arg::Publish,
+    ];
+    Call::new(&script::RW_RELEASE, keys, args)
 }
 
-/// Has a release bring down another hold of the same side too.
-pub(crate) fn release_too<'a>(call: &mut Call<'a>, key: &'a HoldKey, share: u32) {
-    call.args.extend([key.field(), key.number()].map(Arg::Text));
-    call.args.push(share.into());
+/// Renews a read lock that several owners have together, and asks whether a writer waits.
+pub(crate) fn confirm<'a>(key: &'a HoldKey, sides: &'a ReadWrite, lease: LeaseTime) -> Call<'a> {
+    let rest = [lease.into(), sides.prefer.into()];
+    let mut call = call(key, sides, &script::RW_CONFIRM, rest);
+    call.keys.push(&*sides.writer);
+    call
 }
 
 pub(crate) fn adopt<'a>(
@@ -251,28 +251,7 @@ mod tests {
         };
         for (waits, expected) in [(None, [0, 0]), (Some(place), [7, 1_000])] {
             let call = key.acquire(1, lease, Take::Free, waits, 1);
-            assert_eq!(call.args[5..], expected.map(Arg::Number));
-        }
-    }
-
-    #[test]
-    fn calls_of_several_owners_have_the_keys_of_one_and_the_arity_of_many() {
-        let (name, sides) = sides();
-        let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
-        let kind = Kind::Read(sides.clone());
-        let [one, two] =
-            [1, 2].map(|n| HoldKey::new(name.clone(), kind.clone(), "c", &Owner::unique(), n));
-        let mut calls = [read(&one, &sides, 1, lease, None), release(&one, &sides, 0)];
-        let keys = calls.clone().map(|call| call.keys);
-        read_too(&mut calls[0], &two, 1, lease, None);
-        release_too(&mut calls[1], &two, 0);
-        for (call, keys) in calls.into_iter().zip(keys) {
-            assert_eq!(call.keys, keys);
-            for key in [&one, &two] {
-                let number = Arg::Text(key.number());
-                assert_eq!(call.args.iter().filter(|arg| **arg == number).count(), 1);
-            }
-            drop(Call::new(call.script, call.keys, call.args));
+            assert_eq!(call.args[5..7], expected.map(Arg::Number));
         }
     }
 

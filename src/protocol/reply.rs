@@ -76,18 +76,6 @@ impl Reply {
         items.iter().map(stands).collect()
     }
 
-    /// The first of several answers, and so many others.
-    pub(crate) fn split(self, others: usize) -> Result<(Self, Vec<Self>), Error> {
-        match self {
-            Self::List(mut items) if items.len() == others + 1 => {
-                let rest = items.split_off(1);
-                let first = items.pop().unwrap_or(Self::Nil);
-                Ok((first, rest))
-            }
-            other => Err(other.unexpected()),
-        }
-    }
-
     pub(crate) fn unexpected(&self) -> Error {
         let shown = quote(format_args!("{self:?}"));
         let message = format!(
@@ -100,22 +88,6 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn answers_to_several_calls_are_as_many_as_the_calls() {
-        let list = |items: &[i64]| Reply::List(items.iter().map(|n| Reply::Integer(*n)).collect());
-        let (first, rest) = list(&[1, 2]).split(1).unwrap();
-        assert_eq!((first, rest), (Reply::Integer(1), vec![Reply::Integer(2)]));
-        for (reply, others) in [
-            (Reply::Nil, 0),
-            (list(&[]), 0),
-            (list(&[1]), 1),
-            (list(&[1, 2]), 0),
-        ] {
-            let error = reply.split(others).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Protocol);
-        }
-    }
 
     #[test]
     fn an_answer_of_the_wrong_shape_is_an_error_and_no_panic() {

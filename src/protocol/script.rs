@@ -94,10 +94,11 @@ scripts! {
     PLAIN_CHECK = "plain_check" Arity::PerKey { args: 1 };
     PLAIN_FORCE_RELEASE = "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
     PLAIN_INSPECT = "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
-    READ_ACQUIRE = "read_acquire" Arity::PerEntry { keys: 4, args: 1, each: 6 };
+    READ_ACQUIRE = "read_acquire" Arity::Fixed { keys: 4, args: 8 };
     WRITE_ACQUIRE = "write_acquire" Arity::Fixed { keys: 4, args: 8 };
     RW_REENTER = "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
-    RW_RELEASE = "rw_fit", "rw_release" Arity::PerEntry { keys: 4, args: 2, each: 3 };
+    RW_CONFIRM = "rw_confirm" Arity::Fixed { keys: 3, args: 4 };
+    RW_RELEASE = "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 5 };
     RW_ADOPT = "rw_adopt" Arity::Fixed { keys: 2, args: 6 };
     RW_EXTEND = "rw_fit", "lease_end", "rw_extend" Arity::Fixed { keys: 2, args: 4 };
     RW_RENEW = "rw_renew" Arity::PerKey { args: 4 };
@@ -380,6 +381,7 @@ mod tests {
             (&PLAIN_FORCE_RELEASE, answer::ForceReleased::PLAIN_TAGS),
             (&PLAIN_INSPECT, answer::Inspected::PLAIN_TAGS),
             (&READ_ACQUIRE, answer::Acquired::READ_TAGS),
+            (&RW_CONFIRM, answer::Confirmed::TAGS),
             (&WRITE_ACQUIRE, answer::Acquired::WRITE_TAGS),
             (&RW_REENTER, answer::Reentered::TAGS),
             (&RW_RELEASE, answer::Released::TAGS),

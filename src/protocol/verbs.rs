@@ -56,9 +56,13 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Renews a hold that was passed on, and asks whether others wait for the lock.
+    /// Renews a hold that several owners of this process have, and asks whether others wait for the lock.
     pub(crate) fn confirm(&self, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
-        lock::confirm(self, lease, listeners).of(self.kind.title())
+        let call = match self.kind.sides() {
+            Some(sides) => read_write::confirm(self, sides, lease),
+            None => lock::confirm(self, lease, listeners),
+        };
+        call.of(self.kind.title())
     }
 
     /// Takes one level over from a donor; without a lease the TTL stays as it is. Without a donor it only finds out

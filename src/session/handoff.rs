@@ -33,7 +33,8 @@ impl<D: Send + 'static> Handoff<D> {
         hold: &Arc<Hold>,
         runtime: &Spawner,
     ) -> Result<oneshot::Receiver<Outcome>, D> {
-        let offered = queue.offer(debt, |debt| {
+        let is_shared = hold.key().kind.is_shared();
+        let offered = queue.offer(debt, is_shared, |debt| {
             let outcome = hold.record.outcome();
             let hold = hold.clone();
             (Self { hold, debt }, outcome)
@@ -169,7 +170,7 @@ mod tests {
 
         /// The task that asks whether a record that was passed on still stands.
         async fn confirm(self: Arc<Self>, record: Arc<Record>) {
-            while let Some(unlocks) = record.next_unlocks() {
+            while let Some(unlocks) = record.next_unlocks(Moment::now()) {
                 yield_now().await;
                 let stands = self.server().as_deref() == Some(record.key.number());
                 yield_now().await;
@@ -207,7 +208,8 @@ mod tests {
         /// As an acquisition does it: stands in line; at the front takes over what was left, else the lock, else waits.
         async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
             let queue = &self.queue;
-            let _in_line = queue.stand();
+            let mut in_line = queue.stand();
+            in_line.inherits();
             let _front = queue.front.acquire().await.expect("the line stays open");
             let asked = self.hold();
             let owing = self.owing(&asked.record);
@@ -219,15 +221,20 @@ mod tests {
                     freed.as_mut().enable();
                 }
                 let pass = |left: &Handoff<Owing>| {
-                    left.hold
-                        .pass_to(asked.owner.clone(), term(), Duration::ZERO, None)
+                    left.hold.pass_to(
+                        asked.owner.clone(),
+                        term(),
+                        Duration::ZERO,
+                        None,
+                        Moment::now(),
+                    )
                 };
                 if let Some((Handoff { debt, .. }, passed)) = queue.take_over(pass)
                     && let Some(hold) = passed
                 {
                     debt.forgive();
                     owing.forgive();
-                    if hold.record.passed_on() {
+                    if hold.record.passed_on(Moment::now()) {
                         spawn(self.clone().confirm(hold.record.clone()));
                     }
                     self.passed.fetch_add(1, Ordering::SeqCst);

@@ -85,6 +85,16 @@ pub(crate) fn fresh_number() -> u64 {
     KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), Moment::now()))
 }
 
+/// What is left of a record when a hold of it has given a level back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Levels of this hold.
+    Levels,
+    /// Other holds: nothing is owed.
+    Others,
+    Nothing,
+}
+
 /// Why a hold was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
@@ -123,7 +133,7 @@ impl Hold {
         Self::of(Record::new(key), owner, timeout, state)
     }
 
-    /// A hold that takes over the record of this one, which has ended; its lease goes on. `None` if the record has to go
+    /// A hold that takes over the record of this one, which has ended, for one that `came` then; its lease goes on. `None` if the record has to go
     /// back to the server: a request for it is on its way, or what is left of the lease is too little or not what `term`
     /// asks for.
     pub(crate) fn pass_to(
@@ -132,25 +142,49 @@ impl Hold {
         term: Term,
         min_validity: Duration,
         max_hold: Option<Duration>,
+        came: Moment,
     ) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
-        if !self.record.can_pass() {
+        let now = Moment::now();
+        let is_free_to = match self.key().kind.is_shared() {
+            true => self.record.is_open(now, came),
+            false => self.record.can_pass(),
+        };
+        if !is_free_to {
             return None;
         }
-        let (mut old, now, lease) = (self.lock(), Moment::now(), term.lease());
-        let least = min_validity.max(lease.get() / 2);
-        let is_fit = old.schedule.is_always(lease) && now.until(old.schedule.deadline()) >= least;
-        if !is_fit {
-            return None;
-        }
+        let mut old = self.lock();
+        let mut state = old.next(now, term, min_validity, max_hold)?;
         let tokens = match old.tokens {
             Some(tokens) => Some(tokens.next()?),
             None => None,
         };
         // No release that was owed for the old one is sent from now on: it would be that of the next.
         old.release = Release::Done;
-        let mut state = State::new(old.schedule.passed_on(now, max_hold));
         state.hold(term, tokens);
+        drop(old);
+        self.record.enter();
+        Some(Self::of(self.record.clone(), owner, self.timeout, state))
+    }
+
+    /// A hold that reads beside those that have this record, for one that `came` then. `None` if it has to ask the server:
+    /// also where a request for the record is on its way, which may cut its lease.
+    pub(crate) fn join(
+        &self,
+        owner: Owner,
+        term: Term,
+        min_validity: Duration,
+        max_hold: Option<Duration>,
+        came: Moment,
+    ) -> Option<Arc<Self>> {
+        let _turn = self.record.turn.try_lock().ok()?;
+        let now = Moment::now();
+        let mut state = self.lock().next(now, term, min_validity, max_hold)?;
+        if !self.record.join(now, came) {
+            return None;
+        }
+        state.hold(term, None);
+        state.look_after(self.key(), now);
         Some(Self::of(self.record.clone(), owner, self.timeout, state))
     }
 
@@ -193,6 +227,7 @@ impl Hold {
         max_hold: Option<Duration>,
         tokens: Option<Tokens>,
     ) {
+        self.record.enter();
         let mut state = self.lock();
         state.schedule = Schedule::new(sent, term.lease(), max_hold);
         state.hold(term, tokens);
@@ -202,13 +237,28 @@ impl Hold {
     /// Counts one level more, which the caller is about to ask for; the share to ask for, or none if the hold has
     /// ended.
     pub(crate) fn claim_level(&self) -> Option<u32> {
-        self.record.stay();
-        let mut state = self.lock();
-        if !state.is_live(Moment::now()) {
-            return None;
+        // What several have is one level on the server, whatever each of them has.
+        if !self.record.was_joined() {
+            self.record.stay();
         }
-        state.levels += 1;
-        Some(state.levels)
+        {
+            let mut state = self.lock();
+            if !state.is_live(Moment::now()) {
+                return None;
+            }
+            state.levels += 1;
+        }
+        Some(self.share())
+    }
+
+    /// How many levels the server should count for what this hold has.
+    pub(crate) fn share(&self) -> u32 {
+        let most = if self.record.was_joined() {
+            1
+        } else {
+            u32::MAX
+        };
+        self.levels().min(most)
     }
 
     /// Adds a guard to a level counted before. The server confirmed a lease of at least `term` after `sent`.
@@ -228,24 +278,30 @@ impl Hold {
         state.guards < state.levels
     }
 
-    /// Gives one level back; with `guard`, the term of the guard that goes with it. What is left, or none if the
-    /// hold had ended before. With no level left the hold has ended.
-    pub(crate) fn give_back(&self, guard: Option<Term>) -> Option<u32> {
-        let mut state = self.lock();
-        if state.phase != Phase::Held {
-            return None;
-        }
-        if let Some(term) = guard {
-            state.remove_guard(term);
-        }
-        state.levels = state.levels.saturating_sub(1);
-        state.bound_detached();
-        if state.levels == 0 {
+    /// Gives one level back; with `guard`, the term of the guard that goes with it. What is left of the record, or none if
+    /// the hold had ended before. With no level left the hold has ended.
+    pub(crate) fn give_back(&self, guard: Option<Term>) -> Option<Left> {
+        {
+            let mut state = self.lock();
+            if state.phase != Phase::Held {
+                return None;
+            }
+            if let Some(term) = guard {
+                state.remove_guard(term);
+            }
+            state.levels = state.levels.saturating_sub(1);
+            state.bound_detached();
+            if state.levels > 0 {
+                return Some(Left::Levels);
+            }
             state.phase = Phase::Ended;
-            // Guards that are left, if a handle gave their level back, learn of it.
-            self.ended.notify_waiters();
         }
-        Some(state.levels)
+        // Guards that are left, if a handle gave their level back, learn of it.
+        self.ended.notify_waiters();
+        Some(match self.record.leave() {
+            true => Left::Others,
+            false => Left::Nothing,
+        })
     }
 
     /// Takes a guard off and leaves its level as it is. Whether other guards are left.
@@ -257,16 +313,28 @@ impl Hold {
         state.guards > 0
     }
 
-    /// Ends the hold for good, but for levels left to their owner. False if it had ended before.
-    pub(crate) fn end(&self) -> bool {
-        let mut state = self.lock();
-        let ended = state.phase == Phase::Held;
-        if ended {
+    /// Ends the hold for good, but for levels left to their owner. What is left of the record, or none if it had ended
+    /// before.
+    pub(crate) fn end(&self) -> Option<Left> {
+        let lives = {
+            let mut state = self.lock();
+            let is_live = state.is_live(Moment::now());
+            if state.phase != Phase::Held {
+                return None;
+            }
             state.phase = Phase::Ended;
             state.levels = state.detached;
-            self.ended.notify_waiters();
+            is_live && state.levels > 0
+        };
+        self.ended.notify_waiters();
+        // What was left to its owner keeps the record until its lease ends.
+        if lives {
+            return Some(Left::Levels);
         }
-        ended
+        Some(match self.record.leave() {
+            true => Left::Others,
+            false => Left::Nothing,
+        })
     }
 
     /// The share that the server should record.
@@ -347,6 +415,21 @@ impl Hold {
 }
 
 impl State {
+    /// Of a hold that goes on with this one's record. `None` if what is left of its lease is too little, or not what `term`
+    /// asks for.
+    fn next(
+        &self,
+        now: Moment,
+        term: Term,
+        min_validity: Duration,
+        max_hold: Option<Duration>,
+    ) -> Option<Self> {
+        let least = min_validity.max(term.lease().get() / 2);
+        let is_fit =
+            self.schedule.is_always(term.lease()) && now.until(self.schedule.deadline()) >= least;
+        is_fit.then(|| Self::new(self.schedule.passed_on(now, max_hold)))
+    }
+
     /// Of a hold that is asked for.
     fn new(schedule: Schedule) -> Self {
         Self {
@@ -372,6 +455,11 @@ impl State {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.phase == Phase::Ended
+    }
+
+    /// Held, and guarded by nobody.
+    pub(crate) fn is_left(&self) -> bool {
+        self.phase == Phase::Held && self.guards == 0
     }
 
     /// Has the hold of this key checked soon, if others may cut down what it depends on.
@@ -446,7 +534,8 @@ mod tests {
     }
 
     fn passed_on(hold: &Hold, lease: Duration) -> Option<Arc<Hold>> {
-        hold.pass_to(Owner::unique(), term(lease), Duration::ZERO, None)
+        let came = Moment::now();
+        hold.pass_to(Owner::unique(), term(lease), Duration::ZERO, None, came)
     }
 
     /// The record's mutex is shuttle's.

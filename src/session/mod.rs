@@ -2,7 +2,6 @@
 
 pub(crate) mod backend;
 pub(crate) mod collector;
-pub(crate) mod convoy;
 pub(crate) mod grants;
 pub(crate) mod handoff;
 pub(crate) mod hold;

@@ -2,27 +2,26 @@
 //!
 //! # Invariants
 //!
-//! 1. A handoff is left only while somebody stands in line, under the same mutex that counts the line; the last one to
-//!    leave the line takes a handoff that is left with it. So a handoff is never forgotten.
-//! 2. No handoff is left while a release of this lock is on its way: it could overtake that release.
+//! 1. A handoff is left only while somebody stands in line who may take it, under the same mutex that counts them; the last
+//!    one to leave takes a handoff that is left with it. So a handoff is never forgotten.
+//! 2. No handoff is left while a release of this lock is on its way: it could overtake that release. Those of readers are of
+//!    other records.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::RwLock;
 
-use super::backend::Answer;
-use super::convoy::{Convoy, GivingBack, Reading};
 use super::hold::Hold;
+use super::record::Record;
 use super::sync::{Mutex, MutexGuard, Notify, Semaphore};
 use crate::clock::Moment;
-use crate::error::Error;
 use crate::name::QueueKey;
 use crate::owner::Owner;
 
@@ -68,18 +67,18 @@ pub(crate) struct Queue<H> {
     pub(crate) freed: Notify,
     /// Tells everybody that a release is no longer on its way.
     settled: Notify,
-    /// Of one side of a read-write lock: those that ask to read, if this is the side,
-    pub(crate) readings: Convoy<Reading, Result<Answer, Error>>,
-    /// and those that give back.
-    pub(crate) releases: Convoy<GivingBack, Result<Answer, Error>>,
     state: Mutex<State<H>>,
 }
 
 #[derive(Debug)]
 struct State<H> {
     owners: HashMap<Owner, Slot>,
+    /// Of one that readers may join, the hold that took it last.
+    joinable: Option<Arc<Hold>>,
     /// How many calls stand in line, the front included.
     in_line: usize,
+    /// How many of them a lock that is given back may be left for: all, but for readers that writers here stand before.
+    heirs: usize,
     handoff: Option<H>,
     /// How many handoffs were left.
     handoffs: u64,
@@ -97,24 +96,40 @@ struct State<H> {
     /// Of the writers' side of a read-write lock: readers that went through the gate came before this, by the server's
     /// account.
     readers_came: Option<Moment>,
-    /// Whose releases are on their way. An acquisition that overtook one would find the lock busy by ourselves.
-    settling: Vec<Owner>,
+    /// When the call at the front last asked.
+    asked: Moment,
+    /// The releases that are on their way. An acquisition that overtook one would find the lock busy by ourselves.
+    settling: Vec<OnItsWay>,
+}
+
+/// A release that is on its way.
+#[derive(Debug)]
+struct OnItsWay {
+    number: u64,
+    owner: Owner,
+    /// What is asked from now on comes behind it.
+    is_ahead: bool,
 }
 
 /// Whose releases are in the way of an acquisition while they are on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heed {
-    All,
-    /// Of a lock that is shared.
+    /// Until they are answered, which tells who waits.
+    Answered,
+    /// Until they are ahead on the connection.
+    Sent,
+    /// The same of a lock that is shared, for the owner's own.
     Own,
 }
 
 impl Heed {
-    fn is_settled(self, settling: &[Owner], owner: &Owner) -> bool {
-        match self {
-            Self::All => settling.is_empty(),
-            Self::Own => !settling.contains(owner),
-        }
+    fn is_settled(self, settling: &[OnItsWay], owner: &Owner) -> bool {
+        let mut in_the_way = settling.iter().filter(|one| match self {
+            Self::Answered => true,
+            Self::Sent => !one.is_ahead,
+            Self::Own => !one.is_ahead && one.owner == *owner,
+        });
+        in_the_way.next().is_none()
     }
 }
 
@@ -181,11 +196,11 @@ impl<H> Queue<H> {
             opened: Notify::new(),
             freed: Notify::new(),
             settled: Notify::new(),
-            readings: Convoy::default(),
-            releases: Convoy::default(),
             state: Mutex::new(State {
                 owners: HashMap::new(),
+                joinable: None,
                 in_line: 0,
+                heirs: 0,
                 handoff: None,
                 handoffs: 0,
                 is_watched: false,
@@ -195,6 +210,7 @@ impl<H> Queue<H> {
                 courtesy: None,
                 is_placed: false,
                 readers_came: None,
+                asked: Moment::now(),
                 settling: Vec::new(),
             }),
         })
@@ -208,11 +224,6 @@ impl<H> Queue<H> {
             .hold
             .clone()
             .filter(|hold| hold.is_live())
-    }
-
-    /// Whether anybody here holds the lock, or asks for it.
-    pub(crate) fn is_crowded(&self) -> bool {
-        !self.lock().owners.is_empty()
     }
 
     /// Whether anybody here holds the lock and cares for it.
@@ -252,6 +263,9 @@ impl<H> Queue<H> {
             slots.filter_map(|slot| slot.hold.clone()).collect()
         };
         let older = state.put(hold);
+        if hold.key().kind.is_shared() {
+            state.joinable = Some(hold.clone());
+        }
         drop(state);
         // The server has granted the lock: what was left here was gone.
         drop(gone);
@@ -259,6 +273,43 @@ impl<H> Queue<H> {
             return older.into_iter().collect();
         }
         displaced
+    }
+
+    /// Notes the hold that `join` makes for an owner beside one that readers may join. `None` if there is none, or another
+    /// call of this owner has to do with the lock.
+    pub(crate) fn join(
+        &self,
+        owner: &Owner,
+        join: impl FnOnce(&Hold) -> Option<Arc<Hold>>,
+    ) -> Option<Arc<Hold>> {
+        let mut state = self.lock();
+        let is_engaged = |slot: &Slot| slot.asking || slot.hold.is_some();
+        if state.owners.get(owner).is_some_and(is_engaged) {
+            return None;
+        }
+        let hold = join(state.joinable.as_deref()?)?;
+        state.put(&hold);
+        Some(hold)
+    }
+
+    /// How long a request for the lock took, if somebody here has it but this owner.
+    pub(crate) fn is_taken_for(&self, owner: &Owner) -> Option<Duration> {
+        let state = self.lock();
+        let holds = state.owners.values().filter_map(|slot| slot.hold.as_ref());
+        let others = holds.filter(|hold| hold.is_live() && hold.owner != *owner);
+        let left = state.joinable.iter().filter(|_| state.handoff.is_some());
+        others.chain(left).map(|hold| hold.record.trip()).max()
+    }
+
+    /// The holds here that have this record.
+    pub(crate) fn having(&self, record: &Arc<Record>) -> Vec<Arc<Hold>> {
+        let state = self.lock();
+        let holds = state.owners.values().filter_map(|slot| slot.hold.as_ref());
+        // The one that others join may have ended itself; they begin with what is confirmed for it.
+        let all = holds.chain(&state.joinable);
+        all.filter(|hold| Arc::ptr_eq(&hold.record, record))
+            .cloned()
+            .collect()
     }
 
     /// Removes a hold that has ended, and lets the front know.
@@ -360,7 +411,10 @@ impl<H> Queue<H> {
     /// Stands in line, until the value is dropped.
     pub(crate) fn stand(&self) -> InLine<'_, H> {
         self.lock().in_line += 1;
-        InLine(self)
+        InLine {
+            queue: self,
+            is_heir: false,
+        }
     }
 
     /// Whether this process may have a place in line on the server from now on.
@@ -397,10 +451,12 @@ impl<H> Queue<H> {
     pub(crate) fn offer<D, R>(
         &self,
         debt: D,
+        is_shared: bool,
         leave: impl FnOnce(D) -> (H, R),
     ) -> Result<(R, bool), D> {
         let mut state = self.lock();
-        if state.in_line == 0 || !state.settling.is_empty() || state.handoff.is_some() {
+        let is_overtaking = !is_shared && !state.settling.is_empty();
+        if state.heirs == 0 || is_overtaking || state.handoff.is_some() {
             return Err(debt);
         }
         let (handoff, rest) = leave(debt);
@@ -451,7 +507,8 @@ impl<H> Queue<H> {
         let mut state = self.lock();
         let handoff = state.handoff.take()?;
         let mut holds = state.owners.values().filter_map(|slot| slot.hold.as_ref());
-        let hold = match holds.any(|hold| hold.is_live()) {
+        let is_alone = |hold: &Arc<Hold>| hold.is_live() && !hold.key().kind.is_shared();
+        let hold = match holds.any(is_alone) {
             true => None,
             false => pass(&handoff),
         };
@@ -468,9 +525,22 @@ impl<H> Queue<H> {
     pub(crate) fn may_pass(&self, now: Moment, streak: u32, counts: bool) -> bool {
         let mut state = self.lock();
         let since = *state.passing_since.get_or_insert(now);
-        let waited_lately = |waited: Moment| waited.until(now) < REMEMBERED;
-        let others_wait = !counts || state.others_waited.is_some_and(waited_lately);
+        let others_wait = !counts || state.was_wanted_elsewhere(now);
         !others_wait || state.streak < streak && since.until(now) < LONGEST_STREAK
+    }
+
+    /// The call at the front asks.
+    pub(crate) fn is_asked(&self, now: Moment) {
+        self.lock().asked = now;
+    }
+
+    pub(crate) fn asked(&self) -> Moment {
+        self.lock().asked
+    }
+
+    /// Whether others were known to wait lately.
+    pub(crate) fn is_wanted_elsewhere(&self, now: Moment) -> bool {
+        self.lock().was_wanted_elsewhere(now)
     }
 
     /// Whether others wait for the lock, by the server's account.
@@ -529,6 +599,11 @@ impl<H> State<H> {
         older
     }
 
+    fn was_wanted_elsewhere(&self, now: Moment) -> bool {
+        let lately = |waited: Moment| waited.until(now) < REMEMBERED;
+        self.others_waited.is_some_and(lately)
+    }
+
     fn end_streak(&mut self) {
         self.streak = 0;
         self.passing_since = None;
@@ -560,17 +635,29 @@ impl<H> State<H> {
 
 /// A place in line.
 #[derive(Debug)]
-pub(crate) struct InLine<'a, H>(&'a Queue<H>);
+pub(crate) struct InLine<'a, H> {
+    queue: &'a Queue<H>,
+    is_heir: bool,
+}
+
+impl<H> InLine<'_, H> {
+    /// From now on a hold that is given back here may be left for it.
+    pub(crate) fn inherits(&mut self) {
+        if !std::mem::replace(&mut self.is_heir, true) {
+            self.queue.lock().heirs += 1;
+        }
+    }
+}
 
 impl<H> Drop for InLine<'_, H> {
     fn drop(&mut self) {
         let forgotten = {
-            let mut state = self.0.lock();
+            let mut state = self.queue.lock();
             state.in_line -= 1;
-            if state.in_line == 0 {
-                state.handoff.take()
-            } else {
-                None
+            state.heirs -= usize::from(self.is_heir);
+            match state.heirs {
+                0 => state.handoff.take(),
+                _ => None,
             }
         };
         // Not under the mutex: what a handoff does when it is dropped is its own affair.
@@ -652,13 +739,31 @@ impl<H> Drop for Asking<'_, H> {
 #[derive(Debug)]
 pub(crate) struct Settling<H> {
     queue: QueueRef<H>,
-    owner: Owner,
+    number: u64,
 }
 
 impl<H> Settling<H> {
     pub(crate) fn new(queue: QueueRef<H>, owner: Owner) -> Self {
-        queue.lock().settling.push(owner.clone());
-        Self { queue, owner }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        queue.lock().settling.push(OnItsWay {
+            number,
+            owner,
+            is_ahead: false,
+        });
+        Self { queue, number }
+    }
+
+    /// It is ahead of all that is asked from now on, or has to be sent again.
+    pub(crate) fn is_ahead(&self, is_ahead: bool) {
+        {
+            let settling = &mut self.queue.lock().settling;
+            let is_it = |one: &&mut OnItsWay| one.number == self.number;
+            if let Some(it) = settling.iter_mut().find(is_it) {
+                it.is_ahead = is_ahead;
+            }
+        }
+        self.queue.settled.notify_waiters();
     }
 
     pub(crate) fn queue(&self) -> &QueueRef<H> {
@@ -670,9 +775,7 @@ impl<H> Drop for Settling<H> {
     fn drop(&mut self) {
         {
             let settling = &mut self.queue.lock().settling;
-            if let Some(at) = settling.iter().position(|owner| *owner == self.owner) {
-                settling.swap_remove(at);
-            }
+            settling.retain(|one| one.number != self.number);
         }
         self.queue.settled.notify_waiters();
     }

@@ -1,8 +1,10 @@
 //! What is owed to the servers: holds that were dropped, and what may have come of requests without an answer.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
@@ -10,7 +12,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::debug;
 
 use super::backend::{Answer, Backend, Posted};
-use super::convoy::GivingBack;
 use super::grants::{Expected, Grants, Told};
 use super::handoff::Handoff;
 use super::hold::{Hold, Release};
@@ -24,7 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
-use crate::protocol::hold_key::HoldKey;
+use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::script::Request;
 
 /// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
@@ -234,16 +235,14 @@ impl Reaper {
 
     /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
     /// for the hold. What is left of a hold that others here share takes its turn in the background.
-    fn post(&self, hold: &Hold, queue: &QueueRef) -> Option<PostedRelease> {
+    fn post(&self, hold: &Hold, settling: &Settling<Handoff<Debt>>) -> Option<PostedRelease> {
         let _turn = hold.record.turn.try_lock().ok()?;
-        // Releases of readers gather.
-        let in_a_crowd = hold.key().kind.is_shared() && queue.is_crowded();
-        if in_a_crowd || !hold.is_surely_ours() {
+        if !hold.is_surely_ours() {
             return None;
         }
         let release = self.release(hold).filter(|release| release.keep == 0)?;
         let posted = self.0.backend.post(&hold.key().release(release.keep))?;
-        self.let_the_other_side_ask(hold, queue);
+        self.is_ahead(hold, settling);
         let heard = release.heard;
         Some(PostedRelease { posted, heard })
     }
@@ -252,7 +251,7 @@ impl Reaper {
     async fn settle(
         &self,
         backend: &Backend,
-        queue: &QueueRef,
+        settling: Option<&Settling<Handoff<Debt>>>,
         hold: &Arc<Hold>,
         first: Option<PostedRelease>,
     ) -> Result<Settled, Error> {
@@ -269,12 +268,24 @@ impl Reaper {
             release.heard = heard;
             let call = hold.key().release(release.keep);
             Box::pin(backend.conclude(posted, &call, hold.timeout)).await
-        } else if hold.key().kind.sides().is_some() {
-            Box::pin(self.release_beside_others(backend, queue, hold, release.keep)).await
         } else {
             let call = hold.key().release(release.keep);
-            backend.run(&call, hold.timeout).await
+            let mut request = pin!(backend.run(&call, hold.timeout));
+            // Its first step sends it, unless there is no connection.
+            let answered = request.as_mut().now_or_never();
+            if let Some(settling) = settling
+                && backend.silence(hold.key().name.key()).is_none()
+            {
+                self.is_ahead(hold, settling);
+            }
+            match answered {
+                Some(answered) => answered,
+                None => request.await,
+            }
         };
+        if let (Err(_), Some(settling)) = (&answered, settling) {
+            settling.is_ahead(false);
+        }
         release.is_on_its_way = false;
         let answer = answered.inspect_err(|error| release.failed(error))?;
         let released =
@@ -336,7 +347,12 @@ impl Reaper {
         if hold.release() == Release::Done && hold.was_granted() {
             return None;
         }
-        let keep = hold.levels();
+        let keep = hold.share();
+        // What several have counts as one level, which the last of them owes.
+        let is_held = || keep > 0 || hold.record.is_held();
+        if hold.was_granted() && hold.record.was_joined() && is_held() {
+            return None;
+        }
         if keep == 0 {
             hold.record.releases();
         }
@@ -379,37 +395,19 @@ impl Reaper {
         settled
     }
 
-    /// The release of the last hold of one side of a read-write lock here is on its way: what the other side here asks now
-    /// comes behind it.
-    fn let_the_other_side_ask(&self, hold: &Hold, queue: &QueueRef) {
-        if !queue.is_held_here()
+    /// A release is on its way, and what is asked now comes behind it: on one connection, but for those of plain locks, which
+    /// may be transactions. The last one of one side of a read-write lock here lets the other side here ask.
+    fn is_ahead(&self, hold: &Hold, settling: &Settling<Handoff<Debt>>) {
+        if matches!(hold.key().kind, Kind::Plain(_)) {
+            return;
+        }
+        settling.is_ahead(true);
+        if !settling.queue().is_held_here()
             && let Some(opposite) = hold.key().opposite_queue_key()
             && let Some(opposite) = self.0.queues.find(opposite)
         {
             opposite.opened.notify_waiters();
         }
-    }
-
-    /// Releases one side of a read-write lock together with others of this process.
-    async fn release_beside_others(
-        &self,
-        backend: &Backend,
-        queue: &QueueRef,
-        hold: &Arc<Hold>,
-        keep: u32,
-    ) -> Result<Answer, Error> {
-        let giving_back = GivingBack {
-            hold: hold.clone(),
-            keep,
-        };
-        let kind = &hold.key().kind;
-        // The lock is not free by this one: it may as well wait for those that end with it.
-        let crowd = kind.is_shared() && queue.is_crowded();
-        let sent = || self.let_the_other_side_ask(hold, queue);
-        queue
-            .releases
-            .run(giving_back, crowd, backend, hold.timeout, sent)
-            .await
     }
 }
 
@@ -507,7 +505,13 @@ impl Debt {
             return Err(self);
         }
         let runtime = self.reaper.0.runtime.clone();
-        Handoff::leave(self, queue, hold, &runtime)
+        let left = Handoff::leave(self, queue, hold, &runtime);
+        if hold.key().kind.is_shared() && left.is_ok() {
+            // The reader at the front may have been refused, and wait for a message. If it came behind a writer it has the
+            // record released.
+            queue.opened.notify_waiters();
+        }
+        left
     }
 
     /// Pays now. What cannot be paid stays owed, and goes to the reaper.
@@ -517,8 +521,9 @@ impl Debt {
         };
         let settled = {
             let settling = Settling::new(queue, hold.owner.clone());
-            let queue = settling.queue();
-            self.reaper.settle(backend, queue, &hold, None).await
+            self.reaper
+                .settle(backend, Some(&settling), &hold, None)
+                .await
         };
         match settled {
             Ok(_) => self.owed = None,
@@ -561,7 +566,7 @@ impl Drop for Debt {
             let settling = Settling::new(queue, hold.owner.clone());
             let first = match self.can_wait {
                 true => None,
-                false => self.reaper.post(&hold, settling.queue()),
+                false => self.reaper.post(&hold, &settling),
             };
             let what = What::Debt {
                 hold,
@@ -582,11 +587,7 @@ impl Overdue {
                 settling,
                 first,
             } => {
-                let queue = match settling {
-                    Some(settling) => settling.queue().clone(),
-                    None => reaper.0.queues.enter(hold.key().queue_key()),
-                };
-                let settled = reaper.settle(backend, &queue, hold, first.take());
+                let settled = reaper.settle(backend, settling.as_ref(), hold, first.take());
                 settled.await.map(drop)
             }
             What::Errand(Errand { request, timeout }, posted) => {

@@ -1,4 +1,5 @@
-//! What the server has of a hold. Holds of this process that follow each other may pass it on in memory.
+//! What the server has of a hold. Holds of this process that follow each other may pass it on in memory, and readers may
+//! have one together.
 //!
 //! The server then goes on to see the first of them, by its acquisition's number. One request at a time asks whether it
 //! still does. As long as it does nobody else can have had the lock, so the answer holds for everyone who gave the lock
@@ -6,17 +7,29 @@
 //!
 //! # Invariants
 //!
-//! 1. At most one hold that has not ended has the record. Passing it on moves no deadline: the next hold starts with what
-//!    the last request confirmed.
-//! 2. Only the last hold releases the record. Whoever passed it on owes the server nothing.
+//! 1. At most one hold that has not ended has the record, or several that read. Neither passing it on nor joining it moves a
+//!    deadline: the next hold starts with what the last request confirmed.
+//! 2. Only the last hold releases the record. Whoever passed it on, or left others with it, owes the server nothing.
 //! 3. Of the requests that were sent for a record that is passed on, a late copy changes at most the hold count, or
 //!    raises the lease; a release takes away all of it.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use super::sync::{Mutex, MutexGuard, oneshot};
+use crate::clock::Moment;
 use crate::error::Error;
+use crate::options::Prefer;
 use crate::protocol::hold_key::HoldKey;
+
+/// Readers join a record for so long after the server was asked, and said that it stands and which writer waits. If it takes
+/// longer than that to ask, for twice as long as it took.
+const SEEN_FOR: Duration = Duration::from_millis(10);
+/// To ask takes no longer than this: else this process, or the server, was stopped meanwhile.
+const LONGEST_TRIP: Duration = Duration::from_millis(100);
+/// Beyond this round trip two requests about a record may be on their way: whoever gives it back behind the first then waits
+/// half as long for the next.
+const FAR: Duration = Duration::from_micros(500);
 
 /// How a lock was given back, as far as the server has said.
 pub(crate) type Outcome = Result<Settled, Error>;
@@ -46,10 +59,37 @@ struct State {
     waiting: Vec<oneshot::Sender<Outcome>>,
     /// It was passed on since the last request was sent that asks about it.
     was_passed: bool,
-    /// A task sends such requests.
-    is_asked_about: bool,
+    /// How many tasks send such requests.
+    askers: u32,
+    /// When the last of them was sent.
+    asked: Moment,
     can_pass: bool,
     release: Release,
+    /// How many holds have it that have not ended.
+    holders: u32,
+    /// It has had several at once: the server counts one level for all of them.
+    was_joined: bool,
+    is_gone: bool,
+    /// How long the request took that took the lock.
+    trip: Duration,
+    /// Of a read lock.
+    seen: Option<Seen>,
+}
+
+/// What the server said last of a record that readers may join.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// When the server was asked.
+    sent: Moment,
+    took: Duration,
+    /// Readers that come later may not join: a writer waits, and goes before them.
+    until: Moment,
+}
+
+impl Seen {
+    fn counts(&self, now: Moment) -> bool {
+        self.sent.until(now) < SEEN_FOR.max(self.took * 2)
+    }
 }
 
 #[derive(Debug)]
@@ -68,11 +108,109 @@ impl Record {
             state: Mutex::new(State {
                 waiting: Vec::new(),
                 was_passed: false,
-                is_asked_about: false,
+                askers: 0,
+                asked: Moment::NEVER,
                 can_pass,
                 release: Release::NotSent,
+                holders: 0,
+                was_joined: false,
+                is_gone: false,
+                trip: Duration::ZERO,
+                seen: None,
             }),
         })
+    }
+
+    /// A hold has it from now on.
+    pub(crate) fn enter(&self) {
+        self.lock().holders += 1;
+    }
+
+    /// A hold that had it has ended. Whether others have it yet.
+    pub(crate) fn leave(&self) -> bool {
+        let mut state = self.lock();
+        state.holders = state.holders.saturating_sub(1);
+        state.holders > 0
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.lock().holders > 0
+    }
+
+    /// The server has said that it is gone. Whether nobody here knew.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut state = self.lock();
+        state.can_pass = false;
+        state.seen = None;
+        !std::mem::replace(&mut state.is_gone, true)
+    }
+
+    /// Lets one that reads, and `came` then, have it beside those that do, unless that is for the server to say.
+    pub(crate) fn join(&self, now: Moment, came: Moment) -> bool {
+        let may_join = self.is_open(now, came);
+        let mut state = self.lock();
+        let may_join = may_join && state.holders > 0 && state.can_pass;
+        if may_join {
+            state.holders += 1;
+            state.was_joined = true;
+        }
+        may_join
+    }
+
+    /// Whether whoever came then may have it without that the server is asked, of a lock that is shared: no writer came
+    /// before.
+    pub(crate) fn is_open(&self, now: Moment, came: Moment) -> bool {
+        let state = self.lock();
+        let is_open = |seen: Seen| seen.counts(now) && came <= seen.until;
+        state.can_pass
+            && matches!(state.release, Release::NotSent)
+            && state.seen.is_some_and(is_open)
+    }
+
+    /// Whether readers that follow are to find newer news of the server.
+    pub(crate) fn is_to_be_asked_about(&self, now: Moment) -> bool {
+        let is_old = |seen: Seen| seen.sent.until(now) + seen.took >= SEEN_FOR / 2;
+        self.lock().seen.is_some_and(is_old)
+    }
+
+    /// Whether several holds have it, or had it. The server counts one level for all of them, whatever they have.
+    pub(crate) fn was_joined(&self) -> bool {
+        self.lock().was_joined
+    }
+
+    /// Whether the server said so lately that it stands that whoever leaves it to others need not ask.
+    pub(crate) fn is_seen(&self, now: Moment) -> bool {
+        let state = self.lock();
+        matches!(state.release, Release::NotSent) && state.seen.is_some_and(|seen| seen.counts(now))
+    }
+
+    /// The server has said, to a request sent at `sent`, that it stands, and for how long a writer has waited, if one waits.
+    pub(crate) fn saw(&self, sent: Moment, now: Moment, writer: Option<Duration>) {
+        let trip = sent.until(now).min(LONGEST_TRIP);
+        if !self.key.kind.is_shared() {
+            self.lock().trip = trip;
+            return;
+        }
+        let until = match (writer, self.key.kind.sides().map(|sides| sides.prefer)) {
+            (None, _) | (_, Some(Prefer::Readers) | None) => Moment::NEVER,
+            (Some(waited), Some(Prefer::Arrival)) => now.minus(waited),
+            (Some(_), Some(Prefer::Writers)) => now.minus(Duration::MAX),
+        };
+        let mut state = self.lock();
+        state.trip = trip;
+        // The answers to two requests may be seen in the wrong order.
+        if state.seen.is_none_or(|seen| seen.sent <= sent) {
+            state.seen = Some(Seen {
+                sent,
+                took: trip,
+                until,
+            });
+        }
+    }
+
+    /// How long a request about it takes.
+    pub(crate) fn trip(&self) -> Duration {
+        self.lock().trip
     }
 
     /// Whether a hold that is given back may pass the record on.
@@ -89,7 +227,7 @@ impl Record {
 
     /// Whether a request is on its way, or about to be sent, that raises the lease.
     pub(crate) fn is_being_confirmed(&self) -> bool {
-        self.lock().is_asked_about
+        self.lock().askers > 0
     }
 
     /// Where it is told how the lock was given back, once the server has answered a request that is sent from now on.
@@ -103,21 +241,32 @@ impl Record {
         receiver
     }
 
-    /// It was passed on. Returns whether the caller has to ask the server about it, since nobody does.
-    pub(crate) fn passed_on(&self) -> bool {
+    /// It was passed on. Returns whether the caller has to ask the server about it: nobody does, or the server is far away
+    /// and the request for those before is half way there and back.
+    pub(crate) fn passed_on(&self, now: Moment) -> bool {
         let mut state = self.lock();
         state.was_passed = true;
-        !std::mem::replace(&mut state.is_asked_about, true)
+        let is_due = match state.askers {
+            0 => true,
+            1 => state.trip >= FAR && state.asked.until(now) >= state.trip / 2,
+            _ => false,
+        };
+        state.askers += u32::from(is_due);
+        is_due
     }
 
     /// Everyone that the answer to a request is for which is sent now. `None` if there is nothing to ask: then the caller
     /// asks no more.
-    pub(crate) fn next_unlocks(&self) -> Option<Unlocks<'_>> {
+    pub(crate) fn next_unlocks(&self, now: Moment) -> Option<Unlocks<'_>> {
         let mut state = self.lock();
         // Whoever waits for a release is told by that.
         let is_owned = matches!(state.release, Release::NotSent);
-        state.is_asked_about = is_owned && std::mem::take(&mut state.was_passed);
-        state.is_asked_about.then(|| Unlocks {
+        if !is_owned || !std::mem::take(&mut state.was_passed) {
+            state.askers -= 1;
+            return None;
+        }
+        state.asked = now;
+        Some(Unlocks {
             record: self,
             waiting: std::mem::take(&mut state.waiting),
         })
@@ -161,6 +310,7 @@ impl Unlocks<'_> {
     pub(crate) fn was_gone(self) -> bool {
         let mut state = self.record.lock();
         state.can_pass = false;
+        state.seen = None;
         let outcome = match &state.release {
             Release::NotSent => Ok(Settled::Absent { repeated: false }),
             Release::Ended(outcome) => {

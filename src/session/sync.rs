@@ -11,7 +11,7 @@ mod shipped {
     pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use tokio::runtime::Handle as Spawner;
     pub(crate) use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
-    pub(crate) use tokio::time::{sleep, timeout};
+    pub(crate) use tokio::time::sleep;
 }
 
 #[cfg(test)]
@@ -55,13 +55,6 @@ mod tried {
         }
         for task in leave {
             task.await.ok();
-        }
-    }
-
-    pub(crate) async fn timeout<F: Future>(at_most: Duration, future: F) -> Result<F::Output, ()> {
-        tokio::select! {
-            output = future => Ok(output),
-            () = sleep(at_most) => Err(()),
         }
     }
 }

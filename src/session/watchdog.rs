@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::backend::{Backend, Doubt, Doubts};
 use super::handoff::Handoff;
-use super::hold::{Hold, Loss, State};
+use super::hold::{Hold, Left, Loss, State};
 use super::pace::Pace;
 use super::queue::Queues;
 use super::reaper::{Debt, Reaper};
@@ -134,14 +134,18 @@ impl Watchdog {
     /// paid in the background. Nothing if the hold has ended before.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Debt> {
         let guarded = hold.is_guarded();
-        if !hold.end() {
-            return None;
-        }
+        let left = hold.end()?;
         self.unwatch(hold);
         let queue = self.queues.enter(hold.key().queue_key());
         queue.forget(hold);
-        // A hold without guards was detached: it lives until its lease, and this was it.
-        if !guarded {
+        if loss == Loss::Gone && hold.record.is_gone() {
+            for other in queue.having(&hold.record) {
+                drop(self.lose(&other, loss));
+            }
+        }
+        // A hold without guards was detached: it lives until its lease, and this was it, unless others renewed it.
+        let was_renewed = left == Left::Nothing && hold.record.was_joined();
+        if !guarded && !was_renewed {
             return None;
         }
         let (lock, owner, reason) = (hold.key().name.key(), &hold.owner, loss.reason());
@@ -149,13 +153,14 @@ impl Watchdog {
             Some(untold) => warn!(%lock, %owner, reason, untold, "lost"),
             None => debug!(%lock, %owner, reason, "lost"),
         }
-        let owes = match loss {
-            // Of a read-write lock that Java freed by force, the keys of the levels are left.
-            Loss::Gone => hold.key().kind.sides().is_some(),
-            Loss::Closed => true,
-            // What stands there now may be another hold that is not told apart from this one.
-            Loss::Expired | Loss::Displaced | Loss::Forced => hold.key().is_told_apart(),
-        };
+        let owes = left != Left::Others
+            && match loss {
+                // Of a read-write lock that Java freed by force, the keys of the levels are left.
+                Loss::Gone => hold.key().kind.sides().is_some(),
+                Loss::Closed => true,
+                // What stands there now may be another hold that is not told apart from this one.
+                Loss::Expired | Loss::Displaced | Loss::Forced => hold.key().is_told_apart(),
+            };
         let debt = || Debt::new(hold.clone(), queue, &self.reaper);
         owes.then(|| match loss {
             Loss::Expired => debt().unhurried(),
@@ -166,7 +171,7 @@ impl Watchdog {
     /// Has the server asked whether it still has a record, which was passed on to this hold. The answer is for everyone who
     /// passed it on before. One request at a time asks about a record.
     pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
-        if hold.record.passed_on() {
+        if hold.record.passed_on(Moment::now()) {
             let (watchdog, record) = (self.clone(), hold.record.clone());
             let (lease, budget) = (hold.lock().schedule.lease(), hold.timeout);
             let confirm = async move { watchdog.confirm_all(&record, lease, budget).await };
@@ -186,7 +191,7 @@ impl Watchdog {
                 }
                 yield_now().await;
             }
-            let Some(unlocks) = record.next_unlocks() else {
+            let Some(unlocks) = record.next_unlocks(Moment::now()) else {
                 return;
             };
             let listeners = self.reaper.listeners(key);
@@ -197,27 +202,29 @@ impl Watchdog {
                 Ok((answer.sent, confirmed.map_err(|error| call.blame(error))?))
             });
 
-            // Whoever has it by now. One that has passed it on may not be forgotten so far.
-            let has_it =
-                |hold: &Arc<Hold>| Arc::ptr_eq(&hold.record, record) && !hold.lock().has_ended();
-            let hold = queue.holds().into_iter().find(has_it);
             match confirmed {
-                Ok((sent, Confirmed::Stands { others_wait })) => {
+                Ok((sent, Confirmed::Stands { others })) => {
+                    let now = Moment::now();
+                    record.saw(sent, now, others);
                     unlocks.stood();
                     if listeners.is_some() {
-                        queue.others_wait(others_wait);
+                        queue.others_wait(others.is_some());
                     }
-                    if let Some(hold) = hold {
+                    for hold in queue.having(record) {
                         let mut state = hold.lock();
+                        // One that was left to its owner ends by its lease.
+                        if state.is_left() {
+                            continue;
+                        }
                         state.schedule.confirmed(sent, lease);
-                        self.place(&hold, &mut state, Moment::now());
+                        self.place(&hold, &mut state, now);
                     }
                 }
                 Ok((_, Confirmed::Absent)) => {
-                    if unlocks.was_gone()
-                        && let Some(hold) = hold
-                    {
-                        drop(self.lose(&hold, Loss::Gone));
+                    if unlocks.was_gone() {
+                        for hold in queue.having(record) {
+                            drop(self.lose(&hold, Loss::Gone));
+                        }
                     }
                 }
                 Err(error) => {

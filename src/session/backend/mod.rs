@@ -81,20 +81,6 @@ pub(crate) struct Answer {
     pub(crate) repeated: bool,
 }
 
-impl Answer {
-    /// The answers to the first of several calls that went together, and to so many others.
-    pub(crate) fn split(self, others: usize) -> Result<(Self, Vec<Self>), Error> {
-        let Self { sent, repeated, .. } = self;
-        let each = |reply| Self {
-            reply,
-            sent,
-            repeated,
-        };
-        let (first, rest) = self.reply.split(others)?;
-        Ok((each(first), rest.into_iter().map(each).collect()))
-    }
-}
-
 /// What makes it doubtful whether holds stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Doubt {

@@ -1,0 +1,38 @@
+-- Renews a read lock that several owners of one client have together, and tells whether a writer waits for it.
+--
+-- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
+-- KEYS[3] the mark of a writer that waits: when it came:hold number
+-- ARGV[1] field of the owner that took the lock
+-- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[3] lease, in milliseconds
+-- ARGV[4] readers, writers or arrival: who goes first
+-- Returns stands, for how many microseconds a writer has waited or -1: nobody wrote; the lease is no shorter than before
+-- Returns absent: this hold is not there any more; nothing was changed
+-- Publishes nothing
+
+local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
+local count = redis.pcall('HGET', KEYS[1], ARGV[1])
+local level
+for n = 1, math.min(type(count) == 'string' and tonumber(count) or 0, 1000) do
+  if not level and redis.pcall('GET', levels .. n) == ARGV[2] then
+    level = levels .. n
+  end
+end
+if not level then
+  return {'absent'}
+end
+local lease = tonumber(ARGV[3])
+-- The hash before its level: it never outlives the longest of them.
+for _, key in ipairs({KEYS[1], level}) do
+  if redis.call('PTTL', key) < lease then
+    redis.call('PEXPIRE', key, lease)
+  end
+end
+local mark = ARGV[4] ~= 'readers' and redis.pcall('GET', KEYS[3])
+if type(mark) ~= 'string' then
+  return {'stands', -1}
+end
+local time = redis.call('TIME')
+local since = tonumber(string.match(mark, '^(%d+):') or 0)
+return {'stands', math.max(0, time[1] * 1000000 + time[2] - since)}
