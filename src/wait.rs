@@ -256,8 +256,15 @@ impl<'a> Waiting<'a> {
                 _ => pending().await,
             }
         };
+        let shows_alive = async {
+            match &self.signals {
+                Some(Signals { queue, .. }) => queue.shows_alive().await,
+                None => pending().await,
+            }
+        };
         let woken = async {
             tokio::select! {
+                never = shows_alive => match never {},
                 happened = wanted.happens() => Some(happened),
                 () = messages(&mut self.own) => None,
                 () = messages(&mut self.common) => None,

@@ -347,6 +347,37 @@ async fn waiter_that_nobody_polls_holds_nobody_up() {
     nothing_left(&server, &client).await;
 }
 
+/// A future of a `join!` or a `select!` may not be polled while another of them works.
+#[tokio::test]
+async fn waiter_at_the_front_that_nobody_polls_leaves_the_lock_to_those_behind_it() {
+    let server = Server::start();
+    let client = client(&server).await;
+    macro_rules! passes_the_first {
+        ($lock:expr) => {
+            let somebody = || $lock.clone().owned_by(&Owner::unique());
+            let guard = somebody().lock().await.unwrap();
+            let first = somebody();
+            let first = begin(async move { first.lock().await });
+            let second = somebody();
+            let second = tokio::spawn(async move { second.lock().await });
+            let both_wait = async || format!("{client:?}").contains("waiting: 2,");
+            eventually("both wait", both_wait).await;
+            guard.unlock().await.unwrap();
+            soon(second).await.unwrap().unwrap().unlock().await.unwrap();
+            // And whoever comes then has it at once, beside the first.
+            let third = soon(somebody().lock()).await.unwrap();
+            third.unlock().await.unwrap();
+            soon(first).await.unwrap().unlock().await.unwrap();
+        };
+    }
+    passes_the_first!(client.lock("reentrant"));
+    passes_the_first!(client.fenced_lock("fenced"));
+    passes_the_first!(client.spin_lock("spin"));
+    passes_the_first!(client.plain_lock("plain"));
+    passes_the_first!(client.read_write_lock("rw").writer());
+    eventually_idle(&client).await;
+}
+
 #[tokio::test]
 async fn record_that_was_gone_is_told_to_everyone_who_passed_it_on_and_to_the_holder() {
     let server = Server::start();

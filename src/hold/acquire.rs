@@ -22,8 +22,7 @@ use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
 use crate::session::handoff::Handoff;
 use crate::session::queue;
-use crate::session::reaper::Debt;
-use crate::session::sync::SemaphorePermit;
+use crate::session::reaper::{AtFront, Debt};
 
 /// How standing in line ended.
 pub(super) enum Turn<'a> {
@@ -41,7 +40,7 @@ pub(super) enum Turn<'a> {
 /// What stands at the front has, until dropped.
 pub(super) struct Front<'a> {
     /// Of one that stands there alone.
-    _front: Option<SemaphorePermit<'a>>,
+    _front: Option<AtFront<'a>>,
     /// Of a writer.
     _gate: Option<RwLockWriteGuard<'a, ()>>,
     /// Of a reader.
@@ -49,7 +48,7 @@ pub(super) struct Front<'a> {
 }
 
 impl<'a> Front<'a> {
-    fn alone(front: SemaphorePermit<'a>, gate: Option<RwLockWriteGuard<'a, ()>>) -> Self {
+    fn alone(front: AtFront<'a>, gate: Option<RwLockWriteGuard<'a, ()>>) -> Self {
         Self {
             _front: Some(front),
             _gate: gate,
@@ -57,7 +56,7 @@ impl<'a> Front<'a> {
         }
     }
 
-    pub(super) fn of_readers(front: SemaphorePermit<'a>, passage: Option<Passage<'a>>) -> Self {
+    pub(super) fn of_readers(front: AtFront<'a>, passage: Option<Passage<'a>>) -> Self {
         Self {
             _front: Some(front),
             _gate: None,
@@ -204,6 +203,7 @@ impl Order {
         if line.is_none()
             && let Ok(front) = queue.front.try_acquire()
         {
+            let front = AtFront::new(queue, front);
             return Ok(Turn::Front(Front::alone(front, None)));
         }
         Box::pin(self.behind_others(queue, line, wait)).await
@@ -224,6 +224,7 @@ impl Order {
         // On the heap, since only a read-write lock has one.
         let gate = line.map(|_| Box::new(passed.ok_or(gate)));
         let at_front = async |front| {
+            let front = AtFront::new(queue, front);
             let passed = match gate.map(|gate| *gate) {
                 None => None,
                 Some(Ok(passed)) => passed,
@@ -238,6 +239,7 @@ impl Order {
         if let Some(turn) = Box::pin(self.join(queue)).await? {
             return Ok(turn);
         }
+        self.anchor.reaper.watch_front(queue);
         let turn = pin!(async {
             tokio::select! {
                 front = front => match front {

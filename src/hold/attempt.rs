@@ -68,8 +68,6 @@ pub(crate) struct Attempt<'a> {
     pub(crate) standing: Option<Standing>,
     /// The lock was given back for it here, and could not be passed on.
     follows: bool,
-    /// It was woken, and others with it that ask the same.
-    pub(crate) is_woken: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -103,7 +101,6 @@ impl<'a> Attempt<'a> {
             place: None,
             standing: None,
             follows: false,
-            is_woken: false,
         }
     }
 
@@ -122,10 +119,8 @@ impl<'a> Attempt<'a> {
     /// After how long to ask again, so that others do not forget that this call waits.
     pub(crate) fn reminder(&self) -> Option<Duration> {
         let (place, _) = self.place?;
-        // A writer, one a process, also takes over the mark of one that came before it and has gone. The first of the
-        // readers here shows those behind it that it is there.
-        let reminds = place.marked || !self.order.kind.is_shared();
-        Some(if reminds { MARK / 3 } else { MARK })
+        // A writer, one a process, also takes over the mark of one that came before it and has gone.
+        (place.marked || !self.order.kind.is_shared()).then_some(MARK / 3)
     }
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a

@@ -85,7 +85,7 @@ impl Wanted for First<'_, '_> {
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
         let asked = Moment::now();
-        self.queue.is_asked(asked);
+        self.queue.is_alive(asked.plus(self.order.timeout()));
         let _asking = self.attempt.turn().await?;
         if let Some(outcome) = self.settled() {
             return Ok(Asked::Ready(outcome));
@@ -140,7 +140,6 @@ impl First<'_, '_> {
             true => self.in_turn(),
             false => Take::Free,
         };
-        self.attempt.is_woken = waiter.is_woken();
         let attempted = self.attempt.send(take).await;
         if matches!(attempted, Ok(Attempted::Granted(_))) {
             // Who joins its owner elsewhere may keep it.

@@ -20,6 +20,7 @@ use crate::options::Prefer;
 use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::Queue;
+use crate::session::reaper::AtFront;
 
 /// Of a reader that has not asked so far: the writers behind it wait.
 pub(super) struct Passage<'a> {
@@ -130,22 +131,19 @@ impl Order {
         in_line.inherits();
         let mut front = pin!(queue.front.acquire());
         if let Some(Ok(front)) = front.as_mut().now_or_never() {
+            let front = AtFront::new(queue, front);
             return Ok(Turn::Front(Front::of_readers(front, passage)));
         }
         // What the first one asks is for those behind it too. From then on the marks on the server keep the order.
         drop(passage);
-        // Whoever is first asks each second, unless it is polled by nobody.
-        let nobody_asks = async {
-            while queue.asked().until(Moment::now()) < MARK * 2 {
-                sleep(MARK).await;
-            }
-        };
+        self.anchor.reaper.watch_front(queue);
         let turn = async {
             let turn = pin!(async {
                 tokio::select! {
-                    Ok(front) = front => Turn::Front(Front::of_readers(front, None)),
+                    Ok(front) = front => {
+                        Turn::Front(Front::of_readers(AtFront::new(queue, front), None))
+                    }
                     () = self.appeared(queue) => Turn::Reenter,
-                    () = nobody_asks => Turn::Front(Front::beside(None)),
                 }
             });
             self.anchor.in_line(&self.name, wait, turn).await

@@ -156,11 +156,6 @@ impl Waiter {
         self.is_in_succession
     }
 
-    /// Whether it was woken before, and perhaps others with it that ask the same.
-    pub(crate) fn is_woken(&self) -> bool {
-        self.is_woken
-    }
-
     /// Whether to ask for a place in line: whoever stands there has to hear when it is its turn.
     pub(crate) fn is_in_turn(&self) -> bool {
         self.policy.takes_turns && self.before.own.is_confirmed()

@@ -8,6 +8,7 @@
 //!    other records.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::pin;
@@ -20,7 +21,7 @@ use tokio::sync::RwLock;
 
 use super::hold::Hold;
 use super::record::Record;
-use super::sync::{Mutex, MutexGuard, Notify, Semaphore};
+use super::sync::{Mutex, MutexGuard, Notify, Semaphore, SemaphorePermit, Spawner, sleep};
 use crate::clock::Moment;
 use crate::name::QueueKey;
 use crate::owner::Owner;
@@ -30,6 +31,12 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 /// How long the lock is passed on within this process while others wait: behind the first section that comes to its end
 /// after that, it is their turn.
 const LONGEST_STREAK: Duration = Duration::from_millis(5);
+
+/// How often the call at the front is asked to show that it is polled, while others stand behind it. Futures that share a task
+/// with another may not be, and nobody else may wait for them.
+const UNPOLLED: Duration = Duration::from_secs(1);
+/// Within so long it does.
+const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 
 /// The queues of all lock names in use. `H` is the handoff: what is left for a waiter.
 #[derive(Debug)]
@@ -65,6 +72,8 @@ pub(crate) struct Queue<H> {
     pub(crate) opened: Notify,
     /// Tells the waiter at the front that a hold here has ended. Keeps one signal if nobody listens just then.
     pub(crate) freed: Notify,
+    /// Asks the call at the front to show that it is polled.
+    poked: Notify,
     /// Tells everybody that a release is no longer on its way.
     settled: Notify,
     state: Mutex<State<H>>,
@@ -96,8 +105,12 @@ struct State<H> {
     /// Of the writers' side of a read-write lock: readers that went through the gate came before this, by the server's
     /// account.
     readers_came: Option<Moment>,
-    /// When the call at the front last asked.
-    asked: Moment,
+    /// Who stands at the front: one call, and those that nobody polls are not counted.
+    fronts: Vec<u64>,
+    /// Whoever stands there was polled then, or has reason to be polled no earlier.
+    alive: Moment,
+    /// A task looks whether it is.
+    is_front_watched: bool,
     /// The releases that are on their way. An acquisition that overtook one would find the lock busy by ourselves.
     settling: Vec<OnItsWay>,
 }
@@ -195,6 +208,7 @@ impl<H> Queue<H> {
             gate: RwLock::new(()),
             opened: Notify::new(),
             freed: Notify::new(),
+            poked: Notify::new(),
             settled: Notify::new(),
             state: Mutex::new(State {
                 owners: HashMap::new(),
@@ -210,7 +224,9 @@ impl<H> Queue<H> {
                 courtesy: None,
                 is_placed: false,
                 readers_came: None,
-                asked: Moment::now(),
+                fronts: Vec::new(),
+                alive: Moment::now(),
+                is_front_watched: false,
                 settling: Vec::new(),
             }),
         })
@@ -529,13 +545,29 @@ impl<H> Queue<H> {
         !others_wait || state.streak < streak && since.until(now) < LONGEST_STREAK
     }
 
-    /// The call at the front asks.
-    pub(crate) fn is_asked(&self, now: Moment) {
-        self.lock().asked = now;
+    /// The call at the front is polled, and may not be polled again before this moment.
+    pub(crate) fn is_alive(&self, until: Moment) {
+        let mut state = self.lock();
+        state.alive = state.alive.max(until);
     }
 
-    pub(crate) fn asked(&self) -> Moment {
-        self.lock().asked
+    /// Shows that the call at the front is polled, for as long as it waits.
+    pub(crate) async fn shows_alive(&self) -> Infallible {
+        loop {
+            self.poked.notified().await;
+            self.is_alive(Moment::now());
+        }
+    }
+
+    /// Lets the next call come to the front if nobody has polled the one that stands there since it was `poked`.
+    fn pass_the_unpolled(&self, poked: Moment) {
+        let mut state = self.lock();
+        let others_wait = state.in_line > state.fronts.len();
+        if others_wait && state.alive < poked && !state.fronts.is_empty() {
+            state.fronts.clear();
+            drop(state);
+            self.front.add_permits(1);
+        }
     }
 
     /// Whether others were known to wait lately.
@@ -629,6 +661,43 @@ impl<H> State<H> {
             .is_some_and(|slot| slot.hold.is_none() && !slot.asking && slot.waiting == 0)
         {
             self.owners.remove(owner);
+        }
+    }
+}
+
+/// The place at the front, until dropped. Once the next call has come past, since nobody polled this one, it is no place any more.
+#[derive(Debug)]
+pub(crate) struct AtFront<'a, H> {
+    queue: &'a Queue<H>,
+    number: u64,
+    permit: Option<SemaphorePermit<'a>>,
+}
+
+impl<'a, H> AtFront<'a, H> {
+    pub(crate) fn new(queue: &'a Queue<H>, permit: SemaphorePermit<'a>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut state = queue.lock();
+        state.fronts.push(number);
+        state.alive = state.alive.max(Moment::now().plus(UNPOLLED));
+        drop(state);
+        Self {
+            queue,
+            number,
+            permit: Some(permit),
+        }
+    }
+}
+
+impl<H> Drop for AtFront<'_, H> {
+    fn drop(&mut self) {
+        let has_place = {
+            let fronts = &mut self.queue.lock().fronts;
+            let at = fronts.iter().position(|number| *number == self.number);
+            at.map(|at| fronts.swap_remove(at)).is_some()
+        };
+        if let Some(permit) = self.permit.take().filter(|_| !has_place) {
+            permit.forget();
         }
     }
 }
@@ -798,6 +867,32 @@ impl<H> Deref for QueueRef<H> {
 
     fn deref(&self) -> &Queue<H> {
         &self.0
+    }
+}
+
+impl<H: Send + 'static> QueueRef<H> {
+    /// Has the call at the front looked after while others stand behind it.
+    pub(crate) fn watch_front(&self, runtime: &Spawner) {
+        if std::mem::replace(&mut self.lock().is_front_watched, true) {
+            return;
+        }
+        let queue = self.clone();
+        runtime.spawn(async move {
+            while queue.is_crowded() {
+                sleep(UNPOLLED).await;
+                let poked = Moment::now();
+                queue.poked.notify_waiters();
+                sleep(SHOWN_WITHIN).await;
+                queue.pass_the_unpolled(poked);
+            }
+        });
+    }
+
+    /// Whether anybody stands behind another call. If not, the watch is over.
+    fn is_crowded(&self) -> bool {
+        let mut state = self.lock();
+        state.is_front_watched = state.in_line > 1;
+        state.is_front_watched
     }
 }
 

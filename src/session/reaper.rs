@@ -41,6 +41,9 @@ const GRANT_LIES: Duration = Duration::from_secs(1);
 /// The queue of one lock, with the handoffs that are left there.
 pub(crate) type QueueRef = queue::QueueRef<Handoff<Debt>>;
 
+/// The place at the front of such a queue.
+pub(crate) type AtFront<'a> = queue::AtFront<'a, Handoff<Debt>>;
+
 /// The turn to ask the server for an owner's first level.
 pub(crate) type Asking<'a> = queue::Asking<'a, Handoff<Debt>>;
 
@@ -220,6 +223,11 @@ impl Reaper {
             _owing: owing,
         };
         self.0.debts.send(overdue).ok();
+    }
+
+    /// Has the call at the front of a queue looked after while others stand behind it.
+    pub(crate) fn watch_front(&self, queue: &QueueRef) {
+        queue.watch_front(&self.0.runtime);
     }
 
     /// Runs a future on the client's runtime.
