@@ -4,108 +4,22 @@ use std::pin::pin;
 
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
-use tokio::sync::RwLockWriteGuard;
 use tokio::task::consume_budget;
 use tokio::time::timeout;
 use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
-use super::order::{Order, Terms};
-use super::readers::Passage;
+use super::line::{Front, InLine, Outcome, Turn};
+use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
-use crate::protocol::lock::{self, Take};
+use crate::protocol::lock::Take;
 use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
-use crate::session::handoff::Handoff;
-use crate::session::queue;
-use crate::session::reaper::{AtFront, Debt};
-
-/// How standing in line ended.
-pub(super) enum Turn<'a> {
-    Front(Front<'a>),
-    /// The line is on the server.
-    Queue {
-        priority: i32,
-    },
-    Granted(LockGuard),
-    /// The owner holds the lock by now, through another call.
-    Reenter,
-    GaveUp,
-}
-
-/// What stands at the front has, until dropped.
-pub(super) struct Front<'a> {
-    /// Of one that stands there alone.
-    _front: Option<AtFront<'a>>,
-    /// Of a writer.
-    _gate: Option<RwLockWriteGuard<'a, ()>>,
-    /// Of a reader.
-    pub(super) passage: Option<Passage<'a>>,
-}
-
-impl<'a> Front<'a> {
-    fn alone(front: AtFront<'a>, gate: Option<RwLockWriteGuard<'a, ()>>) -> Self {
-        Self {
-            _front: Some(front),
-            _gate: gate,
-            passage: None,
-        }
-    }
-
-    pub(super) fn of_readers(front: AtFront<'a>, passage: Option<Passage<'a>>) -> Self {
-        Self {
-            _front: Some(front),
-            _gate: None,
-            passage,
-        }
-    }
-
-    /// Asks though others do.
-    pub(super) fn beside(passage: Option<Passage<'a>>) -> Self {
-        Self {
-            _front: None,
-            _gate: None,
-            passage,
-        }
-    }
-}
-
-/// A place in line here. With the last one to go, this process also gives up its place in line on the server.
-pub(super) struct InLine<'a> {
-    order: &'a Order,
-    queue: &'a Queue,
-    place: Option<queue::InLine<'a, Handoff<Debt>>>,
-}
-
-impl InLine<'_> {
-    /// From now on a hold that is given back here may be left for this call.
-    pub(super) fn inherits(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.inherits();
-        }
-    }
-}
-
-impl Drop for InLine<'_> {
-    fn drop(&mut self) {
-        drop(self.place.take());
-        let Terms { anchor, name, .. } = &**self.order;
-        // If it is not sent, or lost, others leave the lock to this process once.
-        let leave = || drop(anchor.backend.post(&lock::leave(name, &anchor.client_id)));
-        self.queue.give_up_place(leave);
-    }
-}
-
-/// How the front of the line was left.
-pub(crate) enum Outcome {
-    Granted(LockGuard),
-    Reenter,
-    GaveUp,
-}
+use crate::session::reaper::AtFront;
 
 impl Order {
     /// Takes the lock, or takes it again. None if it was busy until the limit.
@@ -156,11 +70,7 @@ impl Order {
                 Some(Turn::Queue { priority })
             } else {
                 // From now on, a hold that is given back here may be left for us.
-                let place = in_line.get_or_insert_with(|| InLine {
-                    order: self,
-                    queue: &queue,
-                    place: Some(queue.stand()),
-                });
+                let place = in_line.get_or_insert_with(|| InLine::new(self, &queue));
                 Some(if self.kind.is_shared() {
                     let turn = self.behind_readers(&queue, line.as_ref(), place, &wait);
                     Box::pin(turn).await?

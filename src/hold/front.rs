@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Front, Outcome};
 use super::attempt::{Attempt, Attempted};
+use super::line::{Front, Outcome};
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;

@@ -1,12 +1,15 @@
 //! Releases a lease when the caller is done with it.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::lease::Lease;
 use super::level::{GivenBack, give_back, released};
+use super::order::Order;
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::owner::Owner;
-use crate::session::hold::Loss;
+use crate::session::hold::{Hold, Loss};
 
 /// One level of a lock that is held, until the guard is unlocked or dropped.
 ///
@@ -117,6 +120,34 @@ impl LockGuard {
         }
         order.anchor.watchdog.watch(hold);
         order.owner.clone()
+    }
+}
+
+impl Order {
+    /// The guard of a hold that stands from now on: dropped, it gives that back.
+    pub(super) fn hand_out(&self, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
+        if let Some(other) = self.opposite_queue() {
+            for there in other.holds() {
+                if there.owner == self.owner {
+                    // Nobody else may read by the record of one that writes.
+                    hold.record.stay();
+                } else {
+                    // One of them was taken away.
+                    for hold in [&there, hold] {
+                        hold.record.stay();
+                        hold.lock().schedule.check(Moment::now());
+                    }
+                    self.anchor.watchdog.watch(&there);
+                }
+            }
+        }
+        self.anchor.watchdog.watch(hold);
+        let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
+        self.anchor.ensure_open()?;
+        match guard.remaining() < self.min_validity {
+            true => Err(self.too_late()),
+            false => Ok(guard),
+        }
     }
 }
 

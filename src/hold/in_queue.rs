@@ -3,8 +3,8 @@
 use std::future::pending;
 use std::pin::pin;
 
-use super::acquire::Outcome;
 use super::attempt::{Attempt, Attempted};
+use super::line::Outcome;
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -18,7 +18,7 @@ use crate::session::reaper::Asking;
 impl Order {
     /// Stands in the queue until the lock is granted: asks for a place, which is kept for all of this process together, then
     /// waits to be told. A grant comes with that, whoever gave the lock back, but for one of Redisson's: that is heard here.
-    pub(crate) async fn in_queue(
+    pub(super) async fn in_queue(
         &self,
         queue: &Queue,
         wait: &mut Wait,

@@ -5,9 +5,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::guard::LockGuard;
-use super::lease::Lease;
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockName, Users};
 use crate::options::{Prefer, Term};
@@ -92,32 +89,6 @@ impl Order {
     pub(crate) fn is_upgrade(&self) -> bool {
         let reads = |queue: Queue| queue.live(&self.owner).is_some();
         !self.kind.is_shared() && self.opposite_queue().is_some_and(reads)
-    }
-
-    /// The guard of a hold that stands from now on: dropped, it gives that back.
-    pub(super) fn hand_out(&self, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
-        if let Some(other) = self.opposite_queue() {
-            for there in other.holds() {
-                if there.owner == self.owner {
-                    // Nobody else may read by the record of one that writes.
-                    hold.record.stay();
-                } else {
-                    // One of them was taken away.
-                    for hold in [&there, hold] {
-                        hold.record.stay();
-                        hold.lock().schedule.check(Moment::now());
-                    }
-                    self.anchor.watchdog.watch(&there);
-                }
-            }
-        }
-        self.anchor.watchdog.watch(hold);
-        let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
-        self.anchor.ensure_open()?;
-        match guard.remaining() < self.min_validity {
-            true => Err(self.too_late()),
-            false => Ok(guard),
-        }
     }
 
     pub(crate) fn not_held(&self) -> Error {

@@ -7,12 +7,11 @@
 use std::pin::pin;
 
 use futures_util::FutureExt;
-use tokio::sync::RwLockReadGuard;
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::acquire::{Front, InLine, Turn};
 use super::guard::LockGuard;
+use super::line::{Front, InLine, Passage, Turn};
 use super::order::{Order, Terms};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -21,12 +20,6 @@ use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::Queue;
 use crate::session::reaper::AtFront;
-
-/// Of a reader that has not asked so far: the writers behind it wait.
-pub(super) struct Passage<'a> {
-    pub(super) line: &'a Queue,
-    _gate: RwLockReadGuard<'a, ()>,
-}
 
 impl Order {
     /// Whether this reads by a record that others may have too. Other processes may know a named owner, and look for it.
@@ -160,7 +153,7 @@ impl Order {
         line: &'a Queue,
         wait: &Wait,
     ) -> Result<Option<Option<Passage<'a>>>, Error> {
-        let passed = |gate| Some(Some(Passage { line, _gate: gate }));
+        let passed = |gate| Some(Some(Passage::new(line, gate)));
         if let Ok(gate) = line.gate.try_read() {
             return Ok(passed(gate));
         }
