@@ -1130,21 +1130,22 @@ async fn majority_that_took_too_much_of_its_first_part_is_not_handed_out() {
     let clients = clients.await;
     clients.settle().await;
     fleet.eventually_free(0..3).await;
-    let lock = clients.leased(lease);
-    let guard = taken(&lock).await;
-    clients.eventually_hold(0..3).await;
-    // The second asks for nothing while its release is on the way, and the third is somebody else's.
-    let mut release = proxy.stop(sha("lock_release"));
-    guard.unlock().await.unwrap();
-    soon(release.reached()).await;
-    fleet.eventually_free([0, 2]).await;
+    let owner = Owner::unique();
+    let lock = clients.leased(lease).owned_by(&owner);
     let others = fleet.clients().await;
     let third = others.0[2].lock(NAME).lock().await.unwrap();
+    // The second asks for nothing while another call of the owner does, and the third is somebody else's.
+    let mut asks = proxy.stop(sha("lock_acquire"));
+    let alone = clients.0[1].lock(NAME).lease(lease).owned_by(&owner);
+    let alone = tokio::spawn(async move { alone.try_lock().await });
+    soon(asks.reached()).await;
     let taking = tokio::spawn(async move { lock.try_lock().await });
     eventually("the first has granted it", async || fleet.held(0..1) == 1).await;
     tokio::time::sleep(lease - least).await;
-    release.open();
+    asks.open();
+    let alone = soon(alone).await.unwrap().unwrap().expect("it was free");
     assert_eq!(kind(soon(taking).await.unwrap()), ErrorKind::LeaseLost);
+    alone.unlock().await.unwrap();
     third.unlock().await.unwrap();
     fleet.nothing_left([&clients, &others]).await;
 }
