@@ -25,7 +25,7 @@ use crate::session::grants::{Expected, Told};
 use crate::session::handoff::Handoff;
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::queue::{Asking, Heed};
-use crate::session::reaper::Debt;
+use crate::session::reaper::Undo;
 
 /// The most tokens that one request reserves.
 const MOST_TOKENS: u32 = 64;
@@ -52,7 +52,7 @@ pub(crate) struct Attempt<'a> {
     /// How long the next request may take.
     budget: Duration,
     /// There from before the first send until an answer shows that the server has nothing of this hold.
-    debt: Option<Debt>,
+    undo: Option<Undo>,
     /// A try went unanswered, and may be carried out later than one that was answered; or the hold stands in a queue,
     /// and may be granted at any time.
     in_doubt: bool,
@@ -93,7 +93,7 @@ impl<'a> Attempt<'a> {
             queue,
             hold,
             budget,
-            debt: None,
+            undo: None,
             in_doubt: false,
             placed: false,
             is_foreign: false,
@@ -125,7 +125,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
     /// silent server does not add up to several.
-    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Handoff<Debt>>>, Error> {
+    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Handoff<Undo>>>, Error> {
         let is_wanted_elsewhere = || self.queue.is_wanted_elsewhere(Moment::now());
         let heed = match self.order.kind {
             Kind::Read(_) => Heed::Own,
@@ -302,19 +302,19 @@ impl<'a> Attempt<'a> {
             min_validity,
             ..
         } = &**self.order;
-        let pass = |handoff: &Handoff<Debt>| {
+        let pass = |handoff: &Handoff<Undo>| {
             let old = &handoff.hold;
             let is_fit = *kind == old.key().kind && !owner.is_named();
             let max_hold = anchor.settings.max_hold;
             let came = self.place.map_or_else(Moment::now, |(_, came)| came);
             is_fit.then(|| old.pass_to(owner.clone(), *term, *min_validity, max_hold, came))?
         };
-        let (Handoff { debt, .. }, passed) = self.queue.take_over(pass)?;
+        let (Handoff { undo, .. }, passed) = self.queue.take_over(pass)?;
         self.follows = true;
         let hold = passed?;
         let guard = self.order.hand_out(&hold);
         // From here on whoever closes the client waits for what the guard owes.
-        debt.forgive();
+        undo.disarm();
         // Behind that: what the server says is meant for this hold.
         anchor.watchdog.confirm(&hold);
         match guard {
@@ -336,10 +336,10 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
-        match (self.take_over(None).await?, self.debt.take()) {
-            (Some(sent), Some(debt)) => {
+        match (self.take_over(None).await?, self.undo.take()) {
+            (Some(sent), Some(undo)) => {
                 self.hold.taken_over_to_release(sent);
-                released(&self.order.anchor, GivenBack::Owed(debt), &self.order.name).await
+                released(&self.order.anchor, GivenBack::Undo(undo), &self.order.name).await
             }
             _ => Err(self.order.not_held()),
         }
@@ -404,8 +404,8 @@ impl<'a> Attempt<'a> {
     /// Before a request that may leave the hold on the server is sent.
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
         let anchor = &self.order.anchor;
-        self.debt
-            .get_or_insert_with(|| anchor.debt(&self.hold, self.queue));
+        self.undo
+            .get_or_insert_with(|| anchor.undo(&self.hold, self.queue));
         self.hold.clone()
     }
 
@@ -434,9 +434,9 @@ impl<'a> Attempt<'a> {
     /// The server has answered that this hold is not there.
     pub(crate) fn nothing_held(&mut self) {
         if !self.in_doubt
-            && let Some(debt) = self.debt.take()
+            && let Some(undo) = self.undo.take()
         {
-            debt.forgive();
+            undo.disarm();
         }
     }
 
@@ -465,8 +465,8 @@ impl<'a> Attempt<'a> {
         }
         let guard = self.order.hand_out(&self.hold);
         // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
-        if let Some(debt) = self.debt.take() {
-            debt.forgive();
+        if let Some(undo) = self.undo.take() {
+            undo.disarm();
         }
         guard
     }

@@ -17,7 +17,7 @@ use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::Queue;
 use crate::session::hold::fresh_number;
 use crate::session::queue::Heed;
-use crate::session::reaper::Debt;
+use crate::session::reaper::Undo;
 
 /// Locks in one request.
 pub(crate) const MOST: usize = 100;
@@ -130,21 +130,21 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
 pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     // All of them before the first await: from here on the release goes on if this future is dropped.
     let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();
-    let mut batches: Vec<(Vec<&Order>, Vec<Debt>)> = Vec::new();
+    let mut batches: Vec<(Vec<&Order>, Vec<Undo>)> = Vec::new();
     let mut outcomes: Vec<Outcome<'_>> = Vec::new();
     for (guard, given_back) in guards.iter().zip(given_back) {
         let order = &guard.order;
         match given_back {
-            Ok(GivenBack::Owed(debt)) => {
+            Ok(GivenBack::Undo(undo)) => {
                 let mut with_room = batches.iter_mut().filter(|(orders, _)| orders.len() < MOST);
                 match with_room
-                    .find(|(orders, debts)| order.goes_with(orders[0]) && debt.goes_with(&debts[0]))
+                    .find(|(orders, undos)| order.goes_with(orders[0]) && undo.goes_with(&undos[0]))
                 {
-                    Some((orders, debts)) => {
+                    Some((orders, undos)) => {
                         orders.push(order);
-                        debts.push(debt);
+                        undos.push(undo);
                     }
-                    None => batches.push((vec![order], vec![debt])),
+                    None => batches.push((vec![order], vec![undo])),
                 }
             }
             Ok(left) => {
@@ -156,7 +156,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     outcomes.extend(
         batches
             .into_iter()
-            .map(|(orders, debts)| -> Outcome<'_> { Box::pin(release_together(orders, debts)) }),
+            .map(|(orders, undos)| -> Outcome<'_> { Box::pin(release_together(orders, undos)) }),
     );
     match outcomes.pop() {
         Some(only) if outcomes.is_empty() => only.await,
@@ -169,16 +169,16 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
 
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
-async fn release_together(orders: Vec<&Order>, mut debts: Vec<Debt>) -> Result<(), Error> {
+async fn release_together(orders: Vec<&Order>, mut undos: Vec<Undo>) -> Result<(), Error> {
     let Some(Terms { anchor, name, .. }) = orders.first().map(|order| &***order) else {
         return Ok(());
     };
-    if debts.len() == 1
-        && let Some(debt) = debts.pop()
+    if undos.len() == 1
+        && let Some(undo) = undos.pop()
     {
-        return released(anchor, GivenBack::Owed(debt), name).await;
+        return released(anchor, GivenBack::Undo(undo), name).await;
     }
-    let settled = Debt::pay_all(debts, &anchor.backend).await?;
+    let settled = Undo::run_all(undos, &anchor.backend).await?;
     let mut outcomes = settled.into_iter().zip(orders);
     outcomes.try_for_each(|(settled, order)| still_held(settled, &order.name))
 }

@@ -18,7 +18,7 @@ use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::Donor;
 use crate::protocol::script::Cut;
 use crate::session::hold::{Hold, Left, Loss};
-use crate::session::reaper::Debt;
+use crate::session::reaper::Undo;
 use crate::session::record::{Outcome, Settled};
 use crate::session::sync::oneshot;
 use crate::session::{Anchor, Queue};
@@ -248,10 +248,10 @@ impl<'a> Claim<'a> {
     fn withdraw(mut self) {
         self.kept = true;
         let given_back = give_back(&self.order.anchor, self.queue, self.hold, None);
-        if let Some(GivenBack::Owed(debt)) = given_back
+        if let Some(GivenBack::Undo(undo)) = given_back
             && self.hold.levels() > 0
         {
-            debt.forgive();
+            undo.disarm();
         }
     }
 }
@@ -268,7 +268,7 @@ impl Drop for Claim<'_> {
 #[derive(Debug)]
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum GivenBack {
-    Owed(Debt),
+    Undo(Undo),
     /// Others here have the record, or it was left for one that waits: told when the server has said whether it still stood.
     Left(Arc<Hold>, oneshot::Receiver<Outcome>),
 }
@@ -287,14 +287,14 @@ pub(crate) fn give_back(
         queue.forget(hold);
         return Some(GivenBack::Left(hold.clone(), outcome));
     }
-    let debt = anchor.debt(hold, queue);
+    let undo = anchor.undo(hold, queue);
     if left == Left::Levels {
-        return Some(GivenBack::Owed(debt));
+        return Some(GivenBack::Undo(undo));
     }
     anchor.watchdog.unwatch(hold);
-    Some(match debt.leave(queue, hold) {
+    Some(match undo.leave(queue, hold) {
         Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
-        Err(debt) => GivenBack::Owed(debt),
+        Err(undo) => GivenBack::Undo(undo),
     })
 }
 
@@ -305,7 +305,7 @@ pub(crate) async fn released(
     name: &LockName,
 ) -> Result<(), Error> {
     let settled = match given_back {
-        GivenBack::Owed(debt) => debt.pay(&anchor.backend).await?,
+        GivenBack::Undo(undo) => undo.run(&anchor.backend).await?,
         // Readers are not made to wait for what the server has just said.
         GivenBack::Left(hold, _) if hold.record.is_seen(Moment::now()) => Settled::Done,
         GivenBack::Left(hold, outcome) => {

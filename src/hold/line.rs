@@ -8,7 +8,7 @@ use crate::protocol::lock;
 use crate::session::Queue;
 use crate::session::handoff::Handoff;
 use crate::session::queue;
-use crate::session::reaper::{AtFront, Debt};
+use crate::session::reaper::{AtFront, Undo};
 
 /// How standing in line ended.
 pub(super) enum Turn<'a> {
@@ -76,7 +76,7 @@ impl<'a> Passage<'a> {
 pub(super) struct InLine<'a> {
     order: &'a Order,
     queue: &'a Queue,
-    place: Option<queue::InLine<'a, Handoff<Debt>>>,
+    place: Option<queue::InLine<'a, Handoff<Undo>>>,
 }
 
 impl<'a> InLine<'a> {

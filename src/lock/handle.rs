@@ -187,8 +187,8 @@ impl Handle {
                 ForceReleased::Free => answer.repeated,
                 ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
             };
-            for debt in owed {
-                debt.forgive();
+            for undo in owed {
+                undo.disarm();
             }
             Ok(released)
         };

@@ -257,7 +257,7 @@ impl Take<'_> {
         if !self.loan.is_in_doubt()
             && let Some(borrowed) = self.borrowed.take()
         {
-            borrowed.forgive();
+            borrowed.disarm();
         }
     }
 }

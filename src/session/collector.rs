@@ -164,7 +164,7 @@ async fn paid(
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        let error = owed.pay(reaper, backend).await.err()?;
+        let error = owed.run(reaper, backend).await.err()?;
         if owed.has_ended(&error) {
             debug!(?owed, %error, "gave up what was owed: its time has passed");
             return None;

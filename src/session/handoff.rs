@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! The debt is always in one place: with what was left, or in the background. So the lock is passed on or released, whoever
+//! The undo is always in one place: with what was left, or in the background. So the lock is passed on or released, whoever
 //! is dropped meanwhile.
 
 use std::sync::Arc;
@@ -21,23 +21,23 @@ const LIES: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Handoff<D> {
     pub(crate) hold: Arc<Hold>,
-    pub(crate) debt: D,
+    pub(crate) undo: D,
 }
 
 impl<D: Send + 'static> Handoff<D> {
     /// Ends the place of a hold in its queue, and leaves its record for whoever waits there. Returns where it is told
-    /// whether the lock was still held; or the debt, if nobody waits.
+    /// whether the lock was still held; or the undo, if nobody waits.
     pub(crate) fn leave(
-        debt: D,
+        undo: D,
         queue: &QueueRef<Self>,
         hold: &Arc<Hold>,
         runtime: &Spawner,
     ) -> Result<oneshot::Receiver<Outcome>, D> {
         let is_shared = hold.key().kind.is_shared();
-        let offered = queue.offer(debt, is_shared, |debt| {
+        let offered = queue.offer(undo, is_shared, |undo| {
             let outcome = hold.record.outcome();
             let hold = hold.clone();
-            (Self { hold, debt }, outcome)
+            (Self { hold, undo }, outcome)
         });
         queue.forget(hold);
         let (outcome, is_watched) = offered?;
@@ -89,7 +89,7 @@ mod tests {
         queue: QueueRef<Handoff<Owing>>,
     }
 
-    /// A debt to that server, paid at once when it is dropped.
+    /// An undo to that server, paid at once when it is dropped.
     struct Owing {
         model: Arc<Model>,
         record: Arc<Record>,
@@ -97,7 +97,7 @@ mod tests {
     }
 
     impl Owing {
-        fn forgive(mut self) {
+        fn disarm(mut self) {
             self.owed = false;
         }
     }
@@ -229,11 +229,11 @@ mod tests {
                         Moment::now(),
                     )
                 };
-                if let Some((Handoff { debt, .. }, passed)) = queue.take_over(pass)
+                if let Some((Handoff { undo, .. }, passed)) = queue.take_over(pass)
                     && let Some(hold) = passed
                 {
-                    debt.forgive();
-                    owing.forgive();
+                    undo.disarm();
+                    owing.disarm();
                     if hold.record.passed_on(Moment::now()) {
                         spawn(self.clone().confirm(hold.record.clone()));
                     }

@@ -156,7 +156,7 @@ pub(crate) struct Borrowed {
 
 impl Borrowed {
     /// There is nothing to give back, or somebody else does.
-    pub(crate) fn forgive(self) {
+    pub(crate) fn disarm(self) {
         self.book.strike(&self.loan);
     }
 
@@ -175,7 +175,7 @@ impl Borrowed {
             };
             self.reaper.send(errand, Moment::now().plus(TRIED));
         }
-        self.forgive();
+        self.disarm();
     }
 
     /// Gives the permits back now. Whether they were all still there. What cannot be told stays owed, and goes to the

@@ -47,7 +47,7 @@ use hold::{Hold, Loss};
 use hub::Hub;
 use loan::{Book, Borrowed};
 use queue::Queues;
-use reaper::{Debt, Reaper};
+use reaper::{Reaper, Undo};
 use sync::Spawner;
 use watchdog::Watchdog;
 
@@ -60,7 +60,7 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) queues: Arc<Queues<Handoff<Debt>>>,
+    pub(crate) queues: Arc<Queues<Handoff<Undo>>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
     pub(crate) book: Arc<Book>,
@@ -88,13 +88,13 @@ impl Session {
         let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone());
-        let (reaper, debts) = reaper::new(
+        let (reaper, undos) = reaper::new(
             queues.clone(),
             hub.clone(),
             backend.clone(),
             Spawner::current(),
         );
-        let collector = Collector::new(debts, reaper.clone());
+        let collector = Collector::new(undos, reaper.clone());
         let session = Arc::new(Self {
             client_id,
             hub,
@@ -249,8 +249,8 @@ impl Session {
         drop(self.runtime.spawn(future));
     }
 
-    pub(crate) fn debt(&self, hold: &Arc<Hold>, queue: &Queue) -> Debt {
-        Debt::new(hold.clone(), queue.clone(), &self.reaper)
+    pub(crate) fn undo(&self, hold: &Arc<Hold>, queue: &Queue) -> Undo {
+        Undo::new(hold.clone(), queue.clone(), &self.reaper)
     }
 
     /// Gives permits back now, and tells whether they were all still taken.

@@ -112,7 +112,7 @@ struct State<H> {
     /// A task looks whether it is.
     is_front_watched: bool,
     /// The releases that are on their way. An acquisition that overtook one would find the lock busy by ourselves.
-    settling: Vec<OnItsWay>,
+    sending: Vec<OnItsWay>,
 }
 
 /// A release that is on its way.
@@ -136,8 +136,8 @@ pub(crate) enum Heed {
 }
 
 impl Heed {
-    fn is_settled(self, settling: &[OnItsWay], owner: &Owner) -> bool {
-        let mut in_the_way = settling.iter().filter(|one| match self {
+    fn is_settled(self, sending: &[OnItsWay], owner: &Owner) -> bool {
+        let mut in_the_way = sending.iter().filter(|one| match self {
             Self::Answered => true,
             Self::Sent => !one.is_ahead,
             Self::Own => !one.is_ahead && one.owner == *owner,
@@ -227,7 +227,7 @@ impl<H> Queue<H> {
                 fronts: Vec::new(),
                 alive: Moment::now(),
                 is_front_watched: false,
-                settling: Vec::new(),
+                sending: Vec::new(),
             }),
         })
     }
@@ -346,14 +346,14 @@ impl<H> Queue<H> {
         heed: Heed,
     ) -> Option<Asking<'a, H>> {
         let mut state = self.lock();
-        let open = heed.is_settled(&state.settling, owner) || state.handoff.is_some();
+        let open = heed.is_settled(&state.sending, owner) || state.handoff.is_some();
         (open && state.claim_turn(owner)).then(|| Asking { queue: self, owner })
     }
 
     /// The turn to ask, if nobody here holds the lock or waits for what becomes of it.
     pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, H>> {
         let mut state = self.lock();
-        let idle = state.settling.is_empty()
+        let idle = state.sending.is_empty()
             && state.handoff.is_none()
             && state.courtesy.is_none()
             && state.owners.values().all(|slot| slot.hold.is_none());
@@ -417,7 +417,7 @@ impl<H> Queue<H> {
             let signal = self.settled.notified();
             tokio::pin!(signal);
             signal.as_mut().enable();
-            if heed.is_settled(&self.lock().settling, owner) {
+            if heed.is_settled(&self.lock().sending, owner) {
                 return;
             }
             signal.await;
@@ -462,20 +462,20 @@ impl<H> Queue<H> {
         self.lock().in_line > 0
     }
 
-    /// Makes a handoff of a debt and leaves it for whoever is next in line. Also returns whether a task watches it
-    /// already. The debt is given back if nobody is in line, or if a release is on its way.
+    /// Makes a handoff of an undo and leaves it for whoever is next in line. Also returns whether a task watches it
+    /// already. The undo is given back if nobody is in line, or if a release is on its way.
     pub(crate) fn offer<D, R>(
         &self,
-        debt: D,
+        undo: D,
         is_shared: bool,
         leave: impl FnOnce(D) -> (H, R),
     ) -> Result<(R, bool), D> {
         let mut state = self.lock();
-        let is_overtaking = !is_shared && !state.settling.is_empty();
+        let is_overtaking = !is_shared && !state.sending.is_empty();
         if state.heirs == 0 || is_overtaking || state.handoff.is_some() {
-            return Err(debt);
+            return Err(undo);
         }
-        let (handoff, rest) = leave(debt);
+        let (handoff, rest) = leave(undo);
         state.handoff = Some(handoff);
         state.handoffs += 1;
         Ok((rest, std::mem::replace(&mut state.is_watched, true)))
@@ -806,16 +806,16 @@ impl<H> Drop for Asking<'_, H> {
 
 /// Marks a release as on its way, until dropped.
 #[derive(Debug)]
-pub(crate) struct Settling<H> {
+pub(crate) struct Sending<H> {
     queue: QueueRef<H>,
     number: u64,
 }
 
-impl<H> Settling<H> {
+impl<H> Sending<H> {
     pub(crate) fn new(queue: QueueRef<H>, owner: Owner) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        queue.lock().settling.push(OnItsWay {
+        queue.lock().sending.push(OnItsWay {
             number,
             owner,
             is_ahead: false,
@@ -826,9 +826,9 @@ impl<H> Settling<H> {
     /// It is ahead of all that is asked from now on, or has to be sent again.
     pub(crate) fn is_ahead(&self, is_ahead: bool) {
         {
-            let settling = &mut self.queue.lock().settling;
+            let sending = &mut self.queue.lock().sending;
             let is_it = |one: &&mut OnItsWay| one.number == self.number;
-            if let Some(it) = settling.iter_mut().find(is_it) {
+            if let Some(it) = sending.iter_mut().find(is_it) {
                 it.is_ahead = is_ahead;
             }
         }
@@ -840,11 +840,11 @@ impl<H> Settling<H> {
     }
 }
 
-impl<H> Drop for Settling<H> {
+impl<H> Drop for Sending<H> {
     fn drop(&mut self) {
         {
-            let settling = &mut self.queue.lock().settling;
-            settling.retain(|one| one.number != self.number);
+            let sending = &mut self.queue.lock().sending;
+            sending.retain(|one| one.number != self.number);
         }
         self.queue.settled.notify_waiters();
     }

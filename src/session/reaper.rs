@@ -17,7 +17,7 @@ use super::handoff::Handoff;
 use super::hold::{Hold, Release};
 use super::hub::Hub;
 use super::ledger::{Place, Unpaid};
-use super::queue::{self, Courtesy, Queues, Settling};
+use super::queue::{self, Courtesy, Queues, Sending};
 use super::record::{Outcome, Settled};
 use super::sync::{Spawner, oneshot};
 use crate::clock::Moment;
@@ -39,13 +39,13 @@ const LONGEST_QUIET: Duration = Duration::from_millis(100);
 const GRANT_LIES: Duration = Duration::from_secs(1);
 
 /// The queue of one lock, with the handoffs that are left there.
-pub(crate) type QueueRef = queue::QueueRef<Handoff<Debt>>;
+pub(crate) type QueueRef = queue::QueueRef<Handoff<Undo>>;
 
 /// The place at the front of such a queue.
-pub(crate) type AtFront<'a> = queue::AtFront<'a, Handoff<Debt>>;
+pub(crate) type AtFront<'a> = queue::AtFront<'a, Handoff<Undo>>;
 
 /// The turn to ask the server for an owner's first level.
-pub(crate) type Asking<'a> = queue::Asking<'a, Handoff<Debt>>;
+pub(crate) type Asking<'a> = queue::Asking<'a, Handoff<Undo>>;
 
 /// The way to the reaper. Sending never blocks, and does nothing once the reaper has ended.
 #[derive(Clone, Debug)]
@@ -53,8 +53,8 @@ pub(crate) struct Reaper(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    debts: mpsc::UnboundedSender<Overdue>,
-    queues: Arc<Queues<Handoff<Debt>>>,
+    undos: mpsc::UnboundedSender<Overdue>,
+    queues: Arc<Queues<Handoff<Undo>>>,
     hub: Arc<Hub>,
     backend: Arc<Backend>,
     grants: Arc<Grants>,
@@ -70,16 +70,16 @@ pub(crate) struct Overdue {
     what: What,
     /// From then on the server has let it go by itself.
     end: Moment,
-    /// Goes on from the debt until it is paid, so that whoever waits for all misses none.
+    /// Goes on from the request until it is paid, so that whoever waits for all misses none.
     _owing: TaskTrackerToken,
 }
 
 #[derive(Debug)]
 enum What {
-    Debt {
+    Undo {
         hold: Arc<Hold>,
         /// What is owed for a name comes before what is asked for it.
-        settling: Option<Settling<Handoff<Debt>>>,
+        sending: Option<Sending<Handoff<Undo>>>,
         first: Option<PostedRelease>,
     },
     Errand(Errand, Option<Posted>),
@@ -222,7 +222,7 @@ impl Reaper {
             end,
             _owing: owing,
         };
-        self.0.debts.send(overdue).ok();
+        self.0.undos.send(overdue).ok();
     }
 
     /// Has the call at the front of a queue looked after while others stand behind it.
@@ -238,19 +238,19 @@ impl Reaper {
     /// Has whatever the server has of a hold released in the background.
     fn owe(&self, hold: Arc<Hold>) {
         let queue = self.0.queues.enter(hold.key().queue_key());
-        drop(Debt::new(hold, queue, self));
+        drop(Undo::new(hold, queue, self));
     }
 
     /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
     /// for the hold. What is left of a hold that others here share takes its turn in the background.
-    fn post(&self, hold: &Hold, settling: &Settling<Handoff<Debt>>) -> Option<PostedRelease> {
+    fn post(&self, hold: &Hold, sending: &Sending<Handoff<Undo>>) -> Option<PostedRelease> {
         let _turn = hold.record.turn.try_lock().ok()?;
         if !hold.is_surely_ours() {
             return None;
         }
         let release = self.release(hold).filter(|release| release.keep == 0)?;
         let posted = self.0.backend.post(&hold.key().release(release.keep))?;
-        self.is_ahead(hold, settling);
+        self.is_ahead(hold, sending);
         let heard = release.heard;
         Some(PostedRelease { posted, heard })
     }
@@ -259,7 +259,7 @@ impl Reaper {
     async fn settle(
         &self,
         backend: &Backend,
-        settling: Option<&Settling<Handoff<Debt>>>,
+        sending: Option<&Sending<Handoff<Undo>>>,
         hold: &Arc<Hold>,
         first: Option<PostedRelease>,
     ) -> Result<Settled, Error> {
@@ -281,18 +281,18 @@ impl Reaper {
             let mut request = pin!(backend.run(&call, hold.timeout));
             // Its first step sends it, unless there is no connection.
             let answered = request.as_mut().now_or_never();
-            if let Some(settling) = settling
+            if let Some(sending) = sending
                 && backend.silence(hold.key().name.key()).is_none()
             {
-                self.is_ahead(hold, settling);
+                self.is_ahead(hold, sending);
             }
             match answered {
                 Some(answered) => answered,
                 None => request.await,
             }
         };
-        if let (Err(_), Some(settling)) = (&answered, settling) {
-            settling.is_ahead(false);
+        if let (Err(_), Some(sending)) = (&answered, sending) {
+            sending.is_ahead(false);
         }
         release.is_on_its_way = false;
         let answer = answered.inspect_err(|error| release.failed(error))?;
@@ -405,12 +405,12 @@ impl Reaper {
 
     /// A release is on its way, and what is asked now comes behind it: on one connection, but for those of plain locks, which
     /// may be transactions. The last one of one side of a read-write lock here lets the other side here ask.
-    fn is_ahead(&self, hold: &Hold, settling: &Settling<Handoff<Debt>>) {
+    fn is_ahead(&self, hold: &Hold, sending: &Sending<Handoff<Undo>>) {
         if matches!(hold.key().kind, Kind::Plain(_)) {
             return;
         }
-        settling.is_ahead(true);
-        if !settling.queue().is_held_here()
+        sending.is_ahead(true);
+        if !sending.queue().is_held_here()
             && let Some(opposite) = hold.key().opposite_queue_key()
             && let Some(opposite) = self.0.queues.find(opposite)
         {
@@ -465,8 +465,8 @@ impl Releasing<'_> {
 /// It exists from before a request that could leave too much on the server is sent, until an answer shows that
 /// nothing is owed; dropped before, wherever that happens, it hands itself to the reaper.
 #[derive(Debug)]
-#[must_use = "dropping a debt has it paid in the background"]
-pub(crate) struct Debt {
+#[must_use = "dropping a undo has it paid in the background"]
+pub(crate) struct Undo {
     /// Empty once paid or forgiven.
     owed: Option<(Arc<Hold>, QueueRef)>,
     /// There is no hurry: a try to pay has failed, or somebody may work under the hold yet.
@@ -475,7 +475,7 @@ pub(crate) struct Debt {
     owing: TaskTrackerToken,
 }
 
-impl Debt {
+impl Undo {
     pub(crate) fn new(hold: Arc<Hold>, queue: QueueRef, reaper: &Reaper) -> Self {
         Self {
             owed: Some((hold, queue)),
@@ -501,7 +501,7 @@ impl Debt {
         }
     }
 
-    /// Leaves the lock to whoever waits for it here. Returns where it is told whether it was still held; or the debt, if
+    /// Leaves the lock to whoever waits for it here. Returns where it is told whether it was still held; or the undo, if
     /// nobody waits, or the lock cannot be passed on.
     pub(crate) fn leave(
         self,
@@ -523,14 +523,14 @@ impl Debt {
     }
 
     /// Pays now. What cannot be paid stays owed, and goes to the reaper.
-    pub(crate) async fn pay(mut self, backend: &Backend) -> Result<Settled, Error> {
+    pub(crate) async fn run(mut self, backend: &Backend) -> Result<Settled, Error> {
         let Some((hold, queue)) = self.owed.clone() else {
             return Ok(Settled::Done);
         };
         let settled = {
-            let settling = Settling::new(queue, hold.owner.clone());
+            let sending = Sending::new(queue, hold.owner.clone());
             self.reaper
-                .settle(backend, Some(&settling), &hold, None)
+                .settle(backend, Some(&sending), &hold, None)
                 .await
         };
         match settled {
@@ -540,45 +540,45 @@ impl Debt {
         settled
     }
 
-    /// Pays several debts now, of holds of one server that are given back by one request. What cannot be paid stays
+    /// Runs several now, of holds of one server that are given back by one request. What cannot be paid stays
     /// owed, and goes to the reaper.
-    pub(crate) async fn pay_all(
-        debts: Vec<Self>,
+    pub(crate) async fn run_all(
+        undos: Vec<Self>,
         backend: &Backend,
     ) -> Result<Vec<Settled>, Error> {
-        let Some(reaper) = debts.first().map(|debt| debt.reaper.clone()) else {
+        let Some(reaper) = undos.first().map(|undo| undo.reaper.clone()) else {
             return Ok(Vec::new());
         };
-        let owed = debts.iter().filter_map(|debt| debt.owed.clone());
-        let (holds, settling): (Vec<_>, Vec<_>) = owed
-            .map(|(hold, queue)| (hold.clone(), Settling::new(queue, hold.owner.clone())))
+        let owed = undos.iter().filter_map(|undo| undo.owed.clone());
+        let (holds, sending): (Vec<_>, Vec<_>) = owed
+            .map(|(hold, queue)| (hold.clone(), Sending::new(queue, hold.owner.clone())))
             .unzip();
         let settled = reaper.settle_all(backend, &holds).await?;
-        drop(settling);
-        for debt in debts {
-            debt.forgive();
+        drop(sending);
+        for undo in undos {
+            undo.disarm();
         }
         Ok(settled)
     }
 
     /// Nothing is owed any more.
-    pub(crate) fn forgive(mut self) {
+    pub(crate) fn disarm(mut self) {
         self.owed = None;
     }
 }
 
-impl Drop for Debt {
+impl Drop for Undo {
     fn drop(&mut self) {
         if let Some((hold, queue)) = self.owed.take() {
             let end = Moment::now().plus(hold.longest_lease().get());
-            let settling = Settling::new(queue, hold.owner.clone());
+            let sending = Sending::new(queue, hold.owner.clone());
             let first = match self.can_wait {
                 true => None,
-                false => self.reaper.post(&hold, &settling),
+                false => self.reaper.post(&hold, &sending),
             };
-            let what = What::Debt {
+            let what = What::Undo {
                 hold,
-                settling: Some(settling),
+                sending: Some(sending),
                 first,
             };
             self.reaper.collect(what, end, self.owing.clone());
@@ -588,14 +588,14 @@ impl Drop for Debt {
 
 impl Overdue {
     /// One try. What remains of it is owed.
-    pub(super) async fn pay(&mut self, reaper: &Reaper, backend: &Backend) -> Result<(), Error> {
+    pub(super) async fn run(&mut self, reaper: &Reaper, backend: &Backend) -> Result<(), Error> {
         match &mut self.what {
-            What::Debt {
+            What::Undo {
                 hold,
-                settling,
+                sending,
                 first,
             } => {
-                let settled = reaper.settle(backend, settling.as_ref(), hold, first.take());
+                let settled = reaper.settle(backend, sending.as_ref(), hold, first.take());
                 settled.await.map(drop)
             }
             What::Errand(Errand { request, timeout }, posted) => {
@@ -612,7 +612,7 @@ impl Overdue {
     /// The server that it is owed to.
     pub(super) fn place(&self, backend: &Backend) -> Place {
         let home = match &self.what {
-            What::Debt { hold, .. } => backend.home(hold.key().name.key()),
+            What::Undo { hold, .. } => backend.home(hold.key().name.key()),
             What::Errand(errand, _) => backend.home(errand.request.call().keys.first()?),
         };
         home.map(|node| node.id())
@@ -621,7 +621,7 @@ impl Overdue {
     /// Whether it was sent, and an answer is to come.
     pub(super) fn is_posted(&self) -> bool {
         match &self.what {
-            What::Debt { first, .. } => first.is_some(),
+            What::Undo { first, .. } => first.is_some(),
             What::Errand(_, posted) => posted.is_some(),
         }
     }
@@ -630,7 +630,7 @@ impl Overdue {
     /// one that does not may have yet to take the lock, by a request that lies there unread.
     pub(super) fn has_ended(&self, error: &Error) -> bool {
         let counts = match self.what {
-            What::Debt { .. } => error.is_refusal(),
+            What::Undo { .. } => error.is_refusal(),
             What::Errand(..) => true,
         };
         counts && Moment::now() >= self.end
@@ -638,29 +638,29 @@ impl Overdue {
 
     /// Whoever asks for the lock does not wait for this any more.
     pub(super) fn keep_nobody_waiting(&mut self) {
-        if let What::Debt { settling, .. } = &mut self.what {
-            *settling = None;
+        if let What::Undo { sending, .. } = &mut self.what {
+            *sending = None;
         }
     }
 
     /// The hold that it is owed for.
     pub(super) fn hold(&self) -> Option<u64> {
         match &self.what {
-            What::Debt { hold, .. } => Some(hold.id),
+            What::Undo { hold, .. } => Some(hold.id),
             What::Errand(..) => None,
         }
     }
 }
 
 pub(crate) fn new(
-    queues: Arc<Queues<Handoff<Debt>>>,
+    queues: Arc<Queues<Handoff<Undo>>>,
     hub: Arc<Hub>,
     backend: Arc<Backend>,
     runtime: Spawner,
 ) -> (Reaper, mpsc::UnboundedReceiver<Overdue>) {
-    let (sender, debts) = mpsc::unbounded_channel();
+    let (sender, undos) = mpsc::unbounded_channel();
     let reaper = Reaper(Arc::new(Shared {
-        debts: sender,
+        undos: sender,
         queues,
         hub,
         backend,
@@ -669,5 +669,5 @@ pub(crate) fn new(
         owing: TaskTracker::new(),
         unpaid: Unpaid::default(),
     }));
-    (reaper, debts)
+    (reaper, undos)
 }

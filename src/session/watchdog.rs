@@ -14,7 +14,7 @@ use super::handoff::Handoff;
 use super::hold::{Hold, Left, Loss, State};
 use super::pace::Pace;
 use super::queue::Queues;
-use super::reaper::{Debt, Reaper};
+use super::reaper::{Reaper, Undo};
 use super::record::Record;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -41,7 +41,7 @@ pub(crate) struct Watchdog {
     /// Something is due before the task meant to wake.
     woken: Notify,
     backend: Arc<Backend>,
-    queues: Arc<Queues<Handoff<Debt>>>,
+    queues: Arc<Queues<Handoff<Undo>>>,
     reaper: Reaper,
     /// Of each reason.
     losses: [Pace; Loss::REASONS],
@@ -78,7 +78,7 @@ type Due = (Arc<Hold>, LeaseTime);
 impl Watchdog {
     pub(crate) fn new(
         backend: Arc<Backend>,
-        queues: Arc<Queues<Handoff<Debt>>>,
+        queues: Arc<Queues<Handoff<Undo>>>,
         reaper: Reaper,
     ) -> Arc<Self> {
         let registry = Registry {
@@ -132,7 +132,7 @@ impl Watchdog {
 
     /// Ends a hold whose lease can no longer be trusted. The release that is owed for it, if any; dropped, it is
     /// paid in the background. Nothing if the hold has ended before.
-    pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Debt> {
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Undo> {
         let guarded = hold.is_guarded();
         let left = hold.end()?;
         self.unwatch(hold);
@@ -161,10 +161,10 @@ impl Watchdog {
                 // What stands there now may be another hold that is not told apart from this one.
                 Loss::Expired | Loss::Displaced | Loss::Forced => hold.key().is_told_apart(),
             };
-        let debt = || Debt::new(hold.clone(), queue, &self.reaper);
+        let undo = || Undo::new(hold.clone(), queue, &self.reaper);
         owes.then(|| match loss {
-            Loss::Expired => debt().unhurried(),
-            _ => debt(),
+            Loss::Expired => undo().unhurried(),
+            _ => undo(),
         })
     }
 
