@@ -14,7 +14,6 @@ use crate::protocol::script::Call;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Anchor;
 use crate::session::hold::fresh_number;
-use crate::session::reaper::Errand;
 use crate::wait::Waiting;
 
 /// Java counts in an int.
@@ -68,11 +67,8 @@ impl Counter {
 
     /// Has a mark removed, for tidiness: it has an end.
     pub(crate) fn forget(&self, mark: Arc<Mark>) {
-        let errand = Errand {
-            request: mark,
-            timeout: self.timeout(),
-        };
-        self.anchor.reaper.send(errand, Moment::now());
+        let timeout = self.timeout();
+        self.anchor.reaper.send(mark, timeout, Moment::now());
     }
 
     pub(crate) fn wait(&self, limit: Limit) -> Wait {

@@ -19,7 +19,7 @@ use crate::protocol::lock::Take;
 use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
-use crate::session::reaper::AtFront;
+use crate::session::give_back::AtFront;
 
 impl Order {
     /// Takes the lock, or takes it again. None if it was busy until the limit.
@@ -149,7 +149,7 @@ impl Order {
         if let Some(turn) = Box::pin(self.join(queue)).await? {
             return Ok(turn);
         }
-        self.anchor.reaper.watch_front(queue);
+        queue.watch_front(&self.anchor.releaser.runtime);
         let turn = pin!(async {
             tokio::select! {
                 front = front => match front {

@@ -7,7 +7,6 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::guard::LockGuard;
-use super::level::{GivenBack, released};
 use super::order::{Order, Terms};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -21,11 +20,12 @@ use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::Queue;
 use crate::session::backend::Answer;
+use crate::session::give_back::{Asking, GivenBack, LeftHere, Share};
 use crate::session::grants::{Expected, Told};
 use crate::session::handoff::Handoff;
 use crate::session::hold::{self, Hold, Loss};
-use crate::session::queue::{Asking, Heed};
-use crate::session::reaper::Undo;
+use crate::session::queue::Heed;
+use crate::session::undo::Undo;
 
 /// The most tokens that one request reserves.
 const MOST_TOKENS: u32 = 64;
@@ -52,7 +52,7 @@ pub(crate) struct Attempt<'a> {
     /// How long the next request may take.
     budget: Duration,
     /// There from before the first send until an answer shows that the server has nothing of this hold.
-    undo: Option<Undo>,
+    undo: Option<Undo<Share>>,
     /// A try went unanswered, and may be carried out later than one that was answered; or the hold stands in a queue,
     /// and may be granted at any time.
     in_doubt: bool,
@@ -125,7 +125,7 @@ impl<'a> Attempt<'a> {
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
     /// silent server does not add up to several.
-    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a, Handoff<Undo>>>, Error> {
+    pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
         let is_wanted_elsewhere = || self.queue.is_wanted_elsewhere(Moment::now());
         let heed = match self.order.kind {
             Kind::Read(_) => Heed::Own,
@@ -210,7 +210,7 @@ impl<'a> Attempt<'a> {
                 self.is_foreign = is_foreign;
                 self.in_doubt = true;
                 let anchor = &self.order.anchor;
-                anchor.reaper.keep_place(&self.hold, &anchor.client_id);
+                anchor.releaser.keep_place(&self.hold, &anchor.client_id);
                 Ok(Attempted::Busy(Ttl::Never))
             }
             Acquired::Waits { ttl, place } => {
@@ -248,7 +248,7 @@ impl<'a> Attempt<'a> {
 
     /// Before it stands in a queue: from now on a release of this process may grant the hold.
     pub(crate) fn expect_grant(&mut self) {
-        self.expected = Some(self.order.anchor.reaper.expect(&self.hold));
+        self.expected = Some(self.order.anchor.releaser.grants.expect(&self.hold));
     }
 
     /// The hold was granted, nobody went on with it, and it is being released: it must not be asked for again.
@@ -302,7 +302,7 @@ impl<'a> Attempt<'a> {
             min_validity,
             ..
         } = &**self.order;
-        let pass = |handoff: &Handoff<Undo>| {
+        let pass = |handoff: &LeftHere| {
             let old = &handoff.hold;
             let is_fit = *kind == old.key().kind && !owner.is_named();
             let max_hold = anchor.settings.max_hold;
@@ -339,7 +339,10 @@ impl<'a> Attempt<'a> {
         match (self.take_over(None).await?, self.undo.take()) {
             (Some(sent), Some(undo)) => {
                 self.hold.taken_over_to_release(sent);
-                released(&self.order.anchor, GivenBack::Undo(undo), &self.order.name).await
+                self.order
+                    .anchor
+                    .released(GivenBack::Undo(undo), &self.order.name)
+                    .await
             }
             _ => Err(self.order.not_held()),
         }
@@ -405,7 +408,7 @@ impl<'a> Attempt<'a> {
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
         let anchor = &self.order.anchor;
         self.undo
-            .get_or_insert_with(|| anchor.undo(&self.hold, self.queue));
+            .get_or_insert_with(|| anchor.releaser.undo(&self.hold, self.queue));
         self.hold.clone()
     }
 

@@ -8,16 +8,16 @@ use futures_util::future::join_all;
 
 use super::attempt::Attempt;
 use super::guard::LockGuard;
-use super::level::{GivenBack, released, still_held};
 use super::order::{Order, Terms};
 use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::answer::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::Queue;
+use crate::session::give_back::{GivenBack, Share, still_held};
 use crate::session::hold::fresh_number;
 use crate::session::queue::Heed;
-use crate::session::reaper::Undo;
+use crate::session::undo::Undo;
 
 /// Locks in one request.
 pub(crate) const MOST: usize = 100;
@@ -130,7 +130,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
 pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     // All of them before the first await: from here on the release goes on if this future is dropped.
     let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();
-    let mut batches: Vec<(Vec<&Order>, Vec<Undo>)> = Vec::new();
+    let mut batches: Vec<(Vec<&Order>, Vec<Undo<Share>>)> = Vec::new();
     let mut outcomes: Vec<Outcome<'_>> = Vec::new();
     for (guard, given_back) in guards.iter().zip(given_back) {
         let order = &guard.order;
@@ -148,7 +148,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
                 }
             }
             Ok(left) => {
-                outcomes.push(Box::pin(released(&order.anchor, left, &order.name)));
+                outcomes.push(Box::pin(order.anchor.released(left, &order.name)));
             }
             Err(error) => outcomes.push(Box::pin(std::future::ready(Err(error)))),
         }
@@ -169,16 +169,16 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
 
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
-async fn release_together(orders: Vec<&Order>, mut undos: Vec<Undo>) -> Result<(), Error> {
+async fn release_together(orders: Vec<&Order>, mut undos: Vec<Undo<Share>>) -> Result<(), Error> {
     let Some(Terms { anchor, name, .. }) = orders.first().map(|order| &***order) else {
         return Ok(());
     };
     if undos.len() == 1
         && let Some(undo) = undos.pop()
     {
-        return released(anchor, GivenBack::Undo(undo), name).await;
+        return anchor.released(GivenBack::Undo(undo), name).await;
     }
-    let settled = Undo::run_all(undos, &anchor.backend).await?;
-    let mut outcomes = settled.into_iter().zip(orders);
-    outcomes.try_for_each(|(settled, order)| still_held(settled, &order.name))
+    let were_held = Undo::run_all(undos).await?;
+    let mut outcomes = were_held.into_iter().zip(orders);
+    outcomes.try_for_each(|(was_held, order)| still_held(was_held, &order.name))
 }

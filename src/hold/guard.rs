@@ -4,11 +4,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::lease::Lease;
-use super::level::{GivenBack, give_back, released};
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::owner::Owner;
+use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
 /// One level of a lock that is held, until the guard is unlocked or dropped.
@@ -62,7 +62,7 @@ impl LockGuard {
     pub async fn unlock(mut self) -> Result<(), Error> {
         let given_back = self.give_back();
         let order = &self.lease.order;
-        let unlock = async { released(&order.anchor, given_back?, &order.name).await };
+        let unlock = async { order.anchor.released(given_back?, &order.name).await };
         order.anchor.within(Box::pin(unlock)).await
     }
 
@@ -75,7 +75,9 @@ impl LockGuard {
             drop(order.anchor.watchdog.lose(hold, Loss::Expired));
             return Err(self.lease.lost_error());
         }
-        let given_back = give_back(&order.anchor, &order.queue(), hold, Some(order.term));
+        let given_back = order
+            .anchor
+            .give_back(&order.queue(), hold, Some(order.term));
         given_back.ok_or_else(|| self.lease.lost_error())
     }
 
@@ -163,12 +165,11 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.done {
             let Lease { order, hold } = &self.lease;
-            drop(give_back(
-                &order.anchor,
-                &order.queue(),
-                hold,
-                Some(order.term),
-            ));
+            drop(
+                order
+                    .anchor
+                    .give_back(&order.queue(), hold, Some(order.term)),
+            );
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::Queue;
+use crate::session::give_back::Asking;
 use crate::session::hub::Subscription;
-use crate::session::reaper::Asking;
 
 impl Order {
     /// Stands in the queue until the lock is granted: asks for a place, which is kept for all of this process together, then

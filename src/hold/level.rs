@@ -1,9 +1,7 @@
 //! The levels of an owner's hold: taken once more, taken over, given back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::time::timeout;
 use tracing::debug;
 
 use super::attempt::Attempt;
@@ -11,21 +9,14 @@ use super::guard::LockGuard;
 use super::lease::Lease;
 use super::order::Order;
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind};
-use crate::name::LockName;
-use crate::options::{LeaseTime, Term};
+use crate::error::Error;
+use crate::options::LeaseTime;
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::Donor;
 use crate::protocol::script::Cut;
-use crate::session::hold::{Hold, Left, Loss};
-use crate::session::reaper::Undo;
-use crate::session::record::{Outcome, Settled};
-use crate::session::sync::oneshot;
-use crate::session::{Anchor, Queue};
-
-/// How many time-outs of a request an unlock waits that did not ask itself: what it left may lie for a while, and a request
-/// may be on its way before the one that tells.
-const UNCONFIRMED: u32 = 3;
+use crate::session::Queue;
+use crate::session::give_back::GivenBack;
+use crate::session::hold::{Hold, Loss};
 
 impl Order {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
@@ -191,8 +182,8 @@ impl Order {
         self.anchor.ensure_open()?;
         let queue = self.queue();
         if let Some(hold) = queue.live(&self.owner) {
-            return match give_back(&self.anchor, &queue, &hold, None) {
-                Some(given_back) => released(&self.anchor, given_back, &self.name).await,
+            return match self.anchor.give_back(&queue, &hold, None) {
+                Some(given_back) => self.anchor.released(given_back, &self.name).await,
                 None => Err(self.not_held()),
             };
         }
@@ -247,7 +238,7 @@ impl<'a> Claim<'a> {
     /// It was never asked for: as long as there are others, there is nothing to give back on the server.
     fn withdraw(mut self) {
         self.kept = true;
-        let given_back = give_back(&self.order.anchor, self.queue, self.hold, None);
+        let given_back = self.order.anchor.give_back(self.queue, self.hold, None);
         if let Some(GivenBack::Undo(undo)) = given_back
             && self.hold.levels() > 0
         {
@@ -259,87 +250,7 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            drop(give_back(&self.order.anchor, self.queue, self.hold, None));
-        }
-    }
-}
-
-/// A level that was given back.
-#[derive(Debug)]
-#[must_use = "dropping it has the level released in the background"]
-pub(crate) enum GivenBack {
-    Undo(Undo),
-    /// Others here have the record, or it was left for one that waits: told when the server has said whether it still stood.
-    Left(Arc<Hold>, oneshot::Receiver<Outcome>),
-}
-
-/// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
-pub(crate) fn give_back(
-    anchor: &Anchor,
-    queue: &Queue,
-    hold: &Arc<Hold>,
-    guard: Option<Term>,
-) -> Option<GivenBack> {
-    let left = hold.give_back(guard)?;
-    if left == Left::Others {
-        anchor.watchdog.unwatch(hold);
-        let outcome = hold.record.outcome();
-        queue.forget(hold);
-        return Some(GivenBack::Left(hold.clone(), outcome));
-    }
-    let undo = anchor.undo(hold, queue);
-    if left == Left::Levels {
-        return Some(GivenBack::Undo(undo));
-    }
-    anchor.watchdog.unwatch(hold);
-    Some(match undo.leave(queue, hold) {
-        Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
-        Err(undo) => GivenBack::Undo(undo),
-    })
-}
-
-/// Waits for the release of a level that was given back, and says whether the hold still stood.
-pub(crate) async fn released(
-    anchor: &Anchor,
-    given_back: GivenBack,
-    name: &LockName,
-) -> Result<(), Error> {
-    let settled = match given_back {
-        GivenBack::Undo(undo) => undo.run(&anchor.backend).await?,
-        // Readers are not made to wait for what the server has just said.
-        GivenBack::Left(hold, _) if hold.record.is_seen(Moment::now()) => Settled::Done,
-        GivenBack::Left(hold, outcome) => {
-            if hold.record.was_joined() {
-                anchor.watchdog.confirm(&hold);
-            }
-            let at_most = hold.timeout * UNCONFIRMED;
-            let told = timeout(at_most, anchor.unless_ended(outcome)).await;
-            let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
-            outcome.map_err(|_| Error::closed())??
-        }
-    };
-    still_held(settled, name)
-}
-
-/// The server has said nothing of a lock that was left to a waiter here.
-fn unconfirmed(name: &LockName, waited: Duration) -> Error {
-    let name = name.key();
-    let text =
-        format!("whether {name:?} was held until it was unlocked is not known after {waited:?}");
-    Error::new(ErrorKind::Timeout, text).unanswered()
-}
-
-/// Whether a level that was given back was still held.
-pub(crate) fn still_held(settled: Settled, name: &LockName) -> Result<(), Error> {
-    match settled {
-        // An earlier send went unanswered. The lease had not run out when the hold was given back, so the server had
-        // it then, and it was this release that removed it.
-        Settled::Done | Settled::Absent { repeated: true } => Ok(()),
-        Settled::Absent { repeated: false } => {
-            let name = name.key();
-            Err(Error::lost(format!(
-                "{name:?} was not held any more when it was unlocked"
-            )))
+            drop(self.order.anchor.give_back(self.queue, self.hold, None));
         }
     }
 }

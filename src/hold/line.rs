@@ -6,9 +6,8 @@ use super::guard::LockGuard;
 use super::order::{Order, Terms};
 use crate::protocol::lock;
 use crate::session::Queue;
-use crate::session::handoff::Handoff;
+use crate::session::give_back::{AtFront, LeftHere};
 use crate::session::queue;
-use crate::session::reaper::{AtFront, Undo};
 
 /// How standing in line ended.
 pub(super) enum Turn<'a> {
@@ -76,7 +75,7 @@ impl<'a> Passage<'a> {
 pub(super) struct InLine<'a> {
     order: &'a Order,
     queue: &'a Queue,
-    place: Option<queue::InLine<'a, Handoff<Undo>>>,
+    place: Option<queue::InLine<'a, LeftHere>>,
 }
 
 impl<'a> InLine<'a> {

@@ -19,7 +19,7 @@ use crate::options::Prefer;
 use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::Queue;
-use crate::session::reaper::AtFront;
+use crate::session::give_back::AtFront;
 
 impl Order {
     /// Whether this reads by a record that others may have too. Other processes may know a named owner, and look for it.
@@ -129,7 +129,7 @@ impl Order {
         }
         // What the first one asks is for those behind it too. From then on the marks on the server keep the order.
         drop(passage);
-        self.anchor.reaper.watch_front(queue);
+        queue.watch_front(&self.anchor.releaser.runtime);
         let turn = async {
             let turn = pin!(async {
                 tokio::select! {

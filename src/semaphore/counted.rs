@@ -7,7 +7,8 @@ use super::verbs::verbs;
 use crate::counter::check;
 use crate::error::Error;
 use crate::session::Anchor;
-use crate::session::loan::Borrowed;
+use crate::session::loan::Loan;
+use crate::session::undo::Undo;
 
 /// A number of permits that all processes share: on the wire Redisson's `RSemaphore`.
 ///
@@ -73,9 +74,9 @@ impl Semaphore {
         self.0.add_permits(permits.into()).await
     }
 
-    fn permit(&self, borrowed: Borrowed) -> SemaphorePermit {
+    fn permit(&self, undo: Undo<Arc<Loan>>) -> SemaphorePermit {
         SemaphorePermit {
-            borrowed,
+            undo,
             anchor: self.0.counter.anchor.clone(),
         }
     }
@@ -89,7 +90,7 @@ impl Semaphore {
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct SemaphorePermit {
-    borrowed: Borrowed,
+    undo: Undo<Arc<Loan>>,
     anchor: Arc<Anchor>,
 }
 
@@ -97,7 +98,7 @@ impl SemaphorePermit {
     /// How many permits these are.
     #[must_use]
     pub fn permits(&self) -> u32 {
-        self.borrowed.loan.key.count
+        self.undo.key.count
     }
 
     /// Gives the permits back, and wakes whoever waits for them.
@@ -113,13 +114,13 @@ impl SemaphorePermit {
     ///
     /// If the future is dropped, the permits are given back in the background.
     pub async fn release(self) -> Result<(), Error> {
-        let Self { borrowed, anchor } = self;
-        anchor.give_back(borrowed).await
+        let Self { undo, anchor } = self;
+        anchor.give_permits_back(undo).await
     }
 
     /// Leaves the permits taken. Whoever knows of it can give them back with [`Semaphore::release`], in whatever
     /// process.
     pub fn forget(self) {
-        self.borrowed.leave();
+        self.undo.leave();
     }
 }

@@ -10,7 +10,8 @@ use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
 use crate::protocol::answer::Extended;
 use crate::session::Anchor;
-use crate::session::loan::Borrowed;
+use crate::session::loan::Loan;
+use crate::session::undo::Undo;
 
 /// A number of permits that all processes share, each with an id and a lease: on the wire Redisson's
 /// `RPermitExpirableSemaphore`.
@@ -79,9 +80,9 @@ impl ExpirableSemaphore {
         self.0.release_permit(*id).await
     }
 
-    fn permit(&self, borrowed: Borrowed) -> ExpirablePermit {
+    fn permit(&self, undo: Undo<Arc<Loan>>) -> ExpirablePermit {
         ExpirablePermit {
-            borrowed,
+            undo,
             anchor: self.0.counter.anchor.clone(),
         }
     }
@@ -95,7 +96,7 @@ impl ExpirableSemaphore {
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct ExpirablePermit {
-    borrowed: Borrowed,
+    undo: Undo<Arc<Loan>>,
     anchor: Arc<Anchor>,
 }
 
@@ -110,13 +111,13 @@ impl ExpirablePermit {
     /// The ids of all permits that were taken by this one call.
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
-        self.borrowed.loan.key.ids()
+        self.undo.key.ids()
     }
 
     /// How many permits these are.
     #[must_use]
     pub fn permits(&self) -> u32 {
-        self.borrowed.loan.key.count
+        self.undo.key.count
     }
 
     /// Gives the permits a new lease from now on, all or none; they may be without one. It may be shorter too. Of several
@@ -133,7 +134,7 @@ impl ExpirablePermit {
     ///
     /// If the future is dropped, the server may or may not have set the new lease.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let loan = &self.borrowed.loan;
+        let loan = &self.undo;
         let extend = async {
             let lease = LeaseTime::new(lease)?;
             self.anchor.ensure_open()?;
@@ -167,13 +168,13 @@ impl ExpirablePermit {
     ///
     /// If the future is dropped, the permits are given back in the background.
     pub async fn release(self) -> Result<(), Error> {
-        let Self { borrowed, anchor } = self;
-        anchor.give_back(borrowed).await
+        let Self { undo, anchor } = self;
+        anchor.give_permits_back(undo).await
     }
 
     /// Leaves the permits taken until their lease ends, or until somebody who knows their ids
     /// [gives them back](ExpirableSemaphore::release_permit).
     pub fn forget(self) {
-        self.borrowed.leave();
+        self.undo.leave();
     }
 }

@@ -16,7 +16,8 @@ use crate::protocol::counted::{Count, Set, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
 use crate::session::hold::fresh_number;
-use crate::session::loan::{Borrowed, Loan};
+use crate::session::loan::Loan;
+use crate::session::undo::Undo;
 use crate::wait::{Asked, Waiting, Wanted};
 
 /// So many permits with a lease fit into one call.
@@ -97,11 +98,10 @@ impl Pool {
             let name = self.counter.open()?;
             let anchor = &self.counter.anchor;
             let key = PermitKey::leased(name.clone(), vec![id], None);
-            let loan = Loan::new(key, self.counter.timeout());
+            let loan = Loan::new(key, self.counter.timeout(), &anchor.book);
             // To whomever.
             loan.granted(Moment::now());
-            let borrowed = anchor.book.borrow(&loan, &anchor.reaper);
-            borrowed.give_back(&anchor.backend).await
+            loan.undo().run().await
         };
         self.counter.anchor.within(Box::pin(release)).await
     }
@@ -111,7 +111,7 @@ impl Pool {
         &self,
         permits: u32,
         limit: impl FnOnce() -> Limit + Send,
-    ) -> Result<Option<Borrowed>, Error> {
+    ) -> Result<Option<Undo<Arc<Loan>>>, Error> {
         let acquire = async {
             let name = self.counter.open()?;
             let span = debug_span!("acquire", semaphore = %name.key(), permits);
@@ -120,7 +120,7 @@ impl Pool {
             let taken = taken.instrument(span).await?;
             match (taken, take.least) {
                 (Some((_, left)), Some(least)) if left < least => Err(too_late(name, least)),
-                (taken, _) => Ok(taken.map(|(borrowed, _)| borrowed)),
+                (taken, _) => Ok(taken.map(|(undo, _)| undo)),
             }
         };
         self.counter.anchor.within(Box::pin(acquire)).await
@@ -184,10 +184,10 @@ impl Pool {
         let timeout = lease.map_or(settings.command_timeout, |lease| settings.timeout(lease));
         Ok(Take {
             counter: &self.counter,
-            loan: Loan::new(key, timeout),
+            loan: Loan::new(key, timeout, &self.counter.anchor.book),
             lease,
             least,
-            borrowed: None,
+            undo: None,
         })
     }
 }
@@ -200,11 +200,11 @@ struct Take<'a> {
     /// What must be left of the lease when the permits are handed out.
     least: Option<Duration>,
     /// There from before the first request until an answer shows that nothing was taken.
-    borrowed: Option<Borrowed>,
+    undo: Option<Undo<Arc<Loan>>>,
 }
 
 /// What was taken, with what can be trusted of the lease.
-type Permits = (Borrowed, Duration);
+type Permits = (Undo<Arc<Loan>>, Duration);
 
 impl Take<'_> {
     /// Asks the server once.
@@ -212,8 +212,7 @@ impl Take<'_> {
         let anchor = &self.counter.anchor;
         let loan = self.loan.clone();
         anchor.reaper.ensure_credit(&loan.key.name)?;
-        self.borrowed
-            .get_or_insert_with(|| anchor.book.borrow(&loan, &anchor.reaper));
+        self.undo.get_or_insert_with(|| loan.undo());
         let answer = match anchor.run(&loan.key.acquire(), loan.timeout).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -234,8 +233,8 @@ impl Take<'_> {
                     let end = answer.sent.plus(lease.get() - lease.margin());
                     Moment::now().until(end)
                 });
-                let borrowed = self.borrowed.take();
-                Ok(Asked::Ready((borrowed.ok_or_else(Error::closed)?, left)))
+                let undo = self.undo.take();
+                Ok(Asked::Ready((undo.ok_or_else(Error::closed)?, left)))
             }
             Ok(Taken::Busy(ttl)) => {
                 self.nothing_taken();
@@ -255,9 +254,9 @@ impl Take<'_> {
     /// The server has answered that nothing was taken.
     fn nothing_taken(&mut self) {
         if !self.loan.is_in_doubt()
-            && let Some(borrowed) = self.borrowed.take()
+            && let Some(undo) = self.undo.take()
         {
-            borrowed.disarm();
+            undo.disarm();
         }
     }
 }

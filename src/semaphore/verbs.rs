@@ -1,6 +1,6 @@
 //! The verbs that both semaphores have, with their manual.
 
-/// Gives a semaphore that wraps a [`Pool`](super::pool::Pool) its verbs. The permit is made of what was borrowed.
+/// Gives a semaphore that wraps a [`Pool`](super::pool::Pool) its verbs. The permit is made of what was taken.
 macro_rules! verbs {
     ($semaphore:ty, $permit:ident) => {
         impl $semaphore {
@@ -57,8 +57,8 @@ macro_rules! verbs {
                     .0
                     .acquire(permits, || $crate::options::Limit::Never)
                     .await?;
-                let borrowed = taken.ok_or_else($crate::error::Error::endless)?;
-                Ok(self.permit(borrowed))
+                let undo = taken.ok_or_else($crate::error::Error::endless)?;
+                Ok(self.permit(undo))
             }
 
             /// Takes a permit if one is free, and if nobody waits for some in this process. None if not.
@@ -92,7 +92,7 @@ macro_rules! verbs {
                     .0
                     .acquire(permits, || $crate::options::Limit::Once)
                     .await?;
-                Ok(taken.map(|borrowed| self.permit(borrowed)))
+                Ok(taken.map(|undo| self.permit(undo)))
             }
 
             /// Takes a permit, waiting at most so long. None if none was free until then.
@@ -133,7 +133,7 @@ macro_rules! verbs {
             ) -> Result<Option<$permit>, $crate::error::Error> {
                 let limit = || $crate::options::Limit::within(wait);
                 let taken = self.0.acquire(permits, limit).await?;
-                Ok(taken.map(|borrowed| self.permit(borrowed)))
+                Ok(taken.map(|undo| self.permit(undo)))
             }
 
             /// How many permits are free; 0 if their number was never set. Below zero if more were taken away by

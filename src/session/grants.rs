@@ -45,7 +45,7 @@ pub(crate) enum Told {
 }
 
 impl Grants {
-    /// From now on, this hold may be granted by a release.
+    /// From now on, a release in this client may move the lock to this hold.
     pub(crate) fn expect(self: &Arc<Self>, hold: &Arc<Hold>) -> Expected {
         let number = hold.key().numeral();
         let waiting = Waiting {

@@ -25,7 +25,7 @@ const CARE: Duration = Duration::from_secs(1);
 ///
 /// 1. `levels` is the share that the server should record for this hold. It counts a level from before the request
 ///    for it is sent until before the request that gives it back is sent; whoever lowers it owes the server a
-///    release, a [`Undo`](super::reaper::Undo).
+///    release, a [`Undo`](super::undo::Undo).
 /// 2. A hold that has ended never becomes live again, and has no levels but those that were left to their owner.
 /// 3. Requests that change the share are sent one at a time, under the record's turn; the hold number makes renewals and
 ///    checks harmless whenever they arrive.

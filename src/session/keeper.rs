@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::grants::Told;
 use super::hold::Hold;
-use super::reaper::Reaper;
+use super::releaser::Releaser;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::QueueKey;
@@ -34,7 +34,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 struct Keeper {
     lock: QueueKey,
     client: Arc<str>,
-    reaper: Reaper,
+    releaser: Arc<Releaser>,
     /// In how many signs every place is dated.
     round: usize,
     /// The hold number of the place that was dated last.
@@ -45,33 +45,34 @@ struct Keeper {
     ends: Option<Moment>,
 }
 
-impl Reaper {
+impl Releaser {
     /// This hold has a place in a queue on the server, which is kept from now on until the waiter goes.
-    pub(crate) fn keep_place(&self, hold: &Arc<Hold>, client: &Arc<str>) {
+    pub(crate) fn keep_place(self: &Arc<Self>, hold: &Arc<Hold>, client: &Arc<str>) {
         let Kind::Fair(line) = &hold.key().kind else {
             return;
         };
-        if self.grants().stand(hold) {
+        if self.grants.stand(hold) {
             // Of what a place is worth to Redisson no more than a third passes in between.
             let third = u32::try_from(line.worth.as_secs() / 3).unwrap_or(ROUND);
             let keeper = Keeper {
                 lock: hold.key().queue_key(),
                 client: client.clone(),
-                reaper: self.clone(),
+                releaser: self.clone(),
                 round: third.clamp(1, ROUND) as usize,
                 last: 0,
                 has_signed: false,
                 ends: None,
             };
-            self.spawn(keeper.run(lock::turn_channel(&hold.key().name, client)));
+            self.runtime
+                .spawn(keeper.run(lock::turn_channel(&hold.key().name, client)));
         }
     }
 }
 
 impl Keeper {
     async fn run(mut self, channel: Arc<str>) {
-        let reaper = self.reaper.clone();
-        let mut ear = reaper.hub().subscribe(&channel);
+        let releaser = self.releaser.clone();
+        let mut ear = releaser.hub.subscribe(&channel);
         let mut is_heard = false;
         let mut in_doubt = ear.is_heard();
         let mut due = Moment::now().plus(SIGN);
@@ -86,10 +87,10 @@ impl Keeper {
             in_doubt |= ear.is_heard() && !is_heard;
             is_heard = ear.is_heard();
             let is_due = Moment::now() >= due;
-            if is_due && reaper.grants().leave(&self.lock) {
+            if is_due && releaser.grants.leave(&self.lock) {
                 return;
             }
-            let standing = reaper.grants().standing(&self.lock);
+            let standing = releaser.grants.standing(&self.lock);
             let count = match (in_doubt, is_due) {
                 (true, _) => standing,
                 (_, true) => standing.min(MOST).max(standing.div_ceil(self.round)),
@@ -108,8 +109,8 @@ impl Keeper {
         let mut has_lost = false;
         while count > 0 {
             let places = self
-                .reaper
-                .grants()
+                .releaser
+                .grants
                 .some(&self.lock, self.last, count.min(MOST));
             let Some(last) = places.last() else {
                 break;
@@ -132,9 +133,9 @@ impl Keeper {
                     self.has_signed = true;
                     self.ends = ttl.left().map(|left| Moment::now().plus(left));
                     if let Some(number) = moved {
-                        self.reaper.granted(number, sent);
+                        self.releaser.granted(number, sent);
                     }
-                    let grants = self.reaper.grants();
+                    let grants = &self.releaser.grants;
                     if let Some(number) = holder {
                         grants.tell(&number, Told::Ask);
                     }
@@ -143,11 +144,11 @@ impl Keeper {
                     }
                 }
                 // Each waiter is told what is wrong.
-                Ok((Signed::WrongKind, _)) => self.reaper.grants().tell_all(&self.lock),
+                Ok((Signed::WrongKind, _)) => self.releaser.grants.tell_all(&self.lock),
                 Err(error) if error.is_passing() => break,
                 Err(error) => {
                     debug!(%error, "no sign of life is taken");
-                    self.reaper.grants().tell_all(&self.lock);
+                    self.releaser.grants.tell_all(&self.lock);
                     break;
                 }
             }
@@ -162,7 +163,7 @@ impl Keeper {
         let (Some(call), Some(budget)) = (fair::sign(&self.client, &keys), timeouts.min()) else {
             return Err(Error::closed());
         };
-        let answer = self.reaper.backend().run(&call, budget).await?;
+        let answer = self.releaser.backend.run(&call, budget).await?;
         Ok((Signed::decode(&answer.reply)?, answer.sent))
     }
 }

@@ -1,9 +1,9 @@
-//! What is owed to servers that do not answer: a line for each, which is paid when it does.
+//! What is owed to servers that do not answer: a line for each, which is served when it does.
 //!
 //! # Invariants
 //!
 //! 1. A server that has not answered is asked for one thing at a time, after pauses; one that answers, for [`AT_ONCE`].
-//! 2. Of what is owed for one hold at most one stands in line: it is worked out when it is paid.
+//! 2. Of what is owed for one hold at most one stands in line: it is worked out when it is sent.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::clock::Moment;
 /// How much is asked of one server at once: callers come in between.
 const AT_ONCE: usize = 64;
 /// How much may be owed to a server that does not answer before nothing more is asked of it.
-const MOST_UNPAID: usize = 1 << 13;
+const MOST_OWED: usize = 1 << 13;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,9 @@ pub(super) type Place = Option<u64>;
 /// Something that is owed.
 pub(super) trait Owing {
     /// What it is owed for, if something else may be owed for the same.
-    fn hold(&self) -> Option<u64>;
+    fn hold(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The lines of all servers that have not answered.
@@ -129,19 +131,19 @@ impl<T: Owing> Ledger<T> {
 
 /// How much stands in each line, for those who are about to owe more.
 #[derive(Debug, Default)]
-pub(super) struct Unpaid {
+pub(super) struct Backlog {
     /// Of the longest line. Relaxed: nothing else hangs on it.
     longest: AtomicUsize,
     /// Kept up while that is too long.
     lines: Mutex<HashMap<Place, usize>>,
 }
 
-impl Unpaid {
+impl Backlog {
     pub(super) fn note<T>(&self, ledger: &Ledger<T>) {
         let lines = ledger.lines.iter();
         let lines = lines.map(|(place, line)| (*place, line.waiting.len()));
-        let longest = lines.clone().map(|(_, unpaid)| unpaid).max().unwrap_or(0);
-        if longest >= MOST_UNPAID {
+        let longest = lines.clone().map(|(_, owed)| owed).max().unwrap_or(0);
+        if longest >= MOST_OWED {
             *self.lines() = lines.collect();
         }
         self.longest.store(longest, Ordering::Relaxed);
@@ -149,12 +151,12 @@ impl Unpaid {
 
     /// How much is owed to a server, if that is too much. `place` is worked out if it is for any.
     pub(super) fn too_much(&self, place: impl FnOnce() -> Place) -> Option<usize> {
-        if self.longest.load(Ordering::Relaxed) < MOST_UNPAID {
+        if self.longest.load(Ordering::Relaxed) < MOST_OWED {
             return None;
         }
         let place = place();
-        let unpaid = self.lines().get(&place).copied();
-        unpaid.filter(|unpaid| *unpaid >= MOST_UNPAID)
+        let owed = self.lines().get(&place).copied();
+        owed.filter(|owed| *owed >= MOST_OWED)
     }
 
     fn lines(&self) -> MutexGuard<'_, HashMap<Place, usize>> {
@@ -217,16 +219,16 @@ mod tests {
         assert_eq!(asked_for(&mut ledger, long_after), none);
         ledger.answered(HERE);
         ledger.came_back(HERE);
-        let mut paid = 0;
+        let mut served = 0;
         while ledger.has_line(HERE) {
             let asked = asked_for(&mut ledger, Moment::now());
             assert!((1..=AT_ONCE).contains(&asked.len()), "{asked:?}");
-            paid += asked.len();
+            served += asked.len();
             for _ in asked {
                 ledger.came_back(HERE);
             }
         }
-        assert_eq!((paid, in_line(&ledger), ledger.due()), (200, 0, None));
+        assert_eq!((served, in_line(&ledger), ledger.due()), (200, 0, None));
     }
 
     #[test]
@@ -269,20 +271,20 @@ mod tests {
 
     #[test]
     fn too_much_is_owed_to_one_server_and_nothing_to_others() {
-        let (ledger, unpaid) = (&mut Ledger::default(), Unpaid::default());
-        let too_much = |place| unpaid.too_much(|| place);
-        for owed in 0..MOST_UNPAID {
+        let (ledger, backlog) = (&mut Ledger::default(), Backlog::default());
+        let too_much = |place| backlog.too_much(|| place);
+        for owed in 0..MOST_OWED {
             assert_eq!(too_much(HERE), None, "{owed}");
             ledger.add(HERE, Owed(100));
-            unpaid.note(ledger);
+            backlog.note(ledger);
         }
         ledger.add(Some(2), Owed(100));
-        unpaid.note(ledger);
-        assert_eq!(too_much(HERE), Some(MOST_UNPAID));
+        backlog.note(ledger);
+        assert_eq!(too_much(HERE), Some(MOST_OWED));
         assert_eq!([Some(2), Some(3), None].map(too_much), [None; 3]);
         ledger.next(Moment::now());
         ledger.next(Moment::now());
-        unpaid.note(ledger);
+        backlog.note(ledger);
         assert_eq!(too_much(HERE), None);
     }
 }

@@ -7,12 +7,14 @@
 //! request that gives it back; the mark of its permits makes a second one harmless.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::backend::Backend;
-use super::reaper::{Errand, Reaper};
+use super::reaper::Reaper;
+use super::undo::{Owed, Undo};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::counted::Returned;
@@ -27,6 +29,7 @@ pub(crate) struct Loan {
     pub(crate) key: PermitKey,
     /// How long one request for them may take.
     pub(crate) timeout: Duration,
+    book: Arc<Book>,
     state: Mutex<State>,
 }
 
@@ -42,14 +45,21 @@ struct State {
 }
 
 impl Loan {
-    pub(crate) fn new(key: PermitKey, timeout: Duration) -> Arc<Self> {
+    pub(crate) fn new(key: PermitKey, timeout: Duration, book: &Arc<Book>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             key,
             timeout,
+            book: book.clone(),
             state: Mutex::default(),
         })
+    }
+
+    /// Writes the loan down, before its permits are asked for.
+    pub(crate) fn undo(self: &Arc<Self>) -> Undo<Arc<Self>> {
+        self.book.lock().insert(self.id, self.clone());
+        Undo::arm(self.clone())
     }
 
     /// The permits were granted by a request sent at `sent`.
@@ -107,32 +117,81 @@ impl Request for Loan {
     }
 }
 
+impl Owed for Arc<Loan> {
+    /// Whether the permits were all still there.
+    type Answer = bool;
+
+    async fn run(&mut self) -> Result<bool, Error> {
+        let call = self.call();
+        let answer = self.book.backend.run(&call, self.timeout).await?;
+        let all = match Returned::decode(&answer.reply, self.key.name.key())? {
+            Returned::Done(live) if !self.key.ids().is_empty() => live >= i64::from(self.key.count),
+            Returned::Done(_) => true,
+            Returned::Absent => false,
+        };
+        // An earlier send went unanswered: it may have been this call that gave them back.
+        Ok(all || answer.repeated)
+    }
+
+    fn post(&mut self) {
+        if self.book.strike(self) {
+            self.book.post(self.clone());
+        }
+    }
+
+    fn end(&mut self) {
+        self.book.strike(self);
+    }
+}
+
+impl Undo<Arc<Loan>> {
+    /// Leaves the permits taken.
+    pub(crate) fn leave(self) {
+        let in_doubt = {
+            let state = self.lock();
+            state.in_doubt || state.unsettled > 0
+        };
+        // With a lease they are remembered by their ids, unless somebody gives them back before a copy comes.
+        if in_doubt || self.key.ids().is_empty() {
+            let mark = Arc::new(Mark::of(self.key.mark(), in_doubt));
+            let end = Moment::now().plus(TRIED);
+            self.book.reaper.send(mark, self.timeout, end);
+        }
+        self.disarm();
+    }
+}
+
 /// Every loan of a client, by its id.
-#[derive(Debug, Default)]
-pub(crate) struct Book(Mutex<HashMap<u64, Arc<Loan>>>);
+pub(crate) struct Book {
+    loans: Mutex<HashMap<u64, Arc<Loan>>>,
+    backend: Arc<Backend>,
+    reaper: Reaper,
+}
 
 impl Book {
-    /// Writes a loan down, from before its permits are asked for.
-    pub(crate) fn borrow(self: &Arc<Self>, loan: &Arc<Loan>, reaper: &Reaper) -> Borrowed {
-        self.lock().insert(loan.id, loan.clone());
-        Borrowed {
-            loan: loan.clone(),
-            book: self.clone(),
-            reaper: reaper.clone(),
-        }
+    pub(super) fn new(backend: Arc<Backend>, reaper: Reaper) -> Arc<Self> {
+        Arc::new(Self {
+            loans: Mutex::default(),
+            backend,
+            reaper,
+        })
     }
 
     /// Has everything given back in the background.
-    pub(crate) fn give_all_back(&self, reaper: &Reaper) {
+    pub(super) fn give_all_back(&self) {
         let owed = std::mem::take(&mut *self.lock());
-        for loan in owed.into_values() {
-            owe(loan, reaper);
-        }
+        owed.into_values().for_each(|loan| self.post(loan));
     }
 
     /// How many loans are out.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lock().len()
+    }
+
+    fn post(&self, loan: Arc<Loan>) {
+        let timeout = loan.timeout;
+        self.reaper
+            .send_now(loan, timeout, Moment::now().plus(TRIED));
     }
 
     /// False if it was struck out before.
@@ -141,74 +200,12 @@ impl Book {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Loan>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.loans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is owed to a semaphore; dropped, it is given back in the background.
-#[derive(Debug)]
-#[must_use = "dropping it has the permits given back"]
-pub(crate) struct Borrowed {
-    pub(crate) loan: Arc<Loan>,
-    book: Arc<Book>,
-    reaper: Reaper,
-}
-
-impl Borrowed {
-    /// There is nothing to give back, or somebody else does.
-    pub(crate) fn disarm(self) {
-        self.book.strike(&self.loan);
+impl fmt::Debug for Book {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Book").finish_non_exhaustive()
     }
-
-    /// Leaves the permits taken.
-    pub(crate) fn leave(self) {
-        let Loan { key, timeout, .. } = &*self.loan;
-        let in_doubt = {
-            let state = self.loan.lock();
-            state.in_doubt || state.unsettled > 0
-        };
-        // With a lease they are remembered by their ids, unless somebody gives them back before a copy comes.
-        if in_doubt || key.ids().is_empty() {
-            let errand = Errand {
-                request: Arc::new(Mark::of(key.mark(), in_doubt)),
-                timeout: *timeout,
-            };
-            self.reaper.send(errand, Moment::now().plus(TRIED));
-        }
-        self.disarm();
-    }
-
-    /// Gives the permits back now. Whether they were all still there. What cannot be told stays owed, and goes to the
-    /// reaper.
-    pub(crate) async fn give_back(self, backend: &Backend) -> Result<bool, Error> {
-        let call = self.loan.call();
-        let answer = backend.run(&call, self.loan.timeout).await?;
-        let returned = Returned::decode(&answer.reply, self.loan.key.name.key())?;
-        self.book.strike(&self.loan);
-        let all = match returned {
-            Returned::Done(live) if !self.loan.key.ids().is_empty() => {
-                live >= i64::from(self.loan.key.count)
-            }
-            Returned::Done(_) => true,
-            Returned::Absent => false,
-        };
-        // An earlier send went unanswered: it may have been this call that gave them back.
-        Ok(all || answer.repeated)
-    }
-}
-
-impl Drop for Borrowed {
-    fn drop(&mut self) {
-        if self.book.strike(&self.loan) {
-            owe(self.loan.clone(), &self.reaper);
-        }
-    }
-}
-
-fn owe(loan: Arc<Loan>, reaper: &Reaper) {
-    let errand = Errand {
-        timeout: loan.timeout,
-        request: loan,
-    };
-    reaper.send_now(errand, Moment::now().plus(TRIED));
 }

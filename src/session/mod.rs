@@ -1,7 +1,7 @@
 //! Everything that one connected client shares, and the tasks behind it.
 
 pub(crate) mod backend;
-pub(crate) mod collector;
+pub(crate) mod give_back;
 pub(crate) mod grants;
 pub(crate) mod handoff;
 pub(crate) mod hold;
@@ -13,7 +13,9 @@ mod pace;
 pub(crate) mod queue;
 pub(crate) mod reaper;
 pub(crate) mod record;
+mod releaser;
 pub(crate) mod sync;
+pub(crate) mod undo;
 pub(crate) mod watchdog;
 
 use std::fmt;
@@ -41,18 +43,19 @@ use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Doubts};
-use collector::Collector;
-use handoff::Handoff;
-use hold::{Hold, Loss};
+use give_back::LeftHere;
+use hold::Loss;
 use hub::Hub;
-use loan::{Book, Borrowed};
+use loan::{Book, Loan};
 use queue::Queues;
-use reaper::{Reaper, Undo};
+use reaper::{Reaper, Worker};
+use releaser::Releaser;
 use sync::Spawner;
+use undo::Undo;
 use watchdog::Watchdog;
 
 /// The waiters and holds of one lock.
-pub(crate) type Queue = reaper::QueueRef;
+pub(crate) type Queue = give_back::QueueRef;
 
 /// One connected client.
 pub(crate) struct Session {
@@ -60,9 +63,10 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) queues: Arc<Queues<Handoff<Undo>>>,
+    pub(crate) queues: Arc<Queues<LeftHere>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
+    pub(crate) releaser: Arc<Releaser>,
     pub(crate) book: Arc<Book>,
     /// Where the tasks run.
     runtime: Handle,
@@ -88,22 +92,26 @@ impl Session {
         let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone());
-        let (reaper, undos) = reaper::new(
-            queues.clone(),
-            hub.clone(),
-            backend.clone(),
-            Spawner::current(),
-        );
-        let collector = Collector::new(undos, reaper.clone());
+        let worker = Worker::new(backend.clone());
+        let reaper = worker.reaper().clone();
+        let releaser = Arc::new(Releaser {
+            queues: queues.clone(),
+            hub: hub.clone(),
+            backend: backend.clone(),
+            grants: Arc::default(),
+            reaper: reaper.clone(),
+            runtime: Spawner::current(),
+        });
         let session = Arc::new(Self {
             client_id,
             hub,
-            watchdog: Watchdog::new(backend.clone(), queues.clone(), reaper.clone()),
+            watchdog: Watchdog::new(releaser.clone()),
             settings,
-            backend,
+            backend: backend.clone(),
             queues,
+            book: Book::new(backend, reaper.clone()),
             reaper,
-            book: Arc::default(),
+            releaser,
             runtime,
             closing,
             closed: CancellationToken::new(),
@@ -111,7 +119,7 @@ impl Session {
         debug!(client = %session.client_id, backend = ?session.backend, "connected");
         // A task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
-        tokio::spawn(serve(session.clone(), hub, collector, doubts));
+        tokio::spawn(serve(session.clone(), hub, worker, doubts));
         Ok(Anchor(session))
     }
 
@@ -249,16 +257,12 @@ impl Session {
         drop(self.runtime.spawn(future));
     }
 
-    pub(crate) fn undo(&self, hold: &Arc<Hold>, queue: &Queue) -> Undo {
-        Undo::new(hold.clone(), queue.clone(), &self.reaper)
-    }
-
     /// Gives permits back now, and tells whether they were all still taken.
-    pub(crate) async fn give_back(&self, borrowed: Borrowed) -> Result<(), Error> {
+    pub(crate) async fn give_permits_back(&self, undo: Undo<Arc<Loan>>) -> Result<(), Error> {
         let give_back = async {
             self.ensure_open()?;
-            let loan = borrowed.loan.clone();
-            match borrowed.give_back(&self.backend).await? {
+            let loan = undo.clone();
+            match undo.run().await? {
                 true => Ok(()),
                 false => Err(loan.lost()),
             }
@@ -305,7 +309,7 @@ impl fmt::Debug for Session {
             .field("permits", &self.book.len())
             .field(
                 "waiting",
-                &(self.queues.in_line() + self.reaper.in_queues()),
+                &(self.queues.in_line() + self.releaser.grants.len()),
             )
             .field("channels", &self.hub.len())
             .finish_non_exhaustive()
@@ -339,7 +343,7 @@ impl Drop for Anchor {
 async fn serve(
     session: Arc<Session>,
     hub: AbortOnDropHandle<()>,
-    mut collector: Collector,
+    mut worker: Worker,
     doubts: Doubts,
 ) {
     // If the runtime ends, this future is dropped: whoever waits elsewhere learns of it here.
@@ -350,7 +354,7 @@ async fn serve(
             session.watchdog.clone().run(doubts),
             hub,
             backend.keep(),
-            collector.run(&backend),
+            worker.run(),
         )
     };
     tokio::select! {
@@ -359,15 +363,12 @@ async fn serve(
     }
     session.closing.cancel();
     session.lose_all();
-    session.reaper.leave_queues();
-    session.book.give_all_back(&session.reaper);
+    session.releaser.leave_queues();
+    session.book.give_all_back();
     let started = Moment::now();
     // A release has its own time-out; this is one, and time for a connection that broke to come back.
-    collector
-        .finish(
-            &backend,
-            session.settings.command_timeout + Duration::from_secs(1),
-        )
+    worker
+        .finish(session.settings.command_timeout + Duration::from_secs(1))
         .await;
     backend.close().await;
     debug!(client = %session.client_id, took = ?started.until(Moment::now()), "closed");

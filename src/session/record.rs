@@ -31,18 +31,9 @@ const LONGEST_TRIP: Duration = Duration::from_millis(100);
 /// half as long for the next.
 const FAR: Duration = Duration::from_micros(500);
 
-/// How a lock was given back, as far as the server has said.
-pub(crate) type Outcome = Result<Settled, Error>;
-
-/// What the server said to a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    Done,
-    /// The hold was not there; `repeated` if an earlier send of this release went unanswered and may have done it.
-    Absent {
-        repeated: bool,
-    },
-}
+/// Whether a lock still stood when it was given back, as far as the server has said. Not if it was gone, unless an earlier send
+/// of the release went unanswered and may have done it.
+pub(crate) type Outcome = Result<bool, Error>;
 
 /// One lock's record on the server, shared by the holds that pass it on.
 #[derive(Debug)]
@@ -303,7 +294,7 @@ pub(crate) struct Unlocks<'a> {
 impl Unlocks<'_> {
     /// The record stood when the request ran.
     pub(crate) fn stood(self) {
-        tell(self.waiting, &Ok(Settled::Done));
+        tell(self.waiting, &Ok(true));
     }
 
     /// It did not. `true` if it was lost: it was not our own release that took it away.
@@ -312,7 +303,7 @@ impl Unlocks<'_> {
         state.can_pass = false;
         state.seen = None;
         let outcome = match &state.release {
-            Release::NotSent => Ok(Settled::Absent { repeated: false }),
+            Release::NotSent => Ok(false),
             Release::Ended(outcome) => {
                 let outcome = outcome.clone();
                 drop(state);

@@ -9,13 +9,13 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::backend::{Backend, Doubt, Doubts};
-use super::handoff::Handoff;
+use super::backend::{Doubt, Doubts};
+use super::give_back::Share;
 use super::hold::{Hold, Left, Loss, State};
 use super::pace::Pace;
-use super::queue::Queues;
-use super::reaper::{Reaper, Undo};
 use super::record::Record;
+use super::releaser::Releaser;
+use super::undo::Undo;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
@@ -40,9 +40,7 @@ pub(crate) struct Watchdog {
     registry: Mutex<Registry>,
     /// Something is due before the task meant to wake.
     woken: Notify,
-    backend: Arc<Backend>,
-    queues: Arc<Queues<Handoff<Undo>>>,
-    reaper: Reaper,
+    releaser: Arc<Releaser>,
     /// Of each reason.
     losses: [Pace; Loss::REASONS],
     failures: Pace,
@@ -76,11 +74,7 @@ struct Refused {
 type Due = (Arc<Hold>, LeaseTime);
 
 impl Watchdog {
-    pub(crate) fn new(
-        backend: Arc<Backend>,
-        queues: Arc<Queues<Handoff<Undo>>>,
-        reaper: Reaper,
-    ) -> Arc<Self> {
+    pub(crate) fn new(releaser: Arc<Releaser>) -> Arc<Self> {
         let registry = Registry {
             due: BTreeMap::new(),
             wakes: Moment::NEVER,
@@ -88,9 +82,7 @@ impl Watchdog {
         Arc::new(Self {
             registry: Mutex::new(registry),
             woken: Notify::new(),
-            backend,
-            queues,
-            reaper,
+            releaser,
             losses: Default::default(),
             failures: Pace::new(FAILURES_APART),
         })
@@ -131,12 +123,12 @@ impl Watchdog {
     }
 
     /// Ends a hold whose lease can no longer be trusted. The release that is owed for it, if any; dropped, it is
-    /// paid in the background. Nothing if the hold has ended before.
-    pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Undo> {
+    /// sent in the background. Nothing if the hold has ended before.
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Undo<Share>> {
         let guarded = hold.is_guarded();
         let left = hold.end()?;
         self.unwatch(hold);
-        let queue = self.queues.enter(hold.key().queue_key());
+        let queue = self.releaser.queues.enter(hold.key().queue_key());
         queue.forget(hold);
         if loss == Loss::Gone && hold.record.is_gone() {
             for other in queue.having(&hold.record) {
@@ -161,7 +153,7 @@ impl Watchdog {
                 // What stands there now may be another hold that is not told apart from this one.
                 Loss::Expired | Loss::Displaced | Loss::Forced => hold.key().is_told_apart(),
             };
-        let undo = || Undo::new(hold.clone(), queue, &self.reaper);
+        let undo = || self.releaser.undo(hold, &queue);
         owes.then(|| match loss {
             Loss::Expired => undo().unhurried(),
             _ => undo(),
@@ -175,13 +167,13 @@ impl Watchdog {
             let (watchdog, record) = (self.clone(), hold.record.clone());
             let (lease, budget) = (hold.lock().schedule.lease(), hold.timeout);
             let confirm = async move { watchdog.confirm_all(&record, lease, budget).await };
-            self.reaper.spawn(confirm);
+            self.releaser.runtime.spawn(confirm);
         }
     }
 
     async fn confirm_all(&self, record: &Arc<Record>, lease: LeaseTime, budget: Duration) {
         let key = &record.key;
-        let queue = self.queues.enter(key.queue_key());
+        let queue = self.releaser.queues.enter(key.queue_key());
         loop {
             // Whoever stands in line passes it on soon, and may share the request.
             let begun = Moment::now();
@@ -194,9 +186,9 @@ impl Watchdog {
             let Some(unlocks) = record.next_unlocks(Moment::now()) else {
                 return;
             };
-            let listeners = self.reaper.listeners(key);
+            let listeners = self.releaser.listeners(key);
             let call = key.confirm(lease, listeners);
-            let confirmed = self.backend.run(&call, budget).await;
+            let confirmed = self.releaser.backend.run(&call, budget).await;
             let confirmed = confirmed.and_then(|answer| {
                 let confirmed = Confirmed::decode(&answer.reply);
                 Ok((answer.sent, confirmed.map_err(|error| call.blame(error))?))
@@ -252,7 +244,7 @@ impl Watchdog {
                     Err(error) => {
                         warn!(%error, "a renewal ended early");
                         // Their deadlines come all the same.
-                        self.queues.holds().iter().for_each(|hold| self.watch(hold));
+                        self.releaser.queues.holds().iter().for_each(|hold| self.watch(hold));
                     }
                 },
                 doubt = doubts.next() => match doubt {
@@ -294,7 +286,7 @@ impl Watchdog {
             drop(state);
             if let Some(round) = round {
                 let shape = hold.key().kind.shape();
-                let group = self.backend.group(hold.key().name.key());
+                let group = self.releaser.backend.group(hold.key().name.key());
                 rounds
                     .entry((round, shape, hold.timeout, group))
                     .or_default()
@@ -339,7 +331,7 @@ impl Watchdog {
             Round::Renew => shape.renew(holds.iter().map(|(hold, lease)| (hold.key(), *lease))),
             Round::Check => shape.check(holds.iter().map(|(hold, _)| hold.key())),
         };
-        let answered = match self.backend.run(&call, budget).await {
+        let answered = match self.releaser.backend.run(&call, budget).await {
             Ok(answer) => answer
                 .reply
                 .standing(holds.len())
@@ -395,8 +387,8 @@ impl Watchdog {
     /// Has every hold checked now that a doubt is about.
     fn check(&self, doubt: &Doubt) {
         let now = Moment::now();
-        for hold in self.queues.holds() {
-            if !self.backend.concerns(doubt, hold.key().name.key()) {
+        for hold in self.releaser.queues.holds() {
+            if !self.releaser.backend.concerns(doubt, hold.key().name.key()) {
                 continue;
             }
             let mut state = hold.lock();

@@ -1,0 +1,494 @@
+//! How a level is given back, from its guard down to all who wait for the answer. From top to bottom:
+//!
+//! 1. The level is taken off its hold. If others here have the record, nothing is owed.
+//! 2. The last one is left to whoever waits for the lock here,
+//! 3. or the server's record is brought to what is left: by a release that a `Drop` writes, or one that is sent;
+//! 4. which is answered,
+//! 5. and all are told who gave the lock back under this record.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::time::timeout;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::Session;
+use super::backend::{Answer, Backend, Posted};
+use super::handoff::Handoff;
+use super::hold::{Hold, Left, Release};
+use super::ledger::{Owing, Place};
+use super::queue;
+use super::reaper::Background;
+use super::record::Outcome;
+use super::releaser::Releaser;
+use super::sync::oneshot;
+use super::undo::{Owed, Undo};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
+use crate::options::Term;
+use crate::protocol::answer::Released;
+use crate::protocol::batch::{self, AllReleased};
+use crate::protocol::hold_key::Kind;
+
+/// How many time-outs of a request an unlock waits that did not ask itself: what it left may lie for a while, and a request
+/// may be on its way before the one that tells.
+const UNCONFIRMED: u32 = 3;
+
+/// A lock that was left in its queue, with the release that is owed for it.
+pub(crate) type LeftHere = Handoff<Undo<Share>>;
+
+/// The queue of one lock, with what is left there.
+pub(crate) type QueueRef = queue::QueueRef<LeftHere>;
+
+/// The place at the front of such a queue.
+pub(crate) type AtFront<'a> = queue::AtFront<'a, LeftHere>;
+
+/// The turn to ask the server for an owner's first level.
+pub(crate) type Asking<'a> = queue::Asking<'a, LeftHere>;
+
+/// A release is on its way.
+type Sending = queue::Sending<LeftHere>;
+
+/// A release that was written by a `Drop`, and how many messages had come in on the lock's channel before.
+type Written = (Posted, u64);
+
+/// A level that was given back.
+#[derive(Debug)]
+#[must_use = "dropping it has the level released in the background"]
+pub(crate) enum GivenBack {
+    Undo(Undo<Share>),
+    /// Others here have the record, or it was left for one that waits: told when the server has said whether it still stood.
+    Left(Arc<Hold>, oneshot::Receiver<Outcome>),
+}
+
+impl Session {
+    /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
+    pub(crate) fn give_back(
+        &self,
+        queue: &QueueRef,
+        hold: &Arc<Hold>,
+        guard: Option<Term>,
+    ) -> Option<GivenBack> {
+        let left = hold.give_back(guard)?;
+        if left == Left::Others {
+            self.watchdog.unwatch(hold);
+            let outcome = hold.record.outcome();
+            queue.forget(hold);
+            return Some(GivenBack::Left(hold.clone(), outcome));
+        }
+        let undo = self.releaser.undo(hold, queue);
+        if left == Left::Levels {
+            return Some(GivenBack::Undo(undo));
+        }
+        self.watchdog.unwatch(hold);
+        if !hold.record.can_pass() {
+            queue.forget(hold);
+            return Some(GivenBack::Undo(undo));
+        }
+        Some(
+            match Handoff::leave(undo, queue, hold, &self.releaser.runtime) {
+                Ok(outcome) => {
+                    if hold.key().kind.is_shared() {
+                        // The reader at the front may have been refused, and wait for a message. If it came behind a writer it
+                        // has the record released.
+                        queue.opened.notify_waiters();
+                    }
+                    GivenBack::Left(hold.clone(), outcome)
+                }
+                Err(undo) => GivenBack::Undo(undo),
+            },
+        )
+    }
+
+    /// Waits for the release of a level that was given back, and says whether the hold still stood.
+    pub(crate) async fn released(
+        &self,
+        given_back: GivenBack,
+        name: &LockName,
+    ) -> Result<(), Error> {
+        let was_held = match given_back {
+            GivenBack::Undo(undo) => undo.run().await?,
+            // Readers are not made to wait for what the server has just said.
+            GivenBack::Left(hold, _) if hold.record.is_seen(Moment::now()) => true,
+            GivenBack::Left(hold, outcome) => {
+                if hold.record.was_joined() {
+                    self.watchdog.confirm(&hold);
+                }
+                let at_most = hold.timeout * UNCONFIRMED;
+                let told = timeout(at_most, self.unless_ended(outcome)).await;
+                let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
+                outcome.map_err(|_| Error::closed())??
+            }
+        };
+        still_held(was_held, name)
+    }
+}
+
+/// The server has said nothing of a lock that was left to a waiter here.
+fn unconfirmed(name: &LockName, waited: Duration) -> Error {
+    let name = name.key();
+    let text =
+        format!("whether {name:?} was held until it was unlocked is not known after {waited:?}");
+    Error::new(ErrorKind::Timeout, text).unanswered()
+}
+
+/// What the caller is told of a level that was given back.
+pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
+    if was_held {
+        return Ok(());
+    }
+    let name = name.key();
+    Err(Error::lost(format!(
+        "{name:?} was not held any more when it was unlocked"
+    )))
+}
+
+/// What a hold has on the server beyond the levels that it has here.
+#[derive(Debug)]
+pub(crate) struct Share {
+    hold: Arc<Hold>,
+    queue: QueueRef,
+    /// There is no hurry: a try has failed, or somebody may work under the hold yet.
+    can_wait: bool,
+    releaser: Arc<Releaser>,
+    owing: TaskTrackerToken,
+}
+
+impl Releaser {
+    /// Armed before a request is sent that could leave too much of a hold on the server.
+    pub(crate) fn undo(self: &Arc<Self>, hold: &Arc<Hold>, queue: &QueueRef) -> Undo<Share> {
+        Undo::arm(Share {
+            hold: hold.clone(),
+            queue: queue.clone(),
+            can_wait: false,
+            releaser: self.clone(),
+            owing: self.reaper.owing(),
+        })
+    }
+}
+
+impl Share {
+    fn sending(&self) -> Sending {
+        Sending::new(self.queue.clone(), self.hold.owner.clone())
+    }
+}
+
+impl Owed for Share {
+    /// Whether the hold still stood when it was given back.
+    type Answer = bool;
+
+    async fn run(&mut self) -> Result<bool, Error> {
+        let sending = self.sending();
+        let was_held = self
+            .releaser
+            .release(&self.hold, Some(&sending), None)
+            .await;
+        self.can_wait |= was_held.is_err();
+        was_held
+    }
+
+    fn post(&mut self) {
+        let sending = self.sending();
+        let written = match self.can_wait {
+            true => None,
+            false => self.releaser.write(&self.hold, &sending),
+        };
+        self.releaser.reaper.take(Unanswered {
+            end: Moment::now().plus(self.hold.longest_lease().get()),
+            hold: self.hold.clone(),
+            sending: Some(sending),
+            written,
+            releaser: self.releaser.clone(),
+            _owing: self.owing.clone(),
+        });
+    }
+}
+
+impl Undo<Share> {
+    /// Has it undone in the background only: whoever works under the hold hears of its loss before the lock is free.
+    pub(super) fn unhurried(mut self) -> Self {
+        self.owed.can_wait = true;
+        self
+    }
+
+    /// Whether both are under one owner's name on the server: what was passed on is under that of who took it.
+    pub(crate) fn goes_with(&self, other: &Self) -> bool {
+        self.owed.hold.key().companion() == other.owed.hold.key().companion()
+    }
+
+    /// Runs several now, of holds of one server that are given back by one request: whether each still stood. What cannot
+    /// be undone stays owed, and goes to the background.
+    pub(crate) async fn run_all(undos: Vec<Self>) -> Result<Vec<bool>, Error> {
+        let Some(releaser) = undos.first().map(|undo| undo.owed.releaser.clone()) else {
+            return Ok(Vec::new());
+        };
+        let sendings: Vec<_> = undos.iter().map(|undo| undo.owed.sending()).collect();
+        let holds: Vec<_> = undos.iter().map(|undo| &*undo.owed.hold).collect();
+        let were_held = releaser.release_all(&holds).await?;
+        drop(sendings);
+        undos.into_iter().for_each(Self::disarm);
+        Ok(were_held)
+    }
+}
+
+/// What a hold has too much on the server, in the background.
+#[derive(Debug)]
+struct Unanswered {
+    hold: Arc<Hold>,
+    /// What is owed for a name comes before what is asked for it.
+    sending: Option<Sending>,
+    written: Option<Written>,
+    /// From then on the server has let it go by itself.
+    end: Moment,
+    releaser: Arc<Releaser>,
+    _owing: TaskTrackerToken,
+}
+
+impl Owing for Unanswered {
+    fn hold(&self) -> Option<u64> {
+        Some(self.hold.id)
+    }
+}
+
+impl Background for Unanswered {
+    fn send<'a>(&'a mut self, _: &'a Backend) -> BoxFuture<'a, Result<(), Error>> {
+        let written = self.written.take();
+        let release = self
+            .releaser
+            .release(&self.hold, self.sending.as_ref(), written);
+        Box::pin(release.map(|released| released.map(drop)))
+    }
+
+    fn place(&self, backend: &Backend) -> Place {
+        let home = backend.home(self.hold.key().name.key());
+        home.map(|node| node.id())
+    }
+
+    fn is_posted(&self) -> bool {
+        self.written.is_some()
+    }
+
+    /// A lease that has passed ends what a server has that answers; one that does not may have yet to take the lock, by a
+    /// request that lies there unread.
+    fn has_ended(&self, error: &Error) -> bool {
+        error.is_refusal() && Moment::now() >= self.end
+    }
+
+    fn keep_nobody_waiting(&mut self) {
+        self.sending = None;
+    }
+}
+
+impl Releaser {
+    /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
+    /// for the hold. What is left of a hold that others here share takes its turn in the background.
+    fn write(&self, hold: &Hold, sending: &Sending) -> Option<Written> {
+        let _turn = hold.record.turn.try_lock().ok()?;
+        if !hold.is_surely_ours() {
+            return None;
+        }
+        let release = self.next(hold).filter(|release| release.keep == 0)?;
+        let posted = self.backend.post(&hold.key().release(release.keep))?;
+        self.is_ahead(hold, sending);
+        Some((posted, release.heard))
+    }
+
+    /// Brings the server's record of a hold to the levels that it has here: whether it still stood. The first try may have
+    /// been `written`.
+    async fn release(
+        self: &Arc<Self>,
+        hold: &Hold,
+        sending: Option<&Sending>,
+        written: Option<Written>,
+    ) -> Result<bool, Error> {
+        let _turn = hold.record.turn.lock().await;
+        if written.is_none() && !hold.is_surely_ours() {
+            // Another process may hold it by the same value: what is perhaps left of this one ends by its lease.
+            return Ok(false);
+        }
+        let Some(mut release) = self.next(hold) else {
+            return Ok(true);
+        };
+        release.is_on_its_way = true;
+        let call = hold.key().release(release.keep);
+        let answered = if let Some((posted, heard)) = written {
+            release.heard = heard;
+            Box::pin(self.backend.conclude(posted, &call, hold.timeout)).await
+        } else {
+            let mut request = pin!(self.backend.run(&call, hold.timeout));
+            // Its first step sends it, unless there is no connection.
+            let answered = request.as_mut().now_or_never();
+            if let Some(sending) = sending
+                && self.backend.silence(hold.key().name.key()).is_none()
+            {
+                self.is_ahead(hold, sending);
+            }
+            match answered {
+                Some(answered) => answered,
+                None => request.await,
+            }
+        };
+        if let (Err(_), Some(sending)) = (&answered, sending) {
+            sending.is_ahead(false);
+        }
+        release.is_on_its_way = false;
+        let answer = answered.inspect_err(|error| release.failed(error))?;
+        let released =
+            Released::decode(&answer.reply).inspect_err(|error| release.failed(error))?;
+        Ok(self.answered(&release, released, &answer))
+    }
+
+    /// The same for several holds of one server, with one request.
+    async fn release_all(self: &Arc<Self>, holds: &[&Hold]) -> Result<Vec<bool>, Error> {
+        let mut turns = Vec::with_capacity(holds.len());
+        // Whoever waits for several turns does so in one order.
+        let mut in_order = holds.to_vec();
+        in_order.sort_by_key(|hold| Arc::as_ptr(&hold.record));
+        for hold in in_order {
+            turns.push(hold.record.turn.lock().await);
+        }
+        let mut were_held = vec![true; holds.len()];
+        let mut releases: Vec<_> = holds
+            .iter()
+            .zip(&mut were_held)
+            .filter_map(|(hold, was_held)| Some((self.next(hold)?, was_held)))
+            .collect();
+        let timeout = releases.iter().map(|(release, _)| release.hold.timeout);
+        let Some(timeout) = timeout.min() else {
+            return Ok(were_held);
+        };
+        let keys = releases
+            .iter()
+            .map(|(release, _)| (release.hold.key(), release.keep));
+        let keys: Vec<_> = keys.collect();
+        let call = batch::release(&keys);
+        for (release, _) in &mut releases {
+            release.is_on_its_way = true;
+        }
+        let answered = self.backend.run(&call, timeout).await;
+        for (release, _) in &mut releases {
+            release.is_on_its_way = false;
+        }
+        let answer = answered.inspect_err(|error| {
+            for (release, _) in &releases {
+                release.failed(error);
+            }
+        })?;
+        let AllReleased(outcomes) = AllReleased::decode(&answer.reply, releases.len())?;
+        for ((release, was_held), released) in releases.into_iter().zip(outcomes) {
+            *was_held = self.answered(&release, released, &answer);
+        }
+        Ok(were_held)
+    }
+
+    /// What to ask for, with the hold's turn. None if nothing is owed any more.
+    fn next<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
+        // Guards that go at the same time owe one release, and whoever comes first sends it for all. One that passed its
+        // record on owes none. One that was never granted here may have been asked for again since.
+        if hold.release() == Release::Done && hold.was_granted() {
+            return None;
+        }
+        let keep = hold.share();
+        // What several have counts as one level, which the last of them owes.
+        let is_held = || keep > 0 || hold.record.is_held();
+        if hold.was_granted() && hold.record.was_joined() && is_held() {
+            return None;
+        }
+        if keep == 0 {
+            hold.record.releases();
+        }
+        Some(Releasing {
+            hold,
+            keep,
+            is_on_its_way: false,
+            heard: self.hub.heard_on(hold.key().name.channel()),
+        })
+    }
+
+    /// A release is on its way, and what is asked now comes behind it: on one connection, but for those of plain locks, which
+    /// may be transactions. The last one of one side of a read-write lock here lets the other side here ask.
+    fn is_ahead(&self, hold: &Hold, sending: &Sending) {
+        if matches!(hold.key().kind, Kind::Plain(_)) {
+            return;
+        }
+        sending.is_ahead(true);
+        if !sending.queue().is_held_here()
+            && let Some(opposite) = hold.key().opposite_queue_key()
+            && let Some(opposite) = self.queues.find(opposite)
+        {
+            opposite.opened.notify_waiters();
+        }
+    }
+
+    /// The server has answered: whether the hold still stood.
+    fn answered(
+        self: &Arc<Self>,
+        release: &Releasing<'_>,
+        released: Released,
+        answer: &Answer,
+    ) -> bool {
+        let hold = release.hold;
+        let is_done = !matches!(released, Released::Absent | Released::Taken);
+        match is_done {
+            true => release.note(Release::Done),
+            false if answer.repeated => release.note(Release::InDoubt),
+            false => {}
+        }
+        match released {
+            Released::Freed { told } => self.give_way(hold, told, release.heard, answer.sent),
+            Released::Moved { number } => self.granted(number.into(), answer.sent),
+            // Whoever has it by now took it after us.
+            Released::Kept | Released::Absent | Released::Taken => {}
+        }
+        // An earlier send may have gone unanswered. The lease had not run out when the hold was given back, so the server had
+        // it then, and it was this release that removed it.
+        let was_held = is_done || answer.repeated || hold.release() == Release::InDoubt;
+        release.tell(&Ok(was_held));
+        was_held
+    }
+}
+
+/// A release that is about to be sent.
+#[derive(Debug)]
+struct Releasing<'a> {
+    hold: &'a Hold,
+    keep: u32,
+    /// Dropped then, nobody hears the answer: the next release may find that this one has done it.
+    is_on_its_way: bool,
+    /// How many messages had come in on the lock's channel before.
+    heard: u64,
+}
+
+impl Releasing<'_> {
+    fn note(&self, release: Release) {
+        if self.keep == 0 {
+            self.hold.note_release(release);
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        if error.is_unanswered() {
+            self.note(Release::InDoubt);
+        }
+        self.tell(&Err(error.clone()));
+    }
+
+    /// Tells everyone who passed the record on before.
+    fn tell(&self, outcome: &Outcome) {
+        if self.keep == 0 {
+            self.hold.record.released(outcome);
+        }
+    }
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        if self.is_on_its_way {
+            self.note(Release::InDoubt);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Who gets a lock that is given back: others that were told of it, or the waiter that the server moved it to.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::backend::Backend;
+use super::give_back::LeftHere;
+use super::grants::{Grants, Told};
+use super::hold::Hold;
+use super::hub::Hub;
+use super::queue::{Courtesy, Queues};
+use super::reaper::Reaper;
+use super::sync::Spawner;
+use crate::clock::Moment;
+use crate::protocol::hold_key::HoldKey;
+
+/// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
+/// their request.
+const QUIET_TRIPS: u32 = 3;
+const SHORTEST_QUIET: Duration = Duration::from_millis(1);
+const LONGEST_QUIET: Duration = Duration::from_millis(100);
+
+/// How long a waiter that the lock was moved to may take to go on with it. Futures that share a task with
+/// the releaser may not be polled, and the others in the queue may not wait for them.
+const GRANT_LIES: Duration = Duration::from_secs(1);
+
+/// What it takes to give a hold back.
+pub(crate) struct Releaser {
+    pub(super) queues: Arc<Queues<LeftHere>>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) backend: Arc<Backend>,
+    pub(crate) grants: Arc<Grants>,
+    pub(super) reaper: Reaper,
+    pub(crate) runtime: Spawner,
+}
+
+impl Releaser {
+    /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before
+    /// the request for that was sent, at `sent`: how long it took tells how far the server is.
+    pub(super) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: Moment) {
+        // Readers go together, and are told who goes first. Where processes take turns the server sees to it.
+        let kind = &hold.key().kind;
+        let in_reach = || self.hub.listeners(hold.key().name.channel());
+        if told == 0 || kind.is_shared() || kind.takes_turns() || told <= in_reach() {
+            return;
+        }
+        let trip = sent.until(Moment::now());
+        let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
+        let queue = self.queues.enter(hold.key().queue_key());
+        queue.give_way(Courtesy {
+            // Our own message is one of both.
+            last_message: heard + told,
+            pause,
+        });
+        // The queue is kept for a while, though nobody here may use it.
+        self.runtime.spawn(async move {
+            sleep(pause).await;
+            drop(queue);
+        });
+    }
+
+    /// How many subscribers to a lock's channel are this process, where all of them can be counted.
+    pub(super) fn listeners(&self, key: &HoldKey) -> Option<u64> {
+        let counts = self.backend.counts_listeners();
+        counts.then(|| self.hub.listeners(key.name.channel()))
+    }
+
+    /// A request sent at `sent` has moved the lock to the hold of this number.
+    pub(super) fn granted(self: &Arc<Self>, number: String, sent: Moment) {
+        // Else whoever waited has left, and owes a release of its own.
+        if self.grants.tell(&number, Told::Granted(sent)) {
+            let releaser = self.clone();
+            self.runtime.spawn(async move {
+                sleep(GRANT_LIES).await;
+                if let Some(hold) = releaser.grants.give_up(&number) {
+                    debug!(lock = %hold.key().name.key(), owner = %hold.owner, "granted, and not taken: released");
+                    releaser.release_unused(&hold);
+                }
+            });
+        }
+    }
+
+    /// Leaves every queue on the server.
+    pub(crate) fn leave_queues(self: &Arc<Self>) {
+        for hold in self.grants.give_up_all() {
+            self.release_unused(&hold);
+        }
+    }
+
+    /// Has whatever the server has of a hold released in the background.
+    fn release_unused(self: &Arc<Self>, hold: &Arc<Hold>) {
+        let queue = self.queues.enter(hold.key().queue_key());
+        drop(self.undo(hold, &queue));
+    }
+}
+
+impl fmt::Debug for Releaser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Releaser").finish_non_exhaustive()
+    }
+}
