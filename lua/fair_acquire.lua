@@ -164,7 +164,9 @@ elseif ahead then
 else
   length = redis.call('LPUSH', KEYS[3], ARGV[1])
 end
-java = ahead and mixed(theirs) and 'j' or ''
+-- Where each has a place of ours none is Redisson's, though there may have been one.
+local ours = redis.call('HLEN', KEYS[5]) + (places[1] and 0 or 1)
+java = ahead and mixed(theirs) and length ~= ours and 'j' or ''
 local added = put(by, ARGV[1], score_behind(by, ahead, length - overtaken - 1, java))
 if added == 0 and redis.call('ZCARD', KEYS[4]) < length then
   -- The places were lost, but not the queue.

@@ -18,7 +18,11 @@ end
 
 -- Whether a client has given a sign of life lately. One that would last longer is of before the clock was set back.
 local function is_there(client)
-  local left = redis.call('PTTL', sign_of(client))
+  -- Without the right to look, nobody's sign is there.
+  local left = redis.pcall('PTTL', sign_of(client))
+  if type(left) ~= 'number' then
+    return false
+  end
   if left > STALE then
     redis.call('PEXPIRE', sign_of(client), STALE)
   end
@@ -61,18 +65,17 @@ local function mixed(lines)
   return not lines or string.find(lines, '^h%x+ %d+ %d+ %-?%d+ %d+j ') ~= nil
 end
 
--- Takes a place out of the queue. Redisson counts the time of whoever stands behind it from the place's own, so they
--- come nearer by what it was worth, as after a grant in Java; but to no less than GRACE, and not at all where nobody of
--- Redisson's is among them.
-local function take_out(field, lines, now)
-  local less = tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)'))
-  local last, at = redis.call('LINDEX', KEYS[3], -1), nil
-  if less and last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
-    at = redis.call('LPOS', KEYS[3], field)
-  end
-  redis.call('ZREM', KEYS[4], field)
-  redis.call('LREM', KEYS[3], 1, field)
-  if not at then
+-- What the place of these lines is worth.
+local function worth_of(lines)
+  return tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)')) or 0
+end
+
+-- Redisson counts the time of whoever stands behind a place from that place's own. So when those `at` this position and
+-- behind it have lost one that was worth so much, or several, they come nearer by that, as after a grant in Java; but to no
+-- less than GRACE, and not at all where nobody of Redisson's is among them.
+local function bring_nearer(at, less, now)
+  local last = less > 0 and redis.call('LINDEX', KEYS[3], -1)
+  if not last or not mixed(redis.call('HGET', KEYS[5], last)) then
     return
   end
   for _, behind in ipairs(redis.call('LRANGE', KEYS[3], at, -1)) do
@@ -84,16 +87,38 @@ local function take_out(field, lines, now)
   end
 end
 
+-- Takes a place out of the queue.
+local function take_out(field, lines, now)
+  local last, at = redis.call('LINDEX', KEYS[3], -1), nil
+  if last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
+    at = redis.call('LPOS', KEYS[3], field)
+  end
+  redis.call('ZREM', KEYS[4], field)
+  redis.call('LREM', KEYS[3], 1, field)
+  if at then
+    bring_nearer(at, worth_of(lines), now)
+  end
+end
+
 -- The first in the queue, after those that are dead are taken out, and the lines of its place that live. The owner that
 -- asks is not looked at. One of Redisson's that is first while the lock is free is told so; from then on it has no
 -- longer than a place of ours is worth, whatever its clock and ours say: say that worth if the lock is free.
 local function first(now, worth, own)
+  -- What those were worth that were taken out: others come nearer by all of that at once, however many died.
+  local gone = 0
   while true do
     local field = redis.call('LINDEX', KEYS[3], 0)
-    if not field or field == own then
+    if not field then
       return field
     end
     local lines = redis.call('HGET', KEYS[5], field)
+    if field == own or not lines then
+      bring_nearer(0, gone, now)
+      gone = 0
+    end
+    if field == own then
+      return field
+    end
     local score = not lines and tonumber(redis.call('ZSCORE', KEYS[4], field)) or 0
     if score > now then
       if worth and score > now + worth then
@@ -104,6 +129,7 @@ local function first(now, worth, own)
     end
     local living, asked = alive(lines or '', now, field)
     if living ~= '' then
+      bring_nearer(0, gone, now)
       if asked > now then
         redis.call('HDEL', KEYS[5], field)
         redis.call('HSET', KEYS[5], field, living)
@@ -111,7 +137,9 @@ local function first(now, worth, own)
       end
       return field, living
     end
-    take_out(field, lines or '', now)
+    gone = gone + worth_of(lines or '')
+    redis.call('ZREM', KEYS[4], field)
+    redis.call('LPOP', KEYS[3])
     redis.call('HDEL', KEYS[5], field)
   end
 end

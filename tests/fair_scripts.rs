@@ -593,6 +593,57 @@ fn a_waiter_is_told_when_a_release_of_redissons_may_be_for_it() {
     assert_eq!(bench.acquire(&b, "wait"), answer("queued", 1));
 }
 
+/// Else the places behind it would count as mixed for as long as anybody waits.
+#[test]
+fn a_waiter_of_redissons_that_has_gone_leaves_nothing_to_those_who_come_later() {
+    let mut bench = Bench::new();
+    let [a, b, c, d] = [1, 2, 3, 4].map(|owner| Hold::new(HERE, owner));
+    bench.wait(&a);
+    bench.enqueue_java(JAVA, PLACE);
+    assert_eq!(bench.acquire(&b, "wait"), answer("queued", 1));
+    bench.probe.command(&["ZREM", SCORES, JAVA]);
+    bench.probe.command(&["LREM", QUEUE, "1", JAVA]);
+    assert_eq!(bench.acquire(&c, "wait"), answer("queued", 0));
+    // One that asks anew too.
+    assert_eq!(bench.release(&b), absent());
+    assert_eq!(bench.acquire(&b, "wait"), answer("queued", 0));
+    bench.enqueue_java(JAVA, PLACE);
+    assert_eq!(bench.acquire(&d, "wait"), answer("queued", 1));
+}
+
+/// A server does nothing else meanwhile.
+#[test]
+fn many_that_died_among_redissons_are_taken_out_at_the_cost_of_each() {
+    const DEAD: usize = 200;
+    let mut bench = Bench::new();
+    let holder = Hold::new(HERE, 1);
+    bench.wait(&holder);
+    let dead: Vec<_> = (0..DEAD as u64)
+        .map(|owner| Hold::new(THERE, 100 + owner))
+        .collect();
+    for hold in &dead {
+        bench.wait(hold);
+    }
+    bench.enqueue_java(JAVA, 3_600_000 + DEAD as i64 * PLACE);
+    let last = Hold::new(HERE, 2);
+    bench.wait(&last);
+    for hold in &dead {
+        bench.age(hold, 4_000);
+    }
+    let before = bench.distance(JAVA);
+    bench.probe.command(&["CONFIG", "RESETSTAT"]);
+    bench.wait(&last);
+    assert_eq!(bench.queue(), [JAVA.to_owned(), last.field.clone()]);
+    let nearer = before - bench.distance(JAVA);
+    assert!((nearer - DEAD as i64 * PLACE).abs() < 5_000, "{nearer}");
+    let stats = bench.probe.command(&["INFO", "commandstats"]).text();
+    let scored = stats.lines().find_map(|line| {
+        let calls = line.strip_prefix("cmdstat_zadd:calls=")?;
+        calls.split(',').next()?.parse::<usize>().ok()
+    });
+    assert!(scored.unwrap_or(0) <= 6, "{stats}");
+}
+
 /// What was asked for before a step back is dated ahead: dead or alive, it looks fresh for as long as the step was.
 #[test]
 fn a_clock_set_back_costs_the_dead_their_place_as_ever_and_the_living_nothing() {

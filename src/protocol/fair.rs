@@ -12,6 +12,9 @@ use crate::protocol::lock::{self, UNLOCKED};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
+/// For so long a place stands while its client gives signs of life, and nobody asks for it.
+pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(60);
+
 impl Line {
     /// The keys that Redisson uses for a fair lock of this name, and one of our own beside them.
     pub(crate) fn new(name: &LockName, worth: Duration) -> Self {

@@ -198,7 +198,7 @@ impl Owed for Share {
             false => self.releaser.write(&self.hold, &sending),
         };
         self.releaser.reaper.take(Unanswered {
-            end: Moment::now().plus(self.hold.longest_lease().get()),
+            end: Moment::now().plus(self.hold.longest_kept()),
             hold: self.hold.clone(),
             sending: Some(sending),
             written,

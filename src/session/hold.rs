@@ -12,7 +12,8 @@ use crate::clock::Moment;
 use crate::options::{LeaseTime, Term};
 use crate::owner::Owner;
 use crate::protocol::answer::Tokens;
-use crate::protocol::hold_key::HoldKey;
+use crate::protocol::fair::PLACE_KEPT;
+use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::renewal::Schedule;
 
 /// How often a hold is looked after whose hash others may cut down: Redisson's readers do with each renewal, to their
@@ -408,9 +409,13 @@ impl Hold {
         self.lock().tokens.map(|tokens| tokens.first)
     }
 
-    /// The longest that the server may keep this hold if it hears nothing more.
-    pub(crate) fn longest_lease(&self) -> LeaseTime {
-        self.lock().schedule.longest()
+    /// The longest that the server may keep this hold, or its place in a queue, if it hears nothing more.
+    pub(crate) fn longest_kept(&self) -> Duration {
+        let lease = self.lock().schedule.longest().get();
+        match self.key().kind {
+            Kind::Fair(_) => lease + PLACE_KEPT,
+            _ => lease,
+        }
     }
 }
 

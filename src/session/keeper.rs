@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::grants::Told;
@@ -26,6 +26,8 @@ const SIGN: Duration = Duration::from_secs(1);
 const ROUND: u32 = 15;
 /// The most places that one request names. A process that has fewer names all of them each time.
 const MOST: usize = 128;
+/// How soon a sign that was lost is given again, so that places outlast the loss of one or two.
+const AGAIN: Duration = Duration::from_millis(100);
 /// A sign is never sent sooner behind the one before because a lease is about to end.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
@@ -97,15 +99,25 @@ impl Keeper {
                 // The lock may be free, or told to be.
                 _ => standing.min(1),
             };
-            in_doubt = self.sign(count).await && count < standing;
+            match self.sign(count).await {
+                Ok(has_lost) => in_doubt = has_lost && count < standing,
+                Err(error) => {
+                    // What it would have told of losses is not known.
+                    in_doubt |= error.is_unanswered();
+                    due = Moment::now().plus(AGAIN);
+                    sleep(AGAIN).await;
+                    continue;
+                }
+            }
             if is_due {
                 due = Moment::now().plus(SIGN);
             }
         }
     }
 
-    /// Gives signs of life that date so many places anew. Whether any was lost, by what the server says.
-    async fn sign(&mut self, mut count: usize) -> bool {
+    /// Gives signs of life that date so many places anew. Whether any was lost, by what the server says. The error is one that
+    /// may pass.
+    async fn sign(&mut self, mut count: usize) -> Result<bool, Error> {
         let mut has_lost = false;
         while count > 0 {
             let places = self
@@ -115,7 +127,7 @@ impl Keeper {
             let Some(last) = places.last() else {
                 break;
             };
-            self.last = last.key().numeral();
+            let before = std::mem::replace(&mut self.last, last.key().numeral());
             count = count.saturating_sub(places.len());
             self.ends = None;
             match self.send(&places).await {
@@ -145,7 +157,10 @@ impl Keeper {
                 }
                 // Each waiter is told what is wrong.
                 Ok((Signed::WrongKind, _)) => self.releaser.grants.tell_all(&self.lock),
-                Err(error) if error.is_passing() => break,
+                Err(error) if error.is_passing() => {
+                    self.last = before;
+                    return Err(error);
+                }
                 Err(error) => {
                     debug!(%error, "no sign of life is taken");
                     self.releaser.grants.tell_all(&self.lock);
@@ -153,17 +168,18 @@ impl Keeper {
                 }
             }
         }
-        has_lost
+        Ok(has_lost)
     }
 
     /// The answer, and when what was answered was sent.
     async fn send(&self, places: &[Arc<Hold>]) -> Result<(Signed, Moment), Error> {
         let keys: Vec<_> = places.iter().map(|hold| hold.key()).collect();
         let timeouts = places.iter().map(|hold| hold.timeout);
-        let (Some(call), Some(budget)) = (fair::sign(&self.client, &keys), timeouts.min()) else {
+        let (Some(call), Some(budget)) = (fair::sign(&self.client, &keys), timeouts.max()) else {
             return Err(Error::closed());
         };
-        let answer = self.releaser.backend.run(&call, budget).await?;
+        // The sign is of all of them, and the next has to follow before this one has ended.
+        let answer = self.releaser.backend.run(&call, budget.min(SIGN)).await?;
         Ok((Signed::decode(&answer.reply)?, answer.sent))
     }
 }
