@@ -4,7 +4,7 @@
 //!
 //! 1. A handoff is left only while somebody stands in line who may take it, under the same mutex that counts them; the last
 //!    one to leave takes a handoff that is left with it. So a handoff is never forgotten.
-//! 2. No handoff is left while a release of this lock is on its way: it could overtake that release. Those of readers are of
+//! 2. No handoff is left while a release of this lock waits to be sent: it could overtake that release. Those of readers are of
 //!    other records.
 
 use std::collections::HashMap;
@@ -471,7 +471,8 @@ impl<H> Queue<H> {
         leave: impl FnOnce(D) -> (H, R),
     ) -> Result<(R, bool), D> {
         let mut state = self.lock();
-        let is_overtaking = !is_shared && !state.sending.is_empty();
+        // What was granted since was asked behind those that are ahead.
+        let is_overtaking = !is_shared && state.sending.iter().any(|one| !one.is_ahead);
         if state.heirs == 0 || is_overtaking || state.handoff.is_some() {
             return Err(undo);
         }
