@@ -298,16 +298,13 @@ impl<'a> Attempt<'a> {
             anchor,
             kind,
             owner,
-            term,
-            min_validity,
             ..
         } = &**self.order;
         let pass = |handoff: &LeftHere| {
             let old = &handoff.hold;
             let is_fit = *kind == old.key().kind && !owner.is_named();
-            let max_hold = anchor.settings.max_hold;
             let came = self.place.map_or_else(Moment::now, |(_, came)| came);
-            is_fit.then(|| old.pass_to(owner.clone(), *term, *min_validity, max_hold, came))?
+            is_fit.then(|| old.pass_to(&self.order.successor(came)))?
         };
         let (Handoff { undo, .. }, passed) = self.queue.take_over(pass)?;
         self.follows = true;

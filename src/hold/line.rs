@@ -41,18 +41,10 @@ impl<'a> Front<'a> {
         }
     }
 
-    pub(super) fn of_readers(front: AtFront<'a>, passage: Option<Passage<'a>>) -> Self {
+    /// Of one without the place at the front: it asks though others do.
+    pub(super) fn of_reader(front: Option<AtFront<'a>>, passage: Option<Passage<'a>>) -> Self {
         Self {
-            _front: Some(front),
-            _gate: None,
-            passage,
-        }
-    }
-
-    /// Asks though others do.
-    pub(super) fn beside(passage: Option<Passage<'a>>) -> Self {
-        Self {
-            _front: None,
+            _front: front,
             _gate: None,
             passage,
         }

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockName, Users};
 use crate::options::{Prefer, Term};
@@ -12,7 +13,7 @@ use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::red::MARK;
 use crate::protocol::wait::Alarm;
-use crate::session::hold::Hold;
+use crate::session::hold::{Hold, Successor};
 use crate::session::{Anchor, Queue};
 
 /// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has
@@ -61,6 +62,17 @@ impl Order {
         match self.kind.is_reentrant() {
             true => queue.appeared(&self.owner).await,
             false => std::future::pending().await,
+        }
+    }
+
+    /// This call as one that came then, and may have what a hold of this process has.
+    pub(super) fn successor(&self, came: Moment) -> Successor<'_> {
+        Successor {
+            owner: &self.owner,
+            term: self.term,
+            min_validity: self.min_validity,
+            max_hold: self.anchor.settings.max_hold,
+            came,
         }
     }
 

@@ -12,7 +12,7 @@ use tracing::debug;
 
 use super::guard::LockGuard;
 use super::line::{Front, InLine, Passage, Turn};
-use super::order::{Order, Terms};
+use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Prefer;
@@ -38,21 +38,11 @@ impl Order {
         if !self.may_join() || self.is_behind_a_writer(passed) {
             return None;
         }
-        let Terms {
-            anchor,
-            owner,
-            term,
-            min_validity,
-            ..
-        } = &**self;
-        let hold = queue.join(owner, |hold| {
-            let max_hold = anchor.settings.max_hold;
-            hold.join(owner.clone(), *term, *min_validity, max_hold, came)
-        })?;
+        let hold = queue.join(&self.owner, |hold| hold.join(&self.successor(came)))?;
         debug!("joined");
         let guard = self.hand_out(&hold);
         if hold.record.is_to_be_asked_about(Moment::now()) {
-            anchor.watchdog.confirm(&hold);
+            self.anchor.watchdog.confirm(&hold);
         }
         Some(guard)
     }
@@ -60,15 +50,13 @@ impl Order {
     /// Gives those of this process that have a read-write lock the time of one request to give it back. What is asked then is
     /// behind their release, on the same connection; what is asked before would be refused, and take as long.
     pub(super) async fn let_others_end(&self, queue: &Queue, wait: &Wait) -> Result<(), Error> {
-        let opened = queue.opened.notified();
+        // A signal from before: what it tells of is seen below.
+        queue.freed.notified().now_or_never();
         let freed = queue.freed.notified();
+        let opened = queue.opened.notified();
         tokio::pin!(opened, freed);
         opened.as_mut().enable();
-        if freed.as_mut().enable() {
-            // A signal from before: what it tells of is seen below.
-            freed.set(queue.freed.notified());
-            freed.as_mut().enable();
-        }
+        freed.as_mut().enable();
         let other_side = self.opposite_queue();
         let own_side = (!self.kind.is_shared()).then_some(queue);
         let sides = other_side.iter().chain(own_side);
@@ -119,13 +107,15 @@ impl Order {
             },
         };
         if !self.may_join() {
-            return Ok(Turn::Front(Front::beside(passage)));
+            return Ok(Turn::Front(Front::of_reader(None, passage)));
         }
         in_line.inherits();
+        let at_front = |front, passage| {
+            Turn::Front(Front::of_reader(Some(AtFront::new(queue, front)), passage))
+        };
         let mut front = pin!(queue.front.acquire());
         if let Some(Ok(front)) = front.as_mut().now_or_never() {
-            let front = AtFront::new(queue, front);
-            return Ok(Turn::Front(Front::of_readers(front, passage)));
+            return Ok(at_front(front, passage));
         }
         // What the first one asks is for those behind it too. From then on the marks on the server keep the order.
         drop(passage);
@@ -133,16 +123,14 @@ impl Order {
         let turn = async {
             let turn = pin!(async {
                 tokio::select! {
-                    Ok(front) = front => {
-                        Turn::Front(Front::of_readers(AtFront::new(queue, front), None))
-                    }
+                    Ok(front) = front => at_front(front, None),
                     () = self.appeared(queue) => Turn::Reenter,
                 }
             });
             self.anchor.in_line(&self.name, wait, turn).await
         };
         // It has not asked so far.
-        let beside = || Turn::Front(Front::beside(None));
+        let beside = || Turn::Front(Front::of_reader(None, None));
         Ok(Box::pin(turn).await?.unwrap_or_else(beside))
     }
 

@@ -56,6 +56,7 @@ impl<D: Send + 'static> Handoff<D> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hold::Successor;
     use super::super::queue::Queues;
     use super::super::record::Record;
     use super::super::sync::{TIMERS, ended};
@@ -218,13 +219,13 @@ mod tests {
                     freed.as_mut().enable();
                 }
                 let pass = |left: &Handoff<Owing>| {
-                    left.hold.pass_to(
-                        asked.owner.clone(),
-                        term(),
-                        Duration::ZERO,
-                        None,
-                        Moment::now(),
-                    )
+                    left.hold.pass_to(&Successor {
+                        owner: &asked.owner,
+                        term: term(),
+                        min_validity: Duration::ZERO,
+                        max_hold: None,
+                        came: Moment::now(),
+                    })
                 };
                 if let Some((Handoff { undo, .. }, passed)) = queue.take_over(pass)
                     && let Some(hold) = passed

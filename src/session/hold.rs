@@ -24,7 +24,8 @@ const CARE: Duration = Duration::from_secs(1);
 ///
 /// # Invariants
 ///
-/// 1. `levels` is the share that the server should record for this hold. It counts a level from before the request
+/// 1. `levels` is the share that the server should record for this hold, unless others have its record too, which counts
+///    one level for all. It counts a level from before the request
 ///    for it is sent until before the request that gives it back is sent; whoever lowers it owes the server a
 ///    release, a [`Undo`](super::undo::Undo).
 /// 2. A hold that has ended never becomes live again, and has no levels but those that were left to their owner.
@@ -86,6 +87,18 @@ pub(crate) fn fresh_number() -> u64 {
     KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), Moment::now()))
 }
 
+/// Who is to have a record that a hold of this process has, or had.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Successor<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) term: Term,
+    /// What must be left of the lease.
+    pub(crate) min_validity: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// When the call came that asks for the lock.
+    pub(crate) came: Moment,
+}
+
 /// What is left of a record when a hold of it has given a level back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -137,56 +150,47 @@ impl Hold {
     /// A hold that takes over the record of this one, which has ended, for one that `came` then; its lease goes on. `None` if the record has to go
     /// back to the server: a request for it is on its way, or what is left of the lease is too little or not what `term`
     /// asks for.
-    pub(crate) fn pass_to(
-        &self,
-        owner: Owner,
-        term: Term,
-        min_validity: Duration,
-        max_hold: Option<Duration>,
-        came: Moment,
-    ) -> Option<Arc<Self>> {
+    pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
         let now = Moment::now();
         let is_free_to = match self.key().kind.is_shared() {
-            true => self.record.is_open(now, came),
+            true => self.record.is_open(now, next.came),
             false => self.record.can_pass(),
         };
         if !is_free_to {
             return None;
         }
         let mut old = self.lock();
-        let mut state = old.next(now, term, min_validity, max_hold)?;
+        let mut state = old.next(now, next)?;
         let tokens = match old.tokens {
             Some(tokens) => Some(tokens.next()?),
             None => None,
         };
         // No release that was owed for the old one is sent from now on: it would be that of the next.
         old.release = Release::Done;
-        state.hold(term, tokens);
+        state.hold(next.term, tokens);
         drop(old);
         self.record.enter();
-        Some(Self::of(self.record.clone(), owner, self.timeout, state))
+        Some(self.beside(next, state))
     }
 
     /// A hold that reads beside those that have this record, for one that `came` then. `None` if it has to ask the server:
     /// also where a request for the record is on its way, which may cut its lease.
-    pub(crate) fn join(
-        &self,
-        owner: Owner,
-        term: Term,
-        min_validity: Duration,
-        max_hold: Option<Duration>,
-        came: Moment,
-    ) -> Option<Arc<Self>> {
+    pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
         let now = Moment::now();
-        let mut state = self.lock().next(now, term, min_validity, max_hold)?;
-        if !self.record.join(now, came) {
+        let mut state = self.lock().next(now, next)?;
+        if !self.record.join(now, next.came) {
             return None;
         }
-        state.hold(term, None);
+        state.hold(next.term, None);
         state.look_after(self.key(), now);
-        Some(Self::of(self.record.clone(), owner, self.timeout, state))
+        Some(self.beside(next, state))
+    }
+
+    /// Another hold by the same record.
+    fn beside(&self, next: &Successor<'_>, state: State) -> Arc<Self> {
+        Self::of(self.record.clone(), next.owner.clone(), self.timeout, state)
     }
 
     fn of(record: Arc<Record>, owner: Owner, timeout: Duration, state: State) -> Arc<Self> {
@@ -254,12 +258,10 @@ impl Hold {
 
     /// How many levels the server should count for what this hold has.
     pub(crate) fn share(&self) -> u32 {
-        let most = if self.record.was_joined() {
-            1
-        } else {
-            u32::MAX
-        };
-        self.levels().min(most)
+        match self.record.was_joined() {
+            true => self.levels().min(1),
+            false => self.levels(),
+        }
     }
 
     /// Adds a guard to a level counted before. The server confirmed a lease of at least `term` after `sent`.
@@ -299,10 +301,14 @@ impl Hold {
         }
         // Guards that are left, if a handle gave their level back, learn of it.
         self.ended.notify_waiters();
-        Some(match self.record.leave() {
+        Some(self.leave_record())
+    }
+
+    fn leave_record(&self) -> Left {
+        match self.record.leave() {
             true => Left::Others,
             false => Left::Nothing,
-        })
+        }
     }
 
     /// Takes a guard off and leaves its level as it is. Whether other guards are left.
@@ -332,13 +338,10 @@ impl Hold {
         if lives {
             return Some(Left::Levels);
         }
-        Some(match self.record.leave() {
-            true => Left::Others,
-            false => Left::Nothing,
-        })
+        Some(self.leave_record())
     }
 
-    /// The share that the server should record.
+    /// How many levels it has here.
     pub(crate) fn levels(&self) -> u32 {
         self.lock().levels
     }
@@ -420,19 +423,13 @@ impl Hold {
 }
 
 impl State {
-    /// Of a hold that goes on with this one's record. `None` if what is left of its lease is too little, or not what `term`
-    /// asks for.
-    fn next(
-        &self,
-        now: Moment,
-        term: Term,
-        min_validity: Duration,
-        max_hold: Option<Duration>,
-    ) -> Option<Self> {
-        let least = min_validity.max(term.lease().get() / 2);
-        let is_fit =
-            self.schedule.is_always(term.lease()) && now.until(self.schedule.deadline()) >= least;
-        is_fit.then(|| Self::new(self.schedule.passed_on(now, max_hold)))
+    /// Of a hold that goes on with this one's record. `None` if what is left of its lease is too little, or not what the
+    /// next one asks for.
+    fn next(&self, now: Moment, next: &Successor<'_>) -> Option<Self> {
+        let lease = next.term.lease();
+        let least = next.min_validity.max(lease.get() / 2);
+        let is_fit = self.schedule.is_always(lease) && now.until(self.schedule.deadline()) >= least;
+        is_fit.then(|| Self::new(self.schedule.passed_on(now, next.max_hold)))
     }
 
     /// Of a hold that is asked for.
@@ -539,8 +536,13 @@ mod tests {
     }
 
     fn passed_on(hold: &Hold, lease: Duration) -> Option<Arc<Hold>> {
-        let came = Moment::now();
-        hold.pass_to(Owner::unique(), term(lease), Duration::ZERO, None, came)
+        hold.pass_to(&Successor {
+            owner: &Owner::unique(),
+            term: term(lease),
+            min_validity: Duration::ZERO,
+            max_hold: None,
+            came: Moment::now(),
+        })
     }
 
     /// The record's mutex is shuttle's.

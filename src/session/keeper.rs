@@ -104,8 +104,8 @@ impl Keeper {
                 Err(error) => {
                     // What it would have told of losses is not known.
                     in_doubt |= error.is_unanswered();
-                    due = Moment::now().plus(AGAIN);
                     sleep(AGAIN).await;
+                    due = Moment::now();
                     continue;
                 }
             }

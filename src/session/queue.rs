@@ -105,8 +105,8 @@ struct State<H> {
     /// Of the writers' side of a read-write lock: readers that went through the gate came before this, by the server's
     /// account.
     readers_came: Option<Moment>,
-    /// Who stands at the front: one call, and those that nobody polls are not counted.
-    fronts: Vec<u64>,
+    /// Who stands at the front. Those that nobody polled are not counted.
+    at_front: Option<u64>,
     /// Whoever stands there was polled then, or has reason to be polled no earlier.
     alive: Moment,
     /// A task looks whether it is.
@@ -224,7 +224,7 @@ impl<H> Queue<H> {
                 courtesy: None,
                 is_placed: false,
                 readers_came: None,
-                fronts: Vec::new(),
+                at_front: None,
                 alive: Moment::now(),
                 is_front_watched: false,
                 sending: Vec::new(),
@@ -563,9 +563,7 @@ impl<H> Queue<H> {
     /// Lets the next call come to the front if nobody has polled the one that stands there since it was `poked`.
     fn pass_the_unpolled(&self, poked: Moment) {
         let mut state = self.lock();
-        let others_wait = state.in_line > state.fronts.len();
-        if others_wait && state.alive < poked && !state.fronts.is_empty() {
-            state.fronts.clear();
+        if state.in_line > 1 && state.alive < poked && state.at_front.take().is_some() {
             drop(state);
             self.front.add_permits(1);
         }
@@ -679,7 +677,7 @@ impl<'a, H> AtFront<'a, H> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut state = queue.lock();
-        state.fronts.push(number);
+        state.at_front = Some(number);
         state.alive = state.alive.max(Moment::now().plus(UNPOLLED));
         drop(state);
         Self {
@@ -692,11 +690,8 @@ impl<'a, H> AtFront<'a, H> {
 
 impl<H> Drop for AtFront<'_, H> {
     fn drop(&mut self) {
-        let has_place = {
-            let fronts = &mut self.queue.lock().fronts;
-            let at = fronts.iter().position(|number| *number == self.number);
-            at.map(|at| fronts.swap_remove(at)).is_some()
-        };
+        let is_it = |number: &mut u64| *number == self.number;
+        let has_place = self.queue.lock().at_front.take_if(is_it).is_some();
         if let Some(permit) = self.permit.take().filter(|_| !has_place) {
             permit.forget();
         }

@@ -65,18 +65,22 @@ struct Shared {
 impl Reaper {
     /// Has a request sent in the background, at least once and until this moment.
     pub(crate) fn send(&self, request: Arc<dyn Request>, timeout: Duration, end: Moment) {
-        self.take(Repeated {
-            request,
-            timeout,
-            posted: None,
-            end,
-            _owing: self.owing(),
-        });
+        self.repeat(request, None, timeout, end);
     }
 
     /// Sends a request now, if the connection takes it, and has it answered in the background.
     pub(crate) fn send_now(&self, request: Arc<dyn Request>, timeout: Duration, end: Moment) {
         let posted = self.0.backend.post(&request.call());
+        self.repeat(request, posted, timeout, end);
+    }
+
+    fn repeat(
+        &self,
+        request: Arc<dyn Request>,
+        posted: Option<Posted>,
+        timeout: Duration,
+        end: Moment,
+    ) {
         self.take(Repeated {
             request,
             timeout,

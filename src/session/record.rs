@@ -60,8 +60,9 @@ struct State {
     holders: u32,
     /// It has had several at once: the server counts one level for all of them.
     was_joined: bool,
-    is_gone: bool,
-    /// How long the request took that took the lock.
+    /// All who have it were told that it is gone.
+    is_loss_told: bool,
+    /// How long the last request took that told of it.
     trip: Duration,
     /// Of a read lock.
     seen: Option<Seen>,
@@ -72,14 +73,26 @@ struct State {
 struct Seen {
     /// When the server was asked.
     sent: Moment,
-    took: Duration,
     /// Readers that come later may not join: a writer waits, and goes before them.
     until: Moment,
 }
 
-impl Seen {
-    fn counts(&self, now: Moment) -> bool {
-        self.sent.until(now) < SEEN_FOR.max(self.took * 2)
+impl State {
+    /// What the server said last, if it said lately that it stands, and no release was sent since.
+    fn seen(&self, now: Moment) -> Option<Seen> {
+        let counts = |seen: &Seen| seen.sent.until(now) < SEEN_FOR.max(self.trip * 2);
+        let is_owned = matches!(self.release, Release::NotSent);
+        self.seen.filter(|seen| is_owned && counts(seen))
+    }
+
+    fn is_open(&self, now: Moment, came: Moment) -> bool {
+        self.can_pass && self.seen(now).is_some_and(|seen| came <= seen.until)
+    }
+
+    /// The server has said that it is gone.
+    fn is_gone(&mut self) {
+        self.can_pass = false;
+        self.seen = None;
     }
 }
 
@@ -105,7 +118,7 @@ impl Record {
                 release: Release::NotSent,
                 holders: 0,
                 was_joined: false,
-                is_gone: false,
+                is_loss_told: false,
                 trip: Duration::ZERO,
                 seen: None,
             }),
@@ -128,19 +141,17 @@ impl Record {
         self.lock().holders > 0
     }
 
-    /// The server has said that it is gone. Whether nobody here knew.
-    pub(crate) fn is_gone(&self) -> bool {
+    /// The server has said that it is gone. Whether those who have it are to be told, since nobody has done so.
+    pub(crate) fn is_loss_to_be_told(&self) -> bool {
         let mut state = self.lock();
-        state.can_pass = false;
-        state.seen = None;
-        !std::mem::replace(&mut state.is_gone, true)
+        state.is_gone();
+        !std::mem::replace(&mut state.is_loss_told, true)
     }
 
     /// Lets one that reads, and `came` then, have it beside those that do, unless that is for the server to say.
     pub(crate) fn join(&self, now: Moment, came: Moment) -> bool {
-        let may_join = self.is_open(now, came);
         let mut state = self.lock();
-        let may_join = may_join && state.holders > 0 && state.can_pass;
+        let may_join = state.holders > 0 && state.is_open(now, came);
         if may_join {
             state.holders += 1;
             state.was_joined = true;
@@ -151,17 +162,14 @@ impl Record {
     /// Whether whoever came then may have it without that the server is asked, of a lock that is shared: no writer came
     /// before.
     pub(crate) fn is_open(&self, now: Moment, came: Moment) -> bool {
-        let state = self.lock();
-        let is_open = |seen: Seen| seen.counts(now) && came <= seen.until;
-        state.can_pass
-            && matches!(state.release, Release::NotSent)
-            && state.seen.is_some_and(is_open)
+        self.lock().is_open(now, came)
     }
 
     /// Whether readers that follow are to find newer news of the server.
     pub(crate) fn is_to_be_asked_about(&self, now: Moment) -> bool {
-        let is_old = |seen: Seen| seen.sent.until(now) + seen.took >= SEEN_FOR / 2;
-        self.lock().seen.is_some_and(is_old)
+        let state = self.lock();
+        let is_old = |seen: Seen| seen.sent.until(now) + state.trip >= SEEN_FOR / 2;
+        state.seen.is_some_and(is_old)
     }
 
     /// Whether several holds have it, or had it. The server counts one level for all of them, whatever they have.
@@ -171,15 +179,16 @@ impl Record {
 
     /// Whether the server said so lately that it stands that whoever leaves it to others need not ask.
     pub(crate) fn is_seen(&self, now: Moment) -> bool {
-        let state = self.lock();
-        matches!(state.release, Release::NotSent) && state.seen.is_some_and(|seen| seen.counts(now))
+        self.lock().seen(now).is_some()
     }
 
     /// The server has said, to a request sent at `sent`, that it stands, and for how long a writer has waited, if one waits.
     pub(crate) fn saw(&self, sent: Moment, now: Moment, writer: Option<Duration>) {
-        let trip = sent.until(now).min(LONGEST_TRIP);
-        if !self.key.kind.is_shared() {
-            self.lock().trip = trip;
+        let mut state = self.lock();
+        state.trip = sent.until(now).min(LONGEST_TRIP);
+        // The answers to two requests may be seen in the wrong order.
+        let is_old = state.seen.is_some_and(|seen| seen.sent > sent);
+        if is_old || !self.key.kind.is_shared() {
             return;
         }
         let until = match (writer, self.key.kind.sides().map(|sides| sides.prefer)) {
@@ -187,16 +196,7 @@ impl Record {
             (Some(waited), Some(Prefer::Arrival)) => now.minus(waited),
             (Some(_), Some(Prefer::Writers)) => now.minus(Duration::MAX),
         };
-        let mut state = self.lock();
-        state.trip = trip;
-        // The answers to two requests may be seen in the wrong order.
-        if state.seen.is_none_or(|seen| seen.sent <= sent) {
-            state.seen = Some(Seen {
-                sent,
-                took: trip,
-                until,
-            });
-        }
+        state.seen = Some(Seen { sent, until });
     }
 
     /// How long a request about it takes.
@@ -300,8 +300,7 @@ impl Unlocks<'_> {
     /// It did not. `true` if it was lost: it was not our own release that took it away.
     pub(crate) fn was_gone(self) -> bool {
         let mut state = self.record.lock();
-        state.can_pass = false;
-        state.seen = None;
+        state.is_gone();
         let outcome = match &state.release {
             Release::NotSent => Ok(false),
             Release::Ended(outcome) => {

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Doubt, Doubts};
-use super::give_back::Share;
+use super::give_back::{QueueRef, Share};
 use super::hold::{Hold, Left, Loss, State};
 use super::pace::Pace;
 use super::record::Record;
@@ -130,10 +130,8 @@ impl Watchdog {
         self.unwatch(hold);
         let queue = self.releaser.queues.enter(hold.key().queue_key());
         queue.forget(hold);
-        if loss == Loss::Gone && hold.record.is_gone() {
-            for other in queue.having(&hold.record) {
-                drop(self.lose(&other, loss));
-            }
+        if loss == Loss::Gone && hold.record.is_loss_to_be_told() {
+            self.lose_all(&queue, &hold.record);
         }
         // A hold without guards was detached: it lives until its lease, and this was it, unless others renewed it.
         let was_renewed = left == Left::Nothing && hold.record.was_joined();
@@ -160,8 +158,15 @@ impl Watchdog {
         })
     }
 
-    /// Has the server asked whether it still has a record, which was passed on to this hold. The answer is for everyone who
-    /// passed it on before. One request at a time asks about a record.
+    /// Ends all holds that have a record, which the server has no more.
+    fn lose_all(&self, queue: &QueueRef, record: &Arc<Record>) {
+        for hold in queue.having(record) {
+            drop(self.lose(&hold, Loss::Gone));
+        }
+    }
+
+    /// Has the server asked whether it still has a record, which was passed on to this hold, or which others read by too. The
+    /// answer is for everyone who passed it on, or left it to others, before.
     pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
         if hold.record.passed_on(Moment::now()) {
             let (watchdog, record) = (self.clone(), hold.record.clone());
@@ -214,9 +219,7 @@ impl Watchdog {
                 }
                 Ok((_, Confirmed::Absent)) => {
                     if unlocks.was_gone() {
-                        for hold in queue.having(record) {
-                            drop(self.lose(&hold, Loss::Gone));
-                        }
+                        self.lose_all(&queue, record);
                     }
                 }
                 Err(error) => {
