@@ -81,7 +81,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "protocol::turns_model",
-            "protocol::turns_model::fault protocol::turns_model::process protocol::turns_model::server",
+            "protocol::model protocol::turns_model::fault protocol::turns_model::process protocol::turns_model::server",
         ),
         (
             "protocol::turns_model::fault",
@@ -95,7 +95,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::turns_model::server",
             "protocol::turns_model protocol::turns_model::process",
         ),
-        ("protocol::turns_model::scenarios", "protocol::turns_model"),
+        ("protocol::model", ""),
+        (
+            "protocol::turns_model::scenarios",
+            "protocol::model protocol::turns_model",
+        ),
         (
             "protocol::red",
             "protocol::answer protocol::reply protocol::script",
@@ -113,7 +117,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "protocol::waiter_model",
-            "protocol::answer protocol::policy protocol::wait protocol::waiter",
+            "protocol::answer protocol::model protocol::policy protocol::wait protocol::waiter",
         ),
         ("protocol::renewal", ""),
     ],

@@ -9,6 +9,8 @@ pub(crate) mod fenced;
 pub(crate) mod hold_key;
 pub(crate) mod latch;
 pub(crate) mod lock;
+#[cfg(test)]
+mod model;
 pub(crate) mod plain;
 pub(crate) mod policy;
 pub(crate) mod quorum;

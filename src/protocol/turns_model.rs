@@ -10,8 +10,9 @@ mod process;
 mod scenarios;
 mod server;
 
-use stateright::{Checker, HasDiscoveries, Model, Path, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
+use super::model::{DONE, tell};
 use fault::Fault;
 use process::{Channel, Ear, Java, JavaPhase, Phase, Place, Process};
 use server::{Holder, Told};
@@ -28,7 +29,6 @@ const LEASE: &str = "woken within a lease";
 const FOREIGN: &str = "no turn of nobody";
 /// Once nobody waits and nothing is under way, the line is empty.
 const EMPTY: &str = "nobody is left in line";
-const DONE: &str = "all is done";
 
 /// What the processes and the server do: everything, or everything but one rule.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -344,20 +344,6 @@ impl World {
     }
 }
 
-/// Goes through every state. What does not hold in all of them.
-fn broken(scenario: Scenario) -> Vec<&'static str> {
-    let checker = scenario.clone().checker().threads(2).spawn_bfs().join();
-    println!("{} states: {scenario:?}", checker.unique_state_count());
-    let mut found = checker.discoveries();
-    assert!(found.remove(DONE).is_some());
-    for (property, path) in &found {
-        tell(property, path);
-    }
-    let mut properties: Vec<_> = found.into_keys().collect();
-    properties.sort_unstable();
-    properties
-}
-
 /// Goes through the states until one is found where this does not hold.
 fn breaks(scenario: Scenario, property: &'static str) -> bool {
     let found = HasDiscoveries::AllOf([property].into());
@@ -369,8 +355,4 @@ fn breaks(scenario: Scenario, property: &'static str) -> bool {
         tell(property, path);
     }
     found.is_some()
-}
-
-fn tell(property: &str, path: &Path<World, Event>) {
-    println!("not {property}: {:?}", path.clone().into_actions());
 }

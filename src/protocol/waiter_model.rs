@@ -7,9 +7,10 @@
 
 use std::time::Duration;
 
-use stateright::{Checker, Model, Property};
+use stateright::{Model, Property};
 
 use super::answer::Ttl;
+use super::model::{DONE, broken};
 use super::policy::COUNTER;
 use super::wait::{Alarm, Wait};
 use super::waiter::{Channels, Listening, Local, Start, Step, UNCONFIRMED_POLL, Waiter};
@@ -22,7 +23,6 @@ const POLL_CAP: Duration = Duration::from_secs(5);
 const WOKEN: &str = "woken";
 /// Nobody sleeps past the poll cap, nor for long while messages may not arrive.
 const ENDS: &str = "every park ends";
-const DONE: &str = "all is done";
 
 /// What a call and its client do: everything, or everything but one rule.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -326,20 +326,6 @@ impl Model for Scenario {
             }),
         ]
     }
-}
-
-/// Goes through every state. What does not hold in all of them.
-fn broken(scenario: Scenario) -> Vec<&'static str> {
-    let checker = scenario.clone().checker().threads(2).spawn_bfs().join();
-    println!("{} states: {scenario:?}", checker.unique_state_count());
-    let mut found = checker.discoveries();
-    assert!(found.remove(DONE).is_some());
-    for (property, path) in &found {
-        println!("not {property}: {:?}", path.clone().into_actions());
-    }
-    let mut properties: Vec<_> = found.into_keys().collect();
-    properties.sort_unstable();
-    properties
 }
 
 const TWO: Scenario = Scenario {

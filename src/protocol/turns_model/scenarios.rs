@@ -8,7 +8,7 @@ use super::Rule;
 use super::Scenario;
 use super::WOKEN;
 use super::breaks;
-use super::broken;
+use crate::protocol::model::broken;
 
 const NOTHING: &[&str] = &[];
 

@@ -1,0 +1,36 @@
+//! What the models have in common: a checker goes through every state that events lead to, in whatever order.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use stateright::{Checker, Model, Path};
+
+/// Holds in some state, or nothing was tried.
+pub(super) const DONE: &str = "all is done";
+
+/// Goes through every state. What does not hold in all of them.
+pub(super) fn broken<M>(scenario: M) -> Vec<&'static str>
+where
+    M: Model + Clone + Debug + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
+    M::Action: Clone + Debug + PartialEq,
+{
+    let checker = scenario.clone().checker().threads(2).spawn_bfs().join();
+    println!("{} states: {scenario:?}", checker.unique_state_count());
+    let mut found = checker.discoveries();
+    assert!(found.remove(DONE).is_some());
+    for (property, path) in &found {
+        tell(property, path);
+    }
+    let mut properties: Vec<_> = found.into_keys().collect();
+    properties.sort_unstable();
+    properties
+}
+
+/// Says which events lead to a state in which this does not hold.
+pub(super) fn tell<State: Clone, Action: Clone + Debug>(
+    property: &str,
+    path: &Path<State, Action>,
+) {
+    println!("not {property}: {:?}", path.clone().into_actions());
+}
