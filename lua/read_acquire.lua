@@ -22,37 +22,9 @@
 -- Publishes nothing
 
 local prefer, lasts = ARGV[5], tonumber(ARGV[7])
-local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1], ARGV[1] .. ':write')
-local mode, total, writes = found[1], found[2] or '0', found[3]
-if mode ~= 'read' and mode ~= 'write' and (mode or redis.call('EXISTS', KEYS[1]) == 1) then
+local total, mode, writes = look(ARGV[1] .. ':write')
+if not total then
   return {'wrong_kind'}
-end
-if not string.find(total, '^%d+$') then
-  return {'wrong_kind'}
-end
-total = tonumber(total)
-
--- To join a number to a string is slow: it is printed as a fraction.
-local function level_key(field, level)
-  return KEYS[2] .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
-end
-
-local now
-local function clock()
-  if not now then
-    local time = redis.call('TIME')
-    now = time[1] * 1000000 + time[2]
-  end
-  return now
-end
-
-local came = tonumber(ARGV[6])
-local was_refused = came > 0
-local function arrival()
-  if came <= 0 then
-    came = clock() + came
-  end
-  return came
 end
 
 -- Whether one that reads is none of ours: the key of its level holds no hold number. Of one that died there is no key.
@@ -87,56 +59,23 @@ if mode ~= 'write' and prefer ~= 'readers' then
 end
 
 -- Whoever reads already, or writes, waits for nobody.
-local recorded = {}
-for level = 1, math.min(total, 1000) do
-  local key = level_key(ARGV[1], level)
-  if redis.call('GET', key) == ARGV[2] then
-    recorded[#recorded + 1] = key
-  end
-end
+local recorded = recorded_of(total)
 local reads = ARGV[8] == 'share' and total or #recorded
-local busy
 if reads == 0 and not writes then
+  local busy
   if mode == 'write' then
     busy = redis.call('PTTL', KEYS[1])
   elseif since and (prefer == 'writers' or since <= arrival()) then
     busy = heeds()
   end
-end
-local marked, holder
-if busy and prefer == 'arrival' and lasts > 0 or not busy and was_refused then
-  marked, holder = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+):(h%x+)$')
-end
-if busy then
-  -- One mark for all: of the one that came first.
-  local is_first = prefer == 'arrival' and lasts > 0
-    and (not marked or holder == ARGV[2] or tonumber(marked) > arrival())
-  if is_first then
-    redis.call('SET', KEYS[4], string.format('%.0f:', arrival()) .. ARGV[2], 'PX', lasts)
+  if busy then
+    return {'busy', busy, arrival(), prefer == 'arrival' and lasts > 0 and put_mark(KEYS[4]) or 0}
   end
-  return {'busy', busy, arrival(), is_first and 1 or 0}
 end
 
-local after = math.max(total - #recorded + tonumber(ARGV[3]), total)
-if after > 1000 then
-  return {'exhausted'}
-end
 local waited = since and math.max(0, clock() - since) or -1
-local lease = tonumber(ARGV[4])
-redis.call('HSET', KEYS[1], 'mode', mode or 'read', ARGV[1], string.format('%d', after))
--- The hash before its levels: it never outlives the longest of them.
-if redis.call('PTTL', KEYS[1]) < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
-for level = total + 1, after do
-  redis.call('SET', level_key(ARGV[1], level), ARGV[2], 'PX', lease)
-end
-for _, key in ipairs(recorded) do
-  if redis.call('PTTL', key) < lease then
-    redis.call('PEXPIRE', key, lease)
-  end
-end
-if holder == ARGV[2] then
-  redis.call('DEL', KEYS[4])
+local after = grant(mode or 'read', total, recorded, KEYS[4])
+if not after then
+  return {'exhausted'}
 end
 return {'granted', after, waited}

@@ -21,31 +21,11 @@
 -- Publishes nothing
 
 local owner = string.sub(ARGV[1], 1, -7)
-local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
-local number, lease, came = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[6])
-local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1], owner)
-local mode, total, reads = found[1], found[2] or '0', found[3]
-if mode ~= 'read' and mode ~= 'write' and (mode or redis.call('EXISTS', KEYS[1]) == 1) then
+local total, mode, reads = look(owner)
+if not total then
   return {'wrong_kind'}
 end
-if not string.find(total, '^%d+$') then
-  return {'wrong_kind'}
-end
-total = tonumber(total)
-local recorded = {}
-for level = 1, math.min(total, 1000) do
-  if redis.call('GET', levels .. level) == number then
-    recorded[#recorded + 1] = levels .. level
-  end
-end
-
-local function arrival()
-  if came <= 0 then
-    local now = redis.call('TIME')
-    came = came + now[1] * 1000000 + now[2]
-  end
-  return came
-end
+local recorded = recorded_of(total)
 
 local ttl
 if total > 0 then
@@ -55,7 +35,7 @@ if total > 0 then
 elseif mode then
   -- Levels that outlived their lease are somebody's who died, and do not count.
   for level = 1, ARGV[8] ~= 'take' and math.min(tonumber(reads or 0) or 0, 1000) or 0 do
-    if redis.call('EXISTS', KEYS[2] .. ':' .. owner .. ':rwlock_timeout:' .. level) == 1 then
+    if redis.call('EXISTS', level_key(owner, level)) == 1 then
       return {'upgrade'}
     end
   end
@@ -70,35 +50,11 @@ elseif ARGV[5] == 'arrival' then
   end
 end
 if ttl then
-  local marked = 0
-  if ARGV[5] ~= 'readers' and ARGV[7] ~= '0' then
-    local since, waits = string.match(redis.call('GET', KEYS[3]) or '', '^(%d+):(h%x+)$')
-    if not since or waits == number or tonumber(since) > arrival() then
-      redis.call('SET', KEYS[3], string.format('%.0f:', arrival()) .. number, 'PX', ARGV[7])
-      marked = 1
-    end
-  end
-  return {'busy', ttl, arrival(), marked}
+  return {'busy', ttl, arrival(), ARGV[5] ~= 'readers' and ARGV[7] ~= '0' and put_mark(KEYS[3]) or 0}
 end
 
-local after = math.max(total - #recorded + tonumber(ARGV[3]), total)
-if after > 1000 then
+local after = grant('write', total, recorded, KEYS[3])
+if not after then
   return {'exhausted'}
-end
-redis.call('HSET', KEYS[1], 'mode', 'write', ARGV[1], after)
--- The hash before its levels: it never outlives the longest of them.
-if redis.call('PTTL', KEYS[1]) < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
-for level = total + 1, after do
-  redis.call('SET', levels .. level, number, 'PX', lease)
-end
-for _, level in ipairs(recorded) do
-  if redis.call('PTTL', level) < lease then
-    redis.call('PEXPIRE', level, lease)
-  end
-end
-if tonumber(ARGV[6]) > 0 and string.match(redis.call('GET', KEYS[3]) or '', ':(h%x+)$') == number then
-  redis.call('DEL', KEYS[3])
 end
 return {'granted', after}

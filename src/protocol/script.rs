@@ -94,8 +94,8 @@ scripts! {
     PLAIN_CHECK = "plain_check" Arity::PerKey { args: 1 };
     PLAIN_FORCE_RELEASE = "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
     PLAIN_INSPECT = "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
-    READ_ACQUIRE = "read_acquire" Arity::Fixed { keys: 4, args: 8 };
-    WRITE_ACQUIRE = "write_acquire" Arity::Fixed { keys: 4, args: 8 };
+    READ_ACQUIRE = "rw_taking", "read_acquire" Arity::Fixed { keys: 4, args: 8 };
+    WRITE_ACQUIRE = "rw_taking", "write_acquire" Arity::Fixed { keys: 4, args: 8 };
     RW_REENTER = "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
     RW_CONFIRM = "rw_confirm" Arity::Fixed { keys: 3, args: 4 };
     RW_RELEASE = "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 5 };
