@@ -5,9 +5,12 @@
     reason = "a test fails by panicking"
 )]
 
+mod support;
+
 use std::time::Duration;
 
 use redlatch_testkit::{Connection, Reply, Server, script};
+use support::probe::calls;
 
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 const QUEUE: &str = "redisson_lock_queue:{k}";
@@ -636,12 +639,11 @@ fn many_that_died_among_redissons_are_taken_out_at_the_cost_of_each() {
     assert_eq!(bench.queue(), [JAVA.to_owned(), last.field.clone()]);
     let nearer = before - bench.distance(JAVA);
     assert!((nearer - DEAD as i64 * PLACE).abs() < 5_000, "{nearer}");
-    let stats = bench.probe.command(&["INFO", "commandstats"]).text();
-    let scored = stats.lines().find_map(|line| {
-        let calls = line.strip_prefix("cmdstat_zadd:calls=")?;
-        calls.split(',').next()?.parse::<usize>().ok()
-    });
-    assert!(scored.unwrap_or(0) <= 6, "{stats}");
+    let calls = calls(&mut bench.probe);
+    assert!(
+        calls.get("zadd").is_none_or(|scored| *scored <= 6),
+        "{calls:?}"
+    );
 }
 
 /// What was asked for before a step back is dated ahead: dead or alive, it looks fresh for as long as the step was.
@@ -1123,15 +1125,10 @@ fn a_grant_costs_the_same_with_4_waiters_as_with_64() {
             );
             assert_eq!(bench.wait(&holds[at]), "queued");
         }
-        let stats = bench.probe.command(&["INFO", "commandstats"]).text();
-        let calls = |line: &str| {
-            let calls = line.strip_prefix("cmdstat_")?.split_once(":calls=")?.1;
-            calls.split(',').next()?.parse::<u64>().ok()
-        };
-        let total: u64 = stats.lines().filter_map(calls).sum();
+        let calls = calls(&mut bench.probe);
         bench.probe.command(&["FLUSHALL"]);
-        assert!(!stats.contains("cmdstat_lpos"), "{stats}");
-        total
+        assert!(!calls.contains_key("lpos"), "{calls:?}");
+        calls.values().sum::<u64>()
     };
     assert_eq!(cost(4), cost(64));
 }
