@@ -39,6 +39,20 @@ pub(crate) enum Users {
     Majorities,
 }
 
+impl QueueKey {
+    /// What both sides of a read-write lock are found by.
+    pub(crate) fn of_both_sides(mut self) -> Self {
+        if self.users == Users::Readers {
+            self.users = Users::Writers;
+        }
+        self
+    }
+
+    pub(crate) fn is_of_readers(&self) -> bool {
+        self.users == Users::Readers
+    }
+}
+
 impl LockName {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Self, Error> {
         Self::with_channel("redisson_lock__channel", prefix, name)

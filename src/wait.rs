@@ -2,7 +2,6 @@
 //! asks. Who is behind others of its process, or in the queue of a fair lock, asks nobody and waits to be told.
 
 use std::future::{Future, pending};
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use tokio::time::{sleep, timeout};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::LockName;
-use crate::owner::Owner;
 use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
 use crate::protocol::waiter::{Channels, Listening, Local, Refusal, Start, Step, Waiter};
+use crate::session::Session;
+use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
-use crate::session::queue::Courtesy;
-use crate::session::{Queue, Session};
+use crate::session::turns::Courtesy;
 
 /// What is asked for until it is had.
 pub(crate) trait Wanted: Local + Send {
@@ -64,18 +63,12 @@ pub(crate) struct Waiting<'a> {
     name: &'a LockName,
     wait: &'a mut Wait,
     waiter: Waiter,
-    signals: Option<Signals<'a>>,
+    /// Where it stands in this process, if it does: what happens there wakes it too.
+    place: Option<&'a Place<'a>>,
     /// The channel that this call is told on. On the heap, since as a rule nobody listens.
     own: Option<Box<Subscription>>,
     /// Where everybody is told, if that is another.
     common: Option<Box<Subscription>>,
-}
-
-/// What may happen in this process meanwhile.
-struct Signals<'a> {
-    queue: &'a Queue,
-    /// Whose hold ends the wait.
-    owner: Option<&'a Owner>,
 }
 
 impl<'a> Waiting<'a> {
@@ -91,7 +84,7 @@ impl<'a> Waiting<'a> {
             name,
             wait,
             waiter: Waiter::new(policy),
-            signals: None,
+            place: None,
             own: None,
             common: None,
         }
@@ -106,9 +99,9 @@ impl<'a> Waiting<'a> {
         self.wait
     }
 
-    /// What happens to the holds of a queue wakes this call too, as does one of its `owner` if it may take that again.
-    pub(crate) fn signalled_by(mut self, queue: &'a Queue, owner: Option<&'a Owner>) -> Self {
-        self.signals = Some(Signals { queue, owner });
+    /// It stands there, in this process.
+    pub(crate) fn at(mut self, place: &'a Place<'a>) -> Self {
+        self.place = Some(place);
         self
     }
 
@@ -117,26 +110,13 @@ impl<'a> Waiting<'a> {
         &mut self,
         wanted: &mut W,
     ) -> Result<Option<W::Output>, Error> {
-        let queue = self.signals.as_ref().map(|signals| signals.queue);
-        let wakes_locally = self.waiter.policy().wakes_locally;
         loop {
+            // Before the question, so that nothing is missed that happens while it is on its way.
+            if let Some(place) = self.place {
+                place.catch_up();
+            }
             if let Some(output) = wanted.settled() {
                 return Ok(Some(output));
-            }
-            // Before the question, so that nothing is missed that happens while it is on its way.
-            let ends = || queue.filter(|_| wakes_locally);
-            let mut freed = pin!(ends().map(|queue| queue.freed.notified()));
-            while freed
-                .as_mut()
-                .as_pin_mut()
-                .is_some_and(|signal| signal.enable())
-            {
-                // A signal from before: what it tells of is seen below.
-                freed.set(ends().map(|queue| queue.freed.notified()));
-            }
-            let mut opened = pin!(queue.map(|queue| queue.opened.notified()));
-            if let Some(opened) = opened.as_mut().as_pin_mut() {
-                opened.enable();
             }
             let channels = self.catch_up(wanted);
             let step = match self.waiter.start(channels, wanted) {
@@ -171,8 +151,7 @@ impl<'a> Waiting<'a> {
                 }
             };
             // On the heap, since as a rule nobody waits.
-            let parked = self.park(wanted, or_never(freed), or_never(opened), at_most);
-            if let Some(output) = Box::pin(parked).await? {
+            if let Some(output) = Box::pin(self.park(wanted, at_most)).await? {
                 return Ok(Some(output));
             }
         }
@@ -242,35 +221,20 @@ impl<'a> Waiting<'a> {
     async fn park<W: Wanted>(
         &mut self,
         wanted: &mut W,
-        freed: impl Future<Output = ()>,
-        opened: impl Future<Output = ()>,
         at_most: Duration,
     ) -> Result<Option<W::Output>, Error> {
-        let appeared = async {
-            match &self.signals {
-                Some(Signals {
-                    queue,
-                    owner: Some(owner),
-                    ..
-                }) => queue.appeared(owner).await,
-                _ => pending().await,
-            }
-        };
-        let shows_alive = async {
-            match &self.signals {
-                Some(Signals { queue, .. }) => queue.shows_alive().await,
+        let happens_here = async {
+            match self.place {
+                Some(place) => place.news().await,
                 None => pending().await,
             }
         };
         let woken = async {
             tokio::select! {
-                never = shows_alive => match never {},
                 happened = wanted.happens() => Some(happened),
                 () = messages(&mut self.own) => None,
                 () = messages(&mut self.common) => None,
-                () = freed => None,
-                () = opened => None,
-                () = appeared => None,
+                () = happens_here => None,
                 () = sleep(at_most) => None,
             }
         };
@@ -320,14 +284,6 @@ fn channel<W: Wanted>(name: &LockName, wanted: &W) -> Arc<str> {
 async fn messages(subscription: &mut Option<Box<Subscription>>) {
     match subscription {
         Some(subscription) => subscription.news().await,
-        None => pending().await,
-    }
-}
-
-/// Waits for a signal, if there is any to wait for.
-async fn or_never<F: Future>(signal: Pin<&mut Option<F>>) -> F::Output {
-    match signal.as_pin_mut() {
-        Some(signal) => signal.await,
         None => pending().await,
     }
 }

@@ -126,7 +126,8 @@ impl<'a> Attempt<'a> {
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
     /// silent server does not add up to several.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
-        let is_wanted_elsewhere = || self.queue.is_wanted_elsewhere(Moment::now());
+        let now = Moment::now();
+        let is_wanted_elsewhere = || self.queue.turns(|turns| turns.is_wanted_elsewhere(now));
         let heed = match self.order.kind {
             Kind::Read(_) => Heed::Own,
             // Writers that wait elsewhere are let go first, if the answer tells of them.
@@ -152,9 +153,6 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
-        if !self.order.kind.is_shared() {
-            self.other_side_settled().await;
-        }
         let answer = self.ask(take).await?;
         self.settle(Acquired::decode(&answer.reply)?, answer.sent)
     }
@@ -415,15 +413,6 @@ impl<'a> Attempt<'a> {
             self.in_doubt = true;
         } else {
             self.nothing_held();
-        }
-    }
-
-    /// Waits for what this owner has given back on the other side of a read-write lock, for as long as a request may take:
-    /// behind that it would not be let in.
-    async fn other_side_settled(&self) {
-        if let Some(other) = self.order.opposite_queue() {
-            let settled = other.settled(&self.order.owner, Heed::Own);
-            Box::pin(timeout(self.hold.timeout, settled)).await.ok();
         }
     }
 

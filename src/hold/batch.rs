@@ -55,13 +55,13 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
             // The front of its line, if nobody stands there.
-            Limit::At(_) | Limit::Never => match queue.front.try_acquire() {
-                Ok(front) => {
-                    let asking = queue.turn_if_idle(&order.owner);
-                    asking.map(|asking| (Some(front), asking))
-                }
-                Err(_) => None,
-            },
+            Limit::At(_) | Limit::Never => {
+                let front = queue.stand(order.role(), Some(&order.owner));
+                let asking = front
+                    .now(false)
+                    .and_then(|_| queue.turn_if_idle(&order.owner));
+                asking.map(|asking| (Some(front), asking))
+            }
         };
         let Some(place) = place else {
             return Ok(Batched::Apart(at));
@@ -98,7 +98,7 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
         AllAcquired::Granted(tokens) => {
             let mut tokens = tokens.into_iter();
             let commit = |(attempt, queue): (&mut Attempt<'_>, &Queue)| {
-                queue.count_streak(false);
+                queue.turns(|turns| turns.count(false));
                 let fenced = attempt.is_fenced();
                 let token = fenced.then(|| tokens.next()).flatten();
                 attempt.commit(answer.sent, token.map(|token| Tokens::new(token, 1)))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::attempt::{Attempt, Attempted};
-use super::line::{Front, Outcome};
+use super::line::{InLine, Outcome};
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -13,16 +13,18 @@ use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
 use crate::protocol::waiter::{Local, Refusal, Waiter};
 use crate::session::Queue;
+use crate::session::queue::Lets;
+use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// What the first in line has: one attempt, in all its tries, and then its place.
-struct First<'a, 'p> {
+/// What the first in line has: one attempt, in all its tries.
+struct First<'a> {
     order: &'a Order,
     queue: &'a Queue,
+    place: &'a InLine<'a>,
     policy: Policy,
     came: Moment,
     attempt: Attempt<'a>,
-    place: &'a mut Front<'p>,
 }
 
 impl Order {
@@ -31,7 +33,7 @@ impl Order {
         &self,
         queue: &Queue,
         wait: &mut Wait,
-        mut place: Front<'_>,
+        place: &InLine<'_>,
     ) -> Result<Outcome, Error> {
         let policy = self.kind.policy();
         let came = match policy.shares {
@@ -39,25 +41,23 @@ impl Order {
             false => queue.behind_readers(wait.started()),
         };
         if self.kind.sides().is_some() {
-            Box::pin(self.let_others_end(queue, wait)).await?;
+            Box::pin(self.let_others_end(queue, wait, place)).await?;
         }
         let mut first = First {
             order: self,
             queue,
+            place,
             policy,
             came,
             attempt: Attempt::waiting(self, queue, came),
-            place: &mut place,
         };
-        let owner = policy.reenters.then_some(&self.owner);
-        let waiting = Waiting::new(&self.anchor, &self.name, wait, policy);
-        let mut waiting = waiting.signalled_by(queue, owner);
+        let mut waiting = Waiting::new(&self.anchor, &self.name, wait, policy).at(place);
         let outcome = waiting.until(&mut first).await?;
         Ok(outcome.unwrap_or(Outcome::GaveUp))
     }
 }
 
-impl Local for First<'_, '_> {
+impl Local for First<'_> {
     /// Not if one was given back, and the lock is left for this call.
     fn is_held(&self) -> bool {
         self.queue.is_held_here() && !self.queue.has_handoff()
@@ -69,11 +69,12 @@ impl Local for First<'_, '_> {
 
     /// Of a kind whose holds are not passed on: with the others the streak ends in another way.
     fn has_had_its_share(&self) -> bool {
-        !self.policy.reenters && self.queue.streak() >= self.order.anchor.settings.streak
+        let streak = self.queue.turns(|turns| turns.streak());
+        !self.policy.reenters && streak >= self.order.anchor.settings.streak
     }
 }
 
-impl Wanted for First<'_, '_> {
+impl Wanted for First<'_> {
     type Output = Outcome;
 
     fn settled(&mut self) -> Option<Outcome> {
@@ -81,29 +82,35 @@ impl Wanted for First<'_, '_> {
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
-        if let Some(joined) = self.order.join_readers(self.queue, self.came, true) {
+        if let Some(joined) = self.order.join_readers(self.queue, self.came, Lets::Nobody) {
+            self.has_asked(None);
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
         let asked = Moment::now();
-        self.queue.is_alive(asked.plus(self.order.timeout()));
+        self.place.is_alive(asked.plus(self.order.timeout()));
         let _asking = self.attempt.turn().await?;
         if let Some(outcome) = self.settled() {
             return Ok(Asked::Ready(outcome));
         }
         let queue = self.queue;
         // Now, since a release that was on its way is done, and tells whether others wait.
-        if self.policy.listens && queue.courtesy().is_some() && !queue.has_handoff() {
-            Box::pin(waiting.give_way(|| queue.courtesy())).await?;
+        let courtesy = || queue.turns(|turns| turns.courtesy());
+        if self.gives_way() && courtesy().is_some() && !queue.has_handoff() {
+            Box::pin(waiting.give_way(courtesy)).await?;
         }
         let attempted = match self.take_passed() {
             Some(attempted) => attempted,
             None => self.send(waiting.waiter()).await,
         };
         Ok(match attempted {
-            Ok(Attempted::Granted(guard)) => Asked::Ready(Outcome::Granted(guard)),
+            Ok(Attempted::Granted(guard)) => {
+                self.has_asked(None);
+                Asked::Ready(Outcome::Granted(guard))
+            }
             Ok(Attempted::Yielded) => Asked::Yielded,
             Ok(Attempted::Busy(ttl)) => {
-                self.go_through(asked);
+                // The server dates this call by the time at which the request came to it.
+                self.has_asked(Some(self.came.plus(asked.until(Moment::now()))));
                 Asked::Busy(self.refusal(ttl))
             }
             Err(error) => Asked::Failed(error),
@@ -116,7 +123,7 @@ impl Wanted for First<'_, '_> {
     }
 }
 
-impl First<'_, '_> {
+impl First<'_> {
     /// Takes what was given back here and left for this call, if there is anything, or leaves it to others.
     fn take_passed(&mut self) -> Option<Result<Attempted, Error>> {
         if !self.policy.passes_on || !self.queue.has_handoff() {
@@ -125,12 +132,13 @@ impl First<'_, '_> {
         let anchor = &self.order.anchor;
         let counts = self.policy.listens && anchor.backend.counts_listeners();
         let streak = anchor.settings.streak;
-        if self.policy.shares || self.queue.may_pass(Moment::now(), streak, counts) {
+        let may_pass = |turns: &mut Turns| turns.may_pass(Moment::now(), streak, counts);
+        if self.policy.shares || self.queue.turns(may_pass) {
             return self.attempt.take_handoff();
         }
         // It is the turn of others: dropped, the lock is released.
         drop(self.queue.take_handoff());
-        self.queue.count_streak(false);
+        self.queue.turns(|turns| turns.count(false));
         Some(Ok(Attempted::Yielded))
     }
 
@@ -147,7 +155,7 @@ impl First<'_, '_> {
                 self.queue.note_place(false);
             }
             let follows = waiter.is_in_succession() && !self.policy.reenters;
-            self.queue.count_streak(follows);
+            self.queue.turns(|turns| turns.count(follows));
         }
         attempted
     }
@@ -171,11 +179,15 @@ impl First<'_, '_> {
     }
 
     /// Of a reader: the writers behind it need not wait for it any longer, since from its first answer on the marks on the
-    /// server keep the order. It dates this call by the time at which the request came to it.
-    fn go_through(&mut self, asked: Moment) {
-        if let Some(passage) = self.place.passage.take() {
-            let came = self.came.plus(asked.until(Moment::now()));
-            passage.line.readers_came(came);
+    /// server keep the order.
+    fn has_asked(&self, refused: Option<Moment>) {
+        if self.policy.shares {
+            self.place.has_asked(refused);
         }
+    }
+
+    /// Whether it lets others go first that were told of a release.
+    fn gives_way(&self) -> bool {
+        self.policy.listens && !self.policy.shares
     }
 }

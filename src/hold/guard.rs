@@ -118,7 +118,7 @@ impl LockGuard {
         self.done = true;
         let Lease { order, hold } = &self.lease;
         if !hold.detach(order.term) {
-            order.queue().freed.notify_one();
+            order.queue().stir();
         }
         order.anchor.watchdog.watch(hold);
         order.owner.clone()
@@ -128,8 +128,8 @@ impl LockGuard {
 impl Order {
     /// The guard of a hold that stands from now on: dropped, it gives that back.
     pub(super) fn hand_out(&self, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
-        if let Some(other) = self.opposite_queue() {
-            for there in other.holds() {
+        if self.kind.sides().is_some() {
+            for there in self.queue().other_side().holds() {
                 if there.owner == self.owner {
                     // Nobody else may read by the record of one that writes.
                     hold.record.stay();

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::name::{LockName, Users};
+use crate::name::LockName;
 use crate::options::{Prefer, Term};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::red::MARK;
 use crate::protocol::wait::Alarm;
 use crate::session::hold::{Hold, Successor};
+use crate::session::line::Role;
 use crate::session::{Anchor, Queue};
 
 /// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has
@@ -81,26 +82,19 @@ impl Order {
         self.anchor.queues.enter(self.kind.queue_key(&self.name))
     }
 
-    /// The waiters and holds of a read-write lock's other side in this process, if there are any.
-    pub(crate) fn opposite_queue(&self) -> Option<Queue> {
-        let opposite = self.kind.opposite_queue_key(&self.name)?;
-        self.anchor.queues.find(opposite)
-    }
-
-    /// Of a read-write lock where whoever came first goes first, the line that both sides stand in.
-    pub(crate) fn common_line(&self) -> Option<Queue> {
-        let sides = self.kind.sides()?;
-        // A named owner may read already, in another process, and be waited for by those before it.
-        let apart = self.kind.is_shared() && self.owner.is_named();
-        let in_line = sides.prefer == Prefer::Arrival && !apart;
-        let writers = self.name.queue_key(Users::Writers);
-        in_line.then(|| self.anchor.queues.enter(writers))
+    /// How this call stands in the line of its process.
+    pub(super) fn role(&self) -> Role {
+        match self.kind.sides().map(|sides| sides.prefer) {
+            // A named owner may read already, in another process, and be waited for by those before it.
+            Some(_) if self.kind.is_shared() && self.owner.is_named() => Role::Beside,
+            Some(Prefer::Arrival) => Role::InOrder,
+            _ => Role::InLine,
+        }
     }
 
     /// Whether this owner reads, and asks to write.
-    pub(crate) fn is_upgrade(&self) -> bool {
-        let reads = |queue: Queue| queue.live(&self.owner).is_some();
-        !self.kind.is_shared() && self.opposite_queue().is_some_and(reads)
+    pub(crate) fn is_upgrade(&self, queue: &Queue) -> bool {
+        !self.kind.is_shared() && queue.has_other_side(&self.owner)
     }
 
     pub(crate) fn not_held(&self) -> Error {

@@ -18,8 +18,9 @@ use crate::protocol::policy::MAJORITY;
 use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::protocol::waiter::Local;
 use crate::session::Queue;
+use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
-use crate::session::sync::SemaphorePermit;
+use crate::session::line::Role;
 use crate::wait::{Asked, Waiting, Wanted};
 
 /// Callers that were told of a release at the same time part within this time.
@@ -47,7 +48,7 @@ struct Rounds<'a> {
 /// How standing in line, or asking, went on.
 enum Outcome<'a> {
     Won(Seats),
-    Front(SemaphorePermit<'a>),
+    Front(Place<'a>),
     /// The owner has the lock by another call, or no longer: it is to be seen whether this one stands in line.
     Again,
 }
@@ -75,20 +76,17 @@ impl Election {
         };
         loop {
             rounds.is_out_of_line = !wait.is_single_attempt() && self.is_held();
-            let mut front = None;
-            if !rounds.is_out_of_line && !wait.is_single_attempt() {
-                match self.stand_in_line(&line, &wait).await? {
+            let place = match rounds.is_out_of_line || wait.is_single_attempt() {
+                true => line.stand(Role::Beside, None),
+                false => match self.stand_in_line(&line, &wait).await? {
                     None => return Ok(None),
                     Some(Outcome::Won(seats)) => return Ok(Some(seats)),
-                    Some(Outcome::Front(permit)) => front = Some(permit),
+                    Some(Outcome::Front(place)) => place,
                     Some(Outcome::Again) => continue,
-                }
-            }
+                },
+            };
             let waiting = Waiting::new(&first.anchor, &first.name, &mut wait, MAJORITY);
-            let mut waiting = waiting.signalled_by(&line, None);
-            let outcome = waiting.until(&mut rounds).await?;
-            drop(front);
-            match outcome {
+            match waiting.at(&place).until(&mut rounds).await? {
                 None => return Ok(None),
                 Some(Outcome::Won(seats)) => {
                     debug!(waited = ?wait.waited(Moment::now()), "acquired");
@@ -108,8 +106,9 @@ impl Election {
         let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
             return Ok(None);
         };
-        if let Ok(permit) = line.front.try_acquire() {
-            return Ok(Some(Outcome::Front(permit)));
+        let place = line.stand(Role::InLine, None);
+        if place.now(false).is_some() {
+            return Ok(Some(Outcome::Front(place)));
         }
         let first = &self.orders[0];
         // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
@@ -121,12 +120,15 @@ impl Election {
         }
         let turn = async {
             tokio::select! {
-                permit = line.front.acquire() => permit.map_or(Outcome::Again, Outcome::Front),
-                () = self.appeared() => Outcome::Again,
+                _ = place.comes(false) => true,
+                () = self.appeared() => false,
             }
         };
         let turn = first.anchor.unless_closed(timeout(at_most, turn)).await?;
-        Ok(Some(turn.unwrap_or(Outcome::Again)))
+        Ok(Some(match turn {
+            Ok(true) => Outcome::Front(place),
+            Ok(false) | Err(_) => Outcome::Again,
+        }))
     }
 
     /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.

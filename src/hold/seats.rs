@@ -126,7 +126,7 @@ impl Seats {
 impl Drop for Seats {
     fn drop(&mut self) {
         drop(self.leave());
-        self.0.line.freed.notify_one();
+        self.0.line.stir();
     }
 }
 

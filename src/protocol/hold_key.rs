@@ -109,15 +109,6 @@ impl Kind {
         })
     }
 
-    /// The queue of a read-write lock's other side.
-    pub(crate) fn opposite_queue_key(&self, name: &LockName) -> Option<QueueKey> {
-        match self {
-            Self::Read(_) => Some(name.queue_key(Users::Writers)),
-            Self::Write(_) => Some(name.queue_key(Users::Readers)),
-            _ => None,
-        }
-    }
-
     /// The owner that a field of the lock's hash counts levels of, if it counts any of this kind; of a plain lock,
     /// whom its value tells.
     pub(crate) fn owner_of<'a>(&self, field: &'a str) -> Option<&'a str> {
@@ -230,11 +221,6 @@ impl HoldKey {
         self.kind.queue_key(&self.name)
     }
 
-    /// Where those stand that wait for a read-write lock's other side.
-    pub(crate) fn opposite_queue_key(&self) -> Option<QueueKey> {
-        self.kind.opposite_queue_key(&self.name)
-    }
-
     /// The field with the hold count as its value.
     pub(crate) fn field(&self) -> &str {
         &self.text[self.field_at..self.field_end]
@@ -305,8 +291,8 @@ mod tests {
             assert_eq!(key(&write).number(), "h0000000000000001");
         }
         assert_ne!(read.queue_key(&name), write.queue_key(&name));
-        assert_eq!(read.opposite_queue_key(&name), Some(write.queue_key(&name)));
-        assert_eq!(write.opposite_queue_key(&name), Some(read.queue_key(&name)));
+        let both = [&read, &write].map(|kind| kind.queue_key(&name).of_both_sides());
+        assert_eq!(both[0], both[1]);
         let seen =
             |kind: &Kind| ["mode", "a", "a:write"].map(|field| kind.owner_of(field).is_some());
         assert_eq!(seen(&read), [false, true, false]);

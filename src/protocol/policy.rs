@@ -12,8 +12,6 @@ pub(crate) struct Policy {
     /// While a hold of this process stands nobody is asked, since its end is signalled here. Not where the server is told
     /// who waits.
     pub(crate) trusts_local_holds: bool,
-    /// The end of a hold in this process wakes its waiters here.
-    pub(crate) wakes_locally: bool,
     /// A hold that is given back may be left to a waiter of this process, past those of others. If owners share the lock, to
     /// one that came before those.
     pub(crate) passes_on: bool,
@@ -28,7 +26,6 @@ pub(crate) const COUNTER: Policy = Policy {
     listens: true,
     takes_turns: false,
     trusts_local_holds: false,
-    wakes_locally: false,
     passes_on: false,
     shares: false,
     reenters: false,
@@ -37,14 +34,12 @@ pub(crate) const COUNTER: Policy = Policy {
 /// Of what is asked for of several servers: whose messages count differs from round to round.
 pub(crate) const MAJORITY: Policy = Policy {
     listens: false,
-    wakes_locally: true,
     ..COUNTER
 };
 
 impl Kind {
     pub(crate) fn policy(&self) -> Policy {
         let lock = Policy {
-            wakes_locally: true,
             reenters: true,
             ..COUNTER
         };
@@ -67,14 +62,8 @@ impl Kind {
                 reenters: false,
                 ..lock
             },
-            Self::Write(_) => lock,
-            // A release here grants the lock to whoever is first, which tells more than that it ends.
-            Self::Fair(_) => Policy {
-                wakes_locally: false,
-                ..lock
-            },
+            Self::Write(_) | Self::Fair(_) => lock,
             Self::Read(_) => Policy {
-                wakes_locally: false,
                 passes_on: true,
                 shares: true,
                 ..lock

@@ -16,6 +16,7 @@ use crate::protocol::counted::{Count, Set, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
 use crate::session::hold::fresh_number;
+use crate::session::line::Role;
 use crate::session::loan::Loan;
 use crate::session::undo::Undo;
 use crate::wait::{Asked, Waiting, Wanted};
@@ -137,7 +138,7 @@ impl Pool {
         let mut wait = self.counter.wait(limit);
         let once = wait.is_single_attempt();
         let line = anchor.queues.enter(name.queue_key(Users::Permits));
-        if !line.is_waited_for() {
+        if line.in_line() == 0 {
             match take.run().await {
                 Ok(Asked::Ready(taken)) => return Ok(Some(taken)),
                 Err(error) if once || !error.is_passing() => return Err(error),
@@ -147,13 +148,11 @@ impl Pool {
         if once {
             return Ok(None);
         }
-        let _in_line = line.stand();
-        let Some(_front) = anchor
-            .in_line(name, &wait, pin!(line.front.acquire()))
-            .await?
-        else {
+        let place = line.stand(Role::InLine, None);
+        let turn = pin!(place.comes(false));
+        if anchor.in_line(name, &wait, turn).await?.is_none() {
             return Ok(None);
-        };
+        }
         let taken = self.counter.waiting(name, &mut wait).until(take).await?;
         debug!(granted = taken.is_some(), waited = ?wait.waited(Moment::now()), "waited");
         Ok(taken)

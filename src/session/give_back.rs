@@ -19,7 +19,7 @@ use super::Session;
 use super::backend::{Answer, Backend, Posted};
 use super::handoff::Handoff;
 use super::hold::{Hold, Left, Release};
-use super::ledger::{Owing, Place};
+use super::ledger::{self, Owing};
 use super::queue;
 use super::reaper::Background;
 use super::record::Outcome;
@@ -44,8 +44,8 @@ pub(crate) type LeftHere = Handoff<Undo<Share>>;
 /// The queue of one lock, with what is left there.
 pub(crate) type QueueRef = queue::QueueRef<LeftHere>;
 
-/// The place at the front of such a queue.
-pub(crate) type AtFront<'a> = queue::AtFront<'a, LeftHere>;
+/// A call's place there.
+pub(crate) type Place<'a> = queue::Place<'a, LeftHere>;
 
 /// The turn to ask the server for an owner's first level.
 pub(crate) type Asking<'a> = queue::Asking<'a, LeftHere>;
@@ -91,14 +91,7 @@ impl Session {
         }
         Some(
             match Handoff::leave(undo, queue, hold, &self.releaser.runtime) {
-                Ok(outcome) => {
-                    if hold.key().kind.is_shared() {
-                        // The reader at the front may have been refused, and wait for a message. If it came behind a writer it
-                        // has the record released.
-                        queue.opened.notify_waiters();
-                    }
-                    GivenBack::Left(hold.clone(), outcome)
-                }
+                Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
                 Err(undo) => GivenBack::Undo(undo),
             },
         )
@@ -263,7 +256,7 @@ impl Background for Unanswered {
         Box::pin(release.map(|released| released.map(drop)))
     }
 
-    fn place(&self, backend: &Backend) -> Place {
+    fn place(&self, backend: &Backend) -> ledger::Place {
         let home = backend.home(self.hold.key().name.key());
         home.map(|node| node.id())
     }
@@ -293,7 +286,7 @@ impl Releaser {
         }
         let release = self.next(hold).filter(|release| release.keep == 0)?;
         let posted = self.backend.post(&hold.key().release(release.keep))?;
-        self.is_ahead(hold, sending);
+        Self::is_ahead(hold, sending);
         Some((posted, release.heard))
     }
 
@@ -325,7 +318,7 @@ impl Releaser {
             if let Some(sending) = sending
                 && self.backend.silence(hold.key().name.key()).is_none()
             {
-                self.is_ahead(hold, sending);
+                Self::is_ahead(hold, sending);
             }
             match answered {
                 Some(answered) => answered,
@@ -410,17 +403,10 @@ impl Releaser {
     }
 
     /// A release is on its way, and what is asked now comes behind it: on one connection, but for those of plain locks, which
-    /// may be transactions. The last one of one side of a read-write lock here lets the other side here ask.
-    fn is_ahead(&self, hold: &Hold, sending: &Sending) {
-        if matches!(hold.key().kind, Kind::Plain(_)) {
-            return;
-        }
-        sending.is_ahead(true);
-        if !sending.queue().is_held_here()
-            && let Some(opposite) = hold.key().opposite_queue_key()
-            && let Some(opposite) = self.queues.find(opposite)
-        {
-            opposite.opened.notify_waiters();
+    /// may be transactions.
+    fn is_ahead(hold: &Hold, sending: &Sending) {
+        if !matches!(hold.key().kind, Kind::Plain(_)) {
+            sending.is_ahead(true);
         }
     }
 

@@ -33,8 +33,7 @@ impl<D: Send + 'static> Handoff<D> {
         hold: &Arc<Hold>,
         runtime: &Spawner,
     ) -> Result<oneshot::Receiver<Outcome>, D> {
-        let is_shared = hold.key().kind.is_shared();
-        let offered = queue.offer(undo, is_shared, |undo| {
+        let offered = queue.offer(undo, |undo| {
             let outcome = hold.record.outcome();
             let hold = hold.clone();
             (Self { hold, undo }, outcome)
@@ -57,6 +56,7 @@ impl<D: Send + 'static> Handoff<D> {
 #[cfg(test)]
 mod tests {
     use super::super::hold::Successor;
+    use super::super::line::Role;
     use super::super::queue::Queues;
     use super::super::record::Record;
     use super::super::sync::{TIMERS, ended};
@@ -163,7 +163,7 @@ mod tests {
             let is_it = |held: &mut String| *held == record.key.number();
             let released = self.server().take_if(is_it).is_some();
             record.released(&Ok(released));
-            self.queue.freed.notify_one();
+            self.queue.stir();
         }
 
         /// The task that asks whether a record that was passed on still stands.
@@ -206,18 +206,12 @@ mod tests {
         /// As an acquisition does it: stands in line; at the front takes over what was left, else the lock, else waits.
         async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
             let queue = &self.queue;
-            let mut in_line = queue.stand();
-            in_line.inherits();
-            let _front = queue.front.acquire().await.expect("the line stays open");
             let asked = self.hold();
+            let place = queue.stand(Role::InLine, None);
+            place.comes(true).await;
             let owing = self.owing(&asked.record);
             loop {
-                let freed = queue.freed.notified();
-                tokio::pin!(freed);
-                if freed.as_mut().enable() {
-                    freed.set(queue.freed.notified());
-                    freed.as_mut().enable();
-                }
+                place.catch_up();
                 let pass = |left: &Handoff<Owing>| {
                     left.hold.pass_to(&Successor {
                         owner: &asked.owner,
@@ -244,7 +238,7 @@ mod tests {
                     queue.install(&asked);
                     return (asked, owing);
                 }
-                freed.await;
+                place.news().await;
             }
         }
 
@@ -294,7 +288,7 @@ mod tests {
                 yield_now().await;
                 *self.server() = None;
             }
-            self.queue.freed.notify_one();
+            self.queue.stir();
         }
 
         /// Runs tasks that pass sections while another process frees the lock by force.
@@ -359,31 +353,6 @@ mod tests {
         shuttle::check_random(|| Model::run(4, 0), ORDERS);
         let passed = PASSED.load(Ordering::SeqCst);
         assert!(passed > ORDERS as u64, "passed on {passed} times only");
-    }
-
-    #[test]
-    fn lock_is_passed_on_a_few_times_only_while_others_wait() {
-        let passes = || {
-            let model = Model::new();
-            let queue = &model.queue;
-            let now = Moment::now();
-            let pass = |times, counts| {
-                queue.count_streak(false);
-                let passed = (0..times).take_while(|_| {
-                    let may_pass = queue.may_pass(now, 3, counts);
-                    queue.count_streak(true);
-                    may_pass
-                });
-                passed.count()
-            };
-            assert_eq!(pass(10, true), 10, "nobody else is known to wait");
-            assert_eq!(pass(10, false), 3, "nobody can tell");
-            queue.others_wait(true);
-            assert_eq!([pass(10, true), pass(10, false)], [3, 3]);
-            queue.others_wait(false);
-            assert_eq!([pass(10, true), pass(10, false)], [10, 3]);
-        };
-        shuttle::check_random(passes, 1);
     }
 
     #[test]

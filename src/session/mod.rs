@@ -8,6 +8,7 @@ pub(crate) mod hold;
 pub(crate) mod hub;
 mod keeper;
 mod ledger;
+pub(crate) mod line;
 pub(crate) mod loan;
 mod pace;
 pub(crate) mod queue;
@@ -15,6 +16,7 @@ pub(crate) mod reaper;
 pub(crate) mod record;
 mod releaser;
 pub(crate) mod sync;
+pub(crate) mod turns;
 pub(crate) mod undo;
 pub(crate) mod watchdog;
 

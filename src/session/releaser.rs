@@ -12,9 +12,10 @@ use super::give_back::LeftHere;
 use super::grants::{Grants, Told};
 use super::hold::Hold;
 use super::hub::Hub;
-use super::queue::{Courtesy, Queues};
+use super::queue::Queues;
 use super::reaper::Reaper;
 use super::sync::Spawner;
+use super::turns::Courtesy;
 use crate::clock::Moment;
 use crate::protocol::hold_key::HoldKey;
 
@@ -51,11 +52,12 @@ impl Releaser {
         let trip = sent.until(Moment::now());
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
         let queue = self.queues.enter(hold.key().queue_key());
-        queue.give_way(Courtesy {
+        let courtesy = Courtesy {
             // Our own message is one of both.
             last_message: heard + told,
             pause,
-        });
+        };
+        queue.turns(|turns| turns.give_way(courtesy));
         // The queue is kept for a while, though nobody here may use it.
         self.runtime.spawn(async move {
             sleep(pause).await;

@@ -10,7 +10,7 @@ pub(crate) use tried::*;
 mod shipped {
     pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use tokio::runtime::Handle as Spawner;
-    pub(crate) use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+    pub(crate) use tokio::sync::oneshot;
     pub(crate) use tokio::time::sleep;
 }
 
@@ -25,7 +25,7 @@ mod tried {
 
     pub(crate) use shuttle::sync::{Mutex, MutexGuard};
     pub(crate) use shuttle_tokio::runtime::Handle as Spawner;
-    pub(crate) use shuttle_tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+    pub(crate) use shuttle_tokio::sync::oneshot;
 
     thread_local! {
         /// Whether timers fire. What works only because they do would be slow.

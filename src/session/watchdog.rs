@@ -204,8 +204,8 @@ impl Watchdog {
                     let now = Moment::now();
                     record.saw(sent, now, others);
                     unlocks.stood();
-                    if listeners.is_some() {
-                        queue.others_wait(others.is_some());
+                    if listeners.is_some() && !key.kind.is_shared() {
+                        queue.turns(|turns| turns.others_wait(others.is_some()));
                     }
                     for hold in queue.having(record) {
                         let mut state = hold.lock();

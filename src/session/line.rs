@@ -1,0 +1,282 @@
+//! Who waits for a lock in this process, who of them asks the server, and whom to wake.
+//!
+//! Decides only: whoever calls it has the queue's mutex, and wakes the others when that is free again.
+//!
+//! # Invariants
+//!
+//! 1. Of those that want the lock alone at most one asks, the first; and of the readers, whose grant the others join. A writer
+//!    and a reader that keep their order do not come to ask past one of the other side that came before, and has not asked.
+//! 2. Whoever has come to the front stays there until it leaves, or lets others go first since nobody polls it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::{replace, take};
+use std::task::Waker;
+
+use crate::clock::Moment;
+
+/// How a call wants the lock. Of most kinds nobody shares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Alone,
+    Shared,
+}
+
+impl Side {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Alone => Self::Shared,
+            Self::Shared => Self::Alone,
+        }
+    }
+}
+
+/// What a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Its turn to ask.
+    InLine,
+    /// The same behind those of the other side that came before.
+    InOrder,
+    /// An answer: it asks when it likes.
+    Beside,
+    /// Something that happens here. It asks nobody.
+    Apart,
+}
+
+/// A place in line: by these they stand in the order of arrival.
+pub(super) type Ticket = u64;
+
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    last: Ticket,
+    waiters: BTreeMap<Ticket, Waiter>,
+    /// Those that wait for their turn.
+    alone: BTreeSet<Ticket>,
+    readers: BTreeSet<Ticket>,
+    beside: BTreeSet<Ticket>,
+    /// The readers up to this one keep no writer from asking: one has asked for them, and the server keeps the order.
+    asked: Ticket,
+    /// They came before this, by the server's account.
+    readers_came: Option<Moment>,
+    woken: Vec<Waker>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    side: Side,
+    role: Role,
+    /// It has come to the front.
+    is_first: bool,
+    /// Something has happened since it looked.
+    is_stirred: bool,
+    /// It was polled then, or has reason to be polled no earlier.
+    alive: Moment,
+    waker: Option<Waker>,
+}
+
+impl Line {
+    pub(super) fn stand(&mut self, side: Side, role: Role) -> Ticket {
+        self.last += 1;
+        let ticket = self.last;
+        if let Some(those) = self.those(side, role) {
+            those.insert(ticket);
+        }
+        let waiter = Waiter {
+            side,
+            role,
+            is_first: role == Role::Beside,
+            is_stirred: false,
+            alive: Moment::now(),
+            waker: None,
+        };
+        self.waiters.insert(ticket, waiter);
+        ticket
+    }
+
+    pub(super) fn leave(&mut self, ticket: Ticket) {
+        if let Some(waiter) = self.waiters.remove(&ticket)
+            && let Some(those) = self.those(waiter.side, waiter.role)
+        {
+            those.remove(&ticket);
+        }
+    }
+
+    /// How many wait to ask.
+    pub(super) fn len(&self) -> usize {
+        self.alone.len() + self.readers.len() + self.beside.len()
+    }
+
+    /// How many of this side stand in line.
+    pub(super) fn standing(&self, side: Side) -> usize {
+        match side {
+            Side::Alone => self.alone.len(),
+            Side::Shared => self.readers.len(),
+        }
+    }
+
+    pub(super) fn is_first(&self, ticket: Ticket) -> bool {
+        self.waiters
+            .get(&ticket)
+            .is_some_and(|waiter| waiter.is_first)
+    }
+
+    /// Whether anybody of this side may take what is given back here.
+    pub(super) fn has_heir(&self, side: Side) -> bool {
+        self.first(side).is_some_and(|first| self.may_ask(first))
+    }
+
+    /// It asks from now on whoever stands before it, and is in nobody's way.
+    pub(super) fn goes_beside(&mut self, ticket: Ticket) {
+        let Some(waiter) = self.waiters.get_mut(&ticket) else {
+            return;
+        };
+        waiter.is_first = true;
+        let (side, before) = (waiter.side, replace(&mut waiter.role, Role::Beside));
+        if let Some(those) = self.those(side, before) {
+            those.remove(&ticket);
+        }
+        self.beside.insert(ticket);
+    }
+
+    /// A reader at the front has asked, also for those that stand behind it up to the next writer: from now on the server keeps
+    /// the order. If it was refused, the server dates it before `latest`.
+    pub(super) fn has_asked(&mut self, ticket: Ticket, latest: Option<Moment>) {
+        if !self.readers.contains(&ticket) {
+            return;
+        }
+        let behind = self.first(Side::Alone).unwrap_or(Ticket::MAX);
+        let last = self.readers.range(..behind).next_back();
+        self.asked = last.copied().unwrap_or(ticket).max(ticket);
+        self.readers_came = self.readers_came.max(latest);
+    }
+
+    /// When a writer counts as come: not before the readers that asked before it.
+    pub(super) fn behind_readers(&self, came: Moment) -> Moment {
+        came.max(self.readers_came.unwrap_or(came))
+    }
+
+    /// Notes whom to wake when something happens. The call is polled.
+    pub(super) fn waits(&mut self, ticket: Ticket, waker: &Waker) {
+        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+            waiter.alive = waiter.alive.max(Moment::now());
+            match &mut waiter.waker {
+                Some(noted) => noted.clone_from(waker),
+                noted => *noted = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// The call is polled, and may not be polled again before this moment.
+    pub(super) fn is_alive(&mut self, ticket: Ticket, until: Moment) {
+        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+            waiter.alive = waiter.alive.max(until);
+        }
+    }
+
+    /// Whether something has happened since the call asked this.
+    pub(super) fn is_stirred(&mut self, ticket: Ticket) -> bool {
+        self.waiters
+            .get_mut(&ticket)
+            .is_some_and(|waiter| take(&mut waiter.is_stirred))
+    }
+
+    /// Something has happened that this call may wait for.
+    pub(super) fn stir(&mut self, ticket: Ticket) {
+        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+            waiter.is_stirred = true;
+            self.woken.extend(waiter.waker.take());
+        }
+    }
+
+    /// The same, if it asks nobody.
+    pub(super) fn stir_apart(&mut self, ticket: Ticket) {
+        let is_apart = |waiter: &Waiter| waiter.role == Role::Apart;
+        if self.waiters.get(&ticket).is_some_and(is_apart) {
+            self.stir(ticket);
+        }
+    }
+
+    /// Something has happened that makes it worth asking for whoever of this side does.
+    pub(super) fn stir_first(&mut self, side: Side) {
+        let of_side = |ticket: &&Ticket| {
+            let waiter = self.waiters.get(ticket);
+            waiter.is_some_and(|waiter| waiter.side == side)
+        };
+        let beside: Vec<_> = self.beside.iter().filter(of_side).copied().collect();
+        for ticket in self.first(side).into_iter().chain(beside) {
+            self.stir(ticket);
+        }
+    }
+
+    /// Lets those know that have come to the front, and returns whom to wake.
+    pub(super) fn move_up(&mut self) -> Vec<Waker> {
+        for first in self.firsts() {
+            if self.may_ask(first)
+                && let Some(waiter) = self.waiters.get_mut(&first)
+                && !replace(&mut waiter.is_first, true)
+            {
+                self.woken.extend(waiter.waker.take());
+            }
+        }
+        take(&mut self.woken)
+    }
+
+    /// Has those at the front show that they are polled.
+    pub(super) fn poke(&mut self) -> Vec<Ticket> {
+        let poked: Vec<_> = self.firsts().collect();
+        for ticket in &poked {
+            if let Some(waiter) = self.waiters.get_mut(ticket) {
+                self.woken.extend(waiter.waker.take());
+            }
+        }
+        poked
+    }
+
+    /// Lets others go before those of them that nobody has polled since.
+    pub(super) fn pass_unpolled(&mut self, poked: Vec<Ticket>, since: Moment) {
+        for ticket in poked {
+            let is_in_the_way = |waiter: &Waiter| waiter.is_first && waiter.alive < since;
+            if self.is_crowded() && self.waiters.get(&ticket).is_some_and(is_in_the_way) {
+                self.goes_beside(ticket);
+            }
+        }
+    }
+
+    /// Whether anybody stands behind another.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.alone.len() + self.readers.len() > 1
+    }
+
+    fn may_ask(&self, first: Ticket) -> bool {
+        let Some(waiter) = self.waiters.get(&first) else {
+            return false;
+        };
+        let other = match waiter.side {
+            Side::Alone => self.first(Side::Shared).filter(|&it| it > self.asked),
+            Side::Shared => self.first(Side::Alone),
+        };
+        let is_behind = other.is_some_and(|other| other < first);
+        waiter.is_first || waiter.role != Role::InOrder || !is_behind
+    }
+
+    fn first(&self, side: Side) -> Option<Ticket> {
+        match side {
+            Side::Alone => self.alone.first().copied(),
+            Side::Shared => self.readers.first().copied(),
+        }
+    }
+
+    fn firsts(&self) -> impl Iterator<Item = Ticket> + use<> {
+        let firsts = [Side::Alone, Side::Shared].map(|side| self.first(side));
+        firsts.into_iter().flatten()
+    }
+
+    fn those(&mut self, side: Side, role: Role) -> Option<&mut BTreeSet<Ticket>> {
+        match (role, side) {
+            (Role::InLine | Role::InOrder, Side::Alone) => Some(&mut self.alone),
+            (Role::InLine | Role::InOrder, Side::Shared) => Some(&mut self.readers),
+            (Role::Beside, _) => Some(&mut self.beside),
+            (Role::Apart, _) => None,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Whether this process may have a lock once more, or lets others have it.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// For so long others are taken to wait who waited when they were last asked about.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// How long the lock is passed on within this process while others wait: behind the first section that comes to its end
+/// after that, it is their turn.
+const LONGEST_STREAK: Duration = Duration::from_millis(5);
+
+/// What is known of others that want the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// How often in a row the lock was passed on within this process, and since when.
+    streak: u32,
+    passing_since: Option<Moment>,
+    /// When others were last known to wait for the lock.
+    others_waited: Option<Moment>,
+    /// Others that wait go first.
+    courtesy: Option<Courtesy>,
+    /// This process has a place in line on the server, or may have.
+    pub(super) is_placed: bool,
+}
+
+/// Whom a process that had the lock lets go first: as many as were told that it is free, each of whom tells when it
+/// gives the lock back in turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Courtesy {
+    /// The last of their messages, by the hub's count.
+    pub(crate) last_message: u64,
+    /// If it stays quiet for so long, nobody else wants the lock just now.
+    pub(crate) pause: Duration,
+}
+
+impl Turns {
+    /// Whether the lock may be passed on within this process once more, at most `streak` times in a row, and for a
+    /// while, while others wait. If it `counts` them, it is known whether they do.
+    pub(crate) fn may_pass(&mut self, now: Moment, streak: u32, counts: bool) -> bool {
+        let since = *self.passing_since.get_or_insert(now);
+        let others_wait = !counts || self.is_wanted_elsewhere(now);
+        !others_wait || self.streak < streak && since.until(now) < LONGEST_STREAK
+    }
+
+    /// Whether others were known to wait lately.
+    pub(crate) fn is_wanted_elsewhere(&self, now: Moment) -> bool {
+        let lately = |waited: Moment| waited.until(now) < REMEMBERED;
+        self.others_waited.is_some_and(lately)
+    }
+
+    /// Whether others wait for the lock, by the server's account.
+    pub(crate) fn others_wait(&mut self, waiting: bool) {
+        self.others_waited = waiting.then(Moment::now);
+    }
+
+    /// The lock was had by this process once more, one call behind the other, or the row of that has ended.
+    pub(crate) fn count(&mut self, passed_on: bool) {
+        if passed_on {
+            self.streak = self.streak.saturating_add(1);
+        } else {
+            self.streak = 0;
+            self.passing_since = None;
+        }
+    }
+
+    pub(crate) fn streak(&self) -> u32 {
+        self.streak
+    }
+
+    /// Lets others that wait go first, until the lock is granted here again.
+    pub(crate) fn give_way(&mut self, courtesy: Courtesy) {
+        self.count(false);
+        self.others_wait(true);
+        self.courtesy = Some(courtesy);
+    }
+
+    pub(crate) fn courtesy(&self) -> Option<Courtesy> {
+        self.courtesy
+    }
+
+    /// The lock was granted here.
+    pub(super) fn is_had(&mut self) {
+        self.courtesy = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_is_passed_on_a_few_times_only_while_others_wait() {
+        let mut turns = Turns::default();
+        let now = Moment::now();
+        let pass = |turns: &mut Turns, times, counts| {
+            turns.count(false);
+            let passed = (0..times).take_while(|_| {
+                let may_pass = turns.may_pass(now, 3, counts);
+                turns.count(true);
+                may_pass
+            });
+            passed.count()
+        };
+        let both = |turns: &mut Turns| [true, false].map(|counts| pass(turns, 10, counts));
+        assert_eq!(
+            both(&mut turns),
+            [10, 3],
+            "nobody is known to wait, or nobody can tell"
+        );
+        turns.others_wait(true);
+        assert_eq!(both(&mut turns), [3, 3]);
+        turns.others_wait(false);
+        assert_eq!(both(&mut turns), [10, 3]);
+    }
+}
