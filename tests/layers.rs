@@ -178,9 +178,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::record", "session::sync"),
         ("session::hold", "session::record"),
         ("session::hub", "session::backend session::pace"),
+        ("session::line", ""),
+        ("session::turns", ""),
         (
             "session::queue",
-            "session::hold session::record session::sync",
+            "session::hold session::line session::record session::sync session::turns",
         ),
         (
             "session::handoff",
@@ -200,7 +202,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::releaser",
-            "session::backend session::give_back session::grants session::hold session::hub session::queue session::reaper session::sync",
+            "session::backend session::give_back session::grants session::hold session::hub session::queue session::reaper session::sync session::turns",
         ),
         (
             "session::keeper",
