@@ -378,6 +378,37 @@ async fn waiter_at_the_front_that_nobody_polls_leaves_the_lock_to_those_behind_i
     eventually_idle(&client).await;
 }
 
+/// Nor may a lock be lost for its lease to a future that has asked for it, and is not polled when the server grants it.
+#[tokio::test]
+async fn grant_that_nobody_polls_goes_to_those_behind_it() {
+    let server = Server::start();
+    let client = client(&server).await;
+    macro_rules! is_passed {
+        ($lock:expr) => {
+            let somebody = || $lock.clone().owned_by(&Owner::unique());
+            // From now on the server has the scripts, and one request is enough.
+            somebody().lock().await.unwrap().unlock().await.unwrap();
+            let first = somebody();
+            let first = begin(async move { first.lock().await });
+            let granted = async || $lock.is_locked().await.unwrap();
+            eventually("the server has granted it", granted).await;
+            let second = soon(somebody().lock()).await.unwrap();
+            // Nothing of the first is left, nor comes later.
+            assert_eq!($lock.holder().await.unwrap().unwrap().hold_count(), 1);
+            let first = tokio::spawn(first);
+            second.unlock().await.unwrap();
+            soon(first).await.unwrap().unwrap().unlock().await.unwrap();
+            assert!(!$lock.is_locked().await.unwrap());
+        };
+    }
+    is_passed!(client.lock("reentrant"));
+    is_passed!(client.fenced_lock("fenced"));
+    is_passed!(client.spin_lock("spin"));
+    is_passed!(client.plain_lock("plain"));
+    is_passed!(client.read_write_lock("rw").writer());
+    eventually_idle(&client).await;
+}
+
 #[tokio::test]
 async fn record_that_was_gone_is_told_to_everyone_who_passed_it_on_and_to_the_holder() {
     let server = Server::start();

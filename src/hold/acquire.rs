@@ -16,7 +16,7 @@ use crate::protocol::lock::Take;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
 use crate::session::give_back::Place;
-use crate::session::queue;
+use crate::session::place;
 
 impl Order {
     /// Takes the lock, or takes it again. None if it was busy until the limit.
@@ -151,11 +151,11 @@ impl Order {
     }
 }
 
-impl From<queue::Turn> for Turn {
-    fn from(turn: queue::Turn) -> Self {
+impl From<place::Turn> for Turn {
+    fn from(turn: place::Turn) -> Self {
         match turn {
-            queue::Turn::First => Self::First,
-            queue::Turn::Held => Self::Reenter,
+            place::Turn::First => Self::First,
+            place::Turn::Held => Self::Reenter,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::order::{Order, Terms};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::answer::{Acquired, Adopted, Place, Standing, Tokens, Ttl};
+use crate::protocol::answer::{self, Acquired, Adopted, Standing, Tokens, Ttl};
 use crate::protocol::fair;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::Take;
@@ -19,12 +19,12 @@ use crate::protocol::read_write::MARK;
 use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::Queue;
+use crate::session::asking::Heed;
 use crate::session::backend::Answer;
-use crate::session::give_back::{Asking, GivenBack, LeftHere, Share};
+use crate::session::give_back::{Asking, GivenBack, LeftHere, Place, Share};
 use crate::session::grants::{Expected, Told};
 use crate::session::handoff::Handoff;
 use crate::session::hold::{self, Hold, Loss};
-use crate::session::queue::Heed;
 use crate::session::undo::Undo;
 
 /// The most tokens that one request reserves.
@@ -62,8 +62,12 @@ pub(crate) struct Attempt<'a> {
     is_foreign: bool,
     /// Where a grant by a release of this process is told, of a hold that stands in a queue.
     expected: Option<Expected>,
+    /// Of a call at the front of its line: what is to be undone lies there while a request is on its way.
+    front: Option<&'a Place<'a>>,
+    /// Others went before it meanwhile, since nobody polled it.
+    was_passed: bool,
     /// Of a call that waits for a read-write lock, which came at this moment.
-    place: Option<(Place, Moment)>,
+    place: Option<(answer::Place, Moment)>,
     /// Where its process stands among those that wait for their turn, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
     /// The lock was given back for it here, and could not be passed on.
@@ -98,19 +102,27 @@ impl<'a> Attempt<'a> {
             placed: false,
             is_foreign: false,
             expected: None,
+            front: None,
+            was_passed: false,
             place: None,
             standing: None,
             follows: false,
         }
     }
 
-    /// The same for a call that `came` then, waits while the lock is busy, and lets others know if its kind does.
-    pub(crate) fn waiting(order: &'a Order, queue: &'a Queue, came: Moment) -> Self {
-        let unknown = Place {
+    /// The same for a call at the front that `came` then, waits while the lock is busy, and lets others know if its kind does.
+    pub(crate) fn waiting(
+        order: &'a Order,
+        queue: &'a Queue,
+        front: &'a Place<'a>,
+        came: Moment,
+    ) -> Self {
+        let unknown = answer::Place {
             came: 0,
             marked: false,
         };
         Self {
+            front: Some(front),
             place: order.kind.sides().map(|_| (unknown, came)),
             ..Self::new(order, queue)
         }
@@ -153,7 +165,17 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
-        let answer = self.ask(take).await?;
+        let answered = self.ask(take).await;
+        if self.was_passed {
+            // What came of it was given back, and a copy of that must find nothing.
+            let came = self.place.map_or_else(Moment::now, |(_, came)| came);
+            *self = self.front.map_or_else(
+                || Self::new(self.order, self.queue),
+                |front| Self::waiting(self.order, self.queue, front, came),
+            );
+            return Ok(Attempted::Yielded);
+        }
+        let answer = answered?;
         self.settle(Acquired::decode(&answer.reply)?, answer.sent)
     }
 
@@ -390,7 +412,16 @@ impl<'a> Attempt<'a> {
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
+        if let Some(front) = self.front
+            && let Some(undo) = self.undo.take()
+        {
+            front.lend(undo);
+        }
         let answered = self.order.anchor.run(call, self.budget).await;
+        if let Some(front) = self.front {
+            self.undo = front.reclaim();
+            self.was_passed = self.undo.is_none();
+        }
         match &answered {
             // The send that went unanswered may arrive after this answer.
             Ok(answer) => self.in_doubt |= answer.repeated,

@@ -49,7 +49,7 @@ impl Order {
             place,
             policy,
             came,
-            attempt: Attempt::waiting(self, queue, came),
+            attempt: Attempt::waiting(self, queue, place, came),
         };
         let mut waiting = Waiting::new(&self.anchor, &self.name, wait, policy).at(place);
         let outcome = waiting.until(&mut first).await?;

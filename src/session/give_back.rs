@@ -16,10 +16,12 @@ use tokio::time::timeout;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Session;
+use super::asking;
 use super::backend::{Answer, Backend, Posted};
 use super::handoff::Handoff;
 use super::hold::{Hold, Left, Release};
 use super::ledger::{self, Owing};
+use super::place;
 use super::queue;
 use super::reaper::Background;
 use super::record::Outcome;
@@ -42,16 +44,16 @@ const UNCONFIRMED: u32 = 3;
 pub(crate) type LeftHere = Handoff<Undo<Share>>;
 
 /// The queue of one lock, with what is left there.
-pub(crate) type QueueRef = queue::QueueRef<LeftHere>;
+pub(crate) type QueueRef = queue::QueueRef<Undo<Share>>;
 
 /// A call's place there.
-pub(crate) type Place<'a> = queue::Place<'a, LeftHere>;
+pub(crate) type Place<'a> = place::Place<'a, Undo<Share>>;
 
 /// The turn to ask the server for an owner's first level.
-pub(crate) type Asking<'a> = queue::Asking<'a, LeftHere>;
+pub(crate) type Asking<'a> = asking::Asking<'a, Undo<Share>>;
 
 /// A release is on its way.
-type Sending = queue::Sending<LeftHere>;
+type Sending = asking::Sending<Undo<Share>>;
 
 /// A release that was written by a `Drop`, and how many messages had come in on the lock's channel before.
 type Written = (Posted, u64);
@@ -89,12 +91,10 @@ impl Session {
             queue.forget(hold);
             return Some(GivenBack::Undo(undo));
         }
-        Some(
-            match Handoff::leave(undo, queue, hold, &self.releaser.runtime) {
-                Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
-                Err(undo) => GivenBack::Undo(undo),
-            },
-        )
+        Some(match queue.leave(undo, hold, &self.releaser.runtime) {
+            Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
+            Err(undo) => GivenBack::Undo(undo),
+        })
     }
 
     /// Waits for the release of a level that was given back, and says whether the hold still stood.

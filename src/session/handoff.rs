@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::Hold;
+use super::line::Side;
 use super::queue::QueueRef;
 use super::record::Outcome;
 use super::sync::{Spawner, oneshot, sleep};
@@ -24,32 +25,129 @@ pub(crate) struct Handoff<D> {
     pub(crate) undo: D,
 }
 
-impl<D: Send + 'static> Handoff<D> {
-    /// Ends the place of a hold in its queue, and leaves its record for whoever waits there. Returns where it is told
-    /// whether the lock was still held; or the undo, if nobody waits.
+/// What was left for a waiter of one side.
+#[derive(Debug)]
+pub(super) struct Left<D> {
+    handoff: Option<(Side, Handoff<D>)>,
+    /// How many were left.
+    count: u64,
+    /// A task sees to it that none lies for long.
+    is_watched: bool,
+}
+
+impl<D> Default for Left<D> {
+    fn default() -> Self {
+        Self {
+            handoff: None,
+            count: 0,
+            is_watched: false,
+        }
+    }
+}
+
+impl<D> Left<D> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.handoff.is_none()
+    }
+
+    pub(super) fn is_for(&self, side: Side) -> bool {
+        self.handoff.as_ref().is_some_and(|(of, _)| *of == side)
+    }
+
+    pub(super) fn take(&mut self, side: Side) -> Option<Handoff<D>> {
+        let left = self.handoff.take_if(|(of, _)| *of == side);
+        left.map(|(_, handoff)| handoff)
+    }
+}
+
+impl<D> QueueRef<D> {
+    /// Whether a handoff was left.
+    pub(crate) fn has_handoff(&self) -> bool {
+        self.lock().left.is_for(self.side)
+    }
+
+    /// Takes the handoff out, if one was left.
+    pub(crate) fn take_handoff(&self) -> Option<Handoff<D>> {
+        self.lock().left.take(self.side)
+    }
+
+    /// For the front of the line: takes the handoff, if one was left, and notes the hold that `pass` makes of it, in one
+    /// step. If none comes of it, or somebody else was granted the lock meanwhile, which shows that what was left is gone,
+    /// the handoff is there to be dropped.
+    pub(crate) fn take_over(
+        &self,
+        pass: impl FnOnce(&Handoff<D>) -> Option<Arc<Hold>>,
+    ) -> Option<(Handoff<D>, Option<Arc<Hold>>)> {
+        self.change(|state| {
+            let handoff = state.left.take(self.side)?;
+            let is_had = self.side == Side::Alone && state.owners.holds().any(|it| it.is_live());
+            let hold = match is_had {
+                true => None,
+                false => pass(&handoff),
+            };
+            if let Some(hold) = &hold {
+                state.turns.is_had();
+                state.turns.count(true);
+                state.put(self.side, hold);
+            }
+            Some((handoff, hold))
+        })
+    }
+}
+
+impl<D: Send + 'static> QueueRef<D> {
+    /// Ends the place of a hold, and leaves its record for whoever waits here. Returns where it is told whether the lock was
+    /// still held; or the undo, if nobody waits, or a release is on its way that this could overtake.
     pub(crate) fn leave(
+        &self,
         undo: D,
-        queue: &QueueRef<Self>,
         hold: &Arc<Hold>,
         runtime: &Spawner,
     ) -> Result<oneshot::Receiver<Outcome>, D> {
-        let offered = queue.offer(undo, |undo| {
+        let (removed, left) = self.change(|state| {
+            let side = self.side;
+            let removed = state.remove(side, hold);
+            // What was granted since was asked behind those that are ahead.
+            let is_overtaking =
+                side == Side::Alone && state.sending.iter().any(|one| !one.is_ahead);
+            if !state.line.has_heir(side) || is_overtaking || !state.left.is_empty() {
+                return (removed, Err(undo));
+            }
             let outcome = hold.record.outcome();
             let hold = hold.clone();
-            (Self { hold, undo }, outcome)
+            let left = &mut state.left;
+            left.handoff = Some((side, Handoff { hold, undo }));
+            left.count += 1;
+            let is_watched = std::mem::replace(&mut left.is_watched, true);
+            state.line.stir_first(side);
+            (removed, Ok((outcome, is_watched)))
         });
-        queue.forget(hold);
-        let (outcome, is_watched) = offered?;
+        drop(removed);
+        let (outcome, is_watched) = left?;
         if !is_watched {
-            let queue = queue.clone();
+            let queue = self.clone();
             runtime.spawn(async move {
-                while let Some(left) = queue.lies() {
+                while let Some(count) = queue.lies() {
                     sleep(LIES).await;
-                    drop(queue.take_back(left));
+                    drop(queue.take_back(count));
                 }
             });
         }
         Ok(outcome)
+    }
+
+    /// The number of the handoff that lies here. `None` if there is none: then the next one is to be watched anew.
+    fn lies(&self) -> Option<u64> {
+        let left = &mut self.lock().left;
+        left.is_watched = !left.is_empty();
+        left.is_watched.then_some(left.count)
+    }
+
+    /// Takes back the handoff of this number, if it still lies here.
+    fn take_back(&self, count: u64) -> Option<Handoff<D>> {
+        let left = &mut self.lock().left;
+        let is_it = left.count == count;
+        left.handoff.take_if(|_| is_it).map(|(_, handoff)| handoff)
     }
 }
 
@@ -87,7 +185,7 @@ mod tests {
         foreign: AtomicU64,
         name: LockName,
         /// In use throughout: shuttle knows nothing of the locks in the map of queues.
-        queue: QueueRef<Handoff<Owing>>,
+        queue: QueueRef<Owing>,
     }
 
     /// What is undone on that server, at once when it is dropped.
@@ -246,7 +344,7 @@ mod tests {
         async fn give_back(self: &Arc<Self>, hold: &Arc<Hold>, owing: Owing) -> bool {
             hold.give_back(Some(term()));
             let outcome = hold.record.outcome();
-            let outcome = match Handoff::leave(owing, &self.queue, hold, &Spawner::current()) {
+            let outcome = match self.queue.leave(owing, hold, &Spawner::current()) {
                 Err(owing) => {
                     drop(owing);
                     outcome

@@ -232,14 +232,18 @@ impl Line {
         poked
     }
 
-    /// Lets others go before those of them that nobody has polled since.
-    pub(super) fn pass_unpolled(&mut self, poked: Vec<Ticket>, since: Moment) {
-        for ticket in poked {
-            let is_in_the_way = |waiter: &Waiter| waiter.is_first && waiter.alive < since;
-            if self.is_crowded() && self.waiters.get(&ticket).is_some_and(is_in_the_way) {
-                self.goes_beside(ticket);
+    /// Lets others go before those of them that nobody has polled since, which it returns.
+    pub(super) fn pass_unpolled(&mut self, poked: Vec<Ticket>, since: Moment) -> Vec<Ticket> {
+        let mut passed = poked;
+        passed.retain(|ticket| {
+            let waiter = self.waiters.get(ticket);
+            let is_unpolled = waiter.is_some_and(|it| it.is_first && it.alive < since);
+            is_unpolled && self.is_crowded() && {
+                self.goes_beside(*ticket);
+                true
             }
-        }
+        });
+        passed
     }
 
     /// Whether anybody stands behind another.

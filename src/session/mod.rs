@@ -1,5 +1,6 @@
 //! Everything that one connected client shares, and the tasks behind it.
 
+pub(crate) mod asking;
 pub(crate) mod backend;
 pub(crate) mod give_back;
 pub(crate) mod grants;
@@ -10,7 +11,9 @@ mod keeper;
 mod ledger;
 pub(crate) mod line;
 pub(crate) mod loan;
+mod owners;
 mod pace;
+pub(crate) mod place;
 pub(crate) mod queue;
 pub(crate) mod reaper;
 pub(crate) mod record;
@@ -45,7 +48,7 @@ use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Doubts};
-use give_back::LeftHere;
+use give_back::Share;
 use hold::Loss;
 use hub::Hub;
 use loan::{Book, Loan};
@@ -65,7 +68,7 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) queues: Arc<Queues<LeftHere>>,
+    pub(crate) queues: Arc<Queues<Undo<Share>>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
     pub(crate) releaser: Arc<Releaser>,

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::backend::Backend;
-use super::give_back::LeftHere;
+use super::give_back::Share;
 use super::grants::{Grants, Told};
 use super::hold::Hold;
 use super::hub::Hub;
@@ -16,6 +16,7 @@ use super::queue::Queues;
 use super::reaper::Reaper;
 use super::sync::Spawner;
 use super::turns::Courtesy;
+use super::undo::Undo;
 use crate::clock::Moment;
 use crate::protocol::hold_key::HoldKey;
 
@@ -31,7 +32,7 @@ const GRANT_LIES: Duration = Duration::from_secs(1);
 
 /// What it takes to give a hold back.
 pub(crate) struct Releaser {
-    pub(super) queues: Arc<Queues<LeftHere>>,
+    pub(super) queues: Arc<Queues<Undo<Share>>>,
     pub(super) hub: Arc<Hub>,
     pub(super) backend: Arc<Backend>,
     pub(crate) grants: Arc<Grants>,

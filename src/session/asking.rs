@@ -1,0 +1,185 @@
+//! The turn to ask the server: of one owner one call at a time, and behind the releases that are on their way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::line::{Line, Side};
+use super::queue::{QueueRef, State};
+use crate::owner::Owner;
+
+/// A release that is on its way.
+#[derive(Debug)]
+pub(super) struct OnItsWay {
+    number: u64,
+    side: Side,
+    owner: Owner,
+    /// What is asked from now on comes behind it.
+    pub(super) is_ahead: bool,
+}
+
+/// Whose releases are in the way of an acquisition while they are on their way: of the other side, those of the same owner that
+/// are not ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heed {
+    /// Until they are answered, which tells who waits.
+    Answered,
+    /// Until they are ahead on the connection.
+    Sent,
+    /// The same for the owner's own, of those that read.
+    Own,
+}
+
+impl OnItsWay {
+    fn is_in_the_way(&self, side: Side, owner: &Owner, heed: Heed) -> bool {
+        let is_own = || self.owner == *owner;
+        match heed {
+            Heed::Own => self.side == side && !self.is_ahead && is_own(),
+            _ if self.side != side => !self.is_ahead && is_own(),
+            Heed::Answered => true,
+            Heed::Sent => !self.is_ahead,
+        }
+    }
+}
+
+impl<D> State<D> {
+    /// No release is in the way of an acquisition, or a handoff lies here.
+    fn is_settled(&self, side: Side, owner: &Owner, heed: Heed) -> bool {
+        let mut sending = self.sending.iter();
+        self.left.is_for(side) || !sending.any(|one| one.is_in_the_way(side, owner, heed))
+    }
+
+    /// A release is no longer on its way, or is ahead.
+    fn settle(&mut self) {
+        for ticket in &self.heeding {
+            self.line.stir(*ticket);
+        }
+    }
+}
+
+impl<D> QueueRef<D> {
+    /// The turn to ask, if nothing is in the way: no release, unless a handoff lies here, and no other call.
+    pub(crate) fn turn_at_once<'a>(
+        &'a self,
+        owner: &'a Owner,
+        heed: Heed,
+    ) -> Option<Asking<'a, D>> {
+        let mut state = self.lock();
+        let open = state.is_settled(self.side, owner, heed);
+        let claimed = open && state.owners_mut(self.side).claim_turn(owner);
+        claimed.then(|| Asking { queue: self, owner })
+    }
+
+    /// The turn to ask, if nobody here holds the lock or waits for what becomes of it.
+    pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, D>> {
+        let mut state = self.lock();
+        let idle = state.sending.is_empty()
+            && state.left.is_empty()
+            && state.turns.courtesy().is_none()
+            && state.owners(self.side).holds().next().is_none();
+        let claimed = idle && state.owners_mut(self.side).claim_turn(owner);
+        claimed.then(|| Asking { queue: self, owner })
+    }
+
+    /// Waits for releases on their way, unless a handoff lies here, then for the turn to ask. None if a call of this
+    /// owner stands in a queue: to ask beside it does no harm.
+    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Option<Asking<'a, D>> {
+        let turn = |state: &mut State<D>| {
+            if !state.is_settled(self.side, owner, heed) {
+                return None;
+            }
+            let owners = state.owners_mut(self.side);
+            if owners.slot(owner).is_some_and(|slot| slot.is_in_queue) {
+                return Some(false);
+            }
+            owners.claim_turn(owner).then_some(true)
+        };
+        let claimed = self.until(owner, true, turn).await;
+        claimed.then(|| Asking { queue: self, owner })
+    }
+
+    /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
+    pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, D> {
+        let claim = |state: &mut State<D>| {
+            let claimed = state.owners_mut(self.side).claim_turn(owner);
+            claimed.then_some(())
+        };
+        self.until(owner, false, claim).await;
+        Asking { queue: self, owner }
+    }
+}
+
+/// The turn to ask the server for an owner's first level, until dropped.
+#[derive(Debug)]
+pub(crate) struct Asking<'a, D> {
+    queue: &'a QueueRef<D>,
+    owner: &'a Owner,
+}
+
+impl<D> Asking<'_, D> {
+    /// From now on the call stands in a queue on the server.
+    pub(crate) fn stands_in_queue(&self) {
+        self.set(true);
+    }
+
+    fn set(&self, in_queue: bool) {
+        self.queue.change(|state| {
+            let owners = state.owners_mut(self.queue.side);
+            owners.edit(self.owner, |slot| {
+                slot.is_asking = in_queue;
+                slot.is_in_queue = in_queue;
+            });
+            state.tell(self.owner, Line::stir_apart);
+        });
+    }
+}
+
+impl<D> Drop for Asking<'_, D> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+/// Marks a release as on its way, until dropped.
+#[derive(Debug)]
+pub(crate) struct Sending<D> {
+    queue: QueueRef<D>,
+    number: u64,
+}
+
+impl<D> Sending<D> {
+    pub(crate) fn new(queue: QueueRef<D>, owner: Owner) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        queue.lock().sending.push(OnItsWay {
+            number,
+            side: queue.side,
+            owner,
+            is_ahead: false,
+        });
+        Self { queue, number }
+    }
+
+    /// It is ahead of all that is asked from now on, or has to be sent again. The last one of one side of a read-write lock here
+    /// lets the other side here ask.
+    pub(crate) fn is_ahead(&self, is_ahead: bool) {
+        let side = self.queue.side;
+        self.queue.change(|state| {
+            let is_it = |one: &&mut OnItsWay| one.number == self.number;
+            if let Some(it) = state.sending.iter_mut().find(is_it) {
+                it.is_ahead = is_ahead;
+            }
+            state.settle();
+            if is_ahead && !state.is_held(side) {
+                state.line.stir_first(side.other());
+            }
+        });
+    }
+}
+
+impl<D> Drop for Sending<D> {
+    fn drop(&mut self) {
+        self.queue.change(|state| {
+            state.sending.retain(|one| one.number != self.number);
+            state.settle();
+        });
+    }
+}

@@ -1,0 +1,91 @@
+//! What the owners of a lock have and want in this process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::hold::Hold;
+use super::line::Ticket;
+use crate::owner::Owner;
+
+#[derive(Debug, Default)]
+pub(super) struct Owners(HashMap<Owner, Slot>);
+
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    hold: Option<Arc<Hold>>,
+    /// A call asks the server for this owner's first level: to another one, which has a hold number of its own, the
+    /// lock would look busy.
+    pub(super) is_asking: bool,
+    /// That call stands in a queue on the server, which may last; another finds out for itself what is its owner's.
+    pub(super) is_in_queue: bool,
+    /// The calls that wait for something.
+    waiting: Vec<Ticket>,
+}
+
+impl Owners {
+    pub(super) fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
+        self.0.values().filter_map(|slot| slot.hold.as_ref())
+    }
+
+    /// The hold of this owner, if it can be trusted.
+    pub(super) fn live(&self, owner: &Owner) -> Option<&Arc<Hold>> {
+        let hold = self.0.get(owner)?.hold.as_ref()?;
+        hold.is_live().then_some(hold)
+    }
+
+    /// Whether this owner has a hold here, or a call asks for one.
+    pub(super) fn is_engaged(&self, owner: &Owner) -> bool {
+        let is_engaged = |slot: &Slot| slot.is_asking || slot.hold.is_some();
+        self.0.get(owner).is_some_and(is_engaged)
+    }
+
+    pub(super) fn slot(&self, owner: &Owner) -> Option<&Slot> {
+        self.0.get(owner)
+    }
+
+    /// Notes a hold of its owner; returns the one before.
+    pub(super) fn put(&mut self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
+        let slot = self.0.entry(hold.owner.clone()).or_default();
+        slot.hold.replace(hold.clone())
+    }
+
+    /// Removes a hold; a newer one of its owner stays.
+    pub(super) fn remove(&mut self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
+        self.edit(&hold.owner, |slot| {
+            slot.hold.take_if(|held| Arc::ptr_eq(held, hold))
+        })?
+    }
+
+    /// False if another call has the turn to ask for this owner.
+    pub(super) fn claim_turn(&mut self, owner: &Owner) -> bool {
+        let slot = self.0.entry(owner.clone()).or_default();
+        !std::mem::replace(&mut slot.is_asking, true)
+    }
+
+    pub(super) fn waits(&mut self, owner: &Owner, ticket: Ticket) {
+        let slot = self.0.entry(owner.clone()).or_default();
+        slot.waiting.push(ticket);
+    }
+
+    pub(super) fn leaves(&mut self, owner: &Owner, ticket: Ticket) {
+        self.edit(owner, |slot| slot.waiting.retain(|it| *it != ticket));
+    }
+
+    pub(super) fn waiting(&self, owner: &Owner) -> &[Ticket] {
+        self.0.get(owner).map_or(&[], |slot| &slot.waiting)
+    }
+
+    /// Changes what this owner has, and forgets it if that is nothing.
+    pub(super) fn edit<T>(
+        &mut self,
+        owner: &Owner,
+        change: impl FnOnce(&mut Slot) -> T,
+    ) -> Option<T> {
+        let slot = self.0.get_mut(owner)?;
+        let value = change(slot);
+        if slot.hold.is_none() && !slot.is_asking && slot.waiting.is_empty() {
+            self.0.remove(owner);
+        }
+        Some(value)
+    }
+}

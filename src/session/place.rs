@@ -1,0 +1,214 @@
+//! A call's place in the line of its process: how it comes to the front, and what happens if nobody polls it there.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::line::{Role, Side, Ticket};
+use super::queue::{QueueRef, State};
+use super::sync::{Spawner, sleep};
+use crate::clock::Moment;
+use crate::owner::Owner;
+
+/// How often the call at the front is asked to show that it is polled, while others stand behind it. Futures that share a task
+/// with another may not be, and nobody else may wait for them.
+const UNPOLLED: Duration = Duration::from_secs(1);
+/// Within so long it does.
+const SHOWN_WITHIN: Duration = Duration::from_millis(100);
+
+/// What a call that waits in line is to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Its owner has the lock: it takes it once more.
+    Held,
+    /// It asks.
+    First,
+}
+
+/// A place in line, until dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'a, D> {
+    queue: &'a QueueRef<D>,
+    owner: Option<&'a Owner>,
+    ticket: Ticket,
+}
+
+impl<D> QueueRef<D> {
+    /// Stands in line, until the place is dropped.
+    pub(crate) fn stand<'a>(&'a self, role: Role, owner: Option<&'a Owner>) -> Place<'a, D> {
+        let ticket = self.change(|state| {
+            let ticket = state.line.stand(self.side, role);
+            if let Some(owner) = owner {
+                state.owners_mut(self.side).waits(owner, ticket);
+            }
+            ticket
+        });
+        Place {
+            queue: self,
+            owner,
+            ticket,
+        }
+    }
+
+    /// Waits until this owner holds the lock, by another call.
+    pub(crate) async fn appeared(&self, owner: &Owner) {
+        let appeared = |state: &mut State<D>| state.owners(self.side).live(owner).map(drop);
+        self.until(owner, false, appeared).await;
+    }
+
+    /// Waits for what a change of what this owner has brings about, or of the releases that it heeds.
+    pub(super) async fn until<T>(
+        &self,
+        owner: &Owner,
+        heeds: bool,
+        mut ready: impl FnMut(&mut State<D>) -> Option<T>,
+    ) -> T {
+        let place = self.stand(Role::Apart, Some(owner));
+        if heeds {
+            self.lock().heeding.insert(place.ticket);
+        }
+        poll_fn(|context| place.poll(context, &mut ready)).await
+    }
+
+    /// Whether this process may have a place in line on the server from now on.
+    pub(crate) fn note_place(&self, is_placed: bool) {
+        self.lock().turns.is_placed = is_placed;
+    }
+
+    /// Gives up that place, if nobody is left here to come when it is told. Whoever comes now asks behind that.
+    pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
+        let mut state = self.lock();
+        if state.line.len() == 0 && std::mem::take(&mut state.turns.is_placed) {
+            leave();
+        }
+    }
+}
+
+impl<D> Place<'_, D> {
+    /// Waits until it is this call's turn, or its owner has the lock by another call.
+    pub(crate) async fn comes(&self, reenters: bool) -> Turn {
+        poll_fn(|context| self.poll(context, |state| self.turn(state, reenters))).await
+    }
+
+    /// What it is to do now, if not to wait.
+    pub(crate) fn now(&self, reenters: bool) -> Option<Turn> {
+        self.queue.change(|state| self.turn(state, reenters))
+    }
+
+    fn turn(&self, state: &mut State<D>, reenters: bool) -> Option<Turn> {
+        let side = self.queue.side;
+        let has = |side| self.owner.and_then(|it| state.owners(side).live(it));
+        if reenters && has(side).is_some() {
+            return Some(Turn::Held);
+        }
+        // Whoever stands before it may wait for what its owner writes.
+        if side == Side::Shared && has(Side::Alone).is_some() {
+            state.line.goes_beside(self.ticket);
+        }
+        state.line.is_first(self.ticket).then_some(Turn::First)
+    }
+
+    /// From now on it stands in nobody's way, and asks when it likes.
+    pub(crate) fn goes_beside(&self) {
+        self.queue
+            .change(|state| state.line.goes_beside(self.ticket));
+    }
+
+    /// A reader at the front has asked. If it was refused, the server dates it before `latest`.
+    pub(crate) fn has_asked(&self, latest: Option<Moment>) {
+        self.queue
+            .change(|state| state.line.has_asked(self.ticket, latest));
+    }
+
+    /// Before a request is sent: keeps what is to be undone of it, which is done if nobody polls this call, and others go
+    /// before it.
+    pub(crate) fn lend(&self, undo: D) {
+        let before = self.queue.lock().asked.insert(self.ticket, undo);
+        drop(before);
+    }
+
+    /// With the answer. `None` if others went before it: what the server granted is given back.
+    pub(crate) fn reclaim(&self) -> Option<D> {
+        self.queue.lock().asked.remove(&self.ticket)
+    }
+
+    /// The call is polled, and may not be polled again before this moment.
+    pub(crate) fn is_alive(&self, until: Moment) {
+        self.queue.lock().line.is_alive(self.ticket, until);
+    }
+
+    /// What has happened up to now is known.
+    pub(crate) fn catch_up(&self) {
+        self.queue.lock().line.is_stirred(self.ticket);
+    }
+
+    /// Waits until something happens here that makes it worth asking.
+    pub(crate) async fn news(&self) {
+        let news = |state: &mut State<D>| state.line.is_stirred(self.ticket).then_some(());
+        poll_fn(|context| self.poll(context, news)).await;
+    }
+
+    fn poll<T>(
+        &self,
+        context: &mut Context<'_>,
+        ready: impl FnOnce(&mut State<D>) -> Option<T>,
+    ) -> Poll<T> {
+        self.queue.change(|state| {
+            let ready = ready(state);
+            if ready.is_none() {
+                state.line.waits(self.ticket, context.waker());
+            }
+            ready.map_or(Poll::Pending, Poll::Ready)
+        })
+    }
+}
+
+impl<D> Drop for Place<'_, D> {
+    fn drop(&mut self) {
+        let side = self.queue.side;
+        let forgotten = self.queue.change(|state| {
+            state.line.leave(self.ticket);
+            state.heeding.remove(&self.ticket);
+            if let Some(owner) = self.owner {
+                state.owners_mut(side).leaves(owner, self.ticket);
+            }
+            let left = match state.line.has_heir(side) {
+                true => None,
+                false => state.left.take(side),
+            };
+            (left, state.asked.remove(&self.ticket))
+        });
+        drop(forgotten);
+    }
+}
+
+impl<D: Send + 'static> QueueRef<D> {
+    /// Has those at the front looked after while others stand behind them.
+    pub(crate) fn watch_front(&self, runtime: &Spawner) {
+        if std::mem::replace(&mut self.lock().is_front_watched, true) {
+            return;
+        }
+        let queue = self.clone();
+        runtime.spawn(async move {
+            while queue.is_crowded() {
+                sleep(UNPOLLED).await;
+                let since = Moment::now();
+                let poked = queue.change(|state| state.line.poke());
+                sleep(SHOWN_WITHIN).await;
+                drop(queue.change(|state| {
+                    let passed = state.line.pass_unpolled(poked, since);
+                    let asked = &mut state.asked;
+                    let undone = passed.iter().filter_map(|ticket| asked.remove(ticket));
+                    undone.collect::<Vec<_>>()
+                }));
+            }
+        });
+    }
+
+    /// Whether anybody stands behind another call. If not, the watch is over.
+    fn is_crowded(&self) -> bool {
+        let mut state = self.lock();
+        state.is_front_watched = state.line.is_crowded();
+        state.is_front_watched
+    }
+}
