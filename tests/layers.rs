@@ -180,13 +180,28 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::hub", "session::backend session::pace"),
         ("session::line", ""),
         ("session::turns", ""),
+        ("session::outgoing", "session::line"),
+        ("session::left", "session::hold session::line"),
+        ("session::owners", "session::hold session::line"),
         (
             "session::queue",
-            "session::hold session::line session::record session::sync session::turns",
+            "session::hold session::left session::line session::outgoing session::owners session::record session::sync session::turns",
+        ),
+        (
+            "session::queue::tests",
+            "session::hold session::left session::line session::place session::queue session::record session::sync",
+        ),
+        (
+            "session::asking",
+            "session::line session::outgoing session::place session::queue",
+        ),
+        (
+            "session::place",
+            "session::line session::queue session::sync",
         ),
         (
             "session::handoff",
-            "session::hold session::queue session::record session::sync",
+            "session::hold session::left session::line session::queue session::record session::sync",
         ),
         ("session::grants", "session::hold"),
         ("session::undo", ""),
@@ -198,11 +213,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::give_back",
-            "session session::backend session::handoff session::hold session::ledger session::queue session::reaper session::record session::releaser session::sync session::undo",
+            "session session::asking session::backend session::hold session::left session::ledger session::place session::queue session::reaper session::record session::releaser session::sync session::undo",
         ),
         (
             "session::releaser",
-            "session::backend session::give_back session::grants session::hold session::hub session::queue session::reaper session::sync session::turns",
+            "session::backend session::give_back session::grants session::hold session::hub session::queue session::reaper session::sync session::turns session::undo",
         ),
         (
             "session::keeper",

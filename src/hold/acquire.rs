@@ -7,7 +7,7 @@ use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
-use super::line::{InLine, Outcome, Turn};
+use super::line::{InLine, Outcome};
 use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -16,7 +16,7 @@ use crate::protocol::lock::Take;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
 use crate::session::give_back::Place;
-use crate::session::place;
+use crate::session::place::Turn;
 
 impl Order {
     /// Takes the lock, or takes it again. None if it was busy until the limit.
@@ -64,11 +64,9 @@ impl Order {
                 // From now on, a hold that is given back here may be left for us.
                 let place = in_line.get_or_insert_with(|| InLine::new(self, &queue));
                 match self.stand_in_line(&queue, place, &wait).await? {
+                    Some(outcome) => outcome,
                     // On the heap, so that a call which stands in line does without it.
-                    Turn::First => Box::pin(self.at_front(&queue, &mut wait, place)).await?,
-                    Turn::Granted(guard) => Outcome::Granted(guard),
-                    Turn::Reenter => Outcome::Reenter,
-                    Turn::GaveUp => Outcome::GaveUp,
+                    None => Box::pin(self.at_front(&queue, &mut wait, place)).await?,
                 }
             };
             match outcome {
@@ -82,15 +80,16 @@ impl Order {
         }
     }
 
-    /// Waits behind the other waiters of this process, if there are any.
+    /// Waits behind the other waiters of this process, if there are any. `None` if it is first.
     async fn stand_in_line(
         &self,
         queue: &Queue,
         place: &Place<'_>,
         wait: &Wait,
-    ) -> Result<Turn, Error> {
+    ) -> Result<Option<Outcome>, Error> {
         match place.now(self.kind.is_reentrant()) {
-            Some(turn) => Ok(turn.into()),
+            Some(Turn::First) => Ok(None),
+            Some(Turn::Held) => Ok(Some(Outcome::Reenter)),
             None => Box::pin(self.behind_others(queue, place, wait)).await,
         }
     }
@@ -100,35 +99,36 @@ impl Order {
         queue: &Queue,
         place: &Place<'_>,
         wait: &Wait,
-    ) -> Result<Turn, Error> {
-        if let Some(turn) = Box::pin(self.join(queue)).await? {
-            return Ok(turn);
+    ) -> Result<Option<Outcome>, Error> {
+        if let Some(outcome) = Box::pin(self.join(queue)).await? {
+            return Ok(Some(outcome));
         }
         queue.watch_front(&self.anchor.releaser.runtime);
         let turn = pin!(place.comes(self.kind.is_reentrant()));
         Ok(match self.anchor.in_line(&self.name, wait, turn).await? {
-            Some(turn) => turn.into(),
+            Some(Turn::First) => None,
+            Some(Turn::Held) => Some(Outcome::Reenter),
             // It has not asked so far, and may be let in beside those that have the lock.
             None if self.kind.is_shared() => {
                 place.goes_beside();
-                Turn::First
+                None
             }
-            None => Turn::GaveUp,
+            None => Some(Outcome::GaveUp),
         })
     }
 
     /// A named owner may hold the lock through another process; then this is a re-entry, and never queues.
-    async fn join(&self, queue: &Queue) -> Result<Option<Turn>, Error> {
+    async fn join(&self, queue: &Queue) -> Result<Option<Outcome>, Error> {
         if !self.owner.is_named() || !self.kind.is_reentrant() {
             return Ok(None);
         }
         let mut attempt = Attempt::new(self, queue);
         let _asking = attempt.turn().await?;
         if self.own(queue).is_some() {
-            return Ok(Some(Turn::Reenter));
+            return Ok(Some(Outcome::Reenter));
         }
         match Box::pin(attempt.send(Take::JoinOnly)).await {
-            Ok(Attempted::Granted(guard)) => Ok(Some(Turn::Granted(guard))),
+            Ok(Attempted::Granted(guard)) => Ok(Some(Outcome::Granted(guard))),
             Err(error) if !error.is_passing() => Err(error),
             Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => Ok(None),
         }
@@ -147,15 +147,6 @@ impl Order {
                 Ok(Outcome::Granted(guard))
             }
             Attempted::Busy(_) | Attempted::Yielded => Ok(Outcome::GaveUp),
-        }
-    }
-}
-
-impl From<place::Turn> for Turn {
-    fn from(turn: place::Turn) -> Self {
-        match turn {
-            place::Turn::First => Self::First,
-            place::Turn::Held => Self::Reenter,
         }
     }
 }

@@ -19,12 +19,12 @@ use crate::protocol::read_write::MARK;
 use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::Queue;
-use crate::session::asking::Heed;
 use crate::session::backend::Answer;
 use crate::session::give_back::{Asking, GivenBack, LeftHere, Place, Share};
 use crate::session::grants::{Expected, Told};
-use crate::session::handoff::Handoff;
 use crate::session::hold::{self, Hold, Loss};
+use crate::session::left::Handoff;
+use crate::session::outgoing::Heed;
 use crate::session::undo::Undo;
 
 /// The most tokens that one request reserves.

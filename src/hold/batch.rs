@@ -14,9 +14,9 @@ use crate::options::Limit;
 use crate::protocol::answer::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::Queue;
-use crate::session::asking::Heed;
 use crate::session::give_back::{GivenBack, Share, still_held};
 use crate::session::hold::fresh_number;
+use crate::session::outgoing::Heed;
 use crate::session::undo::Undo;
 
 /// Locks in one request.

@@ -8,19 +8,10 @@ use crate::protocol::lock;
 use crate::session::Queue;
 use crate::session::give_back::Place;
 
-/// How standing in line ended.
-pub(super) enum Turn {
-    /// It asks.
-    First,
-    Granted(LockGuard),
-    /// The owner holds the lock by now, through another call.
-    Reenter,
-    GaveUp,
-}
-
-/// How asking ended.
+/// How standing in line ended, or asking.
 pub(super) enum Outcome {
     Granted(LockGuard),
+    /// The owner holds the lock by now, through another call.
     Reenter,
     GaveUp,
 }

@@ -1,55 +1,19 @@
 //! The turn to ask the server: of one owner one call at a time, and behind the releases that are on their way.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::line::{Line, Side};
+use super::outgoing::Heed;
 use super::queue::{QueueRef, State};
 use crate::owner::Owner;
-
-/// A release that is on its way.
-#[derive(Debug)]
-pub(super) struct OnItsWay {
-    number: u64,
-    side: Side,
-    owner: Owner,
-    /// What is asked from now on comes behind it.
-    pub(super) is_ahead: bool,
-}
-
-/// Whose releases are in the way of an acquisition while they are on their way: of the other side, those of the same owner that
-/// are not ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heed {
-    /// Until they are answered, which tells who waits.
-    Answered,
-    /// Until they are ahead on the connection.
-    Sent,
-    /// The same for the owner's own, of those that read.
-    Own,
-}
-
-impl OnItsWay {
-    fn is_in_the_way(&self, side: Side, owner: &Owner, heed: Heed) -> bool {
-        let is_own = || self.owner == *owner;
-        match heed {
-            Heed::Own => self.side == side && !self.is_ahead && is_own(),
-            _ if self.side != side => !self.is_ahead && is_own(),
-            Heed::Answered => true,
-            Heed::Sent => !self.is_ahead,
-        }
-    }
-}
 
 impl<D> State<D> {
     /// No release is in the way of an acquisition, or a handoff lies here.
     fn is_settled(&self, side: Side, owner: &Owner, heed: Heed) -> bool {
-        let mut sending = self.sending.iter();
-        self.left.is_for(side) || !sending.any(|one| one.is_in_the_way(side, owner, heed))
+        self.left.is_for(side) || !self.outgoing.is_in_the_way(side, owner, heed)
     }
 
     /// A release is no longer on its way, or is ahead.
     fn settle(&mut self) {
-        for ticket in &self.heeding {
+        for ticket in &self.outgoing.heeding {
             self.line.stir(*ticket);
         }
     }
@@ -71,7 +35,7 @@ impl<D> QueueRef<D> {
     /// The turn to ask, if nobody here holds the lock or waits for what becomes of it.
     pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
-        let idle = state.sending.is_empty()
+        let idle = state.outgoing.is_empty()
             && state.left.is_empty()
             && state.turns.courtesy().is_none()
             && state.owners(self.side).holds().next().is_none();
@@ -147,14 +111,7 @@ pub(crate) struct Sending<D> {
 
 impl<D> Sending<D> {
     pub(crate) fn new(queue: QueueRef<D>, owner: Owner) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        queue.lock().sending.push(OnItsWay {
-            number,
-            side: queue.side,
-            owner,
-            is_ahead: false,
-        });
+        let number = queue.lock().outgoing.begin(queue.side, owner);
         Self { queue, number }
     }
 
@@ -163,10 +120,7 @@ impl<D> Sending<D> {
     pub(crate) fn is_ahead(&self, is_ahead: bool) {
         let side = self.queue.side;
         self.queue.change(|state| {
-            let is_it = |one: &&mut OnItsWay| one.number == self.number;
-            if let Some(it) = state.sending.iter_mut().find(is_it) {
-                it.is_ahead = is_ahead;
-            }
+            state.outgoing.is_ahead(self.number, is_ahead);
             state.settle();
             if is_ahead && !state.is_held(side) {
                 state.line.stir_first(side.other());
@@ -178,7 +132,7 @@ impl<D> Sending<D> {
 impl<D> Drop for Sending<D> {
     fn drop(&mut self) {
         self.queue.change(|state| {
-            state.sending.retain(|one| one.number != self.number);
+            state.outgoing.end(self.number);
             state.settle();
         });
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::Hold;
+use super::left::Handoff;
 use super::line::Side;
 use super::queue::QueueRef;
 use super::record::Outcome;
@@ -17,48 +18,6 @@ use super::sync::{Spawner, oneshot, sleep};
 /// How long it may lie. Its waiter is awake by then if its future is polled at all: futures that share a task with whoever
 /// gave the lock back may not be, and nobody else may wait for them.
 const LIES: Duration = Duration::from_millis(20);
-
-/// A hold that was given back, and the release that is owed for it: dropped, that is sent in the background.
-#[derive(Debug)]
-pub(crate) struct Handoff<D> {
-    pub(crate) hold: Arc<Hold>,
-    pub(crate) undo: D,
-}
-
-/// What was left for a waiter of one side.
-#[derive(Debug)]
-pub(super) struct Left<D> {
-    handoff: Option<(Side, Handoff<D>)>,
-    /// How many were left.
-    count: u64,
-    /// A task sees to it that none lies for long.
-    is_watched: bool,
-}
-
-impl<D> Default for Left<D> {
-    fn default() -> Self {
-        Self {
-            handoff: None,
-            count: 0,
-            is_watched: false,
-        }
-    }
-}
-
-impl<D> Left<D> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.handoff.is_none()
-    }
-
-    pub(super) fn is_for(&self, side: Side) -> bool {
-        self.handoff.as_ref().is_some_and(|(of, _)| *of == side)
-    }
-
-    pub(super) fn take(&mut self, side: Side) -> Option<Handoff<D>> {
-        let left = self.handoff.take_if(|(of, _)| *of == side);
-        left.map(|(_, handoff)| handoff)
-    }
-}
 
 impl<D> QueueRef<D> {
     /// Whether a handoff was left.
@@ -108,17 +67,13 @@ impl<D: Send + 'static> QueueRef<D> {
             let side = self.side;
             let removed = state.remove(side, hold);
             // What was granted since was asked behind those that are ahead.
-            let is_overtaking =
-                side == Side::Alone && state.sending.iter().any(|one| !one.is_ahead);
+            let is_overtaking = side == Side::Alone && !state.outgoing.are_ahead();
             if !state.line.has_heir(side) || is_overtaking || !state.left.is_empty() {
                 return (removed, Err(undo));
             }
             let outcome = hold.record.outcome();
             let hold = hold.clone();
-            let left = &mut state.left;
-            left.handoff = Some((side, Handoff { hold, undo }));
-            left.count += 1;
-            let is_watched = std::mem::replace(&mut left.is_watched, true);
+            let is_watched = state.left.put(side, Handoff { hold, undo });
             state.line.stir_first(side);
             (removed, Ok((outcome, is_watched)))
         });
@@ -127,27 +82,17 @@ impl<D: Send + 'static> QueueRef<D> {
         if !is_watched {
             let queue = self.clone();
             runtime.spawn(async move {
-                while let Some(count) = queue.lies() {
+                loop {
+                    let Some(count) = queue.lock().left.lies() else {
+                        return;
+                    };
                     sleep(LIES).await;
-                    drop(queue.take_back(count));
+                    let lies_yet = queue.lock().left.take_back(count);
+                    drop(lies_yet);
                 }
             });
         }
         Ok(outcome)
-    }
-
-    /// The number of the handoff that lies here. `None` if there is none: then the next one is to be watched anew.
-    fn lies(&self) -> Option<u64> {
-        let left = &mut self.lock().left;
-        left.is_watched = !left.is_empty();
-        left.is_watched.then_some(left.count)
-    }
-
-    /// Takes back the handoff of this number, if it still lies here.
-    fn take_back(&self, count: u64) -> Option<Handoff<D>> {
-        let left = &mut self.lock().left;
-        let is_it = left.count == count;
-        left.handoff.take_if(|_| is_it).map(|(_, handoff)| handoff)
     }
 }
 

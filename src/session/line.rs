@@ -4,8 +4,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Of those that want the lock alone at most one asks, the first; and of the readers, whose grant the others join. A writer
-//!    and a reader that keep their order do not come to ask past one of the other side that came before, and has not asked.
+//! 1. Of those that want the lock alone at most one asks, the first; and of the readers one for all of them, whose grant the
+//!    others join. Neither comes to ask past the first of the other side, if that came before, and has not asked.
 //! 2. Whoever has come to the front stays there until it leaves, or lets others go first since nobody polls it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -221,9 +221,9 @@ impl Line {
         take(&mut self.woken)
     }
 
-    /// Has those at the front show that they are polled.
-    pub(super) fn poke(&mut self) -> Vec<Ticket> {
-        let poked: Vec<_> = self.firsts().collect();
+    /// Has those at the front show that they are polled, and these.
+    pub(super) fn poke(&mut self, these: impl Iterator<Item = Ticket>) -> Vec<Ticket> {
+        let poked: Vec<_> = self.firsts().chain(these).collect();
         for ticket in &poked {
             if let Some(waiter) = self.waiters.get_mut(ticket) {
                 self.woken.extend(waiter.waker.take());
@@ -246,9 +246,10 @@ impl Line {
         passed
     }
 
-    /// Whether anybody stands behind another.
+    /// Whether anybody stands behind another, or beside one.
     pub(super) fn is_crowded(&self) -> bool {
-        self.alone.len() + self.readers.len() > 1
+        let in_line = self.alone.len() + self.readers.len();
+        in_line > 1 || in_line == 1 && !self.beside.is_empty()
     }
 
     fn may_ask(&self, first: Ticket) -> bool {
@@ -281,6 +282,153 @@ impl Line {
             (Role::InLine | Role::InOrder, Side::Shared) => Some(&mut self.readers),
             (Role::Beside, _) => Some(&mut self.beside),
             (Role::Apart, _) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const SIDES: [Side; 2] = [Side::Alone, Side::Shared];
+
+    fn stand(line: &mut Line, side: Side) -> Ticket {
+        let ticket = line.stand(side, Role::InOrder);
+        line.move_up();
+        ticket
+    }
+
+    fn leave(line: &mut Line, ticket: Ticket) {
+        line.leave(ticket);
+        line.move_up();
+    }
+
+    fn firsts<const N: usize>(line: &Line, tickets: [Ticket; N]) -> [bool; N] {
+        tickets.map(|ticket| line.is_first(ticket))
+    }
+
+    #[test]
+    fn whoever_came_first_asks_first_whatever_its_side() {
+        let line = &mut Line::default();
+        let writer = stand(line, Side::Alone);
+        let readers = [stand(line, Side::Shared), stand(line, Side::Shared)];
+        let last = stand(line, Side::Alone);
+        assert_eq!(firsts(line, readers), [false, false]);
+        leave(line, writer);
+        assert_eq!(firsts(line, readers), [true, false]);
+        assert!(!line.is_first(last), "a reader before it has not asked");
+        line.has_asked(readers[0], None);
+        line.move_up();
+        assert!(line.is_first(last), "one has asked for both");
+        leave(line, readers[0]);
+        assert!(line.is_first(readers[1]));
+    }
+
+    #[test]
+    fn reader_has_asked_for_none_that_stand_behind_a_writer() {
+        let line = &mut Line::default();
+        let first = stand(line, Side::Shared);
+        let writer = stand(line, Side::Alone);
+        let behind = stand(line, Side::Shared);
+        let last = stand(line, Side::Alone);
+        line.has_asked(first, None);
+        leave(line, first);
+        assert_eq!(firsts(line, [writer, behind, last]), [true, false, false]);
+        leave(line, writer);
+        assert_eq!(firsts(line, [behind, last]), [true, false]);
+    }
+
+    #[test]
+    fn writer_counts_as_come_behind_the_readers_that_asked() {
+        let line = &mut Line::default();
+        let reader = stand(line, Side::Shared);
+        let [early, late] = [1, 2].map(Moment::from_millis);
+        line.has_asked(reader, Some(late));
+        assert_eq!(line.behind_readers(early), late);
+    }
+
+    #[test]
+    fn one_that_is_polled_is_not_passed() {
+        for is_polled in [true, false] {
+            let line = &mut Line::default();
+            let front = stand(line, Side::Alone);
+            let next = stand(line, Side::Alone);
+            let since = Moment::now();
+            let poked = line.poke([].into_iter());
+            if is_polled {
+                line.waits(front, Waker::noop());
+            }
+            let passed = line.pass_unpolled(poked, since);
+            line.move_up();
+            assert_eq!(passed.is_empty(), is_polled);
+            assert_eq!(line.is_first(next), !is_polled);
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Stand(Side),
+        Leave(usize),
+        Ask(usize),
+        Beside(usize),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let side = proptest::sample::select(SIDES.to_vec());
+        prop_oneof![
+            4 => side.prop_map(Event::Stand),
+            2 => (0..9_usize).prop_map(Event::Leave),
+            2 => (0..9_usize).prop_map(Event::Ask),
+            1 => (0..9_usize).prop_map(Event::Beside),
+        ]
+    }
+
+    proptest! {
+        /// Somebody always asks, and nobody past one of the other side that came before and has not asked.
+        #[test]
+        fn line_moves_up_in_order(events in vec(event(), 0..40)) {
+            let mut line = Line::default();
+            // Those in line, with their sides, and whether one has asked for them.
+            let mut standing: Vec<(Ticket, Side, bool)> = Vec::new();
+            let mut were_first = BTreeSet::new();
+            for event in events {
+                match event {
+                    Event::Stand(side) => standing.push((line.stand(side, Role::InOrder), side, false)),
+                    Event::Leave(at) if at < standing.len() => line.leave(standing.remove(at).0),
+                    Event::Beside(at) if at < standing.len() => line.goes_beside(standing.remove(at).0),
+                    Event::Ask(at) if at < standing.len() => {
+                        let (ticket, side, _) = standing[at];
+                        if side == Side::Shared && line.is_first(ticket) {
+                            line.has_asked(ticket, None);
+                            let behind = standing.iter().skip_while(|it| it.1 == Side::Shared);
+                            let writer = behind.map(|it| it.0).next().unwrap_or(Ticket::MAX);
+                            for it in standing.iter_mut().filter(|it| it.0 < writer.max(ticket + 1)) {
+                                it.2 |= it.1 == Side::Shared;
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+                line.move_up();
+                let asks = |it: &&(Ticket, Side, bool)| line.is_first(it.0);
+                prop_assert_eq!(standing.is_empty(), standing.iter().filter(asks).count() == 0);
+                for side in SIDES {
+                    let of_side: Vec<_> = standing.iter().filter(|it| it.1 == side).collect();
+                    prop_assert!(of_side.iter().skip(1).all(|it| !line.is_first(it.0)));
+                    for it in of_side.iter().filter(|it| line.is_first(it.0)) {
+                        let in_the_way = |other: &&(Ticket, Side, bool)| {
+                            other.0 < it.0 && other.1 != side && !other.2
+                        };
+                        // The first reader of those that stand there asks for the others.
+                        let other_side = standing.iter().find(|other| other.1 != side);
+                        let overtakes = other_side.into_iter().find(in_the_way);
+                        let is_new = were_first.insert(it.0);
+                        prop_assert!(!is_new || overtakes.is_none(), "{it:?} overtakes {overtakes:?}");
+                    }
+                }
+            }
         }
     }
 }

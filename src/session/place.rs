@@ -65,7 +65,7 @@ impl<D> QueueRef<D> {
     ) -> T {
         let place = self.stand(Role::Apart, Some(owner));
         if heeds {
-            self.lock().heeding.insert(place.ticket);
+            self.lock().outgoing.heeding.insert(place.ticket);
         }
         poll_fn(|context| place.poll(context, &mut ready)).await
     }
@@ -168,7 +168,7 @@ impl<D> Drop for Place<'_, D> {
         let side = self.queue.side;
         let forgotten = self.queue.change(|state| {
             state.line.leave(self.ticket);
-            state.heeding.remove(&self.ticket);
+            state.outgoing.heeding.remove(&self.ticket);
             if let Some(owner) = self.owner {
                 state.owners_mut(side).leaves(owner, self.ticket);
             }
@@ -193,7 +193,7 @@ impl<D: Send + 'static> QueueRef<D> {
             while queue.is_crowded() {
                 sleep(UNPOLLED).await;
                 let since = Moment::now();
-                let poked = queue.change(|state| state.line.poke());
+                let poked = queue.change(|state| state.line.poke(state.asked.keys().copied()));
                 sleep(SHOWN_WITHIN).await;
                 drop(queue.change(|state| {
                     let passed = state.line.pass_unpolled(poked, since);
@@ -210,5 +210,86 @@ impl<D: Send + 'static> QueueRef<D> {
         let mut state = self.lock();
         state.is_front_watched = state.line.is_crowded();
         state.is_front_watched
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+
+    use shuttle::future::{block_on, spawn, yield_now};
+    use shuttle::rand::Rng;
+
+    use super::super::queue::Queues;
+    use super::super::sync::{TIMERS, ended};
+    use super::*;
+    use crate::name::{LockName, Users};
+
+    const ORDERS: usize = 2_000;
+
+    /// Both sides of a lock, in use throughout: shuttle knows nothing of the locks in the map of queues.
+    fn sides() -> [QueueRef<()>; 2] {
+        let name = LockName::read_write("", "k").expect("a name");
+        let queues = Queues::default();
+        [Users::Writers, Users::Readers].map(|users| queues.enter(name.queue_key(users)))
+    }
+
+    /// As a call does it: comes to the front, asks, waits there to be told perhaps, and leaves.
+    async fn call(queue: QueueRef<()>) {
+        let place = queue.stand(Role::InOrder, None);
+        assert_eq!(place.comes(true).await, Turn::First);
+        yield_now().await;
+        if queue.side == Side::Shared {
+            place.has_asked(None);
+        }
+        if shuttle::rand::thread_rng().gen_bool(0.5) {
+            place.catch_up();
+            let queue = queue.clone();
+            spawn(async move { queue.stir() });
+            place.news().await;
+        }
+    }
+
+    #[test]
+    fn every_call_comes_to_the_front_whoever_leaves() {
+        let calls = || {
+            TIMERS.set(false);
+            let sides = sides();
+            let start = |at: usize| spawn(call(sides[at % 2].clone()));
+            let stay = (0..3).map(start).collect();
+            let leave = (1..4).map(start).collect();
+            block_on(ended(stay, leave));
+            assert_eq!(sides[0].lock().line.len(), 0);
+        };
+        shuttle::check_random(calls, ORDERS);
+    }
+
+    #[test]
+    fn call_that_nobody_polls_is_passed_with_what_it_asked_for() {
+        let calls = || {
+            TIMERS.set(true);
+            let [queue, _] = sides();
+            let queue = Arc::new(queue);
+            let unpolled = {
+                let queue = queue.clone();
+                spawn(async move {
+                    let place = queue.stand(Role::InOrder, None);
+                    place.lend(());
+                    pending::<()>().await;
+                })
+            };
+            block_on(async {
+                while queue.lock().line.len() == 0 {
+                    yield_now().await;
+                }
+                let place = queue.stand(Role::InOrder, None);
+                queue.watch_front(&Spawner::current());
+                assert_eq!(place.comes(true).await, Turn::First);
+                assert!(queue.lock().asked.is_empty(), "it is undone");
+                unpolled.abort();
+            });
+        };
+        shuttle::check_random(calls, ORDERS);
     }
 }

@@ -9,7 +9,7 @@
 //!    other records.
 //! 3. Nobody is woken, and nothing is dropped that does something of its own, under the mutex.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 
-use super::asking::OnItsWay;
-use super::handoff::{Handoff, Left};
 use super::hold::Hold;
+use super::left::{Handoff, Left};
 use super::line::{Line, Side, Ticket};
+use super::outgoing::Outgoing;
 use super::owners::Owners;
 use super::record::Record;
 use super::sync::{Mutex, MutexGuard};
@@ -63,10 +63,7 @@ pub(super) struct State<D> {
     joinable: Option<Arc<Hold>>,
     pub(super) left: Left<D>,
     pub(super) turns: Turns,
-    /// The releases that are on their way. An acquisition that overtook one would find the lock busy by ourselves.
-    pub(super) sending: Vec<OnItsWay>,
-    /// Those that wait for one of them.
-    pub(super) heeding: BTreeSet<Ticket>,
+    pub(super) outgoing: Outgoing,
     /// What comes of the requests that calls at the front have sent, until they have the answer.
     pub(super) asked: BTreeMap<Ticket, D>,
     /// A task looks whether those at the front are polled.
@@ -125,8 +122,7 @@ impl<D> Queue<D> {
                 joinable: None,
                 left: Left::default(),
                 turns: Turns::default(),
-                sending: Vec::new(),
-                heeding: BTreeSet::new(),
+                outgoing: Outgoing::default(),
                 asked: BTreeMap::new(),
                 is_front_watched: false,
             }),
@@ -390,5 +386,173 @@ impl<D> Drop for QueueRef<D> {
                 is_last && queue.lock().all_holds().is_empty()
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shuttle::future::{block_on, spawn, yield_now};
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicU64;
+
+    use super::super::hold::{self, Successor};
+    use super::super::line::Role;
+    use super::super::place::Turn;
+    use super::super::sync::{Spawner, TIMERS, ended};
+    use super::*;
+    use crate::name::LockName;
+    use crate::options::{LeaseTime, Prefer, Term};
+    use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
+
+    const ORDERS: usize = 2_000;
+    /// In all orders.
+    static JOINED: AtomicU64 = AtomicU64::new(0);
+
+    /// A server with one lock to read by, and the readers of a process.
+    struct Model {
+        /// What the server records, by numbers.
+        records: Mutex<BTreeSet<String>>,
+        numbers: AtomicU64,
+        kind: Kind,
+        name: LockName,
+        queue: QueueRef<Owing>,
+    }
+
+    /// What is undone on that server when it is dropped.
+    struct Owing(Arc<Model>, Arc<Record>);
+
+    impl Drop for Owing {
+        fn drop(&mut self) {
+            let Self(model, record) = self;
+            if !record.is_held() {
+                record.releases();
+                let released = model.server().remove(record.key.number());
+                record.released(&Ok(released));
+            }
+        }
+    }
+
+    /// A hold in the hands of a task, which ends with it.
+    struct Reading(Arc<Model>, Arc<Hold>);
+
+    impl Reading {
+        fn look(&self) {
+            let Self(model, hold) = self;
+            let stands = model.server().contains(hold.key().number());
+            assert!(stands, "released under one that reads");
+        }
+    }
+
+    impl Drop for Reading {
+        fn drop(&mut self) {
+            let Self(model, hold) = self;
+            let left = hold.give_back(Some(term())).expect("it has not ended");
+            if left == hold::Left::Others {
+                model.queue.forget(hold);
+                return;
+            }
+            let owing = Owing(model.clone(), hold.record.clone());
+            drop(model.queue.leave(owing, hold, &Spawner::current()));
+        }
+    }
+
+    fn term() -> Term {
+        Term::Fixed(LeaseTime::new(Duration::from_secs(30)).expect("a lease"))
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            let name = LockName::read_write("", "k").expect("a name");
+            let kind = Kind::Read(Arc::new(ReadWrite::new(&name, Prefer::Arrival)));
+            Arc::new(Self {
+                records: Mutex::default(),
+                numbers: AtomicU64::new(0),
+                queue: Queues::default().enter(kind.queue_key(&name)),
+                kind,
+                name,
+            })
+        }
+
+        fn server(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+            self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// As a reader does it: joins the others, else comes to the front, and joins, takes over what was left, or asks.
+        async fn read(self: &Arc<Self>) -> Reading {
+            let owner = Owner::unique();
+            let now = Moment::now();
+            let next = Successor {
+                owner: &owner,
+                term: term(),
+                min_validity: Duration::ZERO,
+                max_hold: None,
+                came: now,
+            };
+            let join = |lets| self.queue.join(&owner, lets, |hold| hold.join(&next));
+            let joined = |hold| {
+                JOINED.fetch_add(1, Ordering::Relaxed);
+                Reading(self.clone(), hold)
+            };
+            if let Some(hold) = join(Lets::AnyWriter) {
+                return joined(hold);
+            }
+            let place = self.queue.stand(Role::InOrder, Some(&owner));
+            assert_eq!(place.comes(true).await, Turn::First);
+            if let Some(hold) = join(Lets::Nobody) {
+                return joined(hold);
+            }
+            let passed = self.queue.take_over(|left| left.hold.pass_to(&next));
+            if let Some((Handoff { undo, .. }, Some(hold))) = passed {
+                std::mem::forget(undo);
+                return joined(hold);
+            }
+            let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+            let key = HoldKey::new(
+                self.name.clone(),
+                self.kind.clone(),
+                "client",
+                &owner,
+                number,
+            );
+            self.server().insert(key.number().to_owned());
+            let hold = Hold::new(key, owner.clone(), term().lease(), Duration::from_secs(1));
+            hold.granted(now, term(), None, None);
+            hold.record.saw(now, Moment::now(), None);
+            drop(self.queue.install(&hold));
+            Reading(self.clone(), hold)
+        }
+
+        async fn section(self: Arc<Self>) {
+            let reading = self.read().await;
+            for _ in 0..2 {
+                reading.look();
+                yield_now().await;
+            }
+        }
+    }
+
+    #[test]
+    fn last_reader_of_a_record_gives_it_back_and_none_before() {
+        let readers = || {
+            TIMERS.set(true);
+            let model = Model::new();
+            let start = || {
+                let model = model.clone();
+                spawn(async move {
+                    model.clone().section().await;
+                    model.section().await;
+                })
+            };
+            let stay = (0..3).map(|_| start()).collect();
+            let leave = (0..2).map(|_| start()).collect();
+            block_on(ended(stay, leave));
+            assert!(model.queue.holds().is_empty());
+            drop(model.queue.take_handoff());
+            assert!(model.server().is_empty(), "nothing is left");
+        };
+        shuttle::check_random(readers, ORDERS);
+        let joined = JOINED.load(Ordering::Relaxed);
+        assert!(joined > ORDERS as u64, "joined {joined} times only");
     }
 }
