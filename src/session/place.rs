@@ -280,7 +280,7 @@ mod tests {
                 })
             };
             block_on(async {
-                while queue.lock().line.len() == 0 {
+                while queue.lock().asked.is_empty() {
                     yield_now().await;
                 }
                 let place = queue.stand(Role::InOrder, None);
