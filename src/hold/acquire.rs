@@ -3,6 +3,7 @@
 use std::pin::pin;
 
 use tokio::task::consume_budget;
+use tokio::time::timeout;
 use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
@@ -13,9 +14,11 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::lock::Take;
+use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
 use crate::session::give_back::Place;
+use crate::session::line::Role;
 use crate::session::place::Turn;
 
 impl Order {
@@ -52,7 +55,8 @@ impl Order {
             if self.may_join() {
                 // Readers that come and go in memory alone are to let others of their thread go on.
                 consume_budget().await;
-                if let Some(joined) = self.join_readers(&queue, wait.started(), self.lets()) {
+                let lets = self.lets(false);
+                if let Some(joined) = self.join_readers(&queue, wait.started(), lets) {
                     return joined.map(Some);
                 }
             }
@@ -87,7 +91,7 @@ impl Order {
         place: &Place<'_>,
         wait: &Wait,
     ) -> Result<Option<Outcome>, Error> {
-        match place.now(self.kind.is_reentrant()) {
+        match place.now() {
             Some(Turn::First) => Ok(None),
             Some(Turn::Held) => Ok(Some(Outcome::Reenter)),
             None => Box::pin(self.behind_others(queue, place, wait)).await,
@@ -103,8 +107,17 @@ impl Order {
         if let Some(outcome) = Box::pin(self.join(queue)).await? {
             return Ok(Some(outcome));
         }
-        queue.watch_front(&self.anchor.releaser.runtime);
-        let turn = pin!(place.comes(self.kind.is_reentrant()));
+        let turn = pin!(async {
+            // One of the other side that is before it may be polled by nobody, or wait for somebody of Redisson's, who lets this
+            // one in. The server keeps the order too.
+            if self.role() == Role::InOrder
+                && let Ok(turn) = Box::pin(timeout(MARK, place.comes())).await
+            {
+                return turn;
+            }
+            place.keeps_no_order();
+            place.comes().await
+        });
         Ok(match self.anchor.in_line(&self.name, wait, turn).await? {
             Some(Turn::First) => None,
             Some(Turn::Held) => Some(Outcome::Reenter),

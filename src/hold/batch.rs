@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use super::attempt::Attempt;
 use super::guard::LockGuard;
 use super::order::{Order, Terms};
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::answer::Tokens;
@@ -56,10 +57,9 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
             }
             // The front of its line, if nobody stands there.
             Limit::At(_) | Limit::Never => {
-                let front = queue.stand(order.role(), Some(&order.owner));
-                let asking = front
-                    .now(false)
-                    .and_then(|_| queue.turn_if_idle(&order.owner));
+                let front = queue.stand(order.role(), None);
+                front.is_alive(Moment::now().plus(order.timeout()));
+                let asking = front.now().and_then(|_| queue.turn_if_idle(&order.owner));
                 asking.map(|asking| (Some(front), asking))
             }
         };

@@ -13,7 +13,6 @@ use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
 use crate::protocol::waiter::{Local, Refusal, Waiter};
 use crate::session::Queue;
-use crate::session::queue::Lets;
 use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
 
@@ -82,7 +81,8 @@ impl Wanted for First<'_> {
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
-        if let Some(joined) = self.order.join_readers(self.queue, self.came, Lets::Nobody) {
+        let lets = self.order.lets(true);
+        if let Some(joined) = self.order.join_readers(self.queue, self.came, lets) {
             self.has_asked(None);
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }

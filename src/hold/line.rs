@@ -25,8 +25,13 @@ pub(super) struct InLine<'a> {
 
 impl<'a> InLine<'a> {
     pub(super) fn new(order: &'a Order, queue: &'a Queue) -> Self {
+        let reenters = order.kind.is_reentrant();
+        let place = queue.stand(order.role(), reenters.then_some(&order.owner));
+        if place.has_company() {
+            queue.watch_front(&order.anchor.releaser.runtime);
+        }
         Self {
-            place: queue.stand(order.role(), Some(&order.owner)),
+            place,
             _leaving: Leaving { order, queue },
         }
     }

@@ -24,11 +24,12 @@ impl Order {
         self.kind.is_shared() && !self.owner.is_named()
     }
 
-    /// Whom of this process it lets go first.
-    pub(super) fn lets(&self) -> Lets {
+    /// Whom of this process it lets go first; at the front those that came before have gone.
+    pub(super) fn lets(&self, at_front: bool) -> Lets {
         match self.kind.sides().map(|sides| sides.prefer) {
-            Some(Prefer::Writers | Prefer::Arrival) => Lets::AnyWriter,
-            Some(Prefer::Readers) | None => Lets::Nobody,
+            Some(Prefer::Writers) => Lets::AnyWriter,
+            Some(Prefer::Arrival) if !at_front => Lets::AnyWriter,
+            _ => Lets::Nobody,
         }
     }
 

@@ -107,7 +107,7 @@ impl Election {
             return Ok(None);
         };
         let place = line.stand(Role::InLine, None);
-        if place.now(false).is_some() {
+        if place.now().is_some() {
             return Ok(Some(Outcome::Front(place)));
         }
         let first = &self.orders[0];
@@ -120,7 +120,7 @@ impl Election {
         }
         let turn = async {
             tokio::select! {
-                _ = place.comes(false) => true,
+                _ = place.comes() => true,
                 () = self.appeared() => false,
             }
         };

@@ -149,7 +149,7 @@ impl Pool {
             return Ok(None);
         }
         let place = line.stand(Role::InLine, None);
-        let turn = pin!(place.comes(false));
+        let turn = pin!(place.comes());
         if anchor.in_line(name, &wait, turn).await?.is_none() {
             return Ok(None);
         }

@@ -28,7 +28,7 @@ impl<D> QueueRef<D> {
     ) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
         let open = state.is_settled(self.side, owner, heed);
-        let claimed = open && state.owners_mut(self.side).claim_turn(owner);
+        let claimed = open && state.owners.of_mut(self.side).claim_turn(owner);
         claimed.then(|| Asking { queue: self, owner })
     }
 
@@ -38,8 +38,8 @@ impl<D> QueueRef<D> {
         let idle = state.outgoing.is_empty()
             && state.left.is_empty()
             && state.turns.courtesy().is_none()
-            && state.owners(self.side).holds().next().is_none();
-        let claimed = idle && state.owners_mut(self.side).claim_turn(owner);
+            && state.owners.of(self.side).holds().next().is_none();
+        let claimed = idle && state.owners.of_mut(self.side).claim_turn(owner);
         claimed.then(|| Asking { queue: self, owner })
     }
 
@@ -50,7 +50,7 @@ impl<D> QueueRef<D> {
             if !state.is_settled(self.side, owner, heed) {
                 return None;
             }
-            let owners = state.owners_mut(self.side);
+            let owners = state.owners.of_mut(self.side);
             if owners.slot(owner).is_some_and(|slot| slot.is_in_queue) {
                 return Some(false);
             }
@@ -63,7 +63,7 @@ impl<D> QueueRef<D> {
     /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, D> {
         let claim = |state: &mut State<D>| {
-            let claimed = state.owners_mut(self.side).claim_turn(owner);
+            let claimed = state.owners.of_mut(self.side).claim_turn(owner);
             claimed.then_some(())
         };
         self.until(owner, false, claim).await;
@@ -86,7 +86,7 @@ impl<D> Asking<'_, D> {
 
     fn set(&self, in_queue: bool) {
         self.queue.change(|state| {
-            let owners = state.owners_mut(self.queue.side);
+            let owners = state.owners.of_mut(self.queue.side);
             owners.edit(self.owner, |slot| {
                 slot.is_asking = in_queue;
                 slot.is_in_queue = in_queue;

@@ -39,14 +39,17 @@ impl<D> QueueRef<D> {
     ) -> Option<(Handoff<D>, Option<Arc<Hold>>)> {
         self.change(|state| {
             let handoff = state.left.take(self.side)?;
-            let is_had = self.side == Side::Alone && state.owners.holds().any(|it| it.is_live());
+            let is_had =
+                self.side == Side::Alone && state.owners.alone.holds().any(|it| it.is_live());
             let hold = match is_had {
                 true => None,
                 false => pass(&handoff),
             };
             if let Some(hold) = &hold {
-                state.turns.is_had();
-                state.turns.count(true);
+                if self.side == Side::Alone {
+                    state.turns.is_had();
+                    state.turns.count(true);
+                }
                 state.put(self.side, hold);
             }
             Some((handoff, hold))
@@ -251,7 +254,7 @@ mod tests {
             let queue = &self.queue;
             let asked = self.hold();
             let place = queue.stand(Role::InLine, None);
-            place.comes(true).await;
+            place.comes().await;
             let owing = self.owing(&asked.record);
             loop {
                 place.catch_up();

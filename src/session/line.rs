@@ -30,6 +30,33 @@ impl Side {
     }
 }
 
+/// Something of each side.
+#[derive(Debug, Default)]
+pub(super) struct Sides<T> {
+    pub(super) alone: T,
+    pub(super) shared: T,
+}
+
+impl<T> Sides<T> {
+    pub(super) fn of(&self, side: Side) -> &T {
+        match side {
+            Side::Alone => &self.alone,
+            Side::Shared => &self.shared,
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, side: Side) -> &mut T {
+        match side {
+            Side::Alone => &mut self.alone,
+            Side::Shared => &mut self.shared,
+        }
+    }
+
+    pub(super) fn both(&self) -> impl Iterator<Item = &T> {
+        [&self.alone, &self.shared].into_iter()
+    }
+}
+
 /// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -50,15 +77,29 @@ pub(super) type Ticket = u64;
 pub(super) struct Line {
     last: Ticket,
     waiters: BTreeMap<Ticket, Waiter>,
-    /// Those that wait for their turn.
-    alone: BTreeSet<Ticket>,
-    readers: BTreeSet<Ticket>,
-    beside: BTreeSet<Ticket>,
+    /// Those that wait for their turn, or have it.
+    in_line: Sides<BTreeSet<Ticket>>,
+    beside: Sides<BTreeSet<Ticket>>,
     /// The readers up to this one keep no writer from asking: one has asked for them, and the server keeps the order.
     asked: Ticket,
     /// They came before this, by the server's account.
     readers_came: Option<Moment>,
+    woken: Wakers,
+}
+
+/// What is to be done when the mutex is free.
+#[derive(Debug, Default)]
+#[must_use = "nobody is woken if it is dropped"]
+pub(super) struct Wakers {
     woken: Vec<Waker>,
+    /// Of calls that have gone. What a waker does when it is dropped is its own affair.
+    gone: Vec<Waker>,
+}
+
+impl Wakers {
+    pub(super) fn wake(self) {
+        self.woken.into_iter().for_each(Waker::wake);
+    }
 }
 
 #[derive(Debug)]
@@ -94,24 +135,23 @@ impl Line {
     }
 
     pub(super) fn leave(&mut self, ticket: Ticket) {
-        if let Some(waiter) = self.waiters.remove(&ticket)
-            && let Some(those) = self.those(waiter.side, waiter.role)
-        {
-            those.remove(&ticket);
+        if let Some(waiter) = self.waiters.remove(&ticket) {
+            if let Some(those) = self.those(waiter.side, waiter.role) {
+                those.remove(&ticket);
+            }
+            self.woken.gone.extend(waiter.waker);
         }
     }
 
     /// How many wait to ask.
     pub(super) fn len(&self) -> usize {
-        self.alone.len() + self.readers.len() + self.beside.len()
+        let all = self.in_line.both().chain(self.beside.both());
+        all.map(BTreeSet::len).sum()
     }
 
     /// How many of this side stand in line.
     pub(super) fn standing(&self, side: Side) -> usize {
-        match side {
-            Side::Alone => self.alone.len(),
-            Side::Shared => self.readers.len(),
-        }
+        self.in_line.of(side).len()
     }
 
     pub(super) fn is_first(&self, ticket: Ticket) -> bool {
@@ -135,17 +175,27 @@ impl Line {
         if let Some(those) = self.those(side, before) {
             those.remove(&ticket);
         }
-        self.beside.insert(ticket);
+        self.beside.of_mut(side).insert(ticket);
+    }
+
+    /// It goes past those of the other side that came before.
+    pub(super) fn keeps_no_order(&mut self, ticket: Ticket) {
+        if let Some(waiter) = self.waiters.get_mut(&ticket)
+            && waiter.role == Role::InOrder
+        {
+            waiter.role = Role::InLine;
+        }
     }
 
     /// A reader at the front has asked, also for those that stand behind it up to the next writer: from now on the server keeps
     /// the order. If it was refused, the server dates it before `latest`.
     pub(super) fn has_asked(&mut self, ticket: Ticket, latest: Option<Moment>) {
-        if !self.readers.contains(&ticket) {
+        let readers = &self.in_line.shared;
+        if !readers.contains(&ticket) {
             return;
         }
         let behind = self.first(Side::Alone).unwrap_or(Ticket::MAX);
-        let last = self.readers.range(..behind).next_back();
+        let last = readers.range(..behind).next_back();
         self.asked = last.copied().unwrap_or(ticket).max(ticket);
         self.readers_came = self.readers_came.max(latest);
     }
@@ -156,13 +206,10 @@ impl Line {
     }
 
     /// Notes whom to wake when something happens. The call is polled.
-    pub(super) fn waits(&mut self, ticket: Ticket, waker: &Waker) {
+    pub(super) fn waits(&mut self, ticket: Ticket, waker: Waker) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = waiter.alive.max(Moment::now());
-            match &mut waiter.waker {
-                Some(noted) => noted.clone_from(waker),
-                noted => *noted = Some(waker.clone()),
-            }
+            self.woken.gone.extend(waiter.waker.replace(waker));
         }
     }
 
@@ -184,7 +231,7 @@ impl Line {
     pub(super) fn stir(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.is_stirred = true;
-            self.woken.extend(waiter.waker.take());
+            self.woken.woken.extend(waiter.waker.take());
         }
     }
 
@@ -198,24 +245,20 @@ impl Line {
 
     /// Something has happened that makes it worth asking for whoever of this side does.
     pub(super) fn stir_first(&mut self, side: Side) {
-        let of_side = |ticket: &&Ticket| {
-            let waiter = self.waiters.get(ticket);
-            waiter.is_some_and(|waiter| waiter.side == side)
-        };
-        let beside: Vec<_> = self.beside.iter().filter(of_side).copied().collect();
+        let beside: Vec<_> = self.beside.of(side).iter().copied().collect();
         for ticket in self.first(side).into_iter().chain(beside) {
             self.stir(ticket);
         }
     }
 
     /// Lets those know that have come to the front, and returns whom to wake.
-    pub(super) fn move_up(&mut self) -> Vec<Waker> {
+    pub(super) fn move_up(&mut self) -> Wakers {
         for first in self.firsts() {
             if self.may_ask(first)
                 && let Some(waiter) = self.waiters.get_mut(&first)
                 && !replace(&mut waiter.is_first, true)
             {
-                self.woken.extend(waiter.waker.take());
+                self.woken.woken.extend(waiter.waker.take());
             }
         }
         take(&mut self.woken)
@@ -226,30 +269,25 @@ impl Line {
         let poked: Vec<_> = self.firsts().chain(these).collect();
         for ticket in &poked {
             if let Some(waiter) = self.waiters.get_mut(ticket) {
-                self.woken.extend(waiter.waker.take());
+                self.woken.woken.extend(waiter.waker.take());
             }
         }
         poked
     }
 
-    /// Lets others go before those of them that nobody has polled since, which it returns.
-    pub(super) fn pass_unpolled(&mut self, poked: Vec<Ticket>, since: Moment) -> Vec<Ticket> {
-        let mut passed = poked;
-        passed.retain(|ticket| {
+    /// Those of them that nobody has polled since, if anybody else is there.
+    pub(super) fn unpolled(&self, poked: &[Ticket], since: Moment) -> Vec<Ticket> {
+        let is_unpolled = |ticket: &&Ticket| {
             let waiter = self.waiters.get(ticket);
-            let is_unpolled = waiter.is_some_and(|it| it.is_first && it.alive < since);
-            is_unpolled && self.is_crowded() && {
-                self.goes_beside(*ticket);
-                true
-            }
-        });
-        passed
+            waiter.is_some_and(|it| it.is_first && it.alive < since)
+        };
+        let poked = poked.iter().filter(|_| self.is_crowded());
+        poked.filter(is_unpolled).copied().collect()
     }
 
-    /// Whether anybody stands behind another, or beside one.
+    /// Whether more than one wait to ask.
     pub(super) fn is_crowded(&self) -> bool {
-        let in_line = self.alone.len() + self.readers.len();
-        in_line > 1 || in_line == 1 && !self.beside.is_empty()
+        self.len() > 1
     }
 
     fn may_ask(&self, first: Ticket) -> bool {
@@ -265,10 +303,7 @@ impl Line {
     }
 
     fn first(&self, side: Side) -> Option<Ticket> {
-        match side {
-            Side::Alone => self.alone.first().copied(),
-            Side::Shared => self.readers.first().copied(),
-        }
+        self.in_line.of(side).first().copied()
     }
 
     fn firsts(&self) -> impl Iterator<Item = Ticket> + use<> {
@@ -277,11 +312,10 @@ impl Line {
     }
 
     fn those(&mut self, side: Side, role: Role) -> Option<&mut BTreeSet<Ticket>> {
-        match (role, side) {
-            (Role::InLine | Role::InOrder, Side::Alone) => Some(&mut self.alone),
-            (Role::InLine | Role::InOrder, Side::Shared) => Some(&mut self.readers),
-            (Role::Beside, _) => Some(&mut self.beside),
-            (Role::Apart, _) => None,
+        match role {
+            Role::InLine | Role::InOrder => Some(self.in_line.of_mut(side)),
+            Role::Beside => Some(self.beside.of_mut(side)),
+            Role::Apart => None,
         }
     }
 }
@@ -296,13 +330,13 @@ mod tests {
 
     fn stand(line: &mut Line, side: Side) -> Ticket {
         let ticket = line.stand(side, Role::InOrder);
-        line.move_up();
+        line.move_up().wake();
         ticket
     }
 
     fn leave(line: &mut Line, ticket: Ticket) {
         line.leave(ticket);
-        line.move_up();
+        line.move_up().wake();
     }
 
     fn firsts<const N: usize>(line: &Line, tickets: [Ticket; N]) -> [bool; N] {
@@ -320,7 +354,7 @@ mod tests {
         assert_eq!(firsts(line, readers), [true, false]);
         assert!(!line.is_first(last), "a reader before it has not asked");
         line.has_asked(readers[0], None);
-        line.move_up();
+        line.move_up().wake();
         assert!(line.is_first(last), "one has asked for both");
         leave(line, readers[0]);
         assert!(line.is_first(readers[1]));
@@ -358,11 +392,12 @@ mod tests {
             let since = Moment::now();
             let poked = line.poke([].into_iter());
             if is_polled {
-                line.waits(front, Waker::noop());
+                line.waits(front, Waker::noop().clone());
             }
-            let passed = line.pass_unpolled(poked, since);
-            line.move_up();
-            assert_eq!(passed.is_empty(), is_polled);
+            let unpolled = line.unpolled(&poked, since);
+            assert_eq!(unpolled.is_empty(), is_polled);
+            unpolled.iter().for_each(|ticket| line.goes_beside(*ticket));
+            line.move_up().wake();
             assert_eq!(line.is_first(next), !is_polled);
         }
     }
@@ -411,7 +446,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                line.move_up();
+                line.move_up().wake();
                 let asks = |it: &&(Ticket, Side, bool)| line.is_first(it.0);
                 prop_assert_eq!(standing.is_empty(), standing.iter().filter(asks).count() == 0);
                 for side in SIDES {

@@ -29,30 +29,33 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) struct Place<'a, D> {
     queue: &'a QueueRef<D>,
+    /// Of one that may take the lock again.
     owner: Option<&'a Owner>,
     ticket: Ticket,
+    has_company: bool,
 }
 
 impl<D> QueueRef<D> {
-    /// Stands in line, until the place is dropped.
+    /// Stands in line, until the place is dropped; of an owner that may take the lock again.
     pub(crate) fn stand<'a>(&'a self, role: Role, owner: Option<&'a Owner>) -> Place<'a, D> {
-        let ticket = self.change(|state| {
+        let (ticket, has_company) = self.change(|state| {
             let ticket = state.line.stand(self.side, role);
             if let Some(owner) = owner {
-                state.owners_mut(self.side).waits(owner, ticket);
+                state.owners.of_mut(self.side).waits(owner, ticket);
             }
-            ticket
+            (ticket, state.line.is_crowded())
         });
         Place {
             queue: self,
             owner,
             ticket,
+            has_company,
         }
     }
 
     /// Waits until this owner holds the lock, by another call.
     pub(crate) async fn appeared(&self, owner: &Owner) {
-        let appeared = |state: &mut State<D>| state.owners(self.side).live(owner).map(drop);
+        let appeared = |state: &mut State<D>| state.owners.of(self.side).live(owner).map(drop);
         self.until(owner, false, appeared).await;
     }
 
@@ -85,20 +88,25 @@ impl<D> QueueRef<D> {
 }
 
 impl<D> Place<'_, D> {
+    /// Whether others stood there when it came.
+    pub(crate) fn has_company(&self) -> bool {
+        self.has_company
+    }
+
     /// Waits until it is this call's turn, or its owner has the lock by another call.
-    pub(crate) async fn comes(&self, reenters: bool) -> Turn {
-        poll_fn(|context| self.poll(context, |state| self.turn(state, reenters))).await
+    pub(crate) async fn comes(&self) -> Turn {
+        poll_fn(|context| self.poll(context, |state| self.turn(state))).await
     }
 
     /// What it is to do now, if not to wait.
-    pub(crate) fn now(&self, reenters: bool) -> Option<Turn> {
-        self.queue.change(|state| self.turn(state, reenters))
+    pub(crate) fn now(&self) -> Option<Turn> {
+        self.queue.change(|state| self.turn(state))
     }
 
-    fn turn(&self, state: &mut State<D>, reenters: bool) -> Option<Turn> {
+    fn turn(&self, state: &mut State<D>) -> Option<Turn> {
         let side = self.queue.side;
-        let has = |side| self.owner.and_then(|it| state.owners(side).live(it));
-        if reenters && has(side).is_some() {
+        let has = |side| self.owner.and_then(|it| state.owners.of(side).live(it));
+        if has(side).is_some() {
             return Some(Turn::Held);
         }
         // Whoever stands before it may wait for what its owner writes.
@@ -112,6 +120,12 @@ impl<D> Place<'_, D> {
     pub(crate) fn goes_beside(&self) {
         self.queue
             .change(|state| state.line.goes_beside(self.ticket));
+    }
+
+    /// From now on it goes past those of the other side that came before.
+    pub(crate) fn keeps_no_order(&self) {
+        self.queue
+            .change(|state| state.line.keeps_no_order(self.ticket));
     }
 
     /// A reader at the front has asked. If it was refused, the server dates it before `latest`.
@@ -153,10 +167,12 @@ impl<D> Place<'_, D> {
         context: &mut Context<'_>,
         ready: impl FnOnce(&mut State<D>) -> Option<T>,
     ) -> Poll<T> {
+        // Not under the mutex: what a waker does when it is cloned is its own affair.
+        let waker = context.waker().clone();
         self.queue.change(|state| {
             let ready = ready(state);
             if ready.is_none() {
-                state.line.waits(self.ticket, context.waker());
+                state.line.waits(self.ticket, waker);
             }
             ready.map_or(Poll::Pending, Poll::Ready)
         })
@@ -165,20 +181,21 @@ impl<D> Place<'_, D> {
 
 impl<D> Drop for Place<'_, D> {
     fn drop(&mut self) {
+        // The release goes out ahead of what the next one asks.
+        drop(self.reclaim());
         let side = self.queue.side;
-        let forgotten = self.queue.change(|state| {
+        let left = self.queue.change(|state| {
             state.line.leave(self.ticket);
             state.outgoing.heeding.remove(&self.ticket);
             if let Some(owner) = self.owner {
-                state.owners_mut(side).leaves(owner, self.ticket);
+                state.owners.of_mut(side).leaves(owner, self.ticket);
             }
-            let left = match state.line.has_heir(side) {
+            match state.line.has_heir(side) {
                 true => None,
                 false => state.left.take(side),
-            };
-            (left, state.asked.remove(&self.ticket))
+            }
         });
-        drop(forgotten);
+        drop(left);
     }
 }
 
@@ -195,14 +212,21 @@ impl<D: Send + 'static> QueueRef<D> {
                 let since = Moment::now();
                 let poked = queue.change(|state| state.line.poke(state.asked.keys().copied()));
                 sleep(SHOWN_WITHIN).await;
-                drop(queue.change(|state| {
-                    let passed = state.line.pass_unpolled(poked, since);
-                    let asked = &mut state.asked;
-                    let undone = passed.iter().filter_map(|ticket| asked.remove(ticket));
-                    undone.collect::<Vec<_>>()
-                }));
+                let (unpolled, undone) = queue.unpolled(&poked, since);
+                // The releases go out ahead of what the next ones ask.
+                drop(undone);
+                queue.change(|state| unpolled.iter().for_each(|it| state.line.goes_beside(*it)));
             }
         });
+    }
+
+    /// Those of them that nobody has polled since, and what they have asked for, if anybody else is there.
+    fn unpolled(&self, poked: &[Ticket], since: Moment) -> (Vec<Ticket>, Vec<D>) {
+        let mut state = self.lock();
+        let unpolled = state.line.unpolled(poked, since);
+        let undone = unpolled.iter().filter_map(|it| state.asked.remove(it));
+        let undone = undone.collect();
+        (unpolled, undone)
     }
 
     /// Whether anybody stands behind another call. If not, the watch is over.
@@ -238,7 +262,7 @@ mod tests {
     /// As a call does it: comes to the front, asks, waits there to be told perhaps, and leaves.
     async fn call(queue: QueueRef<()>) {
         let place = queue.stand(Role::InOrder, None);
-        assert_eq!(place.comes(true).await, Turn::First);
+        assert_eq!(place.comes().await, Turn::First);
         yield_now().await;
         if queue.side == Side::Shared {
             place.has_asked(None);
@@ -285,7 +309,7 @@ mod tests {
                 }
                 let place = queue.stand(Role::InOrder, None);
                 queue.watch_front(&Spawner::current());
-                assert_eq!(place.comes(true).await, Turn::First);
+                assert_eq!(place.comes().await, Turn::First);
                 assert!(queue.lock().asked.is_empty(), "it is undone");
                 unpolled.abort();
             });

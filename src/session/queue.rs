@@ -19,7 +19,7 @@ use dashmap::DashMap;
 
 use super::hold::Hold;
 use super::left::{Handoff, Left};
-use super::line::{Line, Side, Ticket};
+use super::line::{Line, Side, Sides, Ticket};
 use super::outgoing::Outgoing;
 use super::owners::Owners;
 use super::record::Record;
@@ -56,9 +56,7 @@ pub(crate) struct Queue<D> {
 #[derive(Debug)]
 pub(super) struct State<D> {
     pub(super) line: Line,
-    /// Of those that have or want the lock alone.
-    pub(super) owners: Owners,
-    pub(super) readers: Owners,
+    pub(super) owners: Sides<Owners>,
     /// Of one that readers may join, the hold that took it last.
     joinable: Option<Arc<Hold>>,
     pub(super) left: Left<D>,
@@ -117,8 +115,7 @@ impl<D> Queue<D> {
             users: AtomicUsize::new(0),
             state: Mutex::new(State {
                 line: Line::default(),
-                owners: Owners::default(),
-                readers: Owners::default(),
+                owners: Sides::default(),
                 joinable: None,
                 left: Left::default(),
                 turns: Turns::default(),
@@ -139,9 +136,7 @@ impl<D> Queue<D> {
         let value = step(&mut state);
         let woken = state.line.move_up();
         drop(state);
-        for waker in woken {
-            waker.wake();
-        }
+        woken.wake();
         value
     }
 }
@@ -176,13 +171,13 @@ impl<D> QueueRef<D> {
 
     /// The hold of this owner, if it can be trusted.
     pub(crate) fn live(&self, owner: &Owner) -> Option<Arc<Hold>> {
-        self.lock().owners(self.side).live(owner).cloned()
+        self.lock().owners.of(self.side).live(owner).cloned()
     }
 
     /// Whether this owner has the lock by the other side.
     pub(crate) fn has_other_side(&self, owner: &Owner) -> bool {
         let state = self.lock();
-        state.owners(self.side.other()).live(owner).is_some()
+        state.owners.of(self.side.other()).live(owner).is_some()
     }
 
     /// Whether anybody here holds the lock and cares for it.
@@ -193,13 +188,13 @@ impl<D> QueueRef<D> {
     /// Whether what is held here is renewed, so that a loss is noticed without being looked for.
     pub(crate) fn is_renewed_here(&self) -> bool {
         let state = self.lock();
-        let mut holds = state.owners(self.side).holds();
+        let mut holds = state.owners.of(self.side).holds();
         holds.any(|hold| hold.is_live() && hold.is_renewed())
     }
 
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
-        state.owners(self.side).holds().cloned().collect()
+        state.owners.of(self.side).holds().cloned().collect()
     }
 
     /// Notes a hold that was granted. The others that it displaces are given back: of a lock that is shared, at most
@@ -208,7 +203,7 @@ impl<D> QueueRef<D> {
         let (displaced, gone) = self.change(|state| {
             // The server has granted the lock: what was left here was gone.
             let left = state.left.take(self.side);
-            let others: Vec<_> = state.owners.holds().cloned().collect();
+            let others: Vec<_> = state.owners.alone.holds().cloned().collect();
             let older = state.put(self.side, hold);
             match self.side {
                 Side::Alone => {
@@ -236,9 +231,9 @@ impl<D> QueueRef<D> {
         self.change(|state| {
             let writers = state.line.standing(Side::Alone);
             let goes_behind = lets == Lets::AnyWriter && writers > 0
-                || state.readers.is_engaged(owner)
+                || state.owners.shared.is_engaged(owner)
                 // Who writes may read too, by a record that is nobody else's.
-                || state.owners.holds().any(|hold| hold.is_live());
+                || state.owners.alone.holds().any(|hold| hold.is_live());
             if goes_behind {
                 return None;
             }
@@ -251,8 +246,12 @@ impl<D> QueueRef<D> {
     /// How long a request for the lock took, if somebody here has it but this owner so that it cannot be had beside them.
     pub(crate) fn is_taken_for(&self, owner: &Owner) -> Option<Duration> {
         let state = self.lock();
-        let readers = state.readers.holds().filter(|_| self.side == Side::Alone);
-        let holds = readers.chain(state.owners.holds());
+        let readers = state
+            .owners
+            .shared
+            .holds()
+            .filter(|_| self.side == Side::Alone);
+        let holds = readers.chain(state.owners.alone.holds());
         let others = holds.filter(|hold| hold.is_live() && hold.owner != *owner);
         let is_left = self.side == Side::Alone && state.left.is_for(Side::Shared);
         let left = state.joinable.iter().filter(|_| is_left);
@@ -263,7 +262,7 @@ impl<D> QueueRef<D> {
     pub(crate) fn having(&self, record: &Arc<Record>) -> Vec<Arc<Hold>> {
         let state = self.lock();
         // The one that others join may have ended itself; they begin with what is confirmed for it.
-        let all = state.owners(self.side).holds().chain(&state.joinable);
+        let all = state.owners.of(self.side).holds().chain(&state.joinable);
         all.filter(|hold| Arc::ptr_eq(&hold.record, record))
             .cloned()
             .collect()
@@ -287,7 +286,7 @@ impl<D> QueueRef<D> {
     /// Takes out what was left, and has no hold here pass its record on from now on. Every hold.
     pub(crate) fn stop_passing(&self) -> (Option<Handoff<D>>, Vec<Arc<Hold>>) {
         let mut state = self.lock();
-        let holds = state.owners(self.side).holds().cloned();
+        let holds = state.owners.of(self.side).holds().cloned();
         let holds: Vec<_> = holds.inspect(|hold| hold.record.stay()).collect();
         (state.left.take(self.side), holds)
     }
@@ -304,40 +303,26 @@ impl<D> QueueRef<D> {
 }
 
 impl<D> State<D> {
-    pub(super) fn owners(&self, side: Side) -> &Owners {
-        match side {
-            Side::Alone => &self.owners,
-            Side::Shared => &self.readers,
-        }
-    }
-
-    pub(super) fn owners_mut(&mut self, side: Side) -> &mut Owners {
-        match side {
-            Side::Alone => &mut self.owners,
-            Side::Shared => &mut self.readers,
-        }
-    }
-
     fn all_holds(&self) -> Vec<Arc<Hold>> {
-        let both = self.owners.holds().chain(self.readers.holds());
+        let both = self.owners.both().flat_map(Owners::holds);
         both.cloned().collect()
     }
 
     pub(super) fn is_held(&self, side: Side) -> bool {
-        let mut holds = self.owners(side).holds();
+        let mut holds = self.owners.of(side).holds();
         holds.any(|hold| hold.is_live() && hold.is_guarded())
     }
 
     /// Notes a hold of its owner, and lets its other calls know; returns the one before.
     pub(super) fn put(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
-        let older = self.owners_mut(side).put(hold);
+        let older = self.owners.of_mut(side).put(hold);
         self.tell(&hold.owner, Line::stir);
         older
     }
 
     /// Lets the calls of this owner know that wait for something.
     pub(super) fn tell(&mut self, owner: &Owner, tell: impl Fn(&mut Line, Ticket)) {
-        for owners in [&self.owners, &self.readers] {
+        for owners in self.owners.both() {
             for ticket in owners.waiting(owner) {
                 tell(&mut self.line, *ticket);
             }
@@ -349,7 +334,7 @@ impl<D> State<D> {
         if side == Side::Alone {
             self.line.stir_first(side);
         }
-        self.owners_mut(side).remove(hold)
+        self.owners.of_mut(side).remove(hold)
     }
 }
 
@@ -498,7 +483,7 @@ mod tests {
                 return joined(hold);
             }
             let place = self.queue.stand(Role::InOrder, Some(&owner));
-            assert_eq!(place.comes(true).await, Turn::First);
+            assert_eq!(place.comes().await, Turn::First);
             if let Some(hold) = join(Lets::Nobody) {
                 return joined(hold);
             }

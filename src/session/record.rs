@@ -27,9 +27,11 @@ use crate::protocol::hold_key::HoldKey;
 const SEEN_FOR: Duration = Duration::from_millis(10);
 /// To ask takes no longer than this: else this process, or the server, was stopped meanwhile.
 const LONGEST_TRIP: Duration = Duration::from_millis(100);
-/// Beyond this round trip two requests about a record may be on their way: whoever gives it back behind the first then waits
-/// half as long for the next.
+/// Beyond this round trip several requests about a record may be on their way, one behind the other: whoever gives it back
+/// waits for little more than one of them then.
 const FAR: Duration = Duration::from_micros(500);
+/// How many at most.
+const MOST_ASKERS: u32 = 4;
 
 /// Whether a lock still stood when it was given back, as far as the server has said. Not if it was gone, unless an earlier send
 /// of the release went unanswered and may have done it.
@@ -233,14 +235,14 @@ impl Record {
     }
 
     /// It was passed on. Returns whether the caller has to ask the server about it: nobody does, or the server is far away
-    /// and the request for those before is half way there and back.
+    /// and the request for those before was sent some time ago.
     pub(crate) fn passed_on(&self, now: Moment) -> bool {
         let mut state = self.lock();
         state.was_passed = true;
         let is_due = match state.askers {
             0 => true,
-            1 => state.trip >= FAR && state.asked.until(now) >= state.trip / 2,
-            _ => false,
+            MOST_ASKERS.. => false,
+            _ => state.trip >= FAR && state.asked.until(now) >= state.trip / MOST_ASKERS,
         };
         state.askers += u32::from(is_due);
         is_due

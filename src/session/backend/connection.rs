@@ -120,11 +120,16 @@ impl Connection {
     pub(super) async fn ask(&self, request: Request, left: Duration) -> Result<Said, Broken> {
         self.keep(None);
         let mut is_sent = false;
+        let end = Moment::now().plus(left);
         let answered = timeout(left, async {
             let reply = match self.shared.send(&request) {
                 Ok(reply) => reply,
                 Err(_) => {
                     Box::pin(self.shared.opened()).await;
+                    // Nobody may have polled this for long, and then nobody counts on it any more.
+                    if Moment::now() >= end {
+                        return Err(Broken::Unsent(self.shared.failure()));
+                    }
                     self.shared.send(&request).map_err(Broken::Unsent)?
                 }
             };

@@ -211,18 +211,22 @@ impl Backend {
                     Duration::MAX
                 }
             };
-            if !pause.is_zero() && Moment::now().plus(pause) >= end {
+            let is_late = Moment::now().plus(pause) >= end || {
+                if !pause.is_zero() {
+                    repeated |= matches!(miss, Miss::Broken(Broken::Cut(_)));
+                    sleep(pause).await;
+                }
+                // Nobody may have polled this for long.
+                Moment::now() >= end
+            };
+            if is_late {
                 let error = self.given_up(&node, miss, started, budget, repeated);
                 return Err(doubtful(call.blame(error), repeated));
             }
-            if !pause.is_zero() {
-                repeated |= matches!(miss, Miss::Broken(Broken::Cut(_)));
-                sleep(pause).await;
-                if !matches!(miss, Miss::Moved(_) | Miss::Ask(_)) {
-                    node = self
-                        .home_of(key)
-                        .map_err(|error| doubtful(error, repeated))?;
-                }
+            if !pause.is_zero() && !matches!(miss, Miss::Moved(_) | Miss::Ask(_)) {
+                node = self
+                    .home_of(key)
+                    .map_err(|error| doubtful(error, repeated))?;
             }
             sent = Moment::now();
         }
