@@ -8,8 +8,10 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -407,6 +409,83 @@ async fn grant_that_nobody_polls_goes_to_those_behind_it() {
     is_passed!(client.plain_lock("plain"));
     is_passed!(client.read_write_lock("rw").writer());
     eventually_idle(&client).await;
+}
+
+/// It has been released meanwhile, and asks for the lock once more when it is polled, since the server did not know the script.
+#[tokio::test]
+async fn call_that_was_passed_is_served_when_it_is_polled_again() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let first = stranger(&lock);
+    let first = begin(async move { first.lock().await });
+    soon(stranger(&lock).lock())
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    soon(first).await.unwrap().unlock().await.unwrap();
+    assert!(!server.connection().exists("k"));
+    eventually_idle(&client).await;
+}
+
+#[tokio::test]
+async fn call_that_was_passed_before_the_server_came_back_is_served_too() {
+    let scene = Scene::open(|builder| builder).await;
+    let lock = scene.client.lock("k");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    scene.server.kill();
+    eventually("there is no connection", async || {
+        lock.try_lock().await.is_err()
+    })
+    .await;
+    let first = stranger(&lock);
+    let first = begin(async move { first.lock().await });
+    let second = acquiring(&lock);
+    let both_wait = async || format!("{:?}", scene.client).contains("waiting: 2,");
+    eventually("both wait", both_wait).await;
+    scene.server.restart();
+    scene.load_scripts().await;
+    soon(second).await.unwrap().unwrap().unlock().await.unwrap();
+    soon(first).await.unwrap().unlock().await.unwrap();
+    assert!(!scene.server.connection().exists("k"));
+}
+
+/// A waker of another executor may do anything when it is dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn waker_that_looks_at_the_client_when_it_is_dropped_does_no_harm() {
+    struct Looks(Client);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            assert!(format!("{:?}", self.0).contains("waiting: "));
+        }
+    }
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.lock("k");
+    let guard = lock.lock().await.unwrap();
+    let [one, two] = [(); 2].map(|()| stranger(&lock));
+    let _one = begin(async move { one.lock().await });
+    for leaves in [true, false] {
+        let (two, client) = (two.clone(), client.clone());
+        let polled = tokio::task::spawn_blocking(move || {
+            let mut waiting = pin!(two.lock());
+            let waker = Waker::from(Arc::new(Looks(client)));
+            let mut context = Context::from_waker(&waker);
+            assert!(waiting.as_mut().poll(&mut context).is_pending());
+            drop(waker);
+            if !leaves {
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(waiting.as_mut().poll(&mut context).is_pending());
+            }
+        });
+        soon(polled).await.unwrap();
+    }
+    guard.unlock().await.unwrap();
 }
 
 #[tokio::test]

@@ -1061,3 +1061,57 @@ async fn reader_that_leaves_takes_nobody_with_it_whose_request_it_sends() {
     scene.proxy.delay(Duration::ZERO);
     scene.ends_clean().await;
 }
+
+/// As the manual has it, also for one that stands behind a writer of its own process.
+#[tokio::test]
+async fn reader_behind_a_writer_of_its_process_waits_a_second_for_javas_readers() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut java = server.connection();
+    java.command(&["HSET", "k", "mode", "read", "java:1", "1"]);
+    java.command(&["PEXPIRE", "k", "60000"]);
+    java.command(&["SET", "{k}:java:1:rwlock_timeout:1", "1", "PX", "60000"]);
+    let writer = writing(&client);
+    eventually_marked(&mut java, WRITER_MARK).await;
+    let reader = soon(somebody(&client).read()).await.unwrap();
+    reader.unlock().await.unwrap();
+    writer.abort();
+}
+
+#[tokio::test]
+async fn writer_waits_a_second_for_all_readers_that_nobody_polls() {
+    let server = Server::start();
+    let (here, there) = (client(&server).await, client(&server).await);
+    let guard = there.read_write_lock("k").write().await.unwrap();
+    let unpolled: Vec<_> = (0..10)
+        .map(|_| {
+            let reader = somebody(&here);
+            begin(async move { reader.read().await })
+        })
+        .collect();
+    let writer = writing(&here);
+    eventually_waiting(&here, 11).await;
+    guard.unlock().await.unwrap();
+    soon(writer).await.unwrap().unwrap().unlock().await.unwrap();
+    drop(unpolled);
+}
+
+/// Though it may join what is read by in memory.
+#[tokio::test]
+async fn reader_of_a_process_lets_its_writers_go_first() {
+    for prefer in [Prefer::Writers, Prefer::Arrival] {
+        let server = Server::start();
+        let client = builder(server.url()).prefer(prefer).build().await.unwrap();
+        let reading = somebody(&client).read().await.unwrap();
+        let writer = writing(&client);
+        eventually_marked(&mut server.connection(), WRITER_MARK).await;
+        let reader = somebody(&client);
+        let reader = tokio::spawn(async move { reader.read().await });
+        eventually_waiting(&client, 2).await;
+        reading.unlock().await.unwrap();
+        let written = soon(writer).await.unwrap().unwrap();
+        assert!(!reader.is_finished());
+        written.unlock().await.unwrap();
+        soon(reader).await.unwrap().unwrap().unlock().await.unwrap();
+    }
+}

@@ -110,7 +110,7 @@ impl Order {
         let turn = pin!(async {
             // One of the other side that is before it may be polled by nobody, or wait for somebody of Redisson's, who lets this
             // one in. The server keeps the order too.
-            if self.role() == Role::InOrder
+            if matches!(self.role(), Role::InOrder | Role::Behind)
                 && let Ok(turn) = Box::pin(timeout(MARK, place.comes())).await
             {
                 return turn;

@@ -88,6 +88,7 @@ impl Order {
             // A named owner may read already, in another process, and be waited for by those before it.
             Some(_) if self.kind.is_shared() && self.owner.is_named() => Role::Beside,
             Some(Prefer::Arrival) => Role::InOrder,
+            Some(Prefer::Writers) if self.kind.is_shared() => Role::Behind,
             _ => Role::InLine,
         }
     }

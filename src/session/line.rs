@@ -64,6 +64,8 @@ pub(crate) enum Role {
     InLine,
     /// The same behind those of the other side that came before.
     InOrder,
+    /// The same behind all of the other side.
+    Behind,
     /// An answer: it asks when it likes.
     Beside,
     /// Something that happens here. It asks nobody.
@@ -162,7 +164,7 @@ impl Line {
 
     /// Whether anybody of this side may take what is given back here.
     pub(super) fn has_heir(&self, side: Side) -> bool {
-        self.first(side).is_some_and(|first| self.may_ask(first))
+        self.first(side).is_some_and(|first| !self.is_behind(first))
     }
 
     /// It asks from now on whoever stands before it, and is in nobody's way.
@@ -178,10 +180,10 @@ impl Line {
         self.beside.of_mut(side).insert(ticket);
     }
 
-    /// It goes past those of the other side that came before.
+    /// It waits for those of the other side no longer.
     pub(super) fn keeps_no_order(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket)
-            && waiter.role == Role::InOrder
+            && matches!(waiter.role, Role::InOrder | Role::Behind)
         {
             waiter.role = Role::InLine;
         }
@@ -291,15 +293,23 @@ impl Line {
     }
 
     fn may_ask(&self, first: Ticket) -> bool {
+        self.is_first(first) || !self.is_behind(first)
+    }
+
+    /// Whether the first of one side waits for those of the other.
+    fn is_behind(&self, first: Ticket) -> bool {
         let Some(waiter) = self.waiters.get(&first) else {
-            return false;
+            return true;
         };
         let other = match waiter.side {
             Side::Alone => self.first(Side::Shared).filter(|&it| it > self.asked),
             Side::Shared => self.first(Side::Alone),
         };
-        let is_behind = other.is_some_and(|other| other < first);
-        waiter.is_first || waiter.role != Role::InOrder || !is_behind
+        match waiter.role {
+            Role::InOrder => other.is_some_and(|other| other < first),
+            Role::Behind => other.is_some(),
+            Role::InLine | Role::Beside | Role::Apart => false,
+        }
     }
 
     fn first(&self, side: Side) -> Option<Ticket> {
@@ -313,7 +323,7 @@ impl Line {
 
     fn those(&mut self, side: Side, role: Role) -> Option<&mut BTreeSet<Ticket>> {
         match role {
-            Role::InLine | Role::InOrder => Some(self.in_line.of_mut(side)),
+            Role::InLine | Role::InOrder | Role::Behind => Some(self.in_line.of_mut(side)),
             Role::Beside => Some(self.beside.of_mut(side)),
             Role::Apart => None,
         }

@@ -122,7 +122,7 @@ impl<D> Place<'_, D> {
             .change(|state| state.line.goes_beside(self.ticket));
     }
 
-    /// From now on it goes past those of the other side that came before.
+    /// From now on it waits for those of the other side no longer.
     pub(crate) fn keeps_no_order(&self) {
         self.queue
             .change(|state| state.line.keeps_no_order(self.ticket));
