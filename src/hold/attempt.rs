@@ -329,7 +329,7 @@ impl<'a> Attempt<'a> {
         let (Handoff { undo, .. }, passed) = self.queue.take_over(pass)?;
         self.follows = true;
         let hold = passed?;
-        let guard = self.order.hand_out(&hold);
+        let guard = self.order.hand_out(self.queue, &hold);
         // From here on whoever closes the client waits for what the guard owes.
         undo.disarm();
         // Behind that: what the server says is meant for this hold.
@@ -487,7 +487,7 @@ impl<'a> Attempt<'a> {
             }
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
-        let guard = self.order.hand_out(&self.hold);
+        let guard = self.order.hand_out(self.queue, &self.hold);
         // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
         if let Some(undo) = self.undo.take() {
             undo.disarm();

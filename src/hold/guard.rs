@@ -8,6 +8,7 @@ use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::owner::Owner;
+use crate::session::Queue;
 use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
@@ -127,9 +128,9 @@ impl LockGuard {
 
 impl Order {
     /// The guard of a hold that stands from now on: dropped, it gives that back.
-    pub(super) fn hand_out(&self, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
+    pub(super) fn hand_out(&self, queue: &Queue, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
         if self.kind.sides().is_some() {
-            for there in self.queue().other_side().holds() {
+            for there in queue.held_by_other_side() {
                 if there.owner == self.owner {
                     // Nobody else may read by the record of one that writes.
                     hold.record.stay();

@@ -95,7 +95,7 @@ impl Order {
 
     /// Whether this owner reads, and asks to write.
     pub(crate) fn is_upgrade(&self, queue: &Queue) -> bool {
-        !self.kind.is_shared() && queue.has_other_side(&self.owner)
+        matches!(self.kind, Kind::Write(_)) && queue.has_other_side(&self.owner)
     }
 
     pub(crate) fn not_held(&self) -> Error {

@@ -46,7 +46,7 @@ impl Order {
         let join = |hold: &Hold| hold.join(&self.successor(came));
         let hold = queue.join(&self.owner, lets, join)?;
         debug!("joined");
-        let guard = self.hand_out(&hold);
+        let guard = self.hand_out(queue, &hold);
         if hold.record.is_to_be_asked_about(Moment::now()) {
             self.anchor.watchdog.confirm(&hold);
         }

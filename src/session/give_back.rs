@@ -63,7 +63,9 @@ type Written = (Posted, u64);
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum GivenBack {
     Undo(Undo<Share>),
-    /// Others here have the record, or it was left for one that waits: told when the server has said whether it still stood.
+    /// Others here have the record.
+    Shared(Arc<Hold>),
+    /// It was left for one that waits: told when the server has said whether it still stood.
     Left(Arc<Hold>, oneshot::Receiver<Outcome>),
 }
 
@@ -78,9 +80,8 @@ impl Session {
         let left = hold.give_back(guard)?;
         if left == Left::Others {
             self.watchdog.unwatch(hold);
-            let outcome = hold.record.outcome();
             queue.forget(hold);
-            return Some(GivenBack::Left(hold.clone(), outcome));
+            return Some(GivenBack::Shared(hold.clone()));
         }
         let undo = self.releaser.undo(hold, queue);
         if left == Left::Levels {
@@ -106,18 +107,34 @@ impl Session {
         let was_held = match given_back {
             GivenBack::Undo(undo) => undo.run().await?,
             // Readers are not made to wait for what the server has just said.
-            GivenBack::Left(hold, _) if hold.record.is_seen(Moment::now()) => true,
-            GivenBack::Left(hold, outcome) => {
-                if hold.record.was_joined() {
-                    self.watchdog.confirm(&hold);
-                }
-                let at_most = hold.timeout * UNCONFIRMED;
-                let told = timeout(at_most, self.unless_ended(outcome)).await;
-                let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
-                outcome.map_err(|_| Error::closed())??
+            GivenBack::Shared(hold) | GivenBack::Left(hold, _)
+                if hold.record.is_seen(Moment::now()) =>
+            {
+                true
             }
+            GivenBack::Shared(hold) => {
+                let outcome = hold.record.outcome();
+                self.told(&hold, outcome, name).await?
+            }
+            GivenBack::Left(hold, outcome) => self.told(&hold, outcome, name).await?,
         };
         still_held(was_held, name)
+    }
+
+    /// Waits until the server has said whether a record still stood that was left to others.
+    async fn told(
+        &self,
+        hold: &Hold,
+        outcome: oneshot::Receiver<Outcome>,
+        name: &LockName,
+    ) -> Result<bool, Error> {
+        if hold.record.was_joined() {
+            self.watchdog.confirm(hold);
+        }
+        let at_most = hold.timeout * UNCONFIRMED;
+        let told = timeout(at_most, self.unless_ended(outcome)).await;
+        let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
+        outcome.map_err(|_| Error::closed())?
     }
 }
 

@@ -221,7 +221,7 @@ mod tests {
                 if stands {
                     unlocks.stood();
                 } else if unlocks.was_gone() {
-                    let mut holds = self.queue.holds().into_iter();
+                    let mut holds = self.queue.lock().all_holds().into_iter();
                     let has_it = |hold: &Arc<Hold>| {
                         Arc::ptr_eq(&hold.record, &record) && !hold.lock().has_ended()
                     };
@@ -383,7 +383,7 @@ mod tests {
             // A task that was ended with the lock in its hands has given it back; its hold stays noted.
             assert!(model.take("another"), "nobody holds it in the end");
             if leaving == 0 {
-                assert_eq!(model.queue.holds().len(), 0);
+                assert_eq!(model.queue.lock().all_holds().len(), 0);
                 PASSED.fetch_add(model.passed.load(Ordering::SeqCst), Ordering::SeqCst);
             }
         }

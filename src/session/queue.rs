@@ -164,11 +164,6 @@ impl<D> QueueRef<D> {
         Self { queue, side }
     }
 
-    /// The same from the other side.
-    pub(crate) fn other_side(&self) -> Self {
-        Self::to(&self.queue, self.side.other())
-    }
-
     /// The hold of this owner, if it can be trusted.
     pub(crate) fn live(&self, owner: &Owner) -> Option<Arc<Hold>> {
         self.lock().owners.of(self.side).live(owner).cloned()
@@ -192,9 +187,11 @@ impl<D> QueueRef<D> {
         holds.any(|hold| hold.is_live() && hold.is_renewed())
     }
 
-    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+    /// What the other side of a read-write lock has here.
+    pub(crate) fn held_by_other_side(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
-        state.owners.of(self.side).holds().cloned().collect()
+        let holds = state.owners.of(self.side.other()).holds();
+        holds.cloned().collect()
     }
 
     /// Notes a hold that was granted. The others that it displaces are given back: of a lock that is shared, at most
@@ -303,7 +300,7 @@ impl<D> QueueRef<D> {
 }
 
 impl<D> State<D> {
-    fn all_holds(&self) -> Vec<Arc<Hold>> {
+    pub(super) fn all_holds(&self) -> Vec<Arc<Hold>> {
         let both = self.owners.both().flat_map(Owners::holds);
         both.cloned().collect()
     }
@@ -532,7 +529,7 @@ mod tests {
             let stay = (0..3).map(|_| start()).collect();
             let leave = (0..2).map(|_| start()).collect();
             block_on(ended(stay, leave));
-            assert!(model.queue.holds().is_empty());
+            assert!(model.queue.lock().all_holds().is_empty());
             drop(model.queue.take_handoff());
             assert!(model.server().is_empty(), "nothing is left");
         };
