@@ -167,7 +167,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
         let answered = self.ask(take).await;
         if self.was_passed {
-            // What came of it is given back, and a copy of that must find nothing.
+            // What came of it was given back, and a copy of that must find nothing.
             let came = self.place.map_or_else(Moment::now, |(_, came)| came);
             *self = self.front.map_or_else(
                 || Self::new(self.order, self.queue),
@@ -421,10 +421,6 @@ impl<'a> Attempt<'a> {
         if let Some(front) = self.front {
             self.undo = front.reclaim();
             self.was_passed = self.undo.is_none();
-        }
-        if self.was_passed {
-            // It was released while nobody polled this, and may have been asked for once more since.
-            drop(self.order.anchor.releaser.undo(&self.hold, self.queue));
         }
         match &answered {
             // The send that went unanswered may arrive after this answer.
