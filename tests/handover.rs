@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -24,6 +25,7 @@ use support::probe::{
 };
 use support::scene::Scene;
 use support::{builder, client, eventually, eventually_idle, sha};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Takes and gives back the lock, again and again, each time for an owner of its own.
@@ -472,7 +474,8 @@ async fn waker_that_looks_at_the_client_when_it_is_dropped_does_no_harm() {
     let _one = begin(async move { one.lock().await });
     for leaves in [true, false] {
         let (two, client) = (two.clone(), client.clone());
-        let polled = tokio::task::spawn_blocking(move || {
+        let (tell, polled) = oneshot::channel();
+        thread::spawn(move || {
             let mut waiting = pin!(two.lock());
             let waker = Waker::from(Arc::new(Looks(client)));
             let mut context = Context::from_waker(&waker);
@@ -482,6 +485,9 @@ async fn waker_that_looks_at_the_client_when_it_is_dropped_does_no_harm() {
                 let mut context = Context::from_waker(Waker::noop());
                 assert!(waiting.as_mut().poll(&mut context).is_pending());
             }
+            // Not before what was left of it has gone.
+            waiting.set(two.lock());
+            tell.send(()).unwrap();
         });
         soon(polled).await.unwrap();
     }
