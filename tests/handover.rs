@@ -742,7 +742,7 @@ async fn foreign_client_that_takes_again_at_once_leaves_us_a_share() {
     let done = Arc::new(AtomicBool::new(false));
     let foreign = {
         let (mut connection, done) = (server.connection(), done.clone());
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let take = "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], ARGV[1], 1) \
                         redis.call('PEXPIRE', KEYS[1], 30000) return 1 end return 0";
             let free = "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[2], 0) return 1";
