@@ -51,6 +51,10 @@ macro_rules! verbs {
             /// If the future is dropped, the place in line is given up. A request that is on its way may still take
             /// the lock; it is released in the background then, and until that arrives, one lease at the most,
             /// others see the lock as held.
+            ///
+            /// A future that is kept and not polled, as that of a `select!` loop while another branch works, holds up
+            /// others of its process for a few seconds at most: then they go first, and what it was granted meanwhile
+            /// is given back. It goes on waiting when it is polled again.
             pub async fn lock(&self) -> Result<$guard, $crate::error::Error> {
                 self.0.lock().await.map(<$guard>::from)
             }
