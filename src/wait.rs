@@ -113,7 +113,7 @@ impl<'a> Waiting<'a> {
         loop {
             // Before the question, so that nothing is missed that happens while it is on its way.
             if let Some(place) = self.place {
-                place.catch_up();
+                place.catch_up(Moment::now().plus(self.session.settings.command_timeout));
             }
             if let Some(output) = wanted.settled() {
                 return Ok(Some(output));

@@ -49,6 +49,7 @@ table!(
     no_more_are_out_than_there_are,
     wait_ends_at_its_limit,
     waiters_here_are_served_in_order_however_many_they_want,
+    waiter_that_nobody_polls_leaves_permits_to_those_behind_it,
     waiter_elsewhere_is_woken_by_a_release_and_by_a_drop,
     permit_that_nobody_told_of_is_found_within_the_poll_cap,
     dropped_acquisition_leaves_none_taken,
@@ -250,6 +251,23 @@ async fn eventually_polled<F: Future + Unpin>(wait: &mut F, server: &Server) {
         _ = wait => panic!("it had to wait"),
         () = eventually_listening(server, CHANNEL, 1) => {}
     }
+}
+
+async fn waiter_that_nobody_polls_leaves_permits_to_those_behind_it<S: Permits>() {
+    let server = Server::start();
+    let client = unpolled(&server).await;
+    let semaphore = S::of(&client, NAME);
+    semaphore.set(1).await.unwrap();
+    let held = semaphore.acquire().await.unwrap();
+    let mut first = begin(semaphore.acquire());
+    eventually_polled(&mut first, &server).await;
+    let second = async {
+        drop(held);
+        drop(semaphore.acquire().await.unwrap());
+    };
+    soon(second).await;
+    drop(soon(&mut first).await.unwrap());
+    ends_clean(&server, 1, [&client]).await;
 }
 
 async fn settled_at(server: &Server, free: &str) {

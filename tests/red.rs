@@ -18,7 +18,7 @@ use redlatch::{
 use redlatch_testkit::{Cluster, Proxy, Reply, Server};
 use support::polls::Polls;
 use support::probe::{
-    calls_of, channel, kind, millis, reset_calls, scripts_run, secs, soon, subscribers,
+    begin, calls_of, channel, kind, millis, reset_calls, scripts_run, secs, soon, subscribers,
 };
 use support::{builder, eventually, eventually_idle, sha};
 
@@ -339,6 +339,28 @@ async fn server_that_answers_late_joins_the_guard() {
     // What comes when the guard has gone is given back.
     proxy.delay(millis(60));
     taken(&clients.lock()).await.unlock().await.unwrap();
+    fleet.nothing_left([&clients]).await;
+}
+
+#[tokio::test]
+async fn waiter_that_nobody_polls_leaves_the_lock_to_those_behind_it() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    clients.settle().await;
+    let guard = taken(&clients.lock()).await;
+    let first = clients.lock();
+    let mut first = begin(async move { first.lock().await });
+    let listens = fleet.eventually_quiet(&[0, 1, 2]);
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("it is taken"),
+        () = listens => {}
+    }
+    let second = clients.lock();
+    let second = begin(async move { second.lock().await });
+    guard.unlock().await.unwrap();
+    soon(second).await.unwrap().unlock().await.unwrap();
+    soon(first).await.unwrap().unlock().await.unwrap();
     fleet.nothing_left([&clients]).await;
 }
 

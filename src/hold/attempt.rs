@@ -415,7 +415,7 @@ impl<'a> Attempt<'a> {
         if let Some(front) = self.front
             && let Some(undo) = self.undo.take()
         {
-            front.lend(undo);
+            front.lend(undo, Moment::now().plus(self.budget));
         }
         let answered = self.order.anchor.run(call, self.budget).await;
         if let Some(front) = self.front {

@@ -57,8 +57,8 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
             }
             // The front of its line, if nobody stands there.
             Limit::At(_) | Limit::Never => {
-                let front = queue.stand(order.role(), None);
-                front.is_alive(Moment::now().plus(order.timeout()));
+                let front = queue.stand(order.role(), None, &order.anchor.releaser.runtime);
+                front.catch_up(Moment::now().plus(order.timeout()));
                 let asking = front.now().and_then(|_| queue.turn_if_idle(&order.owner));
                 asking.map(|asking| (Some(front), asking))
             }

@@ -87,7 +87,6 @@ impl Wanted for First<'_> {
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
         let asked = Moment::now();
-        self.place.is_alive(asked.plus(self.order.timeout()));
         let _asking = self.attempt.turn().await?;
         if let Some(outcome) = self.settled() {
             return Ok(Asked::Ready(outcome));

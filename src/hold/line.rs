@@ -26,12 +26,9 @@ pub(super) struct InLine<'a> {
 impl<'a> InLine<'a> {
     pub(super) fn new(order: &'a Order, queue: &'a Queue) -> Self {
         let reenters = order.kind.is_reentrant();
-        let place = queue.stand(order.role(), reenters.then_some(&order.owner));
-        if place.has_company() {
-            queue.watch_front(&order.anchor.releaser.runtime);
-        }
+        let owner = reenters.then_some(&order.owner);
         Self {
-            place,
+            place: queue.stand(order.role(), owner, &order.anchor.releaser.runtime),
             _leaving: Leaving { order, queue },
         }
     }

@@ -61,7 +61,7 @@ impl Order {
         wait: &Wait,
         place: &Place<'_>,
     ) -> Result<(), Error> {
-        place.catch_up();
+        place.catch_up(Moment::now());
         let Some(trip) = queue.is_taken_for(&self.owner) else {
             return Ok(());
         };

@@ -77,7 +77,7 @@ impl Election {
         loop {
             rounds.is_out_of_line = !wait.is_single_attempt() && self.is_held();
             let place = match rounds.is_out_of_line || wait.is_single_attempt() {
-                true => line.stand(Role::Beside, None),
+                true => line.stand(Role::Beside, None, &first.anchor.releaser.runtime),
                 false => match self.stand_in_line(&line, &wait).await? {
                     None => return Ok(None),
                     Some(Outcome::Won(seats)) => return Ok(Some(seats)),
@@ -106,7 +106,8 @@ impl Election {
         let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
             return Ok(None);
         };
-        let place = line.stand(Role::InLine, None);
+        let runtime = &self.orders[0].anchor.releaser.runtime;
+        let place = line.stand(Role::InLine, None, runtime);
         if place.now().is_some() {
             return Ok(Some(Outcome::Front(place)));
         }

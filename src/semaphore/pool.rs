@@ -148,12 +148,13 @@ impl Pool {
         if once {
             return Ok(None);
         }
-        let place = line.stand(Role::InLine, None);
+        let place = line.stand(Role::InLine, None, &anchor.releaser.runtime);
         let turn = pin!(place.comes());
         if anchor.in_line(name, &wait, turn).await?.is_none() {
             return Ok(None);
         }
-        let taken = self.counter.waiting(name, &mut wait).until(take).await?;
+        let mut waiting = self.counter.waiting(name, &mut wait).at(&place);
+        let taken = waiting.until(take).await?;
         debug!(granted = taken.is_some(), waited = ?wait.waited(Moment::now()), "waited");
         Ok(taken)
     }

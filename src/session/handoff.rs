@@ -253,11 +253,11 @@ mod tests {
         async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
             let queue = &self.queue;
             let asked = self.hold();
-            let place = queue.stand(Role::InLine, None);
+            let place = queue.stand(Role::InLine, None, &Spawner::current());
             place.comes().await;
             let owing = self.owing(&asked.record);
             loop {
-                place.catch_up();
+                place.catch_up(Moment::now());
                 let pass = |left: &Handoff<Owing>| {
                     left.hold.pass_to(&Successor {
                         owner: &asked.owner,

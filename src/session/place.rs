@@ -32,27 +32,9 @@ pub(crate) struct Place<'a, D> {
     /// Of one that may take the lock again.
     owner: Option<&'a Owner>,
     ticket: Ticket,
-    has_company: bool,
 }
 
 impl<D> QueueRef<D> {
-    /// Stands in line, until the place is dropped; of an owner that may take the lock again.
-    pub(crate) fn stand<'a>(&'a self, role: Role, owner: Option<&'a Owner>) -> Place<'a, D> {
-        let (ticket, has_company) = self.change(|state| {
-            let ticket = state.line.stand(self.side, role);
-            if let Some(owner) = owner {
-                state.owners.of_mut(self.side).waits(owner, ticket);
-            }
-            (ticket, state.line.is_crowded())
-        });
-        Place {
-            queue: self,
-            owner,
-            ticket,
-            has_company,
-        }
-    }
-
     /// Waits until this owner holds the lock, by another call.
     pub(crate) async fn appeared(&self, owner: &Owner) {
         let appeared = |state: &mut State<D>| state.owners.of(self.side).live(owner).map(drop);
@@ -66,11 +48,23 @@ impl<D> QueueRef<D> {
         heeds: bool,
         mut ready: impl FnMut(&mut State<D>) -> Option<T>,
     ) -> T {
-        let place = self.stand(Role::Apart, Some(owner));
-        if heeds {
-            self.lock().outgoing.heeding.insert(place.ticket);
-        }
+        let ticket = self.change(|state| {
+            let ticket = state.stand(self.side, Role::Apart, Some(owner));
+            if heeds {
+                state.outgoing.heeding.insert(ticket);
+            }
+            ticket
+        });
+        let place = self.place(ticket, Some(owner));
         poll_fn(|context| place.poll(context, &mut ready)).await
+    }
+
+    fn place<'a>(&'a self, ticket: Ticket, owner: Option<&'a Owner>) -> Place<'a, D> {
+        Place {
+            queue: self,
+            owner,
+            ticket,
+        }
     }
 
     /// Whether this process may have a place in line on the server from now on.
@@ -87,12 +81,17 @@ impl<D> QueueRef<D> {
     }
 }
 
-impl<D> Place<'_, D> {
-    /// Whether others stood there when it came.
-    pub(crate) fn has_company(&self) -> bool {
-        self.has_company
+impl<D> State<D> {
+    fn stand(&mut self, side: Side, role: Role, owner: Option<&Owner>) -> Ticket {
+        let ticket = self.line.stand(side, role);
+        if let Some(owner) = owner {
+            self.owners.of_mut(side).waits(owner, ticket);
+        }
+        ticket
     }
+}
 
+impl<D> Place<'_, D> {
     /// Waits until it is this call's turn, or its owner has the lock by another call.
     pub(crate) async fn comes(&self) -> Turn {
         poll_fn(|context| self.poll(context, |state| self.turn(state))).await
@@ -134,10 +133,13 @@ impl<D> Place<'_, D> {
             .change(|state| state.line.has_asked(self.ticket, latest));
     }
 
-    /// Before a request is sent: keeps what is to be undone of it, which is done if nobody polls this call, and others go
-    /// before it.
-    pub(crate) fn lend(&self, undo: D) {
-        let before = self.queue.lock().asked.insert(self.ticket, undo);
+    /// Before a request is sent that is over then: keeps what is to be undone of it, which is done if nobody polls this call
+    /// later, and others go before it.
+    pub(crate) fn lend(&self, undo: D, until: Moment) {
+        let mut state = self.queue.lock();
+        state.line.is_alive(self.ticket, until);
+        let before = state.asked.insert(self.ticket, undo);
+        drop(state);
         drop(before);
     }
 
@@ -146,14 +148,11 @@ impl<D> Place<'_, D> {
         self.queue.lock().asked.remove(&self.ticket)
     }
 
-    /// The call is polled, and may not be polled again before this moment.
-    pub(crate) fn is_alive(&self, until: Moment) {
-        self.queue.lock().line.is_alive(self.ticket, until);
-    }
-
-    /// What has happened up to now is known.
-    pub(crate) fn catch_up(&self) {
-        self.queue.lock().line.is_stirred(self.ticket);
+    /// What has happened up to now is known. The call is polled, and may not wait here again before this moment.
+    pub(crate) fn catch_up(&self, until: Moment) {
+        let mut state = self.queue.lock();
+        state.line.is_stirred(self.ticket);
+        state.line.is_alive(self.ticket, until);
     }
 
     /// Waits until something happens here that makes it worth asking.
@@ -200,11 +199,27 @@ impl<D> Drop for Place<'_, D> {
 }
 
 impl<D: Send + 'static> QueueRef<D> {
-    /// Has those at the front looked after while others stand behind them.
-    pub(crate) fn watch_front(&self, runtime: &Spawner) {
-        if std::mem::replace(&mut self.lock().is_front_watched, true) {
-            return;
+    /// Stands in line, until the place is dropped; of an owner that may take the lock again. While others stand there too, those
+    /// at the front are looked after.
+    pub(crate) fn stand<'a>(
+        &'a self,
+        role: Role,
+        owner: Option<&'a Owner>,
+        runtime: &Spawner,
+    ) -> Place<'a, D> {
+        let (ticket, is_watched) = self.change(|state| {
+            let ticket = state.stand(self.side, role, owner);
+            let is_watched =
+                !state.line.is_crowded() || std::mem::replace(&mut state.is_front_watched, true);
+            (ticket, is_watched)
+        });
+        if !is_watched {
+            self.watch_front(runtime);
         }
+        self.place(ticket, owner)
+    }
+
+    fn watch_front(&self, runtime: &Spawner) {
         let queue = self.clone();
         runtime.spawn(async move {
             while queue.is_crowded() {
@@ -229,7 +244,7 @@ impl<D: Send + 'static> QueueRef<D> {
         (unpolled, undone)
     }
 
-    /// Whether anybody stands behind another call. If not, the watch is over.
+    /// Whether more than one stand there. If not, the watch is over.
     fn is_crowded(&self) -> bool {
         let mut state = self.lock();
         state.is_front_watched = state.line.is_crowded();
@@ -261,14 +276,14 @@ mod tests {
 
     /// As a call does it: comes to the front, asks, waits there to be told perhaps, and leaves.
     async fn call(queue: QueueRef<()>) {
-        let place = queue.stand(Role::InOrder, None);
+        let place = queue.stand(Role::InOrder, None, &Spawner::current());
         assert_eq!(place.comes().await, Turn::First);
         yield_now().await;
         if queue.side == Side::Shared {
             place.has_asked(None);
         }
         if shuttle::rand::thread_rng().gen_bool(0.5) {
-            place.catch_up();
+            place.catch_up(Moment::now());
             let queue = queue.clone();
             spawn(async move { queue.stir() });
             place.news().await;
@@ -298,8 +313,8 @@ mod tests {
             let unpolled = {
                 let queue = queue.clone();
                 spawn(async move {
-                    let place = queue.stand(Role::InOrder, None);
-                    place.lend(());
+                    let place = queue.stand(Role::InOrder, None, &Spawner::current());
+                    place.lend((), Moment::now());
                     pending::<()>().await;
                 })
             };
@@ -307,8 +322,7 @@ mod tests {
                 while queue.lock().asked.is_empty() {
                     yield_now().await;
                 }
-                let place = queue.stand(Role::InOrder, None);
-                queue.watch_front(&Spawner::current());
+                let place = queue.stand(Role::InOrder, None, &Spawner::current());
                 assert_eq!(place.comes().await, Turn::First);
                 assert!(queue.lock().asked.is_empty(), "it is undone");
                 unpolled.abort();

@@ -479,7 +479,9 @@ mod tests {
             if let Some(hold) = join(Lets::AnyWriter) {
                 return joined(hold);
             }
-            let place = self.queue.stand(Role::InOrder, Some(&owner));
+            let place = self
+                .queue
+                .stand(Role::InOrder, Some(&owner), &Spawner::current());
             assert_eq!(place.comes().await, Turn::First);
             if let Some(hold) = join(Lets::Nobody) {
                 return joined(hold);
