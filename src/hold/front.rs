@@ -8,6 +8,7 @@ use super::order::Order;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::answer::{Standing, Ttl};
+use crate::protocol::hold_key::Kind;
 use crate::protocol::lock::{self, Take};
 use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
@@ -35,9 +36,9 @@ impl Order {
         place: &InLine<'_>,
     ) -> Result<Outcome, Error> {
         let policy = self.kind.policy();
-        let came = match policy.shares {
-            true => wait.started(),
-            false => queue.behind_readers(wait.started()),
+        let came = match self.kind {
+            Kind::Write(_) => queue.behind_readers(wait.started()),
+            _ => wait.started(),
         };
         if self.kind.sides().is_some() {
             Box::pin(self.let_others_end(queue, wait, place)).await?;
@@ -149,19 +150,19 @@ impl First<'_> {
         };
         let attempted = self.attempt.send(take).await;
         if matches!(attempted, Ok(Attempted::Granted(_))) {
-            // Who joins its owner elsewhere may keep it.
-            if !self.order.owner.is_named() {
-                self.queue.note_place(false);
-            }
             let follows = waiter.is_in_succession() && !self.policy.reenters;
-            self.queue.turns(|turns| turns.count(follows));
+            self.queue.turns(|turns| {
+                // Who joins its owner elsewhere may keep the place in line.
+                turns.is_placed &= self.order.owner.is_named();
+                turns.count(follows);
+            });
         }
         attempted
     }
 
     /// Asks for the lock, or for a place in line that outlasts the time to the next ask.
     fn in_turn(&self) -> Take {
-        self.queue.note_place(true);
+        self.queue.turns(|turns| turns.is_placed = true);
         let lasts = self.order.anchor.settings.poll_cap * 2 + self.order.timeout();
         Take::InTurn { lasts }
     }
@@ -185,8 +186,8 @@ impl First<'_> {
         }
     }
 
-    /// Whether it lets others go first that were told of a release.
+    /// Whether it lets others go first that were told of a release. Where processes take turns the server sees to it.
     fn gives_way(&self) -> bool {
-        self.policy.listens && !self.policy.shares
+        self.policy.listens && !self.policy.takes_turns && !self.policy.shares
     }
 }

@@ -67,12 +67,8 @@ impl<D> QueueRef<D> {
         }
     }
 
-    /// Whether this process may have a place in line on the server from now on.
-    pub(crate) fn note_place(&self, is_placed: bool) {
-        self.lock().turns.is_placed = is_placed;
-    }
-
-    /// Gives up that place, if nobody is left here to come when it is told. Whoever comes now asks behind that.
+    /// Gives up the place that this process may have in line on the server, if nobody is left here to come when it is told.
+    /// Whoever comes now asks behind that.
     pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
         let mut state = self.lock();
         if state.line.len() == 0 && std::mem::take(&mut state.turns.is_placed) {

@@ -21,7 +21,7 @@ pub(crate) struct Turns {
     /// Others that wait go first.
     courtesy: Option<Courtesy>,
     /// This process has a place in line on the server, or may have.
-    pub(super) is_placed: bool,
+    pub(crate) is_placed: bool,
 }
 
 /// Whom a process that had the lock lets go first: as many as were told that it is free, each of whom tells when it
