@@ -112,9 +112,7 @@ impl<'a> Waiting<'a> {
     ) -> Result<Option<W::Output>, Error> {
         loop {
             // Before the question, so that nothing is missed that happens while it is on its way.
-            if let Some(place) = self.place {
-                place.catch_up(Moment::now().plus(self.session.settings.command_timeout));
-            }
+            self.is_alive();
             if let Some(output) = wanted.settled() {
                 return Ok(Some(output));
             }
@@ -126,6 +124,7 @@ impl<'a> Waiting<'a> {
                     Asked::Yielded => self.yielded(),
                     Asked::Later(at_most) => Step::Park(at_most),
                     Asked::Failed(error) => {
+                        self.is_alive();
                         let pause = self.session.pause(self.name.key(), self.wait, error);
                         Box::pin(pause).await?;
                         continue;
@@ -154,6 +153,13 @@ impl<'a> Waiting<'a> {
             if let Some(output) = Box::pin(self.park(wanted, at_most)).await? {
                 return Ok(Some(output));
             }
+        }
+    }
+
+    /// What has happened in this process is known, and this call is polled, though not where it stands.
+    fn is_alive(&self) {
+        if let Some(place) = self.place {
+            place.catch_up(Moment::now().plus(self.session.settings.command_timeout));
         }
     }
 

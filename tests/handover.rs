@@ -27,6 +27,7 @@ use support::scene::Scene;
 use support::{builder, client, eventually, eventually_idle, sha};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// Takes and gives back the lock, again and again, each time for an owner of its own.
 async fn turns(lock: ReentrantLock, sections: usize) {
@@ -413,6 +414,25 @@ async fn grant_that_nobody_polls_goes_to_those_behind_it() {
     eventually_idle(&client).await;
 }
 
+/// What a plain lock has for its owner's value cannot be told from what that owner has by another call, so it is not given back.
+#[tokio::test]
+async fn grant_that_nobody_polls_is_kept_where_it_cannot_be_told_from_another() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.plain_lock("k");
+    let named = lock.clone().owned_by(&Owner::named("worker"));
+    named.lock().await.unwrap().unlock().await.unwrap();
+    let mut first = begin(named.lock());
+    let mut probe = server.connection();
+    eventually("the server has granted it", async || probe.exists("k")).await;
+    let other = lock.owned_by(&Owner::unique());
+    let mut second = begin(other.lock());
+    assert!(timeout(secs(4), &mut second).await.is_err(), "it is held");
+    let guard = timeout(secs(1), &mut first).await.expect("it was granted");
+    guard.unwrap().unlock().await.unwrap();
+    soon(second).await.unwrap().unlock().await.unwrap();
+}
+
 /// It has been released meanwhile, and asks for the lock once more when it is polled, since the server did not know the script.
 #[tokio::test]
 async fn call_that_was_passed_is_served_when_it_is_polled_again() {
@@ -513,7 +533,7 @@ async fn record_that_was_gone_is_told_to_everyone_who_passed_it_on_and_to_the_ho
         assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
         let guard = first_of(&mut waiters).await.unwrap();
         // Long before it would be renewed.
-        let told = tokio::time::timeout(secs(2), guard.lost()).await;
+        let told = timeout(secs(2), guard.lost()).await;
         assert!(told.is_ok(), "it was not told");
         assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
         if taken {
@@ -760,7 +780,7 @@ async fn foreign_client_that_takes_again_at_once_leaves_us_a_share() {
         .map(|_| tokio::spawn(turns(client.lock("k"), 50)))
         .collect();
     for task in tasks {
-        tokio::time::timeout(secs(60), task)
+        timeout(secs(60), task)
             .await
             .expect("within a minute")
             .unwrap();

@@ -62,8 +62,9 @@ pub(crate) struct Attempt<'a> {
     is_foreign: bool,
     /// Where a grant by a release of this process is told, of a hold that stands in a queue.
     expected: Option<Expected>,
-    /// Of a call at the front of its line: what is to be undone lies there while a request is on its way.
+    /// Of a call at the front of its line: what is to be undone lies there.
     front: Option<&'a Place<'a>>,
+    is_lent: bool,
     /// Others went before it meanwhile, since nobody polled it.
     was_passed: bool,
     /// Of a call that waits for a read-write lock, which came at this moment.
@@ -103,6 +104,7 @@ impl<'a> Attempt<'a> {
             is_foreign: false,
             expected: None,
             front: None,
+            is_lent: false,
             was_passed: false,
             place: None,
             standing: None,
@@ -165,7 +167,11 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
-        let answered = self.ask(take).await;
+        self.was_passed = !self.regain();
+        let attempted = match self.was_passed {
+            true => Ok(Attempted::Yielded),
+            false => self.ask_and_settle(take).await,
+        };
         if self.was_passed {
             // What came of it was given back, and a copy of that must find nothing.
             let came = self.place.map_or_else(Moment::now, |(_, came)| came);
@@ -175,8 +181,37 @@ impl<'a> Attempt<'a> {
             );
             return Ok(Attempted::Yielded);
         }
-        let answer = answered?;
-        self.settle(Acquired::decode(&answer.reply)?, answer.sent)
+        // A mark, or what a request may do that went unanswered.
+        self.lend(Moment::now());
+        attempted
+    }
+
+    async fn ask_and_settle(&mut self, take: Take) -> Result<Attempted, Error> {
+        let answer = self.ask(take).await?;
+        match self.was_passed {
+            true => Ok(Attempted::Yielded),
+            false => self.settle(Acquired::decode(&answer.reply)?, answer.sent),
+        }
+    }
+
+    /// Leaves what is to be undone at the front: it is done if nobody polls this call later, and others go before it. Not of a
+    /// hold that its release does not tell from others, which is undone only while it is known to be ours.
+    fn lend(&mut self, until: Moment) {
+        if let Some(front) = self.front.filter(|_| self.hold.key().is_told_apart())
+            && let Some(undo) = self.undo.take()
+        {
+            front.lend(undo, until);
+            self.is_lent = true;
+        }
+    }
+
+    /// Takes it back. False if it was done: others went before this call.
+    fn regain(&mut self) -> bool {
+        if std::mem::take(&mut self.is_lent) {
+            self.undo = self.front.and_then(|front| front.reclaim());
+            return self.undo.is_some();
+        }
+        true
     }
 
     /// One attempt at a server that votes only if it has forgotten nothing that is in force.
@@ -412,16 +447,9 @@ impl<'a> Attempt<'a> {
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
-        if let Some(front) = self.front
-            && let Some(undo) = self.undo.take()
-        {
-            front.lend(undo, Moment::now().plus(self.budget));
-        }
+        self.lend(Moment::now().plus(self.budget));
         let answered = self.order.anchor.run(call, self.budget).await;
-        if let Some(front) = self.front {
-            self.undo = front.reclaim();
-            self.was_passed = self.undo.is_none();
-        }
+        self.was_passed = !self.regain();
         match &answered {
             // The send that went unanswered may arrive after this answer.
             Ok(answer) => self.in_doubt |= answer.repeated,

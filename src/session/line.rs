@@ -4,8 +4,9 @@
 //!
 //! # Invariants
 //!
-//! 1. Of those that want the lock alone at most one asks, the first; and of the readers one for all of them, whose grant the
-//!    others join. Neither comes to ask past the first of the other side, if that came before, and has not asked.
+//! 1. Of those that want the lock alone one asks, the first; and of the readers one for all of them, whose grant the others
+//!    join. Neither comes to ask past the first of the other side, if that came before, and has not asked; for a second. Who
+//!    stands beside asks when it likes.
 //! 2. Whoever has come to the front stays there until it leaves, or lets others go first since nobody polls it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -208,10 +209,11 @@ impl Line {
     }
 
     /// Notes whom to wake when something happens. The call is polled.
-    pub(super) fn waits(&mut self, ticket: Ticket, waker: Waker) {
+    pub(super) fn waits(&mut self, ticket: Ticket, waker: Option<Waker>) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = waiter.alive.max(Moment::now());
-            self.woken.gone.extend(waiter.waker.replace(waker));
+            let before = replace(&mut waiter.waker, waker);
+            self.woken.gone.extend(before);
         }
     }
 
@@ -402,7 +404,7 @@ mod tests {
             let since = Moment::now();
             let poked = line.poke([].into_iter());
             if is_polled {
-                line.waits(front, Waker::noop().clone());
+                line.waits(front, Some(Waker::noop().clone()));
             }
             let unpolled = line.unpolled(&poked, since);
             assert_eq!(unpolled.is_empty(), is_polled);

@@ -139,7 +139,7 @@ impl<D> Place<'_, D> {
         drop(before);
     }
 
-    /// With the answer. `None` if others went before it: what the server granted is given back.
+    /// Takes it back. `None` if others went before it, and it is done.
     pub(crate) fn reclaim(&self) -> Option<D> {
         self.queue.lock().asked.remove(&self.ticket)
     }
@@ -162,12 +162,12 @@ impl<D> Place<'_, D> {
         context: &mut Context<'_>,
         ready: impl FnOnce(&mut State<D>) -> Option<T>,
     ) -> Poll<T> {
-        // Not under the mutex: what a waker does when it is cloned is its own affair.
-        let waker = context.waker().clone();
+        // Not under the mutex: what a waker does when it is cloned or dropped is its own affair.
+        let mut waker = Some(context.waker().clone());
         self.queue.change(|state| {
             let ready = ready(state);
             if ready.is_none() {
-                state.line.waits(self.ticket, waker);
+                state.line.waits(self.ticket, waker.take());
             }
             ready.map_or(Poll::Pending, Poll::Ready)
         })

@@ -3,11 +3,11 @@
 //!
 //! # Invariants
 //!
-//! 1. A handoff is left only while somebody stands in line who may take it; the last one to leave takes a handoff that is left
-//!    with it. So a handoff is never forgotten.
+//! 1. A handoff is left only if somebody stands in line who may take it; the last one to leave takes a handoff that is left
+//!    with it, and it lies for 40 ms at most. So a handoff is never forgotten.
 //! 2. No handoff is left while a release of this lock waits to be sent: it could overtake that release. Those of readers are of
 //!    other records.
-//! 3. Nobody is woken, and nothing is dropped that does something of its own, under the mutex.
+//! 3. Nobody who waits here is woken under the mutex, nor is anything dropped there that is owed.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

@@ -1,8 +1,8 @@
 //! What the server has of a hold. Holds of this process that follow each other may pass it on in memory, and readers may
 //! have one together.
 //!
-//! The server then goes on to see the first of them, by its acquisition's number. One request at a time asks whether it
-//! still does. As long as it does nobody else can have had the lock, so the answer holds for everyone who gave the lock
+//! The server then goes on to see the first of them, by its acquisition's number. One request at a time, or a few if the
+//! server is far away, ask whether it still does. As long as it does nobody else can have had the lock, so the answer holds for everyone who gave the lock
 //! back before that request was sent.
 //!
 //! # Invariants

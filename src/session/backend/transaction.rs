@@ -110,6 +110,7 @@ impl Transactions {
             true => Broken::Cut(error),
             false => Broken::Unsent(error),
         };
+        let end = Moment::now().plus(budget);
         let done = async {
             let mut idle = self.idle.lock().await;
             let mut line = match idle.take() {
@@ -118,7 +119,7 @@ impl Transactions {
             };
             let place = line.place.clone();
             let answer = tokio::select! {
-                answer = sequence(&mut line, call, steps, &in_doubt) => answer,
+                answer = sequence(&mut line, call, steps, &in_doubt, end) => answer,
                 // What the old primary says counts no more.
                 () = self.dialer.leads_elsewhere(Some(&place)) => Err(Failure::Broken(left())),
             };
@@ -170,6 +171,7 @@ async fn sequence(
     call: &Call<'_>,
     steps: Steps,
     in_doubt: &AtomicBool,
+    end: Moment,
 ) -> Result<Reply, Failure> {
     loop {
         let watch: Vec<&str> = [&["WATCH"], &call.keys[..]].concat();
@@ -181,6 +183,10 @@ async fn sequence(
         if changes.is_empty() {
             refusals(&send(line, &[Request::of(&["UNWATCH"])]).await?)?;
             return Ok(answer);
+        }
+        // Nobody may have polled this for long, and then nobody counts on it any more.
+        if Moment::now() >= end {
+            return Err(Failure::Broken(silent()));
         }
         let mut requests = vec![Request::of(&["MULTI"])];
         requests.extend(changes);
