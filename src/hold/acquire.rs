@@ -18,7 +18,6 @@ use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
 use crate::session::give_back::Place;
-use crate::session::line::Role;
 use crate::session::place::Turn;
 
 impl Order {
@@ -110,7 +109,7 @@ impl Order {
         let turn = pin!(async {
             // One of the other side that is before it may be polled by nobody, or wait for somebody of Redisson's, who lets this
             // one in. The server keeps the order too.
-            if matches!(self.role(), Role::InOrder | Role::Behind)
+            if self.role().waits_for_other_side()
                 && let Ok(turn) = Box::pin(timeout(MARK, place.comes())).await
             {
                 return turn;

@@ -140,8 +140,10 @@ impl<'a> Attempt<'a> {
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
     /// silent server does not add up to several.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
-        let now = Moment::now();
-        let is_wanted_elsewhere = || self.queue.turns(|turns| turns.is_wanted_elsewhere(now));
+        let is_wanted_elsewhere = || {
+            let now = Moment::now();
+            self.queue.turns(|turns| turns.is_wanted_elsewhere(now))
+        };
         let heed = match self.order.kind {
             Kind::Read(_) => Heed::Own,
             // Writers that wait elsewhere are let go first, if the answer tells of them.
@@ -172,13 +174,10 @@ impl<'a> Attempt<'a> {
             true => Ok(Attempted::Yielded),
             false => self.ask_and_settle(take).await,
         };
-        if self.was_passed {
+        if let Some(front) = self.front.filter(|_| self.was_passed) {
             // What came of it was given back, and a copy of that must find nothing.
             let came = self.place.map_or_else(Moment::now, |(_, came)| came);
-            *self = self.front.map_or_else(
-                || Self::new(self.order, self.queue),
-                |front| Self::waiting(self.order, self.queue, front, came),
-            );
+            *self = Self::waiting(self.order, self.queue, front, came);
             return Ok(Attempted::Yielded);
         }
         // A mark, or what a request may do that went unanswered.

@@ -73,6 +73,12 @@ pub(crate) enum Role {
     Apart,
 }
 
+impl Role {
+    pub(crate) fn waits_for_other_side(self) -> bool {
+        matches!(self, Self::InOrder | Self::Behind)
+    }
+}
+
 /// A place in line: by these they stand in the order of arrival.
 pub(super) type Ticket = u64;
 
@@ -87,7 +93,7 @@ pub(super) struct Line {
     asked: Ticket,
     /// They came before this, by the server's account.
     readers_came: Option<Moment>,
-    woken: Wakers,
+    wakers: Wakers,
 }
 
 /// What is to be done when the mutex is free.
@@ -142,7 +148,7 @@ impl Line {
             if let Some(those) = self.those(waiter.side, waiter.role) {
                 those.remove(&ticket);
             }
-            self.woken.gone.extend(waiter.waker);
+            self.wakers.gone.extend(waiter.waker);
         }
     }
 
@@ -184,7 +190,7 @@ impl Line {
     /// It waits for those of the other side no longer.
     pub(super) fn keeps_no_order(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket)
-            && matches!(waiter.role, Role::InOrder | Role::Behind)
+            && waiter.role.waits_for_other_side()
         {
             waiter.role = Role::InLine;
         }
@@ -213,7 +219,7 @@ impl Line {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = waiter.alive.max(Moment::now());
             let before = replace(&mut waiter.waker, waker);
-            self.woken.gone.extend(before);
+            self.wakers.gone.extend(before);
         }
     }
 
@@ -235,7 +241,7 @@ impl Line {
     pub(super) fn stir(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.is_stirred = true;
-            self.woken.woken.extend(waiter.waker.take());
+            self.wakers.woken.extend(waiter.waker.take());
         }
     }
 
@@ -262,10 +268,10 @@ impl Line {
                 && let Some(waiter) = self.waiters.get_mut(&first)
                 && !replace(&mut waiter.is_first, true)
             {
-                self.woken.woken.extend(waiter.waker.take());
+                self.wakers.woken.extend(waiter.waker.take());
             }
         }
-        take(&mut self.woken)
+        take(&mut self.wakers)
     }
 
     /// Has those at the front show that they are polled, and these.
@@ -273,7 +279,7 @@ impl Line {
         let poked: Vec<_> = self.firsts().chain(these).collect();
         for ticket in &poked {
             if let Some(waiter) = self.waiters.get_mut(ticket) {
-                self.woken.woken.extend(waiter.waker.take());
+                self.wakers.woken.extend(waiter.waker.take());
             }
         }
         poked

@@ -62,7 +62,7 @@ pub(super) struct State<D> {
     pub(super) left: Left<D>,
     pub(super) turns: Turns,
     pub(super) outgoing: Outgoing,
-    /// What comes of the requests that calls at the front have sent, until they have the answer.
+    /// What calls at the front may have to undo on the server.
     pub(super) asked: BTreeMap<Ticket, D>,
     /// A task looks whether those at the front are polled.
     pub(super) is_front_watched: bool,
