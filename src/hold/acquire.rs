@@ -9,7 +9,7 @@ use tracing::{Instrument, debug, debug_span};
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
 use super::line::{InLine, Outcome};
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
@@ -20,7 +20,7 @@ use crate::session::Queue;
 use crate::session::give_back::Place;
 use crate::session::place::Turn;
 
-impl Order {
+impl AcquireRequest {
     /// Takes the lock, or takes it again. None if it was busy until the limit.
     pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!("acquire", lock = %self.name.key(), owner = %self.owner);

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use super::guard::LockGuard;
-use super::order::{Order, Terms};
+use super::request::{AcquireRequest, Terms};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
@@ -46,7 +46,7 @@ pub(crate) enum Polling {
 
 /// One acquisition that has no hold yet, with the same hold number in all its tries.
 pub(crate) struct Attempt<'a> {
-    order: &'a Order,
+    request: &'a AcquireRequest,
     queue: &'a Queue,
     hold: Arc<Hold>,
     /// How long the next request may take.
@@ -76,25 +76,25 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    pub(crate) fn new(order: &'a Order, queue: &'a Queue) -> Self {
-        Self::numbered(order, queue, hold::fresh_number())
+    pub(crate) fn new(request: &'a AcquireRequest, queue: &'a Queue) -> Self {
+        Self::numbered(request, queue, hold::fresh_number())
     }
 
     /// The same by this hold number, which holds of several locks may have.
-    pub(crate) fn numbered(order: &'a Order, queue: &'a Queue, number: u64) -> Self {
-        let client = &order.anchor.client_id;
+    pub(crate) fn numbered(request: &'a AcquireRequest, queue: &'a Queue, number: u64) -> Self {
+        let client = &request.anchor.client_id;
         let key = HoldKey::new(
-            order.name.clone(),
-            order.kind.clone(),
+            request.name.clone(),
+            request.kind.clone(),
             client,
-            &order.owner,
+            &request.owner,
             number,
         );
-        let lease = order.term.lease();
-        let budget = order.anchor.settings.timeout(lease);
-        let hold = Hold::new(key, order.owner.clone(), lease, budget);
+        let lease = request.term.lease();
+        let budget = request.anchor.settings.timeout(lease);
+        let hold = Hold::new(key, request.owner.clone(), lease, budget);
         Self {
-            order,
+            request,
             queue,
             hold,
             budget,
@@ -114,7 +114,7 @@ impl<'a> Attempt<'a> {
 
     /// The same for a call at the front that `came` then, waits while the lock is busy, and lets others know if its kind does.
     pub(crate) fn waiting(
-        order: &'a Order,
+        request: &'a AcquireRequest,
         queue: &'a Queue,
         front: &'a Place<'a>,
         came: Moment,
@@ -125,8 +125,8 @@ impl<'a> Attempt<'a> {
         };
         Self {
             front: Some(front),
-            place: order.kind.sides().map(|_| (unknown, came)),
-            ..Self::new(order, queue)
+            place: request.kind.sides().map(|_| (unknown, came)),
+            ..Self::new(request, queue)
         }
     }
 
@@ -134,7 +134,7 @@ impl<'a> Attempt<'a> {
     pub(crate) fn reminder(&self) -> Option<Duration> {
         let (place, _) = self.place?;
         // A writer, one a process, also takes over the mark of one that came before it and has gone.
-        (place.marked || !self.order.kind.is_shared()).then_some(MARK / 3)
+        (place.marked || !self.request.kind.is_shared()).then_some(MARK / 3)
     }
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
@@ -144,21 +144,30 @@ impl<'a> Attempt<'a> {
             let now = Moment::now();
             self.queue.turns(|turns| turns.is_wanted_elsewhere(now))
         };
-        let heed = match self.order.kind {
+        let heed = match self.request.kind {
             Kind::Read(_) => Heed::Own,
             // Writers that wait elsewhere are let go first, if the answer tells of them.
             Kind::Write(_) if is_wanted_elsewhere() => Heed::Answered,
             _ => Heed::Sent,
         };
-        self.order.anchor.reaper.ensure_credit(&self.order.name)?;
-        let owner = &self.order.owner;
+        self.request
+            .anchor
+            .reaper
+            .ensure_credit(&self.request.name)?;
+        let owner = &self.request.owner;
         if let Some(asking) = self.queue.turn_at_once(owner, heed) {
             self.budget = self.hold.timeout;
             return Ok(Some(asking));
         }
         let started = Moment::now();
         let turn = timeout(self.hold.timeout, self.queue.turn(owner, heed));
-        let asking = self.order.anchor.unless_closed(turn).await?.ok().flatten();
+        let asking = self
+            .request
+            .anchor
+            .unless_closed(turn)
+            .await?
+            .ok()
+            .flatten();
         let spent = started.until(Moment::now());
         self.budget = self
             .hold
@@ -177,7 +186,7 @@ impl<'a> Attempt<'a> {
         if let Some(front) = self.front.filter(|_| self.was_passed) {
             // What came of it was given back, and a copy of that must find nothing.
             let came = self.place.map_or_else(Moment::now, |(_, came)| came);
-            *self = Self::waiting(self.order, self.queue, front, came);
+            *self = Self::waiting(self.request, self.queue, front, came);
             return Ok(Attempted::Yielded);
         }
         // A mark, or what a request may do that went unanswered.
@@ -216,7 +225,7 @@ impl<'a> Attempt<'a> {
     /// One attempt at a server that votes only if it has forgotten nothing that is in force.
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
-        let Terms { anchor, term, .. } = &**self.order;
+        let Terms { anchor, term, .. } = &**self.request;
         let acquire = hold.key().acquire(1, term.lease(), take, None, 1);
         let policy = RestartPolicy {
             longest: LeaseTime::new(anchor.settings.max_lease)?,
@@ -224,7 +233,7 @@ impl<'a> Attempt<'a> {
             trusts_fresh: anchor.settings.trusts_fresh,
             marks_end: anchor.backend.is_clustered(),
         };
-        let mark = self.order.mark();
+        let mark = self.request.mark();
         let answer = self.run(&red::guarded(acquire, &mark, policy)).await?;
         match Polled::decode(&answer.reply)? {
             Polled::Voted(acquired) => self.settle(acquired, answer.sent).map(Polling::Voted),
@@ -263,7 +272,7 @@ impl<'a> Attempt<'a> {
                 self.placed = true;
                 self.is_foreign = is_foreign;
                 self.in_doubt = true;
-                let anchor = &self.order.anchor;
+                let anchor = &self.request.anchor;
                 anchor.releaser.keep_place(&self.hold, &anchor.client_id);
                 Ok(Attempted::Busy(Ttl::Never))
             }
@@ -279,7 +288,7 @@ impl<'a> Attempt<'a> {
             }
             Acquired::Upgrade => {
                 self.nothing_held();
-                Err(self.order.upgrade())
+                Err(self.request.upgrade())
             }
             Acquired::Free => {
                 self.nothing_held();
@@ -287,22 +296,22 @@ impl<'a> Attempt<'a> {
             }
             Acquired::Exhausted => {
                 self.nothing_held();
-                Err(self.order.exhausted())
+                Err(self.request.exhausted())
             }
             Acquired::Spent => {
                 self.nothing_held();
-                Err(self.order.spent())
+                Err(self.request.spent())
             }
             Acquired::WrongKind => {
                 self.nothing_held();
-                Err(Error::wrong_kind(self.order.name.key()))
+                Err(Error::wrong_kind(self.request.name.key()))
             }
         }
     }
 
     /// Before it stands in a queue: from now on a release of this process may grant the hold.
     pub(crate) fn expect_grant(&mut self) {
-        self.expected = Some(self.order.anchor.releaser.grants.expect(&self.hold));
+        self.expected = Some(self.request.anchor.releaser.grants.expect(&self.hold));
     }
 
     /// The hold was granted, nobody went on with it, and it is being released: it must not be asked for again.
@@ -353,17 +362,17 @@ impl<'a> Attempt<'a> {
             kind,
             owner,
             ..
-        } = &**self.order;
+        } = &**self.request;
         let pass = |handoff: &LeftHere| {
             let old = &handoff.hold;
             let is_fit = *kind == old.key().kind && !owner.is_named();
             let came = self.place.map_or_else(Moment::now, |(_, came)| came);
-            is_fit.then(|| old.pass_to(&self.order.successor(came)))?
+            is_fit.then(|| old.pass_to(&self.request.successor(came)))?
         };
         let (Handoff { undo, .. }, passed) = self.queue.take_over(pass)?;
         self.follows = true;
         let hold = passed?;
-        let guard = self.order.hand_out(self.queue, &hold);
+        let guard = self.request.hand_out(self.queue, &hold);
         // From here on whoever closes the client waits for what the guard owes.
         undo.disarm();
         // Behind that: what the server says is meant for this hold.
@@ -376,9 +385,9 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
-        match self.take_over(Some(self.order.term.lease())).await? {
+        match self.take_over(Some(self.request.term.lease())).await? {
             Some(sent) => {
-                let token = self.order.token(&self.hold).await?;
+                let token = self.request.token(&self.hold).await?;
                 self.commit(sent, token.map(|token| Tokens::new(token, 1)))
                     .map(Some)
             }
@@ -390,19 +399,19 @@ impl<'a> Attempt<'a> {
         match (self.take_over(None).await?, self.undo.take()) {
             (Some(sent), Some(undo)) => {
                 self.hold.taken_over_to_release(sent);
-                self.order
+                self.request
                     .anchor
-                    .released(GivenBack::Undo(undo), &self.order.name)
+                    .released(GivenBack::Undo(undo), &self.request.name)
                     .await
             }
-            _ => Err(self.order.not_held()),
+            _ => Err(self.request.not_held()),
         }
     }
 
     /// Moves one level of the owner here. When the request was sent, or none if there was nothing to move.
     async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<Moment>, Error> {
         loop {
-            let Some(donor) = self.order.donor(&self.hold).await? else {
+            let Some(donor) = self.request.donor(&self.hold).await? else {
                 return Ok(None);
             };
             let hold = self.hold.clone();
@@ -418,14 +427,14 @@ impl<'a> Attempt<'a> {
                 }
                 Adopted::WrongKind => {
                     self.nothing_held();
-                    return Err(Error::wrong_kind(self.order.name.key()));
+                    return Err(Error::wrong_kind(self.request.name.key()));
                 }
             }
         }
     }
 
     async fn ask(&mut self, take: Take) -> Result<Answer, Error> {
-        let lease = self.order.term.lease();
+        let lease = self.request.term.lease();
         let hold = self.hold.clone();
         let place = self.place.map(|(it, came)| it.sent(came, Moment::now()));
         let call = hold.key().acquire(1, lease, take, place, self.tokens());
@@ -434,7 +443,7 @@ impl<'a> Attempt<'a> {
 
     /// How many tokens to ask for: one for each call that the lock may be passed on to.
     fn tokens(&self) -> u32 {
-        if !self.is_fenced() || self.order.owner.is_named() {
+        if !self.is_fenced() || self.request.owner.is_named() {
             return 1;
         }
         match self.follows {
@@ -447,7 +456,7 @@ impl<'a> Attempt<'a> {
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
         self.lend(Moment::now().plus(self.budget));
-        let answered = self.order.anchor.run(call, self.budget).await;
+        let answered = self.request.anchor.run(call, self.budget).await;
         self.was_passed = !self.regain();
         match &answered {
             // The send that went unanswered may arrive after this answer.
@@ -459,7 +468,7 @@ impl<'a> Attempt<'a> {
 
     /// Before a request that may leave the hold on the server is sent.
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
-        let anchor = &self.order.anchor;
+        let anchor = &self.request.anchor;
         self.undo
             .get_or_insert_with(|| anchor.releaser.undo(&self.hold, self.queue));
         self.hold.clone()
@@ -475,7 +484,7 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) fn is_fenced(&self) -> bool {
-        matches!(self.order.kind, Kind::Fenced(_))
+        matches!(self.request.kind, Kind::Fenced(_))
     }
 
     /// The server has answered that this hold is not there.
@@ -493,9 +502,9 @@ impl<'a> Attempt<'a> {
         sent: Moment,
         tokens: Option<Tokens>,
     ) -> Result<LockGuard, Error> {
-        let Terms { anchor, term, .. } = &**self.order;
+        let Terms { anchor, term, .. } = &**self.request;
         if tokens.is_none() && self.is_fenced() {
-            let name = self.order.name.key();
+            let name = self.request.name.key();
             return Err(Error::new(
                 ErrorKind::Protocol,
                 format!("the server granted {name:?} without a token"),
@@ -510,7 +519,7 @@ impl<'a> Attempt<'a> {
             }
             drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
         }
-        let guard = self.order.hand_out(self.queue, &self.hold);
+        let guard = self.request.hand_out(self.queue, &self.hold);
         // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
         if let Some(undo) = self.undo.take() {
             undo.disarm();

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 
 use super::attempt::Attempt;
 use super::guard::LockGuard;
-use super::order::{Order, Terms};
+use super::request::{AcquireRequest, Terms};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Limit;
@@ -33,33 +33,33 @@ pub(crate) enum Batched {
     Apart(usize),
 }
 
-impl Order {
+impl AcquireRequest {
     /// Whether both, of one owner, may be asked for by one request.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
-        let place = |order: &Self| order.anchor.backend.group(order.name.key());
+        let place = |request: &Self| request.anchor.backend.group(request.name.key());
         let batched = self.kind.is_batched() && other.kind.is_batched();
         batched && Arc::ptr_eq(&self.anchor, &other.anchor) && place(self) == place(other)
     }
 }
 
-/// Takes locks that [go together](Order::goes_with), or none of them, by one request; and only while a call that waits
+/// Takes locks that [go together](AcquireRequest::goes_with), or none of them, by one request; and only while a call that waits
 /// would pass nobody of this process by.
-pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, Error> {
-    let queues: Vec<Queue> = orders.iter().map(|order| order.queue()).collect();
+pub(crate) async fn acquire(requests: &[&AcquireRequest], limit: Limit) -> Result<Batched, Error> {
+    let queues: Vec<Queue> = requests.iter().map(|request| request.queue()).collect();
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
     let number = fresh_number();
-    for (at, (order, queue)) in orders.iter().zip(&queues).enumerate() {
+    for (at, (request, queue)) in requests.iter().zip(&queues).enumerate() {
         let place = match limit {
             Limit::Once => {
-                let apart = queue.has_handoff() || order.own(queue).is_some();
-                let asking = queue.turn_at_once(&order.owner, Heed::Sent);
+                let apart = queue.has_handoff() || request.own(queue).is_some();
+                let asking = queue.turn_at_once(&request.owner, Heed::Sent);
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
             // The front of its line, if nobody stands there.
             Limit::At(_) | Limit::Never => {
-                let front = queue.stand(order.role(), None, &order.anchor.releaser.runtime);
-                front.catch_up(Moment::now().plus(order.timeout()));
-                let asking = front.now().and_then(|_| queue.turn_if_idle(&order.owner));
+                let front = queue.stand(request.role(), None, &request.anchor.releaser.runtime);
+                front.catch_up(Moment::now().plus(request.timeout()));
+                let asking = front.now().and_then(|_| queue.turn_if_idle(&request.owner));
                 asking.map(|asking| (Some(front), asking))
             }
         };
@@ -67,16 +67,16 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
             return Ok(Batched::Apart(at));
         };
         places.push(place);
-        attempts.push(Attempt::numbered(order, queue, number));
+        attempts.push(Attempt::numbered(request, queue, number));
     }
-    let Some(Terms { anchor, name, .. }) = orders.first().map(|order| &***order) else {
+    let Some(Terms { anchor, name, .. }) = requests.first().map(|request| &***request) else {
         return Ok(Batched::Granted(Vec::new()));
     };
     anchor.ensure_open()?;
     // They are of one server.
     anchor.reaper.ensure_credit(name)?;
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
-    let leases = orders.iter().map(|order| order.term.lease());
+    let leases = requests.iter().map(|request| request.term.lease());
     let keys: Vec<_> = holds.iter().map(|hold| hold.key()).zip(leases).collect();
     let call = batch::acquire(&keys);
     let budget = holds.iter().map(|hold| hold.timeout).min();
@@ -90,11 +90,11 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
             // Who asks by itself tries again within the limit.
             return match error.is_passing() && !limit.left().is_zero() {
                 true => Ok(Batched::Apart(0)),
-                false => Err(orders[0].blame(error)),
+                false => Err(requests[0].blame(error)),
             };
         }
     };
-    match AllAcquired::decode(&answer.reply, orders.len())? {
+    match AllAcquired::decode(&answer.reply, requests.len())? {
         AllAcquired::Granted(tokens) => {
             let mut tokens = tokens.into_iter();
             let commit = |(attempt, queue): (&mut Attempt<'_>, &Queue)| {
@@ -113,14 +113,14 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
                     attempt.nothing_held();
                 }
             }
-            let order = orders[at];
+            let request = requests[at];
             let error = match because {
                 Obstacle::Busy => return Ok(Batched::Busy(at)),
-                Obstacle::Exhausted => order.exhausted(),
-                Obstacle::Spent => order.spent(),
-                Obstacle::WrongKind => Error::wrong_kind(order.name.key()),
+                Obstacle::Exhausted => request.exhausted(),
+                Obstacle::Spent => request.spent(),
+                Obstacle::WrongKind => Error::wrong_kind(request.name.key()),
             };
-            Err(order.blame(error))
+            Err(request.blame(error))
         }
     }
 }
@@ -130,33 +130,35 @@ pub(crate) async fn acquire(orders: &[&Order], limit: Limit) -> Result<Batched, 
 pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     // All of them before the first await: from here on the release goes on if this future is dropped.
     let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();
-    let mut batches: Vec<(Vec<&Order>, Vec<Undo<Share>>)> = Vec::new();
+    let mut batches: Vec<(Vec<&AcquireRequest>, Vec<Undo<Share>>)> = Vec::new();
     let mut outcomes: Vec<Outcome<'_>> = Vec::new();
     for (guard, given_back) in guards.iter().zip(given_back) {
-        let order = &guard.order;
+        let request = &guard.request;
         match given_back {
             Ok(GivenBack::Undo(undo)) => {
-                let mut with_room = batches.iter_mut().filter(|(orders, _)| orders.len() < MOST);
-                match with_room
-                    .find(|(orders, undos)| order.goes_with(orders[0]) && undo.goes_with(&undos[0]))
-                {
-                    Some((orders, undos)) => {
-                        orders.push(order);
+                let mut with_room = batches
+                    .iter_mut()
+                    .filter(|(requests, _)| requests.len() < MOST);
+                match with_room.find(|(requests, undos)| {
+                    request.goes_with(requests[0]) && undo.goes_with(&undos[0])
+                }) {
+                    Some((requests, undos)) => {
+                        requests.push(request);
                         undos.push(undo);
                     }
-                    None => batches.push((vec![order], vec![undo])),
+                    None => batches.push((vec![request], vec![undo])),
                 }
             }
             Ok(left) => {
-                outcomes.push(Box::pin(order.anchor.released(left, &order.name)));
+                outcomes.push(Box::pin(request.anchor.released(left, &request.name)));
             }
             Err(error) => outcomes.push(Box::pin(std::future::ready(Err(error)))),
         }
     }
     outcomes.extend(
-        batches
-            .into_iter()
-            .map(|(orders, undos)| -> Outcome<'_> { Box::pin(release_together(orders, undos)) }),
+        batches.into_iter().map(|(requests, undos)| -> Outcome<'_> {
+            Box::pin(release_together(requests, undos))
+        }),
     );
     match outcomes.pop() {
         Some(only) if outcomes.is_empty() => only.await,
@@ -169,8 +171,11 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
 
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
-async fn release_together(orders: Vec<&Order>, mut undos: Vec<Undo<Share>>) -> Result<(), Error> {
-    let Some(Terms { anchor, name, .. }) = orders.first().map(|order| &***order) else {
+async fn release_together(
+    requests: Vec<&AcquireRequest>,
+    mut undos: Vec<Undo<Share>>,
+) -> Result<(), Error> {
+    let Some(Terms { anchor, name, .. }) = requests.first().map(|request| &***request) else {
         return Ok(());
     };
     if undos.len() == 1
@@ -179,6 +184,6 @@ async fn release_together(orders: Vec<&Order>, mut undos: Vec<Undo<Share>>) -> R
         return anchor.released(GivenBack::Undo(undo), name).await;
     }
     let were_held = Undo::run_all(undos).await?;
-    let mut outcomes = were_held.into_iter().zip(orders);
-    outcomes.try_for_each(|(was_held, order)| still_held(was_held, &order.name))
+    let mut outcomes = were_held.into_iter().zip(requests);
+    outcomes.try_for_each(|(was_held, request)| still_held(was_held, &request.name))
 }

@@ -11,7 +11,7 @@ use futures_util::{FutureExt, StreamExt};
 use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted, Polling};
-use super::order::Order;
+use super::request::AcquireRequest;
 use super::seats::Seats;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -26,7 +26,7 @@ use crate::session::{Anchor, Queue};
 /// What is asked for of several servers.
 #[derive(Debug)]
 pub(crate) struct Election {
-    pub(super) orders: Vec<Order>,
+    pub(super) requests: Vec<AcquireRequest>,
 }
 
 /// How a round ended.
@@ -55,44 +55,47 @@ pub(super) struct Defeat {
 
 impl Election {
     /// Nothing is checked that the orders do not show by themselves.
-    pub(crate) fn new(orders: Vec<Order>) -> Self {
-        Self { orders }
+    pub(crate) fn new(requests: Vec<AcquireRequest>) -> Self {
+        Self { requests }
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        self.orders[0].name.key()
+        self.requests[0].name.key()
     }
 
     /// Takes the lock on a majority of the servers. None if it was busy until the limit.
     pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<Seats>, Error> {
-        let first = &self.orders[0];
-        let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.orders.len());
+        let first = &self.requests[0];
+        let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
         self.rounds(limit).instrument(span).await
     }
 
     /// Where the waiters of this process stand, so that they are not in each other's way on the servers.
     pub(super) fn line(&self) -> Queue {
-        let first = &self.orders[0];
+        let first = &self.requests[0];
         let line = first.name.queue_key(Users::Majorities);
         first.anchor.queues.enter(line)
     }
 
     /// Whether this owner has the lock: to take it again, it waits for nobody.
     pub(super) fn is_held(&self) -> bool {
-        let held = self.orders.iter().filter(|order| {
-            let queue = order.anchor.queues.find(order.kind.queue_key(&order.name));
-            queue.is_some_and(|queue| order.own(&queue).is_some())
+        let held = self.requests.iter().filter(|request| {
+            let queue = request
+                .anchor
+                .queues
+                .find(request.kind.queue_key(&request.name));
+            queue.is_some_and(|queue| request.own(&queue).is_some())
         });
-        held.count() >= majority(self.orders.len())
+        held.count() >= majority(self.requests.len())
     }
 
     /// Waits until this owner has the lock, by another call.
     pub(super) async fn appeared(&self) {
-        let queues: Vec<_> = self.orders.iter().map(Order::queue).collect();
-        let members = self.orders.iter().zip(&queues);
+        let queues: Vec<_> = self.requests.iter().map(AcquireRequest::queue).collect();
+        let members = self.requests.iter().zip(&queues);
         some(
-            majority(self.orders.len()),
-            members.map(|(order, queue)| order.appeared(queue)),
+            majority(self.requests.len()),
+            members.map(|(request, queue)| request.appeared(queue)),
         )
         .await;
     }
@@ -100,27 +103,31 @@ impl Election {
     /// Asks every server once, and has given back what was granted if it is no majority.
     pub(super) async fn round(&self, line: &Queue, take: Take) -> Result<Round, Error> {
         let spared = self.silent();
-        let asks = self.orders.iter().zip(spared).map(|(order, spared)| {
-            let order = order.clone();
+        let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
+            let request = request.clone();
             async move {
                 match spared {
                     Some(error) => Err(error),
-                    None => ask(order, take).await,
+                    None => ask(request, take).await,
                 }
             }
         });
-        let mut asked = Asked::new(&self.orders[0].anchor, self.orders.len(), asks);
+        let mut asked = Asked::new(&self.requests[0].anchor, self.requests.len(), asks);
         let verdict = asked.decide(vote).await;
         let until = match verdict {
             Verdict::Won(until) => until,
             Verdict::Outvoted => return Ok(Round::Outvoted(self.defeat(&asked))),
             Verdict::TooFew | Verdict::Open => return self.too_few(&asked).map(Round::TooFew),
         };
-        let least = self.orders.iter().map(|order| order.min_validity).max();
+        let least = self
+            .requests
+            .iter()
+            .map(|request| request.min_validity)
+            .max();
         if Moment::now().until(until) < least.unwrap_or_default() {
-            return Err(self.orders[0].too_late());
+            return Err(self.requests[0].too_late());
         }
-        let seats = Seats::new(self.orders.len(), line.clone());
+        let seats = Seats::new(self.requests.len(), line.clone());
         for (at, answer) in asked.answers.into_iter().enumerate() {
             if let Some(Ok(Polling::Voted(Attempted::Granted(guard)))) = answer {
                 seats.join(at, guard);
@@ -145,27 +152,28 @@ impl Election {
         Defeat {
             ttl: shortest.map_or(Ttl::Never, Ttl::Ends),
             busy,
-            missing: majority(self.orders.len()).saturating_sub(yes),
+            missing: majority(self.requests.len()).saturating_sub(yes),
         }
     }
 
     /// For each server that is silent, why it is not asked: so nobody waits for it, nor is anything owed to it for each
     /// round. All are asked if the others are no majority.
     fn silent(&self) -> Vec<Option<Error>> {
-        let silence = |order: &Order| Some(order.anchor.backend.silence(order.name.key())?.1);
-        let mut silent: Vec<_> = self.orders.iter().map(silence).collect();
+        let silence =
+            |request: &AcquireRequest| Some(request.anchor.backend.silence(request.name.key())?.1);
+        let mut silent: Vec<_> = self.requests.iter().map(silence).collect();
         let speaking = silent.iter().filter(|silence| silence.is_none()).count();
-        if speaking < majority(self.orders.len()) {
+        if speaking < majority(self.requests.len()) {
             silent.fill(None);
         }
-        for (order, silence) in self.orders.iter().zip(&silent) {
-            let key = order.name.key();
-            if silence.is_some() && order.anchor.backend.is_to_be_tried(key) {
-                let order = order.clone();
+        for (request, silence) in self.requests.iter().zip(&silent) {
+            let key = request.name.key();
+            if silence.is_some() && request.anchor.backend.is_to_be_tried(key) {
+                let request = request.clone();
                 // Its answer, whatever it is, ends the silence.
-                order.anchor.clone().spawn(async move {
-                    let call = order.kind.inspect(&order.name);
-                    let answer = order.anchor.run(&call, order.timeout()).await;
+                request.anchor.clone().spawn(async move {
+                    let call = request.kind.inspect(&request.name);
+                    let answer = request.anchor.run(&call, request.timeout()).await;
                     debug!(?answer, "a silent server was asked");
                 });
             }
@@ -179,7 +187,7 @@ impl Election {
             return;
         }
         let seats = seats.visitor();
-        self.orders[0].anchor.spawn(async move {
+        self.requests[0].anchor.spawn(async move {
             while let Some((at, answer)) = late.next().await {
                 if let Ok(Polling::Voted(Attempted::Granted(guard))) = answer {
                     seats.join(at, guard);
@@ -191,11 +199,11 @@ impl Election {
     /// Refuses two members whose servers are one: its vote would count twice. False if a server could not be asked,
     /// which cannot vote either.
     pub(crate) async fn ensure_distinct(&self) -> Result<bool, Error> {
-        let asked = self.orders.iter().map(async |order| {
-            let key = order.name.key();
-            match order.anchor.backend.silence(key) {
+        let asked = self.requests.iter().map(async |request| {
+            let key = request.name.key();
+            match request.anchor.backend.silence(key) {
                 Some((_, error)) => Err(error),
-                None => order.anchor.server(key).await,
+                None => request.anchor.server(key).await,
             }
         });
         let servers = join_all(asked).await;
@@ -230,7 +238,7 @@ impl Election {
                 Err(error) => errors.push(error.clone()),
             }
         }
-        let (servers, name) = (self.orders.len(), self.name());
+        let (servers, name) = (self.requests.len(), self.name());
         let most = majority(servers);
         // What a majority of the servers would say to each of its members is no matter of how many answer.
         let decisive = errors.iter().find(|error| {
@@ -273,8 +281,8 @@ impl Election {
 }
 
 /// Refuses a lease that would outlast the rest of a server that forgot it.
-pub(crate) fn refuse_longer(order: &Order, lease: Duration) -> Result<(), Error> {
-    let longest = order.anchor.settings.max_lease;
+pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result<(), Error> {
+    let longest = request.anchor.settings.max_lease;
     if lease > longest {
         return Err(Error::invalid(format!(
             "a lease of {lease:?} is longer than max_lease, which is {longest:?}"
@@ -284,19 +292,19 @@ pub(crate) fn refuse_longer(order: &Order, lease: Duration) -> Result<(), Error>
 }
 
 /// Asks one server for its part.
-async fn ask(order: Order, take: Take) -> Result<Polling, Error> {
-    order.anchor.ensure_open()?;
-    let queue = order.queue();
+async fn ask(request: AcquireRequest, take: Take) -> Result<Polling, Error> {
+    request.anchor.ensure_open()?;
+    let queue = request.queue();
     loop {
-        if let Some(hold) = order.own(&queue) {
-            if let Some(guard) = order.reenter(&queue, &hold).await? {
+        if let Some(hold) = request.own(&queue) {
+            if let Some(guard) = request.reenter(&queue, &hold).await? {
                 return Ok(Polling::Voted(Attempted::Granted(guard)));
             }
             continue;
         }
-        let mut attempt = Attempt::new(&order, &queue);
+        let mut attempt = Attempt::new(&request, &queue);
         let _asking = attempt.turn().await?;
-        if order.own(&queue).is_none() {
+        if request.own(&queue).is_none() {
             return attempt.poll(take).await;
         }
     }

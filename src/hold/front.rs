@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::attempt::{Attempt, Attempted};
 use super::line::{InLine, Outcome};
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::answer::{Standing, Ttl};
@@ -19,7 +19,7 @@ use crate::wait::{Asked, Waiting, Wanted};
 
 /// What the first in line has: one attempt, in all its tries.
 struct First<'a> {
-    order: &'a Order,
+    request: &'a AcquireRequest,
     queue: &'a Queue,
     place: &'a InLine<'a>,
     policy: Policy,
@@ -27,7 +27,7 @@ struct First<'a> {
     attempt: Attempt<'a>,
 }
 
-impl Order {
+impl AcquireRequest {
     /// Asks for the lock until it is granted.
     pub(super) async fn at_front(
         &self,
@@ -44,7 +44,7 @@ impl Order {
             Box::pin(self.let_others_end(queue, wait, place)).await?;
         }
         let mut first = First {
-            order: self,
+            request: self,
             queue,
             place,
             policy,
@@ -70,7 +70,7 @@ impl Local for First<'_> {
     /// Of a kind whose holds are not passed on: with the others the streak ends in another way.
     fn has_had_its_share(&self) -> bool {
         let streak = self.queue.turns(|turns| turns.streak());
-        !self.policy.reenters && streak >= self.order.anchor.settings.streak
+        !self.policy.reenters && streak >= self.request.anchor.settings.streak
     }
 }
 
@@ -78,12 +78,12 @@ impl Wanted for First<'_> {
     type Output = Outcome;
 
     fn settled(&mut self) -> Option<Outcome> {
-        self.order.own(self.queue).map(|_| Outcome::Reenter)
+        self.request.own(self.queue).map(|_| Outcome::Reenter)
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
-        let lets = self.order.lets(true);
-        if let Some(joined) = self.order.join_readers(self.queue, self.came, lets) {
+        let lets = self.request.lets(true);
+        if let Some(joined) = self.request.join_readers(self.queue, self.came, lets) {
             self.has_asked(None);
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
@@ -118,7 +118,7 @@ impl Wanted for First<'_> {
     }
 
     fn channel(&self) -> Option<Arc<str>> {
-        let turn = || lock::turn_channel(&self.order.name, &self.order.anchor.client_id);
+        let turn = || lock::turn_channel(&self.request.name, &self.request.anchor.client_id);
         self.policy.takes_turns.then(turn)
     }
 }
@@ -129,7 +129,7 @@ impl First<'_> {
         if !self.policy.passes_on || !self.queue.has_handoff() {
             return None;
         }
-        let anchor = &self.order.anchor;
+        let anchor = &self.request.anchor;
         let counts = self.policy.listens && anchor.backend.counts_listeners();
         let streak = anchor.settings.streak;
         let may_pass = |turns: &mut Turns| turns.may_pass(Moment::now(), streak, counts);
@@ -153,7 +153,7 @@ impl First<'_> {
             let follows = waiter.is_in_succession() && !self.policy.reenters;
             self.queue.turns(|turns| {
                 // Who joins its owner elsewhere may keep the place in line.
-                turns.is_placed &= self.order.owner.is_named();
+                turns.is_placed &= self.request.owner.is_named();
                 turns.count(follows);
             });
         }
@@ -163,7 +163,7 @@ impl First<'_> {
     /// Asks for the lock, or for a place in line that outlasts the time to the next ask.
     fn in_turn(&self) -> Take {
         self.queue.turns(|turns| turns.is_placed = true);
-        let lasts = self.order.anchor.settings.poll_cap * 2 + self.order.timeout();
+        let lasts = self.request.anchor.settings.poll_cap * 2 + self.request.timeout();
         Take::InTurn { lasts }
     }
 

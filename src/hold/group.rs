@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::batch::{self, Batched};
 use super::guard::LockGuard;
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::{Limit, Term};
@@ -29,11 +29,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// What waits for longer than `hold_and_wait` gives back what it holds, so that nobody waits for locks under which
 /// nothing is done. With the lock that it waited for it takes those before it only if they are free.
 pub(crate) async fn acquire(
-    orders: Vec<Order>,
+    requests: Vec<AcquireRequest>,
     limit: Limit,
     hold_and_wait: Duration,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
-    let mut ranked: Vec<_> = orders.into_iter().enumerate().collect();
+    let mut ranked: Vec<_> = requests.into_iter().enumerate().collect();
     ranked.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&ranked, limit).await?;
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
@@ -61,7 +61,7 @@ pub(crate) async fn acquire(
 }
 
 /// The locks of one key, with their places in the set.
-type Rank<'a> = &'a [(usize, Order)];
+type Rank<'a> = &'a [(usize, AcquireRequest)];
 
 /// A set that is not whole so far.
 ///
@@ -104,8 +104,8 @@ impl<'a> Gathering<'a> {
             if run < 2 {
                 return Ok(self.take_one(at, limit).await?.then_some(1));
             }
-            let (places, orders): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
-            match keeping(&self.held, batch::acquire(&orders, limit)).await? {
+            let (places, requests): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
+            match keeping(&self.held, batch::acquire(&requests, limit)).await? {
                 Batched::Granted(guards) => {
                     self.requests += 1;
                     self.held.extend(places.into_iter().zip(guards));
@@ -125,13 +125,13 @@ impl<'a> Gathering<'a> {
     /// Takes the rank `at`; false if it was busy until the limit. If it has to wait for long, it holds nothing else
     /// then.
     async fn take_one(&mut self, at: usize, limit: Limit) -> Result<bool, Error> {
-        let rank = self.ranks[at].iter().map(|(at, order)| (*at, order));
-        let (places, orders): (Vec<_>, Vec<_>) = rank.unzip();
+        let rank = self.ranks[at].iter().map(|(at, request)| (*at, request));
+        let (places, requests): (Vec<_>, Vec<_>) = rank.unzip();
         let hold_and_wait = match limit == Limit::Once || self.held.is_empty() {
             true => Duration::MAX,
             false => self.hold_and_wait,
         };
-        let mut taking = pin!(equals(&orders, limit));
+        let mut taking = pin!(equals(&requests, limit));
         let taken = match timeout(hold_and_wait, keeping(&self.held, &mut taking)).await {
             Ok(taken) => taken?,
             Err(_) => {
@@ -146,7 +146,7 @@ impl<'a> Gathering<'a> {
             self.busy = at;
             return Ok(false);
         };
-        self.requests += orders.len();
+        self.requests += requests.len();
         self.held.extend(places.into_iter().zip(guards));
         Ok(true)
     }
@@ -183,42 +183,42 @@ fn run(ranks: &[Rank<'_>]) -> usize {
     let first = singles(ranks).next();
     let together = singles(ranks)
         .take(batch::MOST)
-        .take_while(|(_, order)| first.is_some_and(|(_, first)| first.goes_with(order)));
+        .take_while(|(_, request)| first.is_some_and(|(_, first)| first.goes_with(request)));
     together.count()
 }
 
 /// The locks up to the first of several with one key.
-fn singles<'a>(ranks: &'a [Rank<'a>]) -> impl Iterator<Item = (usize, &'a Order)> {
+fn singles<'a>(ranks: &'a [Rank<'a>]) -> impl Iterator<Item = (usize, &'a AcquireRequest)> {
     ranks.iter().map_while(|rank| match rank {
-        [(at, order)] => Some((*at, order)),
+        [(at, request)] => Some((*at, request)),
         _ => None,
     })
 }
 
 /// Refuses a lock that is in the set twice. Two clients may have one key each, if that is on two servers or in two
 /// databases of one.
-async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), Error> {
+async fn ensure_distinct(ranked: &[(usize, AcquireRequest)], limit: Limit) -> Result<(), Error> {
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let several: Vec<_> = ranks.filter(|rank| rank.len() > 1).collect();
     for rank in &several {
-        for (n, (_, order)) in rank.iter().enumerate() {
-            let client = &order.anchor;
+        for (n, (_, request)) in rank.iter().enumerate() {
+            let client = &request.anchor;
             if rank[..n]
                 .iter()
                 .any(|(_, other)| Arc::ptr_eq(&other.anchor, client))
             {
-                return Err(twice(order));
+                return Err(twice(request));
             }
         }
     }
     for rank in several {
         let mut places: Vec<(Arc<str>, u32)> = Vec::new();
-        let asked = rank.iter().map(|(_, order)| server(order, limit));
-        for ((_, order), server) in rank.iter().zip(join_all(asked).await) {
-            let server = server.map_err(|error| order.blame(error))?;
-            let place = (server, order.anchor.backend.database());
+        let asked = rank.iter().map(|(_, request)| server(request, limit));
+        for ((_, request), server) in rank.iter().zip(join_all(asked).await) {
+            let server = server.map_err(|error| request.blame(error))?;
+            let place = (server, request.anchor.backend.database());
             if places.contains(&place) {
-                return Err(twice(order));
+                return Err(twice(request));
             }
             places.push(place);
         }
@@ -227,19 +227,24 @@ async fn ensure_distinct(ranked: &[(usize, Order)], limit: Limit) -> Result<(), 
 }
 
 /// The server of a lock, asked again until the limit while it fails in a way that may pass.
-async fn server(order: &Order, limit: Limit) -> Result<Arc<str>, Error> {
-    let key = order.name.key();
-    let mut wait = Wait::new(Moment::now(), limit, order.patience(), order.alarm.clone());
+async fn server(request: &AcquireRequest, limit: Limit) -> Result<Arc<str>, Error> {
+    let key = request.name.key();
+    let mut wait = Wait::new(
+        Moment::now(),
+        limit,
+        request.patience(),
+        request.alarm.clone(),
+    );
     loop {
-        match order.anchor.server(key).await {
+        match request.anchor.server(key).await {
             Ok(server) => return Ok(server),
-            Err(error) => order.anchor.pause(key, &mut wait, error).await?,
+            Err(error) => request.anchor.pause(key, &mut wait, error).await?,
         }
     }
 }
 
-fn twice(order: &Order) -> Error {
-    let name = order.name.key();
+fn twice(request: &AcquireRequest) -> Error {
+    let name = request.name.key();
     Error::invalid(format!(
         "{name:?} is in the set twice, in one database of one server; name each lock once"
     ))
@@ -247,27 +252,30 @@ fn twice(order: &Order) -> Error {
 
 /// Takes locks of one key, each on a server of its own: waits for one, then tries the others. If one of those is busy
 /// it gives all back, and after a pause waits for that one.
-async fn equals(orders: &[&Order], limit: Limit) -> Result<Option<Vec<LockGuard>>, Error> {
+async fn equals(
+    requests: &[&AcquireRequest],
+    limit: Limit,
+) -> Result<Option<Vec<LockGuard>>, Error> {
     let mut first = 0;
     let mut pause = FIRST_PAUSE;
     loop {
-        let waited_for = orders[first];
+        let waited_for = requests[first];
         let taken = Box::pin(waited_for.acquire(limit)).await;
         let Some(guard) = taken.map_err(|error| waited_for.blame(error))? else {
             return Ok(None);
         };
-        let tries = orders
+        let tries = requests
             .iter()
             .enumerate()
-            .map(async |(at, order)| match at == first {
+            .map(async |(at, request)| match at == first {
                 true => Ok(None),
-                false => order.acquire(Limit::Once).await,
+                false => request.acquire(Limit::Once).await,
             });
         let mut guard = Some(guard);
-        let mut guards = Vec::with_capacity(orders.len());
+        let mut guards = Vec::with_capacity(requests.len());
         let mut busy = None;
         for (at, tried) in join_all(tries).await.into_iter().enumerate() {
-            let tried = tried.map_err(|error| orders[at].blame(error))?;
+            let tried = tried.map_err(|error| requests[at].blame(error))?;
             match tried.or_else(|| guard.take_if(|_| at == first)) {
                 Some(guard) => guards.push(guard),
                 None => busy = Some(at),
@@ -294,7 +302,7 @@ async fn equals(orders: &[&Order], limit: Limit) -> Result<Option<Vec<LockGuard>
 async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output {
     let fixed: Vec<_> = held
         .iter()
-        .filter_map(|(_, guard)| match guard.order.term {
+        .filter_map(|(_, guard)| match guard.request.term {
             Term::Fixed(lease) => Some((guard, lease.get())),
             Term::Renewed(_) => None,
         })
@@ -319,18 +327,18 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
 /// What was taken first may have been lost while the set waited for the rest, or have little left.
 async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
     for (_, guard) in held {
-        let order = &guard.order;
+        let request = &guard.request;
         if guard.is_lost() {
             return Err(guard.lost_error());
         }
-        if guard.remaining() < order.min_validity && !order.term.is_renewed() {
+        if guard.remaining() < request.min_validity && !request.term.is_renewed() {
             guard
-                .extend(order.term.lease().get())
+                .extend(request.term.lease().get())
                 .await
-                .map_err(|error| order.blame(error))?;
+                .map_err(|error| request.blame(error))?;
         }
-        if guard.remaining() < order.min_validity {
-            return Err(order.too_late());
+        if guard.remaining() < request.min_validity {
+            return Err(request.too_late());
         }
     }
     debug!(locks = held.len(), "the set is complete");

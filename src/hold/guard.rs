@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::lease::Lease;
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::owner::Owner;
@@ -62,23 +62,23 @@ impl LockGuard {
     /// Once polled, the release goes on in the background if the future is dropped.
     pub async fn unlock(mut self) -> Result<(), Error> {
         let given_back = self.give_back();
-        let order = &self.lease.order;
-        let unlock = async { order.anchor.released(given_back?, &order.name).await };
-        order.anchor.within(Box::pin(unlock)).await
+        let request = &self.lease.request;
+        let unlock = async { request.anchor.released(given_back?, &request.name).await };
+        request.anchor.within(Box::pin(unlock)).await
     }
 
     /// Gives the level back here. What is to be done on the server for that is the caller's.
     pub(crate) fn give_back(&mut self) -> Result<GivenBack, Error> {
         self.done = true;
-        let Lease { order, hold } = &self.lease;
-        order.anchor.ensure_open()?;
+        let Lease { request, hold } = &self.lease;
+        request.anchor.ensure_open()?;
         if self.lease.is_lost() {
-            drop(order.anchor.watchdog.lose(hold, Loss::Expired));
+            drop(request.anchor.watchdog.lose(hold, Loss::Expired));
             return Err(self.lease.lost_error());
         }
-        let given_back = order
+        let given_back = request
             .anchor
-            .give_back(&order.queue(), hold, Some(order.term));
+            .give_back(&request.queue(), hold, Some(request.term));
         given_back.ok_or_else(|| self.lease.lost_error())
     }
 
@@ -98,15 +98,15 @@ impl LockGuard {
     /// If the future is dropped, the level that it may have taken is given back in the background; the other levels
     /// stay.
     pub async fn reenter(&self) -> Result<Self, Error> {
-        let Lease { order, hold } = &self.lease;
+        let Lease { request, hold } = &self.lease;
         let reenter = async {
-            order.anchor.ensure_open()?;
-            order
-                .reenter(&order.queue(), hold)
+            request.anchor.ensure_open()?;
+            request
+                .reenter(&request.queue(), hold)
                 .await?
                 .ok_or_else(|| self.lease.lost_error())
         };
-        order.anchor.within(Box::pin(reenter)).await
+        request.anchor.within(Box::pin(reenter)).await
     }
 
     /// Leaves the level to its owner: from now on this process neither renews nor releases it, and it lives until
@@ -117,16 +117,16 @@ impl LockGuard {
     #[must_use = "the owner is who can adopt or unlock what was left"]
     pub fn detach(mut self) -> Owner {
         self.done = true;
-        let Lease { order, hold } = &self.lease;
-        if !hold.detach(order.term) {
-            order.queue().stir();
+        let Lease { request, hold } = &self.lease;
+        if !hold.detach(request.term) {
+            request.queue().stir();
         }
-        order.anchor.watchdog.watch(hold);
-        order.owner.clone()
+        request.anchor.watchdog.watch(hold);
+        request.owner.clone()
     }
 }
 
-impl Order {
+impl AcquireRequest {
     /// The guard of a hold that stands from now on: dropped, it gives that back.
     pub(super) fn hand_out(&self, queue: &Queue, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
         if self.kind.sides().is_some() {
@@ -165,11 +165,11 @@ impl Deref for LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.done {
-            let Lease { order, hold } = &self.lease;
+            let Lease { request, hold } = &self.lease;
             drop(
-                order
+                request
                     .anchor
-                    .give_back(&order.queue(), hold, Some(order.term)),
+                    .give_back(&request.queue(), hold, Some(request.term)),
             );
         }
     }

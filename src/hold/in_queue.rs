@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use super::attempt::{Attempt, Attempted};
 use super::line::Outcome;
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::answer::Ttl;
@@ -15,7 +15,7 @@ use crate::session::Queue;
 use crate::session::give_back::Asking;
 use crate::session::hub::Subscription;
 
-impl Order {
+impl AcquireRequest {
     /// Stands in the queue until the lock is granted: asks for a place, which is kept for all of this process together, then
     /// waits to be told. A grant comes with that, whoever gave the lock back, but for one of Redisson's: that is heard here.
     pub(super) async fn in_queue(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
@@ -23,13 +23,13 @@ use crate::session::hold::{Hold, Loss};
 /// Every guard derefs to its lease.
 #[derive(Debug)]
 pub struct Lease {
-    pub(crate) order: Order,
+    pub(crate) request: AcquireRequest,
     pub(crate) hold: Arc<Hold>,
 }
 
 impl Lease {
-    pub(crate) fn new(order: Order, hold: Arc<Hold>) -> Self {
-        Self { order, hold }
+    pub(crate) fn new(request: AcquireRequest, hold: Arc<Hold>) -> Self {
+        Self { request, hold }
     }
 
     /// Resolves when the lease can no longer be trusted: at once when the server says that the hold is gone, and
@@ -77,7 +77,7 @@ impl Lease {
     /// Who holds the lock.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        &self.order.owner
+        &self.request.owner
     }
 
     /// Gives the hold a new lease from now on.
@@ -98,25 +98,25 @@ impl Lease {
     /// shorter of the two, and nothing that is asked for later is undone by the request.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = LeaseTime::new(lease)?;
-        let anchor = &self.order.anchor;
+        let anchor = &self.request.anchor;
         let extend = async {
             anchor.ensure_open()?;
             let _turn = anchor.unless_closed(self.hold.record.turn.lock()).await?;
             if self.is_lost() {
                 return Err(self.lost_error());
             }
-            if !self.order.finish_cut(&self.hold).await? {
+            if !self.request.finish_cut(&self.hold).await? {
                 return Err(self.gone());
             }
             // Nobody else's lease, as long as this has the turn; and nothing on its way that would undo a cut.
-            let alone = !self.order.term.is_renewed()
+            let alone = !self.request.term.is_renewed()
                 && self.hold.has_one_guard()
                 && !self.hold.record.was_joined()
                 && !self.hold.record.is_being_confirmed();
             let cut = if alone { Cut::Ask } else { Cut::Never };
             self.hold.lock().schedule.asks_for(lease);
-            let set = self.order.set_lease(&self.hold, lease, cut).await;
-            if !set.map_err(|error| self.order.blame(error))? {
+            let set = self.request.set_lease(&self.hold, lease, cut).await;
+            if !set.map_err(|error| self.request.blame(error))? {
                 return Err(self.gone());
             }
             anchor.watchdog.watch(&self.hold);
@@ -139,7 +139,7 @@ impl Lease {
     ///
     /// Nothing is changed on the server, whenever the future is dropped.
     pub async fn verify(&self) -> Result<(), Error> {
-        let anchor = &self.order.anchor;
+        let anchor = &self.request.anchor;
         let verify = async {
             anchor.ensure_open()?;
             if self.is_lost() {
@@ -189,13 +189,13 @@ impl Lease {
     pub(crate) fn lost_error(&self) -> Error {
         Error::lost(format!(
             "the lease of {:?} was lost; stop the work that it protected",
-            self.order.name.key()
+            self.request.name.key()
         ))
     }
 
     /// The server says that the hold is not there.
     fn gone(&self) -> Error {
-        drop(self.order.anchor.watchdog.lose(&self.hold, Loss::Gone));
+        drop(self.request.anchor.watchdog.lose(&self.hold, Loss::Gone));
         self.lost_error()
     }
 }

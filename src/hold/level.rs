@@ -7,7 +7,7 @@ use tracing::debug;
 use super::attempt::Attempt;
 use super::guard::LockGuard;
 use super::lease::Lease;
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::LeaseTime;
@@ -18,7 +18,7 @@ use crate::session::Queue;
 use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
-impl Order {
+impl AcquireRequest {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
     pub(crate) async fn reenter(
         &self,
@@ -209,7 +209,7 @@ impl Order {
 
 /// A level of a hold that is being asked for. Dropped before it is granted, it is given back.
 struct Claim<'a> {
-    order: &'a Order,
+    request: &'a AcquireRequest,
     queue: &'a Queue,
     hold: &'a Arc<Hold>,
     share: u32,
@@ -218,11 +218,11 @@ struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     /// None if the hold has ended.
-    fn new(order: &'a Order, queue: &'a Queue, hold: &'a Arc<Hold>) -> Option<Self> {
+    fn new(request: &'a AcquireRequest, queue: &'a Queue, hold: &'a Arc<Hold>) -> Option<Self> {
         let share = hold.claim_level()?;
-        hold.lock().schedule.asks_for(order.term.lease());
+        hold.lock().schedule.asks_for(request.term.lease());
         Some(Self {
-            order,
+            request,
             queue,
             hold,
             share,
@@ -232,13 +232,13 @@ impl<'a> Claim<'a> {
 
     fn keep(mut self, sent: Moment) -> Result<Option<LockGuard>, Error> {
         self.kept = true;
-        self.order.guard(self.hold, sent)
+        self.request.guard(self.hold, sent)
     }
 
     /// It was never asked for: as long as there are others, there is nothing to give back on the server.
     fn withdraw(mut self) {
         self.kept = true;
-        let given_back = self.order.anchor.give_back(self.queue, self.hold, None);
+        let given_back = self.request.anchor.give_back(self.queue, self.hold, None);
         if let Some(GivenBack::Undo(undo)) = given_back
             && self.hold.levels() > 0
         {
@@ -250,7 +250,7 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            drop(self.order.anchor.give_back(self.queue, self.hold, None));
+            drop(self.request.anchor.give_back(self.queue, self.hold, None));
         }
     }
 }

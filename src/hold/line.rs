@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use super::guard::LockGuard;
-use super::order::{Order, Terms};
+use super::request::{AcquireRequest, Terms};
 use crate::protocol::lock;
 use crate::session::Queue;
 use crate::session::give_back::Place;
@@ -24,12 +24,12 @@ pub(super) struct InLine<'a> {
 }
 
 impl<'a> InLine<'a> {
-    pub(super) fn new(order: &'a Order, queue: &'a Queue) -> Self {
-        let reenters = order.kind.is_reentrant();
-        let owner = reenters.then_some(&order.owner);
+    pub(super) fn new(request: &'a AcquireRequest, queue: &'a Queue) -> Self {
+        let reenters = request.kind.is_reentrant();
+        let owner = reenters.then_some(&request.owner);
         Self {
-            place: queue.stand(order.role(), owner, &order.anchor.releaser.runtime),
-            _leaving: Leaving { order, queue },
+            place: queue.stand(request.role(), owner, &request.anchor.releaser.runtime),
+            _leaving: Leaving { request, queue },
         }
     }
 }
@@ -44,13 +44,13 @@ impl<'a> Deref for InLine<'a> {
 
 /// With the last call to leave, this process also gives up its place in line on the server.
 struct Leaving<'a> {
-    order: &'a Order,
+    request: &'a AcquireRequest,
     queue: &'a Queue,
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let Terms { anchor, name, .. } = &**self.order;
+        let Terms { anchor, name, .. } = &**self.request;
         // If it is not sent, or lost, others leave the lock to this process once.
         let leave = || drop(anchor.backend.post(&lock::leave(name, &anchor.client_id)));
         self.queue.give_up_place(leave);

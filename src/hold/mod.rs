@@ -11,7 +11,7 @@ mod in_queue;
 pub(crate) mod lease;
 pub(crate) mod level;
 mod line;
-pub(crate) mod order;
 mod readers;
+pub(crate) mod request;
 pub(crate) mod rounds;
 pub(crate) mod seats;

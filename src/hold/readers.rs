@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::guard::LockGuard;
-use super::order::Order;
+use super::request::AcquireRequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Prefer;
@@ -18,7 +18,7 @@ use crate::session::give_back::Place;
 use crate::session::hold::Hold;
 use crate::session::queue::Lets;
 
-impl Order {
+impl AcquireRequest {
     /// Whether this reads by a record that others may have too. Other processes may know a named owner, and look for it.
     pub(super) fn may_join(&self) -> bool {
         self.kind.is_shared() && !self.owner.is_named()

@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 
 use super::election::{Defeat, Election, Round, Shortage, some};
-use super::order::Order;
+use super::request::AcquireRequest;
 use super::seats::Seats;
 use crate::backoff::Backoff;
 use crate::clock::Moment;
@@ -56,7 +56,7 @@ enum Outcome<'a> {
 impl Election {
     /// Asks all servers, round after round. `None` if the lock was busy until the limit.
     pub(super) async fn rounds(&self, limit: Limit) -> Result<Option<Seats>, Error> {
-        let first = &self.orders[0];
+        let first = &self.requests[0];
         let mut wait = Wait::new(
             Moment::now(),
             limit,
@@ -106,12 +106,12 @@ impl Election {
         let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
             return Ok(None);
         };
-        let runtime = &self.orders[0].anchor.releaser.runtime;
+        let runtime = &self.requests[0].anchor.releaser.runtime;
         let place = line.stand(Role::InLine, None, runtime);
         if place.now().is_some() {
             return Ok(Some(Outcome::Front(place)));
         }
-        let first = &self.orders[0];
+        let first = &self.requests[0];
         // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
         if first.owner.is_named()
             && first.kind.is_reentrant()
@@ -135,7 +135,7 @@ impl Election {
     /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
     fn pauses(&self, waited: Duration) -> Alarm {
         let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
-        let cap = self.orders[0].anchor.settings.poll_cap;
+        let cap = self.requests[0].anchor.settings.poll_cap;
         Alarm::pauses(Backoff::exponential().up_to(longest), cap)
     }
 }
@@ -175,8 +175,8 @@ impl<'a> Wanted for Rounds<'a> {
             return pending().await;
         };
         if self.subscriptions.is_empty() {
-            let orders = self.election.orders.iter();
-            self.subscriptions.extend(orders.map(listen));
+            let requests = self.election.requests.iter();
+            self.subscriptions.extend(requests.map(listen));
         }
         let subscriptions = self.subscriptions.iter_mut().enumerate();
         let of_busy = subscriptions.filter(|(at, _)| busy.contains(at));
@@ -197,7 +197,7 @@ impl<'a> Rounds<'a> {
         };
         match defeat.busy.iter().all(is_heard) {
             true => Alarm::Messages {
-                poll_cap: self.election.orders[0].anchor.settings.poll_cap,
+                poll_cap: self.election.requests[0].anchor.settings.poll_cap,
             },
             false => self.election.pauses(wait.waited(Moment::now())),
         }
@@ -229,7 +229,7 @@ impl<'a> Rounds<'a> {
 }
 
 /// Listens for releases on the server of this order, if its kind tells of them.
-fn listen(order: &Order) -> Option<Subscription> {
-    let tells = matches!(order.alarm, Alarm::Messages { .. });
-    tells.then(|| order.anchor.hub.subscribe(order.name.channel()))
+fn listen(request: &AcquireRequest) -> Option<Subscription> {
+    let tells = matches!(request.alarm, Alarm::Messages { .. });
+    tells.then(|| request.anchor.hub.subscribe(request.name.channel()))
 }

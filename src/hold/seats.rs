@@ -111,7 +111,7 @@ impl Seats {
     /// What is held, server by server.
     pub(crate) fn leases(&self) -> Vec<Lease> {
         let state = self.0.lock();
-        let lease = |guard: &LockGuard| Lease::new(guard.order.clone(), guard.hold.clone());
+        let lease = |guard: &LockGuard| Lease::new(guard.request.clone(), guard.hold.clone());
         state.guards.iter().flatten().map(lease).collect()
     }
 

@@ -54,7 +54,7 @@ use crate::hold::guard::LockGuard;
 ///
 /// # When to use another
 ///
-/// Order has a price: every waiter has a place on the server, every process that waits sends a request each second, and
+/// AcquireRequest has a price: every waiter has a place on the server, every process that waits sends a request each second, and
 /// between processes each grant waits for the one that is next, be it slow or far away. If nobody is hurt by being
 /// overtaken, the [`ReentrantLock`](crate::ReentrantLock) serves more.
 ///

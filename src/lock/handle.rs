@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
-use crate::hold::order::{Order, Terms};
+use crate::hold::request::{AcquireRequest, Terms};
 use crate::name::LockName;
 use crate::options::{LeaseTime, Limit, Term};
 use crate::owner::Owner;
@@ -100,12 +100,12 @@ impl Handle {
     }
 
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
-        let unlock = async { self.order()?.unlock().await };
+        let unlock = async { self.request()?.unlock().await };
         self.anchor.within(Box::pin(unlock)).await
     }
 
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
-        let adopt = async { self.order()?.adopt().await };
+        let adopt = async { self.request()?.adopt().await };
         self.anchor.within(Box::pin(adopt)).await
     }
 
@@ -199,7 +199,7 @@ impl Handle {
         &self,
         limit: impl FnOnce() -> Limit + Send,
     ) -> Result<Option<LockGuard>, Error> {
-        let acquire = async { self.order()?.acquire(limit()).await };
+        let acquire = async { self.request()?.acquire(limit()).await };
         self.anchor.within(Box::pin(acquire)).await
     }
 
@@ -266,12 +266,12 @@ impl Handle {
         }
     }
 
-    fn order(&self) -> Result<Order, Error> {
+    fn request(&self) -> Result<AcquireRequest, Error> {
         self.order_for(self.owner()?)
     }
 
     /// The order of a call for this owner, whoever the handle's own is.
-    pub(super) fn order_for(&self, owner: Owner) -> Result<Order, Error> {
+    pub(super) fn order_for(&self, owner: Owner) -> Result<AcquireRequest, Error> {
         owner.check()?;
         if let Alarm::Pauses(pauses) = &self.alarm {
             pauses.backoff.check()?;
@@ -283,7 +283,7 @@ impl Handle {
             Some(lease) => Term::Fixed(LeaseTime::new(lease)?),
             None => Term::Renewed(LeaseTime::new(self.watchdog_lease)?),
         };
-        Ok(Order::new(Terms {
+        Ok(AcquireRequest::new(Terms {
             name: self.name()?.clone(),
             kind: self.target()?.kind.clone(),
             alarm: self.alarm.clone(),

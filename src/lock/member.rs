@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::handle::Handle;
 use crate::error::Error;
-use crate::hold::order::Order;
+use crate::hold::request::AcquireRequest;
 use crate::owner::Owner;
 use crate::session::Anchor;
 
@@ -61,7 +61,7 @@ impl Members {
     }
 
     /// For whom the set acts, and what is asked for of each member.
-    pub(super) fn orders(&self) -> Result<(Owner, Vec<Order>), Error> {
+    pub(super) fn requests(&self) -> Result<(Owner, Vec<AcquireRequest>), Error> {
         let mut owner = self.owner.as_ref();
         for wanted in self.handles().filter_map(|handle| handle.owner.as_ref()) {
             if *owner.get_or_insert(wanted) != wanted {
@@ -71,8 +71,8 @@ impl Members {
             }
         }
         let owner = owner.cloned().unwrap_or_else(Owner::current);
-        let orders = self.handles().map(|handle| handle.order_for(owner.clone()));
-        let orders = orders.collect::<Result<_, _>>()?;
-        Ok((owner, orders))
+        let requests = self.handles().map(|handle| handle.order_for(owner.clone()));
+        let requests = requests.collect::<Result<_, _>>()?;
+        Ok((owner, requests))
     }
 }

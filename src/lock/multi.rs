@@ -30,7 +30,7 @@ use crate::owner::Owner;
 /// that outlives the loss of a server, this is the wrong way round, since each member more can fail: every one of them
 /// must be had.
 ///
-/// # Order
+/// # AcquireRequest
 ///
 /// Every set asks for its members in the order of their keys, prefix included, whatever order they were given in; so
 /// two sets with the same names in opposite orders do not deadlock. While it waits for one, it holds those before it,
@@ -175,9 +175,9 @@ impl MultiLock {
         limit: impl FnOnce() -> Limit + Send,
     ) -> Result<Option<MultiGuard>, Error> {
         // Before the first await: the owner is who polls first.
-        let (owner, orders) = self.members.orders()?;
+        let (owner, requests) = self.members.requests()?;
         let acquire = async {
-            let guards = group::acquire(orders, limit(), self.hold_and_wait).await?;
+            let guards = group::acquire(requests, limit(), self.hold_and_wait).await?;
             Ok(guards.map(|guards| MultiGuard { guards, owner }))
         };
         self.members.anchor()?.within(Box::pin(acquire)).await
@@ -207,7 +207,11 @@ impl MultiGuard {
     ///
     /// As [`LockGuard::unlock`].
     pub async fn unlock(self) -> Result<(), Error> {
-        match self.guards.first().map(|guard| guard.order.anchor.clone()) {
+        match self
+            .guards
+            .first()
+            .map(|guard| guard.request.anchor.clone())
+        {
             Some(anchor) => anchor.within(Box::pin(batch::release(self.guards))).await,
             None => Ok(()),
         }

@@ -31,7 +31,7 @@ use crate::owner::Owner;
 ///   wait are let in.
 /// - **No upgrade**: who reads cannot write before it has given back what it reads. Two that tried would wait for each
 ///   other for ever, so `write` answers [`Refused`](crate::ErrorKind::Refused) at once.
-/// - **Order**: [`Prefer`](crate::Prefer) decides who goes first when both wait, across processes. The default is
+/// - **AcquireRequest**: [`Prefer`](crate::Prefer) decides who goes first when both wait, across processes. The default is
 ///   arrival, under which neither side starves. A task that reads must not wait for another owner that wants to read
 ///   the same lock: a writer may stand between them. Its own nested calls never wait.
 /// - **Readers of one process** that want the same lease hold the lock together, under the owner of the first of them: the

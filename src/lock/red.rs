@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::hold::election::{Asked, Election, refuse_longer};
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
-use crate::hold::order::Order;
+use crate::hold::request::AcquireRequest;
 use crate::hold::seats::Seats;
 use crate::options::{Limit, ReleaseBy};
 use crate::owner::Owner;
@@ -209,13 +209,13 @@ impl RedLock {
         limit: impl FnOnce() -> Limit + Send,
     ) -> Result<Option<RedGuard>, Error> {
         // Before the first await: the owner is who polls first.
-        let (owner, orders) = self.members.orders()?;
+        let (owner, requests) = self.members.requests()?;
         let client = self.members.anchor()?;
-        for order in &orders {
-            fits(order)?;
+        for request in &requests {
+            fits(request)?;
         }
         let acquire = async {
-            let election = Election::new(orders);
+            let election = Election::new(requests);
             if self.distinct.get().is_none() && election.ensure_distinct().await? {
                 self.distinct.set(()).ok();
             }
@@ -232,9 +232,9 @@ impl RedLock {
 }
 
 /// Refuses a member that cannot be one of several.
-fn fits(order: &Order) -> Result<(), Error> {
-    let title = order.kind.title();
-    match order.kind {
+fn fits(request: &AcquireRequest) -> Result<(), Error> {
+    let title = request.kind.title();
+    match request.kind {
         Kind::Reentrant | Kind::Plain(ReleaseBy::Auto | ReleaseBy::Script) => {}
         Kind::Plain(ReleaseBy::Transaction) => {
             return Err(Error::invalid(
@@ -247,7 +247,7 @@ fn fits(order: &Order) -> Result<(), Error> {
             )));
         }
     }
-    refuse_longer(order, order.term.lease().get())
+    refuse_longer(request, request.term.lease().get())
 }
 
 /// A majority of the servers of a [`RedLock`], until the guard is unlocked or dropped.
@@ -336,7 +336,7 @@ impl RedGuard {
         let extend = async {
             let leases = self.standing()?;
             for held in &leases {
-                refuse_longer(&held.order, lease)?;
+                refuse_longer(&held.request, lease)?;
             }
             let ask = |held: Lease| async move {
                 held.extend(lease).await?;

@@ -20,7 +20,7 @@ use crate::session::{Anchor, Queue};
 /// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has
 /// one.
 #[derive(Clone, Debug)]
-pub(crate) struct Order(Arc<Terms>);
+pub(crate) struct AcquireRequest(Arc<Terms>);
 
 /// Who wants which lock, and how.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Terms {
     pub(crate) min_validity: Duration,
 }
 
-impl Deref for Order {
+impl Deref for AcquireRequest {
     type Target = Terms;
 
     fn deref(&self) -> &Terms {
@@ -45,7 +45,7 @@ impl Deref for Order {
     }
 }
 
-impl Order {
+impl AcquireRequest {
     pub(crate) fn new(terms: Terms) -> Self {
         Self(Arc::new(terms))
     }
