@@ -249,8 +249,8 @@ impl ClientBuilder {
             check("a prefix", prefix)?;
         }
         let watchdog_lease = self.settings.watchdog_lease;
-        let anchor = Session::open(config, self.settings).await?;
+        let client = Session::open(config, self.settings).await?;
         let prefix = self.prefix.unwrap_or_default();
-        Ok(Client::new(anchor, prefix, watchdog_lease))
+        Ok(Client::new(client, prefix, watchdog_lease))
     }
 }

@@ -20,7 +20,7 @@ use crate::protocol::hold_key::{Fencing, Kind, Line, ReadWrite};
 use crate::semaphore::counted::Semaphore;
 use crate::semaphore::expirable::ExpirableSemaphore;
 use crate::semaphore::pool::{Leases, Pool};
-use crate::session::Anchor;
+use crate::session::ClientHandle;
 
 /// A connected client: the handle that an application keeps, and makes its locks from.
 ///
@@ -46,16 +46,16 @@ use crate::session::Anchor;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    anchor: Arc<Anchor>,
+    client: Arc<ClientHandle>,
     /// Checked when a lock is used, so that scoping cannot fail.
     prefix: Result<String, Error>,
     watchdog_lease: Duration,
 }
 
 impl Client {
-    pub(crate) fn new(anchor: Anchor, prefix: String, watchdog_lease: Duration) -> Self {
+    pub(crate) fn new(client: ClientHandle, prefix: String, watchdog_lease: Duration) -> Self {
         Self {
-            anchor: Arc::new(anchor),
+            client: Arc::new(client),
             prefix: Ok(prefix),
             watchdog_lease,
         }
@@ -102,7 +102,7 @@ impl Client {
             Kind::Fenced(Arc::new(Fencing {
                 key: name.beside("redisson_lock_token").into(),
                 ttl: self
-                    .anchor
+                    .client
                     .settings
                     .token_ttl
                     .and_then(|ttl| LeaseTime::new(ttl).ok()),
@@ -113,7 +113,7 @@ impl Client {
     /// The fair lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
     #[must_use]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
-        let worth = self.anchor.settings.fair_wait_timeout;
+        let worth = self.client.settings.fair_wait_timeout;
         FairLock::new(self.handle(name.as_ref(), |name| {
             Kind::Fair(Arc::new(Line::new(name, worth)))
         }))
@@ -123,13 +123,13 @@ impl Client {
     #[must_use]
     pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         let target = self.name(name.as_ref(), LockName::read_write);
-        let prefer = self.anchor.settings.prefer;
+        let prefer = self.client.settings.prefer;
         let sides = target.map(|name| (Arc::new(ReadWrite::new(&name, prefer)), name));
         let side = |kind: fn(Arc<ReadWrite>) -> Kind| {
             let target = sides
                 .clone()
                 .and_then(|(sides, name)| Target::new(name, kind(sides)));
-            Handle::new(self.anchor.clone(), target, self.watchdog_lease)
+            Handle::new(self.client.clone(), target, self.watchdog_lease)
         };
         ReadWriteLock::new(side(Kind::Read), side(Kind::Write))
     }
@@ -163,7 +163,7 @@ impl Client {
     #[must_use]
     pub fn latch(&self, name: impl AsRef<str>) -> Latch {
         let name = self.name(name.as_ref(), LockName::latch);
-        Latch(Counter::new(self.anchor.clone(), name))
+        Latch(Counter::new(self.client.clone(), name))
     }
 
     /// The same client with a prefix before every name: `client.scoped("orders:").lock("7")` is
@@ -179,7 +179,7 @@ impl Client {
             Ok(before + prefix)
         });
         Self {
-            anchor: self.anchor.clone(),
+            client: self.client.clone(),
             prefix: whole,
             watchdog_lease: self.watchdog_lease,
         }
@@ -196,7 +196,7 @@ impl Client {
     /// The id of this client, a random UUID: the first part of its owners on the server.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.anchor.client_id
+        &self.client.client_id
     }
 
     /// Sends a PING to the server, in a cluster to each primary, and waits for the answers: the longest of the round trips.
@@ -227,7 +227,7 @@ impl Client {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn ping(&self) -> Result<Duration, Error> {
-        self.anchor.ping().await
+        self.client.ping().await
     }
 
     /// Returns whether there is a connection to the server right now; in a cluster, to each primary that was needed so
@@ -237,7 +237,7 @@ impl Client {
     /// `false` is no reason to make another client: this one connects again by itself.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.anchor.backend.is_connected()
+        self.client.backend.is_connected()
     }
 
     /// Closes the client, with all its clones and scopes: [`lost`](crate::Lease::lost) fires on live guards, holds
@@ -251,7 +251,7 @@ impl Client {
     ///
     /// Once polled, closing goes on in the background if the future is dropped.
     pub async fn close(&self) {
-        self.anchor.close().await;
+        self.client.close().await;
     }
 
     fn pool(&self, name: &str, leases: Leases) -> Pool {
@@ -262,7 +262,7 @@ impl Client {
             Ok(name)
         });
         Pool {
-            counter: Counter::new(self.anchor.clone(), name),
+            counter: Counter::new(self.client.clone(), name),
             leases,
         }
     }
@@ -272,7 +272,7 @@ impl Client {
             let kind = kind(&name);
             Target::new(name, kind)
         });
-        Handle::new(self.anchor.clone(), target, self.watchdog_lease)
+        Handle::new(self.client.clone(), target, self.watchdog_lease)
     }
 
     fn name(
@@ -281,7 +281,7 @@ impl Client {
         make: fn(&str, &str) -> Result<LockName, Error>,
     ) -> Result<LockName, Error> {
         let name = make(self.prefix.as_ref().map_err(Clone::clone)?, name)?;
-        if self.anchor.backend.is_clustered() {
+        if self.client.backend.is_clustered() {
             name.ensure_one_slot()?;
         }
         Ok(name)

@@ -12,7 +12,7 @@ use crate::protocol::policy::COUNTER;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 use crate::protocol::wait::{Alarm, Wait};
-use crate::session::Anchor;
+use crate::session::ClientHandle;
 use crate::session::hold::fresh_number;
 use crate::wait::Waiting;
 
@@ -22,30 +22,30 @@ const MOST: u32 = i32::MAX as u32;
 /// A count on the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
-    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) client: Arc<ClientHandle>,
     /// Checked when a verb is called, so that making a handle cannot fail.
     name: Result<LockName, Error>,
 }
 
 impl Counter {
-    pub(crate) fn new(anchor: Arc<Anchor>, name: Result<LockName, Error>) -> Self {
-        Self { anchor, name }
+    pub(crate) fn new(client: Arc<ClientHandle>, name: Result<LockName, Error>) -> Self {
+        Self { client, name }
     }
 
     /// The name, if the client is open.
     pub(crate) fn open(&self) -> Result<&LockName, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
-        self.anchor.ensure_open()?;
+        self.client.ensure_open()?;
         Ok(name)
     }
 
     pub(crate) fn timeout(&self) -> Duration {
-        self.anchor.settings.command_timeout
+        self.client.settings.command_timeout
     }
 
     /// Asks, which changes nothing.
     pub(crate) async fn ask(&self, call: &Call<'_>) -> Result<Reply, Error> {
-        Ok(self.anchor.run(call, self.timeout()).await?.reply)
+        Ok(self.client.run(call, self.timeout()).await?.reply)
     }
 
     /// Changes the count, once, however often the call is sent.
@@ -57,7 +57,7 @@ impl Counter {
         let mark = Arc::new(Mark::new(name, fresh_number()));
         let answer = {
             let call = call(name, &mark);
-            self.anchor.run(&call, self.timeout()).await?
+            self.client.run(&call, self.timeout()).await?
         };
         if !answer.repeated {
             self.forget(mark);
@@ -68,18 +68,18 @@ impl Counter {
     /// Has a mark removed, for tidiness: it has an end.
     pub(crate) fn forget(&self, mark: Arc<Mark>) {
         let timeout = self.timeout();
-        self.anchor.reaper.send(mark, timeout, Moment::now());
+        self.client.reaper.send(mark, timeout, Moment::now());
     }
 
     pub(crate) fn wait(&self, limit: Limit) -> Wait {
-        let settings = &self.anchor.settings;
+        let settings = &self.client.settings;
         let poll_cap = settings.poll_cap;
         let alarm = Alarm::Messages { poll_cap };
         Wait::new(Moment::now(), limit, settings.watchdog_lease, alarm)
     }
 
     pub(crate) fn waiting<'a>(&'a self, name: &'a LockName, wait: &'a mut Wait) -> Waiting<'a> {
-        Waiting::new(&self.anchor, name, wait, COUNTER)
+        Waiting::new(&self.client, name, wait, COUNTER)
     }
 }
 

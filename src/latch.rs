@@ -83,7 +83,7 @@ impl Latch {
                 .change(name, |name, mark| latch::set(name, mark, count));
             Ok(Set::decode(&set.await?, name.key())? == Set::Done)
         };
-        self.0.anchor.within(Box::pin(set)).await
+        self.0.client.within(Box::pin(set)).await
     }
 
     /// The count: 0 if the latch is open, or was never set.
@@ -99,7 +99,7 @@ impl Latch {
     /// Nothing is changed on the server, whenever the future is dropped.
     pub async fn count(&self) -> Result<u32, Error> {
         let count = async { Ok(self.read(self.0.open()?).await?.unsigned()) };
-        self.0.anchor.within(Box::pin(count)).await
+        self.0.client.within(Box::pin(count)).await
     }
 
     /// Counts down by one; at zero the latch opens, and all that wait are woken. Nothing happens if it is open.
@@ -118,7 +118,7 @@ impl Latch {
             let counted = self.0.change(name, latch::count_down).await?;
             Count::decode(&counted, name.key()).map(drop)
         };
-        self.0.anchor.within(Box::pin(count_down)).await
+        self.0.client.within(Box::pin(count_down)).await
     }
 
     /// Waits until the latch is open, for as long as it takes. One that was never set is.
@@ -168,7 +168,7 @@ impl Latch {
             let deleted = self.0.change(name, latch::delete).await?;
             Ok(Deleted::decode(&deleted, name.key())? == Deleted::Done)
         };
-        self.0.anchor.within(Box::pin(delete)).await
+        self.0.client.within(Box::pin(delete)).await
     }
 
     async fn open_within(&self, limit: impl FnOnce() -> Limit + Send) -> Result<bool, Error> {
@@ -183,7 +183,7 @@ impl Latch {
             debug!(latch = %name.key(), open, "waited");
             Ok(open)
         };
-        self.0.anchor.within(Box::pin(waiting)).await
+        self.0.client.within(Box::pin(waiting)).await
     }
 
     async fn read(&self, name: &LockName) -> Result<Count, Error> {

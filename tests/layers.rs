@@ -380,7 +380,7 @@ fn search_finds_paths_but_not_in_comments_and_test_modules() {
     let code = code(
         "use super::hold::{Hold, Loss}; // super::queue\n\
          /// See crate::hold::guard.\n\
-         fn f() -> crate::session::Anchor {}\n\
+         fn f() -> crate::session::ClientHandle {}\n\
          #[cfg(test)]\nmod tests {\n use crate::hold::guard::LockGuard;\n}\n",
     );
     assert_eq!(

@@ -24,7 +24,7 @@ impl AcquireRequest {
     /// Takes the lock, or takes it again. None if it was busy until the limit.
     pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!("acquire", lock = %self.name.key(), owner = %self.owner);
-        self.anchor.ensure_open()?;
+        self.client.ensure_open()?;
         match span.is_disabled() {
             true => self.take(limit).await,
             false => Box::pin(self.take(limit).instrument(span)).await,
@@ -43,7 +43,7 @@ impl AcquireRequest {
                     // The hold has ended; perhaps there is a newer one.
                     Ok(None) => {}
                     Err(error) => {
-                        Box::pin(self.anchor.pause(self.name.key(), &mut wait, error)).await?;
+                        Box::pin(self.client.pause(self.name.key(), &mut wait, error)).await?;
                     }
                 }
             }
@@ -117,7 +117,7 @@ impl AcquireRequest {
             place.keeps_no_order();
             place.comes().await
         });
-        Ok(match self.anchor.in_line(&self.name, wait, turn).await? {
+        Ok(match self.client.in_line(&self.name, wait, turn).await? {
             Some(Turn::First) => None,
             Some(Turn::Held) => Some(Outcome::Reenter),
             // It has not asked so far, and may be let in beside those that have the lock.

@@ -82,7 +82,7 @@ impl<'a> Attempt<'a> {
 
     /// The same by this hold number, which holds of several locks may have.
     pub(crate) fn numbered(request: &'a AcquireRequest, queue: &'a Queue, number: u64) -> Self {
-        let client = &request.anchor.client_id;
+        let client = &request.client.client_id;
         let key = HoldKey::new(
             request.name.clone(),
             request.kind.clone(),
@@ -91,7 +91,7 @@ impl<'a> Attempt<'a> {
             number,
         );
         let lease = request.term.lease();
-        let budget = request.anchor.settings.timeout(lease);
+        let budget = request.client.settings.timeout(lease);
         let hold = Hold::new(key, request.owner.clone(), lease, budget);
         Self {
             request,
@@ -151,7 +151,7 @@ impl<'a> Attempt<'a> {
             _ => Heed::Sent,
         };
         self.request
-            .anchor
+            .client
             .reaper
             .ensure_credit(&self.request.name)?;
         let owner = &self.request.owner;
@@ -163,7 +163,7 @@ impl<'a> Attempt<'a> {
         let turn = timeout(self.hold.timeout, self.queue.turn(owner, heed));
         let asking = self
             .request
-            .anchor
+            .client
             .unless_closed(turn)
             .await?
             .ok()
@@ -225,13 +225,13 @@ impl<'a> Attempt<'a> {
     /// One attempt at a server that votes only if it has forgotten nothing that is in force.
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
-        let Terms { anchor, term, .. } = &**self.request;
+        let Terms { client, term, .. } = &**self.request;
         let acquire = hold.key().acquire(1, term.lease(), take, None, 1);
         let policy = RestartPolicy {
-            longest: LeaseTime::new(anchor.settings.max_lease)?,
-            durable: anchor.settings.durable,
-            trusts_fresh: anchor.settings.trusts_fresh,
-            marks_end: anchor.backend.is_clustered(),
+            longest: LeaseTime::new(client.settings.max_lease)?,
+            durable: client.settings.durable,
+            trusts_fresh: client.settings.trusts_fresh,
+            marks_end: client.backend.is_clustered(),
         };
         let mark = self.request.mark();
         let answer = self.run(&red::guarded(acquire, &mark, policy)).await?;
@@ -272,8 +272,8 @@ impl<'a> Attempt<'a> {
                 self.placed = true;
                 self.is_foreign = is_foreign;
                 self.in_doubt = true;
-                let anchor = &self.request.anchor;
-                anchor.releaser.keep_place(&self.hold, &anchor.client_id);
+                let client = &self.request.client;
+                client.releaser.keep_place(&self.hold, &client.client_id);
                 Ok(Attempted::Busy(Ttl::Never))
             }
             Acquired::Waits { ttl, place } => {
@@ -311,7 +311,7 @@ impl<'a> Attempt<'a> {
 
     /// Before it stands in a queue: from now on a release of this process may grant the hold.
     pub(crate) fn expect_grant(&mut self) {
-        self.expected = Some(self.request.anchor.releaser.grants.expect(&self.hold));
+        self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
     }
 
     /// The hold was granted, nobody went on with it, and it is being released: it must not be asked for again.
@@ -358,7 +358,7 @@ impl<'a> Attempt<'a> {
     /// asked for: what was left is released then, ahead of that.
     pub(crate) fn take_handoff(&mut self) -> Option<Result<Attempted, Error>> {
         let Terms {
-            anchor,
+            client,
             kind,
             owner,
             ..
@@ -376,7 +376,7 @@ impl<'a> Attempt<'a> {
         // From here on whoever closes the client waits for what the guard owes.
         undo.disarm();
         // Behind that: what the server says is meant for this hold.
-        anchor.watchdog.confirm(&hold);
+        client.watchdog.confirm(&hold);
         match guard {
             // Its lease was too short after all, or the server has just said that it is gone.
             Err(error) if error.kind() == ErrorKind::LeaseLost => None,
@@ -400,7 +400,7 @@ impl<'a> Attempt<'a> {
             (Some(sent), Some(undo)) => {
                 self.hold.taken_over_to_release(sent);
                 self.request
-                    .anchor
+                    .client
                     .released(GivenBack::Undo(undo), &self.request.name)
                     .await
             }
@@ -456,7 +456,7 @@ impl<'a> Attempt<'a> {
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
         self.lend(Moment::now().plus(self.budget));
-        let answered = self.request.anchor.run(call, self.budget).await;
+        let answered = self.request.client.run(call, self.budget).await;
         self.was_passed = !self.regain();
         match &answered {
             // The send that went unanswered may arrive after this answer.
@@ -468,9 +468,9 @@ impl<'a> Attempt<'a> {
 
     /// Before a request that may leave the hold on the server is sent.
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
-        let anchor = &self.request.anchor;
+        let client = &self.request.client;
         self.undo
-            .get_or_insert_with(|| anchor.releaser.undo(&self.hold, self.queue));
+            .get_or_insert_with(|| client.releaser.undo(&self.hold, self.queue));
         self.hold.clone()
     }
 
@@ -502,7 +502,7 @@ impl<'a> Attempt<'a> {
         sent: Moment,
         tokens: Option<Tokens>,
     ) -> Result<LockGuard, Error> {
-        let Terms { anchor, term, .. } = &**self.request;
+        let Terms { client, term, .. } = &**self.request;
         if tokens.is_none() && self.is_fenced() {
             let name = self.request.name.key();
             return Err(Error::new(
@@ -511,13 +511,13 @@ impl<'a> Attempt<'a> {
             ));
         }
         self.hold
-            .granted(sent, *term, anchor.settings.max_hold, tokens);
+            .granted(sent, *term, client.settings.max_hold, tokens);
         for displaced in self.queue.install(&self.hold) {
             if displaced.is_live() {
                 // Somebody freed the lock by force, and the answers of both may have come in the wrong order.
                 self.hold.lock().schedule.check(Moment::now());
             }
-            drop(anchor.watchdog.lose(&displaced, Loss::Displaced));
+            drop(client.watchdog.lose(&displaced, Loss::Displaced));
         }
         let guard = self.request.hand_out(self.queue, &self.hold);
         // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.

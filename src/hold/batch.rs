@@ -36,9 +36,9 @@ pub(crate) enum Batched {
 impl AcquireRequest {
     /// Whether both, of one owner, may be asked for by one request.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
-        let place = |request: &Self| request.anchor.backend.group(request.name.key());
+        let place = |request: &Self| request.client.backend.group(request.name.key());
         let batched = self.kind.is_batched() && other.kind.is_batched();
-        batched && Arc::ptr_eq(&self.anchor, &other.anchor) && place(self) == place(other)
+        batched && Arc::ptr_eq(&self.client, &other.client) && place(self) == place(other)
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) async fn acquire(requests: &[&AcquireRequest], limit: Limit) -> Resul
             }
             // The front of its line, if nobody stands there.
             Limit::At(_) | Limit::Never => {
-                let front = queue.stand(request.role(), None, &request.anchor.releaser.runtime);
+                let front = queue.stand(request.role(), None, &request.client.releaser.runtime);
                 front.catch_up(Moment::now().plus(request.timeout()));
                 let asking = front.now().and_then(|_| queue.turn_if_idle(&request.owner));
                 asking.map(|asking| (Some(front), asking))
@@ -69,18 +69,18 @@ pub(crate) async fn acquire(requests: &[&AcquireRequest], limit: Limit) -> Resul
         places.push(place);
         attempts.push(Attempt::numbered(request, queue, number));
     }
-    let Some(Terms { anchor, name, .. }) = requests.first().map(|request| &***request) else {
+    let Some(Terms { client, name, .. }) = requests.first().map(|request| &***request) else {
         return Ok(Batched::Granted(Vec::new()));
     };
-    anchor.ensure_open()?;
+    client.ensure_open()?;
     // They are of one server.
-    anchor.reaper.ensure_credit(name)?;
+    client.reaper.ensure_credit(name)?;
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
     let leases = requests.iter().map(|request| request.term.lease());
     let keys: Vec<_> = holds.iter().map(|hold| hold.key()).zip(leases).collect();
     let call = batch::acquire(&keys);
     let budget = holds.iter().map(|hold| hold.timeout).min();
-    let answered = anchor.run(&call, budget.unwrap_or_default()).await;
+    let answered = client.run(&call, budget.unwrap_or_default()).await;
     let answer = match answered {
         Ok(answer) => answer,
         Err(error) => {
@@ -150,7 +150,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
                 }
             }
             Ok(left) => {
-                outcomes.push(Box::pin(request.anchor.released(left, &request.name)));
+                outcomes.push(Box::pin(request.client.released(left, &request.name)));
             }
             Err(error) => outcomes.push(Box::pin(std::future::ready(Err(error)))),
         }
@@ -175,13 +175,13 @@ async fn release_together(
     requests: Vec<&AcquireRequest>,
     mut undos: Vec<Undo<Share>>,
 ) -> Result<(), Error> {
-    let Some(Terms { anchor, name, .. }) = requests.first().map(|request| &***request) else {
+    let Some(Terms { client, name, .. }) = requests.first().map(|request| &***request) else {
         return Ok(());
     };
     if undos.len() == 1
         && let Some(undo) = undos.pop()
     {
-        return anchor.released(GivenBack::Undo(undo), name).await;
+        return client.released(GivenBack::Undo(undo), name).await;
     }
     let were_held = Undo::run_all(undos).await?;
     let mut outcomes = were_held.into_iter().zip(requests);

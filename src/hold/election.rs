@@ -21,7 +21,7 @@ use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
 use crate::protocol::quorum::{Verdict, Vote, grace, majority, verdict};
 use crate::protocol::red::{Abstention, Cause};
-use crate::session::{Anchor, Queue};
+use crate::session::{ClientHandle, Queue};
 
 /// What is asked for of several servers.
 #[derive(Debug)]
@@ -74,14 +74,14 @@ impl Election {
     pub(super) fn line(&self) -> Queue {
         let first = &self.requests[0];
         let line = first.name.queue_key(Users::Majorities);
-        first.anchor.queues.enter(line)
+        first.client.queues.enter(line)
     }
 
     /// Whether this owner has the lock: to take it again, it waits for nobody.
     pub(super) fn is_held(&self) -> bool {
         let held = self.requests.iter().filter(|request| {
             let queue = request
-                .anchor
+                .client
                 .queues
                 .find(request.kind.queue_key(&request.name));
             queue.is_some_and(|queue| request.own(&queue).is_some())
@@ -112,7 +112,7 @@ impl Election {
                 }
             }
         });
-        let mut asked = Asked::new(&self.requests[0].anchor, self.requests.len(), asks);
+        let mut asked = Asked::new(&self.requests[0].client, self.requests.len(), asks);
         let verdict = asked.decide(vote).await;
         let until = match verdict {
             Verdict::Won(until) => until,
@@ -160,7 +160,7 @@ impl Election {
     /// round. All are asked if the others are no majority.
     fn silent(&self) -> Vec<Option<Error>> {
         let silence =
-            |request: &AcquireRequest| Some(request.anchor.backend.silence(request.name.key())?.1);
+            |request: &AcquireRequest| Some(request.client.backend.silence(request.name.key())?.1);
         let mut silent: Vec<_> = self.requests.iter().map(silence).collect();
         let speaking = silent.iter().filter(|silence| silence.is_none()).count();
         if speaking < majority(self.requests.len()) {
@@ -168,12 +168,12 @@ impl Election {
         }
         for (request, silence) in self.requests.iter().zip(&silent) {
             let key = request.name.key();
-            if silence.is_some() && request.anchor.backend.is_to_be_tried(key) {
+            if silence.is_some() && request.client.backend.is_to_be_tried(key) {
                 let request = request.clone();
                 // Its answer, whatever it is, ends the silence.
-                request.anchor.clone().spawn(async move {
+                request.client.clone().spawn(async move {
                     let call = request.kind.inspect(&request.name);
-                    let answer = request.anchor.run(&call, request.timeout()).await;
+                    let answer = request.client.run(&call, request.timeout()).await;
                     debug!(?answer, "a silent server was asked");
                 });
             }
@@ -187,7 +187,7 @@ impl Election {
             return;
         }
         let seats = seats.visitor();
-        self.requests[0].anchor.spawn(async move {
+        self.requests[0].client.spawn(async move {
             while let Some((at, answer)) = late.next().await {
                 if let Ok(Polling::Voted(Attempted::Granted(guard))) = answer {
                     seats.join(at, guard);
@@ -201,9 +201,9 @@ impl Election {
     pub(crate) async fn ensure_distinct(&self) -> Result<bool, Error> {
         let asked = self.requests.iter().map(async |request| {
             let key = request.name.key();
-            match request.anchor.backend.silence(key) {
+            match request.client.backend.silence(key) {
                 Some((_, error)) => Err(error),
-                None => request.anchor.server(key).await,
+                None => request.client.server(key).await,
             }
         });
         let servers = join_all(asked).await;
@@ -282,7 +282,7 @@ impl Election {
 
 /// Refuses a lease that would outlast the rest of a server that forgot it.
 pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result<(), Error> {
-    let longest = request.anchor.settings.max_lease;
+    let longest = request.client.settings.max_lease;
     if lease > longest {
         return Err(Error::invalid(format!(
             "a lease of {lease:?} is longer than max_lease, which is {longest:?}"
@@ -293,7 +293,7 @@ pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result
 
 /// Asks one server for its part.
 async fn ask(request: AcquireRequest, take: Take) -> Result<Polling, Error> {
-    request.anchor.ensure_open()?;
+    request.client.ensure_open()?;
     let queue = request.queue();
     loop {
         if let Some(hold) = request.own(&queue) {
@@ -341,7 +341,11 @@ pub(crate) struct Asked<T> {
 }
 
 impl<T: Send + 'static> Asked<T> {
-    pub(crate) fn new<F>(client: &Anchor, servers: usize, asks: impl Iterator<Item = F>) -> Self
+    pub(crate) fn new<F>(
+        client: &ClientHandle,
+        servers: usize,
+        asks: impl Iterator<Item = F>,
+    ) -> Self
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -388,7 +392,7 @@ impl<T: Send + 'static> Asked<T> {
     }
 
     /// Has what is not answered so far go on in the background.
-    pub(crate) fn go_on(mut self, client: &Anchor) {
+    pub(crate) fn go_on(mut self, client: &ClientHandle) {
         if !self.awaited.is_empty() {
             client.spawn(async move { while self.awaited.next().await.is_some() {} });
         }

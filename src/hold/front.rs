@@ -51,7 +51,7 @@ impl AcquireRequest {
             came,
             attempt: Attempt::waiting(self, queue, place, came),
         };
-        let mut waiting = Waiting::new(&self.anchor, &self.name, wait, policy).at(place);
+        let mut waiting = Waiting::new(&self.client, &self.name, wait, policy).at(place);
         let outcome = waiting.until(&mut first).await?;
         Ok(outcome.unwrap_or(Outcome::GaveUp))
     }
@@ -70,7 +70,7 @@ impl Local for First<'_> {
     /// Of a kind whose holds are not passed on: with the others the streak ends in another way.
     fn has_had_its_share(&self) -> bool {
         let streak = self.queue.turns(|turns| turns.streak());
-        !self.policy.reenters && streak >= self.request.anchor.settings.streak
+        !self.policy.reenters && streak >= self.request.client.settings.streak
     }
 }
 
@@ -118,7 +118,7 @@ impl Wanted for First<'_> {
     }
 
     fn channel(&self) -> Option<Arc<str>> {
-        let turn = || lock::turn_channel(&self.request.name, &self.request.anchor.client_id);
+        let turn = || lock::turn_channel(&self.request.name, &self.request.client.client_id);
         self.policy.takes_turns.then(turn)
     }
 }
@@ -129,9 +129,9 @@ impl First<'_> {
         if !self.policy.passes_on || !self.queue.has_handoff() {
             return None;
         }
-        let anchor = &self.request.anchor;
-        let counts = self.policy.listens && anchor.backend.counts_listeners();
-        let streak = anchor.settings.streak;
+        let client = &self.request.client;
+        let counts = self.policy.listens && client.backend.counts_listeners();
+        let streak = client.settings.streak;
         let may_pass = |turns: &mut Turns| turns.may_pass(Moment::now(), streak, counts);
         if self.policy.shares || self.queue.turns(may_pass) {
             return self.attempt.take_handoff();
@@ -163,7 +163,7 @@ impl First<'_> {
     /// Asks for the lock, or for a place in line that outlasts the time to the next ask.
     fn in_turn(&self) -> Take {
         self.queue.turns(|turns| turns.is_placed = true);
-        let lasts = self.request.anchor.settings.poll_cap * 2 + self.request.timeout();
+        let lasts = self.request.client.settings.poll_cap * 2 + self.request.timeout();
         Take::InTurn { lasts }
     }
 

@@ -202,10 +202,10 @@ async fn ensure_distinct(ranked: &[(usize, AcquireRequest)], limit: Limit) -> Re
     let several: Vec<_> = ranks.filter(|rank| rank.len() > 1).collect();
     for rank in &several {
         for (n, (_, request)) in rank.iter().enumerate() {
-            let client = &request.anchor;
+            let client = &request.client;
             if rank[..n]
                 .iter()
-                .any(|(_, other)| Arc::ptr_eq(&other.anchor, client))
+                .any(|(_, other)| Arc::ptr_eq(&other.client, client))
             {
                 return Err(twice(request));
             }
@@ -216,7 +216,7 @@ async fn ensure_distinct(ranked: &[(usize, AcquireRequest)], limit: Limit) -> Re
         let asked = rank.iter().map(|(_, request)| server(request, limit));
         for ((_, request), server) in rank.iter().zip(join_all(asked).await) {
             let server = server.map_err(|error| request.blame(error))?;
-            let place = (server, request.anchor.backend.database());
+            let place = (server, request.client.backend.database());
             if places.contains(&place) {
                 return Err(twice(request));
             }
@@ -236,9 +236,9 @@ async fn server(request: &AcquireRequest, limit: Limit) -> Result<Arc<str>, Erro
         request.alarm.clone(),
     );
     loop {
-        match request.anchor.server(key).await {
+        match request.client.server(key).await {
             Ok(server) => return Ok(server),
-            Err(error) => request.anchor.pause(key, &mut wait, error).await?,
+            Err(error) => request.client.pause(key, &mut wait, error).await?,
         }
     }
 }
@@ -292,7 +292,7 @@ async fn equals(
         if left.is_zero() {
             return Ok(None);
         }
-        let client = &waited_for.anchor;
+        let client = &waited_for.client;
         client.unless_closed(sleep(random.min(left))).await?;
     }
 }

@@ -63,21 +63,21 @@ impl LockGuard {
     pub async fn unlock(mut self) -> Result<(), Error> {
         let given_back = self.give_back();
         let request = &self.lease.request;
-        let unlock = async { request.anchor.released(given_back?, &request.name).await };
-        request.anchor.within(Box::pin(unlock)).await
+        let unlock = async { request.client.released(given_back?, &request.name).await };
+        request.client.within(Box::pin(unlock)).await
     }
 
     /// Gives the level back here. What is to be done on the server for that is the caller's.
     pub(crate) fn give_back(&mut self) -> Result<GivenBack, Error> {
         self.done = true;
         let Lease { request, hold } = &self.lease;
-        request.anchor.ensure_open()?;
+        request.client.ensure_open()?;
         if self.lease.is_lost() {
-            drop(request.anchor.watchdog.lose(hold, Loss::Expired));
+            drop(request.client.watchdog.lose(hold, Loss::Expired));
             return Err(self.lease.lost_error());
         }
         let given_back = request
-            .anchor
+            .client
             .give_back(&request.queue(), hold, Some(request.term));
         given_back.ok_or_else(|| self.lease.lost_error())
     }
@@ -100,13 +100,13 @@ impl LockGuard {
     pub async fn reenter(&self) -> Result<Self, Error> {
         let Lease { request, hold } = &self.lease;
         let reenter = async {
-            request.anchor.ensure_open()?;
+            request.client.ensure_open()?;
             request
                 .reenter(&request.queue(), hold)
                 .await?
                 .ok_or_else(|| self.lease.lost_error())
         };
-        request.anchor.within(Box::pin(reenter)).await
+        request.client.within(Box::pin(reenter)).await
     }
 
     /// Leaves the level to its owner: from now on this process neither renews nor releases it, and it lives until
@@ -121,7 +121,7 @@ impl LockGuard {
         if !hold.detach(request.term) {
             request.queue().stir();
         }
-        request.anchor.watchdog.watch(hold);
+        request.client.watchdog.watch(hold);
         request.owner.clone()
     }
 }
@@ -140,13 +140,13 @@ impl AcquireRequest {
                         hold.record.stay();
                         hold.lock().schedule.check(Moment::now());
                     }
-                    self.anchor.watchdog.watch(&there);
+                    self.client.watchdog.watch(&there);
                 }
             }
         }
-        self.anchor.watchdog.watch(hold);
+        self.client.watchdog.watch(hold);
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
-        self.anchor.ensure_open()?;
+        self.client.ensure_open()?;
         match guard.remaining() < self.min_validity {
             true => Err(self.too_late()),
             false => Ok(guard),
@@ -168,7 +168,7 @@ impl Drop for LockGuard {
             let Lease { request, hold } = &self.lease;
             drop(
                 request
-                    .anchor
+                    .client
                     .give_back(&request.queue(), hold, Some(request.term)),
             );
         }

@@ -47,7 +47,7 @@ impl AcquireRequest {
                 Ok(Attempted::Busy(_)) => {}
                 Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
                 Err(error) => {
-                    Box::pin(self.anchor.pause(self.name.key(), wait, error)).await?;
+                    Box::pin(self.client.pause(self.name.key(), wait, error)).await?;
                     continue;
                 }
             }
@@ -55,7 +55,7 @@ impl AcquireRequest {
                 return Ok(Outcome::GaveUp);
             }
             if let Some(channel) = attempt.channel().filter(|_| foreign.is_none()) {
-                let subscription = foreign.insert(Box::new(self.anchor.hub.subscribe(&channel)));
+                let subscription = foreign.insert(Box::new(self.client.hub.subscribe(&channel)));
                 if subscription.is_heard() {
                     // What was told before is seen by asking again.
                     continue;
@@ -69,7 +69,7 @@ impl AcquireRequest {
                         () = queue.appeared(&self.owner) => Ok(None),
                     }
                 });
-                self.anchor.in_line(&self.name, wait, told).await
+                self.client.in_line(&self.name, wait, told).await
             };
             match Box::pin(told).await? {
                 None => return Ok(Outcome::GaveUp),
@@ -90,7 +90,7 @@ impl AcquireRequest {
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
         let turn = pin!(queue.asking(&self.owner));
-        self.anchor.in_line(&self.name, wait, turn).await
+        self.client.in_line(&self.name, wait, turn).await
     }
 }
 

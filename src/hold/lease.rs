@@ -98,10 +98,10 @@ impl Lease {
     /// shorter of the two, and nothing that is asked for later is undone by the request.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = LeaseTime::new(lease)?;
-        let anchor = &self.request.anchor;
+        let client = &self.request.client;
         let extend = async {
-            anchor.ensure_open()?;
-            let _turn = anchor.unless_closed(self.hold.record.turn.lock()).await?;
+            client.ensure_open()?;
+            let _turn = client.unless_closed(self.hold.record.turn.lock()).await?;
             if self.is_lost() {
                 return Err(self.lost_error());
             }
@@ -119,10 +119,10 @@ impl Lease {
             if !set.map_err(|error| self.request.blame(error))? {
                 return Err(self.gone());
             }
-            anchor.watchdog.watch(&self.hold);
+            client.watchdog.watch(&self.hold);
             Ok(())
         };
-        anchor.within(Box::pin(extend)).await
+        client.within(Box::pin(extend)).await
     }
 
     /// Asks the server whether this very hold still stands.
@@ -139,15 +139,15 @@ impl Lease {
     ///
     /// Nothing is changed on the server, whenever the future is dropped.
     pub async fn verify(&self) -> Result<(), Error> {
-        let anchor = &self.request.anchor;
+        let client = &self.request.client;
         let verify = async {
-            anchor.ensure_open()?;
+            client.ensure_open()?;
             if self.is_lost() {
                 return Err(self.lost_error());
             }
             let key = self.hold.key();
             let call = key.kind.shape().check(std::iter::once(key));
-            let answer = anchor.run(&call, self.hold.timeout).await?;
+            let answer = client.run(&call, self.hold.timeout).await?;
             let standing = answer.reply.standing(1);
             if standing.map_err(|error| call.blame(error))? == [true] {
                 Ok(())
@@ -155,7 +155,7 @@ impl Lease {
                 Err(self.gone())
             }
         };
-        anchor.within(Box::pin(verify)).await
+        client.within(Box::pin(verify)).await
     }
 
     /// Runs a future for as long as the lease can be trusted.
@@ -195,7 +195,7 @@ impl Lease {
 
     /// The server says that the hold is not there.
     fn gone(&self) -> Error {
-        drop(self.request.anchor.watchdog.lose(&self.hold, Loss::Gone));
+        drop(self.request.client.watchdog.lose(&self.hold, Loss::Gone));
         self.lost_error()
     }
 }

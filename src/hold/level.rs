@@ -29,16 +29,16 @@ impl AcquireRequest {
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
-        let _turn = self.anchor.unless_closed(hold.record.turn.lock()).await?;
+        let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
-            drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+            drop(self.client.watchdog.lose(hold, Loss::Gone));
             return Ok(None);
         }
         let Some(claim) = Claim::new(self, queue, hold) else {
             return Ok(None);
         };
         let call = hold.key().reenter(claim.share, self.term.lease());
-        let answered = self.anchor.run(&call, hold.timeout).await;
+        let answered = self.client.run(&call, hold.timeout).await;
         let answer = match answered {
             Err(error) if error.is_unsent() => {
                 claim.withdraw();
@@ -52,7 +52,7 @@ impl AcquireRequest {
                 claim.keep(answer.sent)
             }
             Reentered::Absent => {
-                drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+                drop(self.client.watchdog.lose(hold, Loss::Gone));
                 Ok(None)
             }
             Reentered::Exhausted => Err(self.exhausted()),
@@ -61,7 +61,7 @@ impl AcquireRequest {
 
     /// Takes over one level that the owner holds. None if it holds nothing.
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
-        self.anchor.ensure_open()?;
+        self.client.ensure_open()?;
         let queue = self.queue();
         if let Some(hold) = queue.live(&self.owner) {
             return self.adopt_here(&queue, &hold).await;
@@ -80,9 +80,9 @@ impl AcquireRequest {
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
         self.ensure_kind(hold)?;
-        let _turn = self.anchor.unless_closed(hold.record.turn.lock()).await?;
+        let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
-            drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+            drop(self.client.watchdog.lose(hold, Loss::Gone));
             return Ok(None);
         }
         let lease = self.term.lease();
@@ -102,13 +102,13 @@ impl AcquireRequest {
                 .as_ref()
                 .map_or_else(|| hold.share(), |claim| claim.share);
             let call = hold.key().adopt(share, Some(lease), donor.as_ref());
-            let answer = self.anchor.run(&call, hold.timeout).await?;
+            let answer = self.client.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
                 (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
                 (Adopted::Moved, None) => self.guard(hold, answer.sent),
                 (Adopted::Changed, Some(_)) => continue,
                 (Adopted::Absent | Adopted::Changed, _) => {
-                    drop(self.anchor.watchdog.lose(hold, Loss::Gone));
+                    drop(self.client.watchdog.lose(hold, Loss::Gone));
                     Ok(None)
                 }
                 (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
@@ -128,7 +128,7 @@ impl AcquireRequest {
                 hold.lock().schedule.cuts(Moment::now(), lease, ends);
             }
             let call = hold.key().extend(lease, cut);
-            let answer = self.anchor.run(&call, hold.timeout).await?;
+            let answer = self.client.run(&call, hold.timeout).await?;
             let extended = Extended::decode(&answer.reply)?;
             let mut state = hold.lock();
             match extended {
@@ -157,7 +157,7 @@ impl AcquireRequest {
 
     /// Where a level of the owner of this hold could be taken over from.
     pub(crate) async fn donor(&self, hold: &Hold) -> Result<Option<Donor>, Error> {
-        let answer = self.anchor.run(&hold.key().inspect(), hold.timeout).await?;
+        let answer = self.client.run(&hold.key().inspect(), hold.timeout).await?;
         match Inspected::decode(&answer.reply)? {
             Inspected::Held { fields, levels, .. } => hold.key().donor(&fields, &levels),
             Inspected::Free => Ok(None),
@@ -170,7 +170,7 @@ impl AcquireRequest {
         let Some(call) = hold.key().token() else {
             return Ok(None);
         };
-        let answer = self.anchor.run(&call, hold.timeout).await?;
+        let answer = self.client.run(&call, hold.timeout).await?;
         match Token::decode(&answer.reply)? {
             Token::Stands(token) => Ok(Some(token)),
             Token::Absent => Err(Error::wrong_kind(self.name.key())),
@@ -179,11 +179,11 @@ impl AcquireRequest {
 
     /// Gives back one level of this owner, wherever it is recorded.
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
-        self.anchor.ensure_open()?;
+        self.client.ensure_open()?;
         let queue = self.queue();
         if let Some(hold) = queue.live(&self.owner) {
-            return match self.anchor.give_back(&queue, &hold, None) {
-                Some(given_back) => self.anchor.released(given_back, &self.name).await,
+            return match self.client.give_back(&queue, &hold, None) {
+                Some(given_back) => self.client.released(given_back, &self.name).await,
                 None => Err(self.not_held()),
             };
         }
@@ -198,7 +198,7 @@ impl AcquireRequest {
         if !hold.guard_level(sent, self.term) {
             return Ok(None);
         }
-        self.anchor.watchdog.watch(hold);
+        self.client.watchdog.watch(hold);
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
         if guard.remaining() < self.min_validity {
             return Err(self.too_late());
@@ -238,7 +238,7 @@ impl<'a> Claim<'a> {
     /// It was never asked for: as long as there are others, there is nothing to give back on the server.
     fn withdraw(mut self) {
         self.kept = true;
-        let given_back = self.request.anchor.give_back(self.queue, self.hold, None);
+        let given_back = self.request.client.give_back(self.queue, self.hold, None);
         if let Some(GivenBack::Undo(undo)) = given_back
             && self.hold.levels() > 0
         {
@@ -250,7 +250,7 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            drop(self.request.anchor.give_back(self.queue, self.hold, None));
+            drop(self.request.client.give_back(self.queue, self.hold, None));
         }
     }
 }

@@ -28,7 +28,7 @@ impl<'a> InLine<'a> {
         let reenters = request.kind.is_reentrant();
         let owner = reenters.then_some(&request.owner);
         Self {
-            place: queue.stand(request.role(), owner, &request.anchor.releaser.runtime),
+            place: queue.stand(request.role(), owner, &request.client.releaser.runtime),
             _leaving: Leaving { request, queue },
         }
     }
@@ -50,9 +50,9 @@ struct Leaving<'a> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let Terms { anchor, name, .. } = &**self.request;
+        let Terms { client, name, .. } = &**self.request;
         // If it is not sent, or lost, others leave the lock to this process once.
-        let leave = || drop(anchor.backend.post(&lock::leave(name, &anchor.client_id)));
+        let leave = || drop(client.backend.post(&lock::leave(name, &client.client_id)));
         self.queue.give_up_place(leave);
     }
 }

@@ -48,7 +48,7 @@ impl AcquireRequest {
         debug!("joined");
         let guard = self.hand_out(queue, &hold);
         if hold.record.is_to_be_asked_about(Moment::now()) {
-            self.anchor.watchdog.confirm(&hold);
+            self.client.watchdog.confirm(&hold);
         }
         Some(guard)
     }
@@ -69,6 +69,6 @@ impl AcquireRequest {
             return Ok(());
         };
         let ended = timeout(trip, place.news());
-        self.anchor.unless_closed(ended).await.map(drop)
+        self.client.unless_closed(ended).await.map(drop)
     }
 }

@@ -15,7 +15,7 @@ use crate::protocol::red::MARK;
 use crate::protocol::wait::Alarm;
 use crate::session::hold::{Hold, Successor};
 use crate::session::line::Role;
-use crate::session::{Anchor, Queue};
+use crate::session::{ClientHandle, Queue};
 
 /// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has
 /// one.
@@ -25,7 +25,7 @@ pub(crate) struct AcquireRequest(Arc<Terms>);
 /// Who wants which lock, and how.
 #[derive(Debug)]
 pub(crate) struct Terms {
-    pub(crate) anchor: Arc<Anchor>,
+    pub(crate) client: Arc<ClientHandle>,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
     pub(crate) owner: Owner,
@@ -72,14 +72,14 @@ impl AcquireRequest {
             owner: &self.owner,
             term: self.term,
             min_validity: self.min_validity,
-            max_hold: self.anchor.settings.max_hold,
+            max_hold: self.client.settings.max_hold,
             came,
         }
     }
 
     /// The waiters and holds of this lock in this process.
     pub(crate) fn queue(&self) -> Queue {
-        self.anchor.queues.enter(self.kind.queue_key(&self.name))
+        self.client.queues.enter(self.kind.queue_key(&self.name))
     }
 
     /// How this call stands in the line of its process.
@@ -169,7 +169,7 @@ impl AcquireRequest {
 
     /// Where the server of this lock keeps its mark, which tells whether it votes on a lock over several.
     pub(crate) fn mark(&self) -> Cow<'static, str> {
-        match self.anchor.backend.is_clustered() {
+        match self.client.backend.is_clustered() {
             true => self.name.beside(MARK).into(),
             false => MARK.into(),
         }
@@ -177,14 +177,14 @@ impl AcquireRequest {
 
     /// How long one request for this lock may take.
     pub(crate) fn timeout(&self) -> Duration {
-        self.anchor.settings.timeout(self.term.lease())
+        self.client.settings.timeout(self.term.lease())
     }
 
     /// How long the server may be silent before a wait without limit gives up.
     pub(crate) fn patience(&self) -> Duration {
         match self.term {
             Term::Renewed(lease) => lease.get(),
-            Term::Fixed(_) => self.anchor.settings.watchdog_lease,
+            Term::Fixed(_) => self.client.settings.watchdog_lease,
         }
     }
 }

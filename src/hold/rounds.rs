@@ -63,7 +63,7 @@ impl Election {
             first.patience(),
             self.pauses(Duration::ZERO),
         );
-        first.anchor.ensure_open()?;
+        first.client.ensure_open()?;
         let line = self.line();
         let mut rounds = Rounds {
             election: self,
@@ -77,7 +77,7 @@ impl Election {
         loop {
             rounds.is_out_of_line = !wait.is_single_attempt() && self.is_held();
             let place = match rounds.is_out_of_line || wait.is_single_attempt() {
-                true => line.stand(Role::Beside, None, &first.anchor.releaser.runtime),
+                true => line.stand(Role::Beside, None, &first.client.releaser.runtime),
                 false => match self.stand_in_line(&line, &wait).await? {
                     None => return Ok(None),
                     Some(Outcome::Won(seats)) => return Ok(Some(seats)),
@@ -85,7 +85,7 @@ impl Election {
                     Some(Outcome::Again) => continue,
                 },
             };
-            let waiting = Waiting::new(&first.anchor, &first.name, &mut wait, MAJORITY);
+            let waiting = Waiting::new(&first.client, &first.name, &mut wait, MAJORITY);
             match waiting.at(&place).until(&mut rounds).await? {
                 None => return Ok(None),
                 Some(Outcome::Won(seats)) => {
@@ -106,7 +106,7 @@ impl Election {
         let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
             return Ok(None);
         };
-        let runtime = &self.requests[0].anchor.releaser.runtime;
+        let runtime = &self.requests[0].client.releaser.runtime;
         let place = line.stand(Role::InLine, None, runtime);
         if place.now().is_some() {
             return Ok(Some(Outcome::Front(place)));
@@ -125,7 +125,7 @@ impl Election {
                 () = self.appeared() => false,
             }
         };
-        let turn = first.anchor.unless_closed(timeout(at_most, turn)).await?;
+        let turn = first.client.unless_closed(timeout(at_most, turn)).await?;
         Ok(Some(match turn {
             Ok(true) => Outcome::Front(place),
             Ok(false) | Err(_) => Outcome::Again,
@@ -135,7 +135,7 @@ impl Election {
     /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
     fn pauses(&self, waited: Duration) -> Alarm {
         let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
-        let cap = self.requests[0].anchor.settings.poll_cap;
+        let cap = self.requests[0].client.settings.poll_cap;
         Alarm::pauses(Backoff::exponential().up_to(longest), cap)
     }
 }
@@ -197,7 +197,7 @@ impl<'a> Rounds<'a> {
         };
         match defeat.busy.iter().all(is_heard) {
             true => Alarm::Messages {
-                poll_cap: self.election.requests[0].anchor.settings.poll_cap,
+                poll_cap: self.election.requests[0].client.settings.poll_cap,
             },
             false => self.election.pauses(wait.waited(Moment::now())),
         }
@@ -231,5 +231,5 @@ impl<'a> Rounds<'a> {
 /// Listens for releases on the server of this order, if its kind tells of them.
 fn listen(request: &AcquireRequest) -> Option<Subscription> {
     let tells = matches!(request.alarm, Alarm::Messages { .. });
-    tells.then(|| request.anchor.hub.subscribe(request.name.channel()))
+    tells.then(|| request.client.hub.subscribe(request.name.channel()))
 }

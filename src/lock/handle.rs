@@ -13,7 +13,7 @@ use crate::owner::Owner;
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::Alarm;
-use crate::session::Anchor;
+use crate::session::ClientHandle;
 use crate::session::hold::Loss;
 
 /// Which lock, and of which kind.
@@ -36,7 +36,7 @@ impl Target {
 /// A lock of one name, of one kind, with the terms that its verbs work on.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
-    pub(super) anchor: Arc<Anchor>,
+    pub(super) client: Arc<ClientHandle>,
     /// Checked when a verb is called, so that making a handle cannot fail.
     target: Result<Target, Error>,
     alarm: Alarm,
@@ -49,13 +49,13 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn new(
-        anchor: Arc<Anchor>,
+        client: Arc<ClientHandle>,
         target: Result<Target, Error>,
         watchdog_lease: Duration,
     ) -> Self {
-        let poll_cap = anchor.settings.poll_cap;
+        let poll_cap = client.settings.poll_cap;
         Self {
-            anchor,
+            client,
             target,
             alarm: Alarm::Messages { poll_cap },
             attempts: None,
@@ -101,12 +101,12 @@ impl Handle {
 
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
         let unlock = async { self.request()?.unlock().await };
-        self.anchor.within(Box::pin(unlock)).await
+        self.client.within(Box::pin(unlock)).await
     }
 
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         let adopt = async { self.request()?.adopt().await };
-        self.anchor.within(Box::pin(adopt)).await
+        self.client.within(Box::pin(adopt)).await
     }
 
     pub(crate) async fn is_locked(&self) -> Result<bool, Error> {
@@ -121,10 +121,10 @@ impl Handle {
         let count = async {
             // Before the first await: the owner is who polls first.
             let owner = self.owner()?;
-            let (client, Target { name, kind }) = (&self.anchor.client_id, self.target()?);
+            let (client, Target { name, kind }) = (&self.client.client_id, self.target()?);
             let record = self.ask().await?;
             let holders = record.map_or_else(Vec::new, |record| record.holders);
-            let queue = self.anchor.queues.find(kind.queue_key(name));
+            let queue = self.client.queues.find(kind.queue_key(name));
             let hold = queue.and_then(|queue| queue.live(&owner));
             let is_of_several = kind.is_passed_on() && !owner.is_named();
             let own = holders.into_iter().find(|(holder, _)| match &hold {
@@ -139,7 +139,7 @@ impl Handle {
                 (None, _) => Ok(0),
             }
         };
-        self.anchor.within(Box::pin(count)).await
+        self.client.within(Box::pin(count)).await
     }
 
     pub(crate) async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
@@ -162,23 +162,23 @@ impl Handle {
 
     pub(crate) async fn force_unlock(&self) -> Result<bool, Error> {
         let force = async {
-            self.anchor.ensure_open()?;
+            self.client.ensure_open()?;
             let name = self.name()?;
             let queue = self
-                .anchor
+                .client
                 .queues
                 .enter(self.target()?.kind.queue_key(name));
             let (handoff, holds) = queue.stop_passing();
             drop(handoff);
             let owed: Vec<_> = holds
                 .iter()
-                .filter_map(|hold| self.anchor.watchdog.lose(hold, Loss::Forced))
+                .filter_map(|hold| self.client.watchdog.lose(hold, Loss::Forced))
                 .collect();
             let answer = self
-                .anchor
+                .client
                 .run(
                     &self.target()?.kind.force_release(name),
-                    self.anchor.settings.command_timeout,
+                    self.client.settings.command_timeout,
                 )
                 .await?;
             let released = match ForceReleased::decode(&answer.reply)? {
@@ -192,7 +192,7 @@ impl Handle {
             }
             Ok(released)
         };
-        self.anchor.within(Box::pin(force)).await
+        self.client.within(Box::pin(force)).await
     }
 
     async fn acquire(
@@ -200,22 +200,22 @@ impl Handle {
         limit: impl FnOnce() -> Limit + Send,
     ) -> Result<Option<LockGuard>, Error> {
         let acquire = async { self.request()?.acquire(limit()).await };
-        self.anchor.within(Box::pin(acquire)).await
+        self.client.within(Box::pin(acquire)).await
     }
 
     /// What the server records of the lock. None if it is free.
     async fn inspect(&self) -> Result<Option<Record>, Error> {
-        self.anchor.within(Box::pin(self.ask())).await
+        self.client.within(Box::pin(self.ask())).await
     }
 
     async fn ask(&self) -> Result<Option<Record>, Error> {
-        self.anchor.ensure_open()?;
+        self.client.ensure_open()?;
         let name = self.name()?;
         let answer = self
-            .anchor
+            .client
             .run(
                 &self.target()?.kind.inspect(name),
-                self.anchor.settings.command_timeout,
+                self.client.settings.command_timeout,
             )
             .await?;
         let kind = &self.target()?.kind;
@@ -256,7 +256,7 @@ impl Handle {
 
     /// Asks after such pauses, each as long as the poll cap at most.
     pub(crate) fn polls(&mut self, backoff: Backoff) {
-        self.alarm = Alarm::pauses(backoff, self.anchor.settings.poll_cap);
+        self.alarm = Alarm::pauses(backoff, self.client.settings.poll_cap);
     }
 
     /// Makes it a lock of another kind, with the same name.
@@ -289,9 +289,9 @@ impl Handle {
             alarm: self.alarm.clone(),
             attempts: self.attempts,
             owner,
-            min_validity: self.anchor.settings.min_validity(term.lease())?,
+            min_validity: self.client.settings.min_validity(term.lease())?,
             term,
-            anchor: self.anchor.clone(),
+            client: self.client.clone(),
         }))
     }
 

@@ -6,7 +6,7 @@ use super::handle::Handle;
 use crate::error::Error;
 use crate::hold::request::AcquireRequest;
 use crate::owner::Owner;
-use crate::session::Anchor;
+use crate::session::ClientHandle;
 
 /// A lock of any kind as one of a set, with the lease and the client that it has by itself.
 ///
@@ -54,10 +54,10 @@ impl Members {
     }
 
     /// A client of the set.
-    pub(super) fn anchor(&self) -> Result<&Arc<Anchor>, Error> {
+    pub(super) fn client(&self) -> Result<&Arc<ClientHandle>, Error> {
         let first = self.handles().next();
         let first = first.ok_or_else(|| Error::invalid("a set has one lock at least"))?;
-        Ok(&first.anchor)
+        Ok(&first.client)
     }
 
     /// For whom the set acts, and what is asked for of each member.

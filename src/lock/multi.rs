@@ -180,7 +180,7 @@ impl MultiLock {
             let guards = group::acquire(requests, limit(), self.hold_and_wait).await?;
             Ok(guards.map(|guards| MultiGuard { guards, owner }))
         };
-        self.members.anchor()?.within(Box::pin(acquire)).await
+        self.members.client()?.within(Box::pin(acquire)).await
     }
 }
 
@@ -210,9 +210,9 @@ impl MultiGuard {
         match self
             .guards
             .first()
-            .map(|guard| guard.request.anchor.clone())
+            .map(|guard| guard.request.client.clone())
         {
-            Some(anchor) => anchor.within(Box::pin(batch::release(self.guards))).await,
+            Some(client) => client.within(Box::pin(batch::release(self.guards))).await,
             None => Ok(()),
         }
     }

@@ -16,7 +16,7 @@ use crate::options::{Limit, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::quorum::{Verdict, Vote, majority};
-use crate::session::Anchor;
+use crate::session::ClientHandle;
 
 /// One lock on several **independent** servers, held by whoever has a majority of them: it outlives the loss of the
 /// others. The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with
@@ -210,7 +210,7 @@ impl RedLock {
     ) -> Result<Option<RedGuard>, Error> {
         // Before the first await: the owner is who polls first.
         let (owner, requests) = self.members.requests()?;
-        let client = self.members.anchor()?;
+        let client = self.members.client()?;
         for request in &requests {
             fits(request)?;
         }
@@ -259,7 +259,7 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
 pub struct RedGuard {
     seats: Seats,
     /// Of one of the members.
-    client: Arc<Anchor>,
+    client: Arc<ClientHandle>,
     name: Arc<str>,
     owner: Owner,
 }

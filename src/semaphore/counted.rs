@@ -6,7 +6,7 @@ use super::pool::Pool;
 use super::verbs::verbs;
 use crate::counter::check;
 use crate::error::Error;
-use crate::session::Anchor;
+use crate::session::ClientHandle;
 use crate::session::loan::Loan;
 use crate::session::undo::Undo;
 
@@ -77,7 +77,7 @@ impl Semaphore {
     fn permit(&self, undo: Undo<Arc<Loan>>) -> SemaphorePermit {
         SemaphorePermit {
             undo,
-            anchor: self.0.counter.anchor.clone(),
+            client: self.0.counter.client.clone(),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Semaphore {
 #[derive(Debug)]
 pub struct SemaphorePermit {
     undo: Undo<Arc<Loan>>,
-    anchor: Arc<Anchor>,
+    client: Arc<ClientHandle>,
 }
 
 impl SemaphorePermit {
@@ -114,8 +114,8 @@ impl SemaphorePermit {
     ///
     /// If the future is dropped, the permits are given back in the background.
     pub async fn release(self) -> Result<(), Error> {
-        let Self { undo, anchor } = self;
-        anchor.give_permits_back(undo).await
+        let Self { undo, client } = self;
+        client.give_permits_back(undo).await
     }
 
     /// Leaves the permits taken. Whoever knows of it can give them back with [`Semaphore::release`], in whatever

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
 use crate::protocol::answer::Extended;
-use crate::session::Anchor;
+use crate::session::ClientHandle;
 use crate::session::loan::Loan;
 use crate::session::undo::Undo;
 
@@ -83,7 +83,7 @@ impl ExpirableSemaphore {
     fn permit(&self, undo: Undo<Arc<Loan>>) -> ExpirablePermit {
         ExpirablePermit {
             undo,
-            anchor: self.0.counter.anchor.clone(),
+            client: self.0.counter.client.clone(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl ExpirableSemaphore {
 #[derive(Debug)]
 pub struct ExpirablePermit {
     undo: Undo<Arc<Loan>>,
-    anchor: Arc<Anchor>,
+    client: Arc<ClientHandle>,
 }
 
 impl ExpirablePermit {
@@ -137,12 +137,12 @@ impl ExpirablePermit {
         let loan = &self.undo;
         let extend = async {
             let lease = LeaseTime::new(lease)?;
-            self.anchor.ensure_open()?;
+            self.client.ensure_open()?;
             let (number, in_doubt) = loan.extending();
             let Some(call) = loan.key.extend(lease, number, in_doubt) else {
                 return Ok(());
             };
-            let answer = self.anchor.run(&call, loan.timeout).await?;
+            let answer = self.client.run(&call, loan.timeout).await?;
             if !answer.repeated {
                 loan.extended();
             }
@@ -152,7 +152,7 @@ impl ExpirablePermit {
                 Extended::Longer { .. } => Err(answer.reply.unexpected()),
             }
         };
-        self.anchor.within(Box::pin(extend)).await
+        self.client.within(Box::pin(extend)).await
     }
 
     /// Gives the permits back, and wakes whoever waits for them.
@@ -168,8 +168,8 @@ impl ExpirablePermit {
     ///
     /// If the future is dropped, the permits are given back in the background.
     pub async fn release(self) -> Result<(), Error> {
-        let Self { undo, anchor } = self;
-        anchor.give_permits_back(undo).await
+        let Self { undo, client } = self;
+        client.give_permits_back(undo).await
     }
 
     /// Leaves the permits taken until their lease ends, or until somebody who knows their ids

@@ -50,7 +50,7 @@ impl Pool {
                 .change(name, |name, mark| semaphore::set(name, mark, permits));
             Ok(Set::decode(&set.await?, name.key())? == Set::Done)
         };
-        self.counter.anchor.within(Box::pin(set)).await
+        self.counter.client.within(Box::pin(set)).await
     }
 
     pub(crate) async fn available_permits(&self) -> Result<i32, Error> {
@@ -65,7 +65,7 @@ impl Pool {
             };
             Ok(Count::decode(&reply, name.key())?.signed())
         };
-        self.counter.anchor.within(Box::pin(available)).await
+        self.counter.client.within(Box::pin(available)).await
     }
 
     pub(crate) async fn add_permits(&self, permits: i64) -> Result<(), Error> {
@@ -76,7 +76,7 @@ impl Pool {
                 .change(name, |name, mark| semaphore::add(name, mark, permits));
             Count::decode(&added.await?, name.key()).map(drop)
         };
-        self.counter.anchor.within(Box::pin(add)).await
+        self.counter.client.within(Box::pin(add)).await
     }
 
     pub(crate) async fn drain_permits(&self) -> Result<u32, Error> {
@@ -90,21 +90,21 @@ impl Pool {
             let drained = self.counter.change(name, semaphore::drain).await?;
             Ok(Count::decode(&drained, name.key())?.unsigned())
         };
-        self.counter.anchor.within(Box::pin(drain)).await
+        self.counter.client.within(Box::pin(drain)).await
     }
 
     /// Gives back a permit with a lease, whoever took it. False if it is not taken.
     pub(crate) async fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
         let release = async {
             let name = self.counter.open()?;
-            let anchor = &self.counter.anchor;
+            let client = &self.counter.client;
             let key = PermitKey::leased(name.clone(), vec![id], None);
-            let loan = Loan::new(key, self.counter.timeout(), &anchor.book);
+            let loan = Loan::new(key, self.counter.timeout(), &client.book);
             // To whomever.
             loan.granted(Moment::now());
             loan.undo().run().await
         };
-        self.counter.anchor.within(Box::pin(release)).await
+        self.counter.client.within(Box::pin(release)).await
     }
 
     /// Takes permits. None if so many were not free until the limit.
@@ -124,7 +124,7 @@ impl Pool {
                 (taken, _) => Ok(taken.map(|(undo, _)| undo)),
             }
         };
-        self.counter.anchor.within(Box::pin(acquire)).await
+        self.counter.client.within(Box::pin(acquire)).await
     }
 
     /// Asks at once if nobody waits here, else when those that came before have their permits.
@@ -134,10 +134,10 @@ impl Pool {
         take: &mut Take<'_>,
         limit: Limit,
     ) -> Result<Option<Permits>, Error> {
-        let anchor = &self.counter.anchor;
+        let client = &self.counter.client;
         let mut wait = self.counter.wait(limit);
         let once = wait.is_single_attempt();
-        let line = anchor.queues.enter(name.queue_key(Users::Permits));
+        let line = client.queues.enter(name.queue_key(Users::Permits));
         if line.in_line() == 0 {
             match take.run().await {
                 Ok(Asked::Ready(taken)) => return Ok(Some(taken)),
@@ -148,9 +148,9 @@ impl Pool {
         if once {
             return Ok(None);
         }
-        let place = line.stand(Role::InLine, None, &anchor.releaser.runtime);
+        let place = line.stand(Role::InLine, None, &client.releaser.runtime);
         let turn = pin!(place.comes());
-        if anchor.in_line(name, &wait, turn).await?.is_none() {
+        if client.in_line(name, &wait, turn).await?.is_none() {
             return Ok(None);
         }
         let mut waiting = self.counter.waiting(name, &mut wait).at(&place);
@@ -160,7 +160,7 @@ impl Pool {
     }
 
     fn take<'a>(&'a self, name: &LockName, permits: u32) -> Result<Take<'a>, Error> {
-        let settings = &self.counter.anchor.settings;
+        let settings = &self.counter.client.settings;
         let permits = check("the number of permits", permits, 1)?;
         let (key, lease) = match self.leases {
             Leases::None => {
@@ -184,7 +184,7 @@ impl Pool {
         let timeout = lease.map_or(settings.command_timeout, |lease| settings.timeout(lease));
         Ok(Take {
             counter: &self.counter,
-            loan: Loan::new(key, timeout, &self.counter.anchor.book),
+            loan: Loan::new(key, timeout, &self.counter.client.book),
             lease,
             least,
             undo: None,
@@ -209,11 +209,11 @@ type Permits = (Undo<Arc<Loan>>, Duration);
 impl Take<'_> {
     /// Asks the server once.
     async fn run(&mut self) -> Result<Asked<Permits>, Error> {
-        let anchor = &self.counter.anchor;
+        let client = &self.counter.client;
         let loan = self.loan.clone();
-        anchor.reaper.ensure_credit(&loan.key.name)?;
+        client.reaper.ensure_credit(&loan.key.name)?;
         self.undo.get_or_insert_with(|| loan.undo());
-        let answer = match anchor.run(&loan.key.acquire(), loan.timeout).await {
+        let answer = match client.run(&loan.key.acquire(), loan.timeout).await {
             Ok(answer) => answer,
             Err(error) => {
                 if error.is_unanswered() {

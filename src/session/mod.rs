@@ -85,7 +85,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects, and starts the tasks on the current runtime.
-    pub(crate) async fn open(config: Config, settings: Settings) -> Result<Anchor, Error> {
+    pub(crate) async fn open(config: Config, settings: Settings) -> Result<ClientHandle, Error> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::invalid(
                 "a client connects within a tokio runtime, which must live as long as the client",
@@ -127,7 +127,7 @@ impl Session {
         // A task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
         tokio::spawn(serve(session.clone(), hub, worker, doubts));
-        Ok(Anchor(session))
+        Ok(ClientHandle(session))
     }
 
     pub(crate) fn ensure_open(&self) -> Result<(), Error> {
@@ -324,9 +324,9 @@ impl fmt::Debug for Session {
 }
 
 /// Keeps a session open: when the last one goes, the session closes.
-pub(crate) struct Anchor(Arc<Session>);
+pub(crate) struct ClientHandle(Arc<Session>);
 
-impl Deref for Anchor {
+impl Deref for ClientHandle {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -334,13 +334,13 @@ impl Deref for Anchor {
     }
 }
 
-impl fmt::Debug for Anchor {
+impl fmt::Debug for ClientHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl Drop for Anchor {
+impl Drop for ClientHandle {
     fn drop(&mut self) {
         self.0.closing.cancel();
     }
