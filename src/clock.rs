@@ -7,9 +7,9 @@ use std::time::Duration;
 /// On Linux this is `CLOCK_BOOTTIME`: the clocks of `std` and tokio stop during a suspend there, and a lease
 /// judged by them would look valid long after the server has given the lock away.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(u64);
+pub(crate) struct BootInstant(u64);
 
-impl Moment {
+impl BootInstant {
     /// Later than any other.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
@@ -61,9 +61,9 @@ mod tests {
 
     #[test]
     fn arithmetic_saturates_instead_of_wrapping() {
-        let start = Moment::now();
-        assert_eq!(start.plus(Duration::MAX), Moment::NEVER);
-        assert_eq!(Moment::NEVER.until(start), Duration::ZERO);
+        let start = BootInstant::now();
+        assert_eq!(start.plus(Duration::MAX), BootInstant::NEVER);
+        assert_eq!(BootInstant::NEVER.until(start), Duration::ZERO);
         assert_eq!(
             start.until(start.plus(Duration::from_secs(3))),
             Duration::from_secs(3)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Limit;
@@ -68,14 +68,14 @@ impl Counter {
     /// Has a mark removed, for tidiness: it has an end.
     pub(crate) fn forget(&self, mark: Arc<Mark>) {
         let timeout = self.timeout();
-        self.client.reaper.send(mark, timeout, Moment::now());
+        self.client.reaper.send(mark, timeout, BootInstant::now());
     }
 
     pub(crate) fn wait(&self, limit: Limit) -> Wait {
         let settings = &self.client.settings;
         let poll_cap = settings.poll_cap;
         let alarm = Alarm::Messages { poll_cap };
-        Wait::new(Moment::now(), limit, settings.watchdog_lease, alarm)
+        Wait::new(BootInstant::now(), limit, settings.watchdog_lease, alarm)
     }
 
     pub(crate) fn waiting<'a>(&'a self, name: &'a LockName, wait: &'a mut Wait) -> Waiting<'a> {

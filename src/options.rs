@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(50);
@@ -104,7 +104,7 @@ pub(crate) enum Limit {
     /// One attempt.
     Once,
     /// Until then.
-    At(Moment),
+    At(BootInstant),
     /// For ever, as long as the server answers.
     Never,
 }
@@ -114,7 +114,7 @@ impl Limit {
     pub(crate) fn left(self) -> Duration {
         match self {
             Self::Once => Duration::ZERO,
-            Self::At(end) => Moment::now().until(end),
+            Self::At(end) => BootInstant::now().until(end),
             Self::Never => Duration::MAX,
         }
     }
@@ -123,8 +123,8 @@ impl Limit {
         if wait.is_zero() {
             return Self::Once;
         }
-        match Moment::now().plus(wait) {
-            Moment::NEVER => Self::Never,
+        match BootInstant::now().plus(wait) {
+            BootInstant::NEVER => Self::Never,
             moment => Self::At(moment),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::protocol::policy::Policy;
@@ -159,25 +159,25 @@ impl<'a> Waiting<'a> {
     /// What has happened in this process is known, and this call is polled, though not where it stands.
     fn is_alive(&self) {
         if let Some(place) = self.place {
-            place.catch_up(Moment::now().plus(self.session.settings.command_timeout));
+            place.catch_up(BootInstant::now().plus(self.session.settings.command_timeout));
         }
     }
 
     fn refused(&mut self, refusal: Refusal) -> Step {
         let jitter = fastrand::f64();
         self.waiter
-            .refused(self.wait, Moment::now(), refusal, jitter)
+            .refused(self.wait, BootInstant::now(), refusal, jitter)
     }
 
     fn spared(&mut self) -> Step {
         let poll_cap = self.session.settings.poll_cap;
         self.waiter
-            .spared(self.wait, Moment::now(), poll_cap, fastrand::f64())
+            .spared(self.wait, BootInstant::now(), poll_cap, fastrand::f64())
     }
 
     fn yielded(&mut self) -> Step {
         self.waiter
-            .yielded(self.wait, Moment::now(), fastrand::f64())
+            .yielded(self.wait, BootInstant::now(), fastrand::f64())
     }
 
     /// Takes all messages up to now as known. What is listened to before the question.
@@ -267,7 +267,7 @@ impl<'a> Waiting<'a> {
             let is_over = own.count() >= last_message;
             let Some(pause) = self
                 .waiter
-                .gives_way(self.wait, Moment::now(), pause, is_over)
+                .gives_way(self.wait, BootInstant::now(), pause, is_over)
             else {
                 break;
             };

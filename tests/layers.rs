@@ -296,7 +296,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("Instant", &[]),
     ("SystemTime", &[]),
     (
-        "Moment::now",
+        "BootInstant::now",
         &[
             "clock.rs",
             "options.rs",

@@ -10,7 +10,7 @@ use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
 use super::line::{InLine, Outcome};
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::lock::Take;
@@ -32,7 +32,12 @@ impl AcquireRequest {
     }
 
     async fn take(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
-        let wait = Wait::new(Moment::now(), limit, self.patience(), self.alarm.clone());
+        let wait = Wait::new(
+            BootInstant::now(),
+            limit,
+            self.patience(),
+            self.alarm.clone(),
+        );
         let mut wait = wait.attempts(self.attempts);
         let queue = self.queue();
         let mut in_line = None;
@@ -74,7 +79,7 @@ impl AcquireRequest {
             };
             match outcome {
                 Outcome::Granted(guard) => {
-                    debug!(waited = ?wait.waited(Moment::now()), "acquired");
+                    debug!(waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(guard));
                 }
                 Outcome::Reenter => {}

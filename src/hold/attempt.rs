@@ -8,7 +8,7 @@ use tracing::{debug, warn};
 
 use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
 use crate::protocol::answer::{self, Acquired, Adopted, Standing, Tokens, Ttl};
@@ -68,7 +68,7 @@ pub(crate) struct Attempt<'a> {
     /// Others went before it meanwhile, since nobody polled it.
     was_passed: bool,
     /// Of a call that waits for a read-write lock, which came at this moment.
-    place: Option<(answer::Place, Moment)>,
+    place: Option<(answer::Place, BootInstant)>,
     /// Where its process stands among those that wait for their turn, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
     /// The lock was given back for it here, and could not be passed on.
@@ -117,7 +117,7 @@ impl<'a> Attempt<'a> {
         request: &'a AcquireRequest,
         queue: &'a Queue,
         front: &'a Place<'a>,
-        came: Moment,
+        came: BootInstant,
     ) -> Self {
         let unknown = answer::Place {
             came: 0,
@@ -141,7 +141,7 @@ impl<'a> Attempt<'a> {
     /// silent server does not add up to several.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
         let is_wanted_elsewhere = || {
-            let now = Moment::now();
+            let now = BootInstant::now();
             self.queue.turns(|turns| turns.is_wanted_elsewhere(now))
         };
         let heed = match self.request.kind {
@@ -159,7 +159,7 @@ impl<'a> Attempt<'a> {
             self.budget = self.hold.timeout;
             return Ok(Some(asking));
         }
-        let started = Moment::now();
+        let started = BootInstant::now();
         let turn = timeout(self.hold.timeout, self.queue.turn(owner, heed));
         let asking = self
             .request
@@ -168,7 +168,7 @@ impl<'a> Attempt<'a> {
             .await?
             .ok()
             .flatten();
-        let spent = started.until(Moment::now());
+        let spent = started.until(BootInstant::now());
         self.budget = self
             .hold
             .timeout
@@ -185,12 +185,12 @@ impl<'a> Attempt<'a> {
         };
         if let Some(front) = self.front.filter(|_| self.was_passed) {
             // What came of it was given back, and a copy of that must find nothing.
-            let came = self.place.map_or_else(Moment::now, |(_, came)| came);
+            let came = self.place.map_or_else(BootInstant::now, |(_, came)| came);
             *self = Self::waiting(self.request, self.queue, front, came);
             return Ok(Attempted::Yielded);
         }
         // A mark, or what a request may do that went unanswered.
-        self.lend(Moment::now());
+        self.lend(BootInstant::now());
         attempted
     }
 
@@ -204,7 +204,7 @@ impl<'a> Attempt<'a> {
 
     /// Leaves what is to be undone at the front: it is done if nobody polls this call later, and others go before it. Not of a
     /// hold that its release does not tell from others, which is undone only while it is known to be ours.
-    fn lend(&mut self, until: Moment) {
+    fn lend(&mut self, until: BootInstant) {
         if let Some(front) = self.front.filter(|_| self.hold.key().is_told_apart())
             && let Some(undo) = self.undo.take()
         {
@@ -245,7 +245,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Goes on with what the server has answered to a request sent at `sent`.
-    fn settle(&mut self, acquired: Acquired, sent: Moment) -> Result<Attempted, Error> {
+    fn settle(&mut self, acquired: Acquired, sent: BootInstant) -> Result<Attempted, Error> {
         self.standing = None;
         match acquired {
             Acquired::Granted {
@@ -253,7 +253,7 @@ impl<'a> Attempt<'a> {
                 tokens,
                 writer,
             } => {
-                self.hold.record.saw(sent, Moment::now(), writer);
+                self.hold.record.saw(sent, BootInstant::now(), writer);
                 self.go_on(sent, count, tokens)
             }
             Acquired::Busy(ttl) => {
@@ -339,7 +339,7 @@ impl<'a> Attempt<'a> {
     /// The server has granted the hold, by a request sent at `sent`, unless it was given up here meanwhile.
     fn go_on(
         &mut self,
-        sent: Moment,
+        sent: BootInstant,
         count: u64,
         tokens: Option<Tokens>,
     ) -> Result<Attempted, Error> {
@@ -366,7 +366,7 @@ impl<'a> Attempt<'a> {
         let pass = |handoff: &LeftHere| {
             let old = &handoff.hold;
             let is_fit = *kind == old.key().kind && !owner.is_named();
-            let came = self.place.map_or_else(Moment::now, |(_, came)| came);
+            let came = self.place.map_or_else(BootInstant::now, |(_, came)| came);
             is_fit.then(|| old.pass_to(&self.request.successor(came)))?
         };
         let (Handoff { undo, .. }, passed) = self.queue.take_over(pass)?;
@@ -409,7 +409,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Moves one level of the owner here. When the request was sent, or none if there was nothing to move.
-    async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<Moment>, Error> {
+    async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<BootInstant>, Error> {
         loop {
             let Some(donor) = self.request.donor(&self.hold).await? else {
                 return Ok(None);
@@ -436,7 +436,9 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self, take: Take) -> Result<Answer, Error> {
         let lease = self.request.term.lease();
         let hold = self.hold.clone();
-        let place = self.place.map(|(it, came)| it.sent(came, Moment::now()));
+        let place = self
+            .place
+            .map(|(it, came)| it.sent(came, BootInstant::now()));
         let call = hold.key().acquire(1, lease, take, place, self.tokens());
         self.run(&call).await
     }
@@ -455,7 +457,7 @@ impl<'a> Attempt<'a> {
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
-        self.lend(Moment::now().plus(self.budget));
+        self.lend(BootInstant::now().plus(self.budget));
         let answered = self.request.client.run(call, self.budget).await;
         self.was_passed = !self.regain();
         match &answered {
@@ -499,7 +501,7 @@ impl<'a> Attempt<'a> {
     /// The server has granted the hold, by a request sent at `sent`.
     pub(crate) fn commit(
         &mut self,
-        sent: Moment,
+        sent: BootInstant,
         tokens: Option<Tokens>,
     ) -> Result<LockGuard, Error> {
         let Terms { client, term, .. } = &**self.request;
@@ -515,7 +517,7 @@ impl<'a> Attempt<'a> {
         for displaced in self.queue.install(&self.hold) {
             if displaced.is_live() {
                 // Somebody freed the lock by force, and the answers of both may have come in the wrong order.
-                self.hold.lock().schedule.check(Moment::now());
+                self.hold.lock().schedule.check(BootInstant::now());
             }
             drop(client.watchdog.lose(&displaced, Loss::Displaced));
         }

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use super::attempt::Attempt;
 use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::answer::Tokens;
@@ -58,7 +58,7 @@ pub(crate) async fn acquire(requests: &[&AcquireRequest], limit: Limit) -> Resul
             // The front of its line, if nobody stands there.
             Limit::At(_) | Limit::Never => {
                 let front = queue.stand(request.role(), None, &request.client.releaser.runtime);
-                front.catch_up(Moment::now().plus(request.timeout()));
+                front.catch_up(BootInstant::now().plus(request.timeout()));
                 let asking = front.now().and_then(|_| queue.turn_if_idle(&request.owner));
                 asking.map(|asking| (Some(front), asking))
             }

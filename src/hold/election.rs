@@ -13,7 +13,7 @@ use tracing::{Instrument, debug, debug_span};
 use super::attempt::{Attempt, Attempted, Polling};
 use super::request::AcquireRequest;
 use super::seats::Seats;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::Users;
 use crate::options::Limit;
@@ -124,7 +124,7 @@ impl Election {
             .iter()
             .map(|request| request.min_validity)
             .max();
-        if Moment::now().until(until) < least.unwrap_or_default() {
+        if BootInstant::now().until(until) < least.unwrap_or_default() {
             return Err(self.requests[0].too_late());
         }
         let seats = Seats::new(self.requests.len(), line.clone());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::attempt::{Attempt, Attempted};
 use super::line::{InLine, Outcome};
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::answer::{Standing, Ttl};
 use crate::protocol::hold_key::Kind;
@@ -23,7 +23,7 @@ struct First<'a> {
     queue: &'a Queue,
     place: &'a InLine<'a>,
     policy: Policy,
-    came: Moment,
+    came: BootInstant,
     attempt: Attempt<'a>,
 }
 
@@ -87,7 +87,7 @@ impl Wanted for First<'_> {
             self.has_asked(None);
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
-        let asked = Moment::now();
+        let asked = BootInstant::now();
         let _asking = self.attempt.turn().await?;
         if let Some(outcome) = self.settled() {
             return Ok(Asked::Ready(outcome));
@@ -110,7 +110,7 @@ impl Wanted for First<'_> {
             Ok(Attempted::Yielded) => Asked::Yielded,
             Ok(Attempted::Busy(ttl)) => {
                 // The server dates this call by the time at which the request came to it.
-                self.has_asked(Some(self.came.plus(asked.until(Moment::now()))));
+                self.has_asked(Some(self.came.plus(asked.until(BootInstant::now()))));
                 Asked::Busy(self.refusal(ttl))
             }
             Err(error) => Asked::Failed(error),
@@ -132,7 +132,7 @@ impl First<'_> {
         let client = &self.request.client;
         let counts = self.policy.listens && client.backend.counts_listeners();
         let streak = client.settings.streak;
-        let may_pass = |turns: &mut Turns| turns.may_pass(Moment::now(), streak, counts);
+        let may_pass = |turns: &mut Turns| turns.may_pass(BootInstant::now(), streak, counts);
         if self.policy.shares || self.queue.turns(may_pass) {
             return self.attempt.take_handoff();
         }
@@ -180,7 +180,7 @@ impl First<'_> {
 
     /// Of a reader: the writers behind it need not wait for it any longer, since from its first answer on the marks on the
     /// server keep the order.
-    fn has_asked(&self, refused: Option<Moment>) {
+    fn has_asked(&self, refused: Option<BootInstant>) {
         if self.policy.shares {
             self.place.has_asked(refused);
         }

@@ -11,7 +11,7 @@ use tracing::debug;
 use super::batch::{self, Batched};
 use super::guard::LockGuard;
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::{Limit, Term};
 use crate::protocol::wait::Wait;
@@ -230,7 +230,7 @@ async fn ensure_distinct(ranked: &[(usize, AcquireRequest)], limit: Limit) -> Re
 async fn server(request: &AcquireRequest, limit: Limit) -> Result<Arc<str>, Error> {
     let key = request.name.key();
     let mut wait = Wait::new(
-        Moment::now(),
+        BootInstant::now(),
         limit,
         request.patience(),
         request.alarm.clone(),

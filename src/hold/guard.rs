@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::lease::Lease;
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::session::Queue;
@@ -138,7 +138,7 @@ impl AcquireRequest {
                     // One of them was taken away.
                     for hold in [&there, hold] {
                         hold.record.stay();
-                        hold.lock().schedule.check(Moment::now());
+                        hold.lock().schedule.check(BootInstant::now());
                     }
                     self.client.watchdog.watch(&there);
                 }

@@ -6,7 +6,7 @@ use std::pin::pin;
 use super::attempt::{Attempt, Attempted};
 use super::line::Outcome;
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
@@ -51,7 +51,7 @@ impl AcquireRequest {
                     continue;
                 }
             }
-            if wait.busy(Moment::now(), Ttl::Never, 0.0) == Step::GiveUp {
+            if wait.busy(BootInstant::now(), Ttl::Never, 0.0) == Step::GiveUp {
                 return Ok(Outcome::GaveUp);
             }
             if let Some(channel) = attempt.channel().filter(|_| foreign.is_none()) {

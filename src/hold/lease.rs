@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
@@ -70,7 +70,7 @@ impl Lease {
     }
 
     /// The last moment at which the lease can be trusted if nothing more is heard from the server.
-    pub(crate) fn trusted_until(&self) -> Moment {
+    pub(crate) fn trusted_until(&self) -> BootInstant {
         self.hold.lock().schedule.deadline()
     }
 

@@ -8,7 +8,7 @@ use super::attempt::Attempt;
 use super::guard::LockGuard;
 use super::lease::Lease;
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
@@ -125,7 +125,7 @@ impl AcquireRequest {
     ) -> Result<bool, Error> {
         loop {
             if let Cut::Ending(ends) = cut {
-                hold.lock().schedule.cuts(Moment::now(), lease, ends);
+                hold.lock().schedule.cuts(BootInstant::now(), lease, ends);
             }
             let call = hold.key().extend(lease, cut);
             let answer = self.client.run(&call, hold.timeout).await?;
@@ -133,11 +133,11 @@ impl AcquireRequest {
             let mut state = hold.lock();
             match extended {
                 Extended::Set => {
-                    state.schedule.set(answer.sent, Moment::now(), lease);
+                    state.schedule.set(answer.sent, BootInstant::now(), lease);
                     return Ok(true);
                 }
                 Extended::Longer { ends } => {
-                    state.schedule.cut_settled(Moment::now());
+                    state.schedule.cut_settled(BootInstant::now());
                     cut = Cut::Ending(ends);
                 }
                 Extended::Absent => return Ok(false),
@@ -194,7 +194,7 @@ impl AcquireRequest {
     }
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
-    fn guard(&self, hold: &Arc<Hold>, sent: Moment) -> Result<Option<LockGuard>, Error> {
+    fn guard(&self, hold: &Arc<Hold>, sent: BootInstant) -> Result<Option<LockGuard>, Error> {
         if !hold.guard_level(sent, self.term) {
             return Ok(None);
         }
@@ -230,7 +230,7 @@ impl<'a> Claim<'a> {
         })
     }
 
-    fn keep(mut self, sent: Moment) -> Result<Option<LockGuard>, Error> {
+    fn keep(mut self, sent: BootInstant) -> Result<Option<LockGuard>, Error> {
         self.kept = true;
         self.request.guard(self.hold, sent)
     }

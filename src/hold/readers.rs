@@ -9,7 +9,7 @@ use tracing::debug;
 
 use super::guard::LockGuard;
 use super::request::AcquireRequest;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Prefer;
 use crate::protocol::wait::{Step, Wait};
@@ -37,7 +37,7 @@ impl AcquireRequest {
     pub(super) fn join_readers(
         &self,
         queue: &Queue,
-        came: Moment,
+        came: BootInstant,
         lets: Lets,
     ) -> Option<Result<LockGuard, Error>> {
         if !self.may_join() {
@@ -47,7 +47,7 @@ impl AcquireRequest {
         let hold = queue.join(&self.owner, lets, join)?;
         debug!("joined");
         let guard = self.hand_out(queue, &hold);
-        if hold.record.is_to_be_asked_about(Moment::now()) {
+        if hold.record.is_to_be_asked_about(BootInstant::now()) {
             self.client.watchdog.confirm(&hold);
         }
         Some(guard)
@@ -61,11 +61,11 @@ impl AcquireRequest {
         wait: &Wait,
         place: &Place<'_>,
     ) -> Result<(), Error> {
-        place.catch_up(Moment::now());
+        place.catch_up(BootInstant::now());
         let Some(trip) = queue.is_taken_for(&self.owner) else {
             return Ok(());
         };
-        let Step::Park(trip) = wait.clamp(Moment::now(), trip) else {
+        let Step::Park(trip) = wait.clamp(BootInstant::now(), trip) else {
             return Ok(());
         };
         let ended = timeout(trip, place.news());

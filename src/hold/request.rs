@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::options::{Prefer, Term};
@@ -67,7 +67,7 @@ impl AcquireRequest {
     }
 
     /// This call as one that came then, and may have what a hold of this process has.
-    pub(super) fn successor(&self, came: Moment) -> Successor<'_> {
+    pub(super) fn successor(&self, came: BootInstant) -> Successor<'_> {
         Successor {
             owner: &self.owner,
             term: self.term,

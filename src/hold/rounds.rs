@@ -10,7 +10,7 @@ use super::election::{Defeat, Election, Round, Shortage, some};
 use super::request::AcquireRequest;
 use super::seats::Seats;
 use crate::backoff::Backoff;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Limit;
 use crate::protocol::lock::Take;
@@ -41,7 +41,7 @@ struct Rounds<'a> {
     subscriptions: Vec<Option<Subscription>>,
     /// What it took to win the last round.
     defeat: Option<Defeat>,
-    too_few_since: Option<Moment>,
+    too_few_since: Option<BootInstant>,
     told_of_grace: bool,
 }
 
@@ -58,7 +58,7 @@ impl Election {
     pub(super) async fn rounds(&self, limit: Limit) -> Result<Option<Seats>, Error> {
         let first = &self.requests[0];
         let mut wait = Wait::new(
-            Moment::now(),
+            BootInstant::now(),
             limit,
             first.patience(),
             self.pauses(Duration::ZERO),
@@ -89,7 +89,7 @@ impl Election {
             match waiting.at(&place).until(&mut rounds).await? {
                 None => return Ok(None),
                 Some(Outcome::Won(seats)) => {
-                    debug!(waited = ?wait.waited(Moment::now()), "acquired");
+                    debug!(waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(seats));
                 }
                 Some(Outcome::Front(_) | Outcome::Again) => {}
@@ -103,7 +103,7 @@ impl Election {
         line: &'a Queue,
         wait: &Wait,
     ) -> Result<Option<Outcome<'a>>, Error> {
-        let Step::Park(at_most) = wait.in_line(Moment::now(), None) else {
+        let Step::Park(at_most) = wait.in_line(BootInstant::now(), None) else {
             return Ok(None);
         };
         let runtime = &self.requests[0].client.releaser.runtime;
@@ -199,7 +199,7 @@ impl<'a> Rounds<'a> {
             true => Alarm::Messages {
                 poll_cap: self.election.requests[0].client.settings.poll_cap,
             },
-            false => self.election.pauses(wait.waited(Moment::now())),
+            false => self.election.pauses(wait.waited(BootInstant::now())),
         }
     }
 
@@ -210,7 +210,7 @@ impl<'a> Rounds<'a> {
         wait: &mut Wait,
     ) -> Result<Asked<Outcome<'a>>, Error> {
         let Shortage { error, grace } = shortage;
-        let now = Moment::now();
+        let now = BootInstant::now();
         let step = match grace {
             Some(left) => {
                 self.too_few_since = None;

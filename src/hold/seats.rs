@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::guard::LockGuard;
 use super::lease::Lease;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::protocol::quorum::trusted_until;
 use crate::session::Queue;
 
@@ -163,7 +163,7 @@ impl Shared {
 
 impl State {
     fn remaining(&mut self) -> Duration {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let promises = self
             .guards
             .iter()

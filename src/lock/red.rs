@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::member::{Member, Members};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::hold::election::{Asked, Election, refuse_longer};
 use crate::hold::guard::LockGuard;
@@ -283,7 +283,8 @@ impl RedGuard {
                 return Err(self.lost_error());
             }
             let guards = self.seats.leave();
-            let ask = |guard: LockGuard| async { guard.unlock().await.map(|()| Moment::NEVER) };
+            let ask =
+                |guard: LockGuard| async { guard.unlock().await.map(|()| BootInstant::NEVER) };
             let late = self.ask(guards.into_iter().map(ask), "released").await?;
             // To drop a release that is on its way would have it sent again.
             late.go_on(&self.client);
@@ -398,13 +399,13 @@ impl RedGuard {
         &self,
         asks: impl Iterator<Item = F>,
         done: &str,
-    ) -> Result<Asked<Result<Moment, Error>>, Error>
+    ) -> Result<Asked<Result<BootInstant, Error>>, Error>
     where
-        F: Future<Output = Result<Moment, Error>> + Send + 'static,
+        F: Future<Output = Result<BootInstant, Error>> + Send + 'static,
     {
         let servers = self.seats.servers();
         let mut asked = Asked::new(&self.client, servers, asks);
-        let vote = |answer: &Result<Moment, Error>| match answer {
+        let vote = |answer: &Result<BootInstant, Error>| match answer {
             Ok(until) => Vote::Yes(*until),
             Err(error) if error.kind() == ErrorKind::LeaseLost => Vote::No,
             Err(_) => Vote::Missing,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 
@@ -121,7 +121,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// The same in a request that is sent `now`, of a call that came at `came`.
-    pub(crate) fn sent(self, came: Moment, now: Moment) -> Self {
+    pub(crate) fn sent(self, came: BootInstant, now: BootInstant) -> Self {
         let waited = || i64::try_from(came.until(now).as_micros()).unwrap_or(i64::MAX);
         Self {
             came: if self.came > 0 { self.came } else { -waited() },

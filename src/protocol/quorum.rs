@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 
 /// What one server has said so far.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) enum Vote {
     Awaited,
     /// It has granted its part, which can be trusted until then.
-    Yes(Moment),
+    Yes(BootInstant),
     /// Somebody else has its part.
     No,
     /// It abstained, failed, or did not answer in time.
@@ -23,7 +23,7 @@ pub(crate) enum Verdict {
     /// The votes that are awaited decide.
     Open,
     /// A majority has granted its parts, all of which can be trusted until then.
-    Won(Moment),
+    Won(BootInstant),
     /// A majority votes, and others have some of it.
     Outvoted,
     /// No majority votes.
@@ -63,9 +63,9 @@ pub(crate) fn verdict(votes: &[Vote]) -> Verdict {
 
 /// Until when a majority of so many servers stands by its promise, if it does: the longest that so many have given.
 pub(crate) fn trusted_until(
-    promises: impl Iterator<Item = Moment>,
+    promises: impl Iterator<Item = BootInstant>,
     servers: usize,
-) -> Option<Moment> {
+) -> Option<BootInstant> {
     let mut promises: Vec<_> = promises.collect();
     promises.sort_unstable_by(|a, b| b.cmp(a));
     promises.get(majority(servers) - 1).copied()
@@ -94,7 +94,7 @@ mod tests {
     fn vote() -> impl Strategy<Value = Vote> {
         prop_oneof![
             Just(Vote::Awaited),
-            (1u64..100_000).prop_map(|millis| Vote::Yes(Moment::from_millis(millis))),
+            (1u64..100_000).prop_map(|millis| Vote::Yes(BootInstant::from_millis(millis))),
             Just(Vote::No),
             Just(Vote::Missing),
         ]

@@ -12,7 +12,7 @@ use stateright::{Checker, Model, Property};
 
 use super::quorum::{Verdict, Vote, trusted_until, verdict};
 use super::renewal::deadline;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use server::{Fault, Hold, LEASE, Request, Rule, Server, lease, moment};
 
 /// What is tried.
@@ -59,7 +59,7 @@ struct Caller {
 enum Phase {
     Idle,
     Asking([Vote; 3]),
-    Holding([Option<Moment>; 3]),
+    Holding([Option<BootInstant>; 3]),
 }
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl World {
     }
 }
 
-fn stands(promises: &[Option<Moment>; 3], now: u8) -> bool {
+fn stands(promises: &[Option<BootInstant>; 3], now: u8) -> bool {
     trusted_until(promises.iter().flatten().copied(), 3).is_some_and(|until| moment(now) < until)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::options::LeaseTime;
 
 /// What the local promise of a lease is worth, and what is due for it.
@@ -15,15 +15,15 @@ pub(crate) struct Schedule {
     lease: LeaseTime,
     /// The longest that the server was ever asked for.
     longest: LeaseTime,
-    deadline: Moment,
-    renew_at: Option<Moment>,
-    check_at: Option<Moment>,
+    deadline: BootInstant,
+    renew_at: Option<BootInstant>,
+    check_at: Option<BootInstant>,
     /// When renewing ends, by `max_hold`.
-    renew_until: Moment,
+    renew_until: BootInstant,
     /// A request is on its way, or may be, that cuts a longer lease: to how much, and the end that it names.
     cut: Option<(LeaseTime, i64)>,
     /// Such a request may have been carried out until then, and have undone what was asked for before.
-    cut_until: Moment,
+    cut_until: BootInstant,
 }
 
 /// What is due for a hold.
@@ -34,17 +34,17 @@ pub(crate) enum Duty {
     Renew,
     Check,
     /// Nothing until then.
-    Rest(Moment),
+    Rest(BootInstant),
 }
 
 /// The last moment at which a lease that was asked for at `sent` can be trusted.
-pub(crate) fn deadline(sent: Moment, lease: LeaseTime) -> Moment {
+pub(crate) fn deadline(sent: BootInstant, lease: LeaseTime) -> BootInstant {
     sent.plus(lease.get() - lease.margin())
 }
 
 impl Schedule {
-    pub(crate) fn new(sent: Moment, lease: LeaseTime, max_hold: Option<Duration>) -> Self {
-        let renew_until = max_hold.map_or(Moment::NEVER, |longest| sent.plus(longest));
+    pub(crate) fn new(sent: BootInstant, lease: LeaseTime, max_hold: Option<Duration>) -> Self {
+        let renew_until = max_hold.map_or(BootInstant::NEVER, |longest| sent.plus(longest));
         Self {
             lease,
             longest: lease,
@@ -58,7 +58,7 @@ impl Schedule {
     }
 
     /// The schedule of a hold that goes on with this lease: nothing has been confirmed for it so far.
-    pub(crate) fn passed_on(&self, now: Moment, max_hold: Option<Duration>) -> Self {
+    pub(crate) fn passed_on(&self, now: BootInstant, max_hold: Option<Duration>) -> Self {
         Self {
             deadline: self.deadline,
             cut_until: self.cut_until,
@@ -71,7 +71,7 @@ impl Schedule {
         self.lease == lease && self.longest == lease && self.cut.is_none()
     }
 
-    pub(crate) fn deadline(&self) -> Moment {
+    pub(crate) fn deadline(&self) -> BootInstant {
         self.deadline
     }
 
@@ -89,8 +89,8 @@ impl Schedule {
         self.longest = self.longest.max(lease);
     }
 
-    pub(crate) fn duty(&self, now: Moment) -> Duty {
-        let due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+    pub(crate) fn duty(&self, now: BootInstant) -> Duty {
+        let due = |at: Option<BootInstant>| at.is_some_and(|at| at <= now);
         if now >= self.deadline {
             Duty::Expire
         } else if due(self.renew_at) {
@@ -98,7 +98,7 @@ impl Schedule {
         } else if due(self.check_at) {
             Duty::Check
         } else {
-            let sooner = |a: Moment, b: Option<Moment>| b.map_or(a, |b| a.min(b));
+            let sooner = |a: BootInstant, b: Option<BootInstant>| b.map_or(a, |b| a.min(b));
             Duty::Rest(sooner(sooner(self.deadline, self.renew_at), self.check_at))
         }
     }
@@ -106,7 +106,7 @@ impl Schedule {
     /// Renews from now on, every third of this lease. `jitter` in 0..1 takes up to a fifth off, so that leases
     /// taken together are not renewed in one burst; the grid lets those that are due at nearly the same time share
     /// a script.
-    pub(crate) fn renew(&mut self, now: Moment, lease: LeaseTime, jitter: f64) {
+    pub(crate) fn renew(&mut self, now: BootInstant, lease: LeaseTime, jitter: f64) {
         self.lease = lease;
         self.asks_for(lease);
         let period = lease.get() / 3;
@@ -121,20 +121,20 @@ impl Schedule {
     }
 
     /// The server confirmed that the TTL was at least `lease` after `sent`. While a cut is in doubt that means nothing.
-    pub(crate) fn confirmed(&mut self, sent: Moment, lease: LeaseTime) {
+    pub(crate) fn confirmed(&mut self, sent: BootInstant, lease: LeaseTime) {
         if self.cut.is_none() && sent >= self.cut_until {
             self.deadline = self.deadline.max(deadline(sent, lease));
         }
     }
 
     /// The request of [`cuts`](Self::cuts), or one that only raises, was answered: the lease was set after `sent`.
-    pub(crate) fn set(&mut self, sent: Moment, now: Moment, lease: LeaseTime) {
+    pub(crate) fn set(&mut self, sent: BootInstant, now: BootInstant, lease: LeaseTime) {
         self.deadline = self.deadline.max(deadline(sent, lease));
         self.cut_settled(now);
     }
 
     /// A request is about to be sent that cuts the lease that `ends` then to this one.
-    pub(crate) fn cuts(&mut self, now: Moment, lease: LeaseTime, ends: i64) {
+    pub(crate) fn cuts(&mut self, now: BootInstant, lease: LeaseTime, ends: i64) {
         self.deadline = self.deadline.min(deadline(now, lease));
         self.cut = Some((lease, ends));
     }
@@ -145,13 +145,13 @@ impl Schedule {
     }
 
     /// No copy of that request can cut anything any more: the lease ends at another time than it names.
-    pub(crate) fn cut_settled(&mut self, now: Moment) {
+    pub(crate) fn cut_settled(&mut self, now: BootInstant) {
         if self.cut.take().is_some() {
             self.cut_until = now;
         }
     }
 
-    pub(crate) fn check(&mut self, at: Moment) {
+    pub(crate) fn check(&mut self, at: BootInstant) {
         self.check_at = Some(self.check_at.map_or(at, |earlier| earlier.min(at)));
     }
 
@@ -164,7 +164,7 @@ impl Schedule {
     }
 
     /// A renewal went unanswered: soon again, several times before the deadline.
-    pub(crate) fn unanswered(&mut self, now: Moment, renewing: bool) {
+    pub(crate) fn unanswered(&mut self, now: BootInstant, renewing: bool) {
         let again = now
             .plus((self.lease.get() / 24).clamp(Duration::from_millis(5), Duration::from_secs(1)));
         if !renewing {
@@ -184,8 +184,8 @@ mod tests {
         LeaseTime::new(Duration::from_millis(millis)).unwrap()
     }
 
-    fn moment(millis: u64) -> Moment {
-        Moment::from_millis(millis)
+    fn moment(millis: u64) -> BootInstant {
+        BootInstant::from_millis(millis)
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::options::Limit;
 use crate::protocol::answer::Ttl;
 
@@ -48,7 +48,7 @@ pub(crate) struct Wait {
     busy: u32,
     /// How long the server may leave every request unanswered before a wait without limit gives up.
     patience: Duration,
-    started: Moment,
+    started: BootInstant,
     /// How often in a row a request has failed.
     failures: u32,
 }
@@ -62,7 +62,7 @@ pub(crate) enum Step {
 }
 
 impl Wait {
-    pub(crate) fn new(now: Moment, limit: Limit, patience: Duration, alarm: Alarm) -> Self {
+    pub(crate) fn new(now: BootInstant, limit: Limit, patience: Duration, alarm: Alarm) -> Self {
         Self {
             limit,
             alarm,
@@ -89,17 +89,17 @@ impl Wait {
         self.limit == Limit::Once
     }
 
-    pub(crate) fn started(&self) -> Moment {
+    pub(crate) fn started(&self) -> BootInstant {
         self.started
     }
 
-    pub(crate) fn waited(&self, now: Moment) -> Duration {
+    pub(crate) fn waited(&self, now: BootInstant) -> Duration {
         self.started.until(now)
     }
 
     /// Somebody else holds the lock for at most `ttl`. A message will tell when it is free; the TTL covers a
     /// holder that dies, and the poll cap, less up to a tenth by `jitter` in 0..1, a message that is lost.
-    pub(crate) fn busy(&mut self, now: Moment, ttl: Ttl, jitter: f64) -> Step {
+    pub(crate) fn busy(&mut self, now: BootInstant, ttl: Ttl, jitter: f64) -> Step {
         self.failures = 0;
         if let Some(attempts) = &mut self.attempts {
             *attempts = attempts.saturating_sub(1);
@@ -122,7 +122,7 @@ impl Wait {
     }
 
     /// The request failed in a way that may pass. `unanswered` is when the server last fell silent.
-    pub(crate) fn failed(&mut self, now: Moment, unanswered: Option<Moment>) -> Step {
+    pub(crate) fn failed(&mut self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
         if self.is_out_of_patience(now, unanswered) {
             return Step::GiveUp;
         }
@@ -132,28 +132,28 @@ impl Wait {
     }
 
     /// The servers answer, and nobody can be granted the lock for as long as is `left`, which is no silence.
-    pub(crate) fn abstained(&mut self, now: Moment, left: Duration) -> Step {
+    pub(crate) fn abstained(&mut self, now: BootInstant, left: Duration) -> Step {
         self.failures = 0;
         // Another server may come back meanwhile, and make a majority without those that abstain.
         self.clamp(now, left.clamp(SHORTEST_PARK, LONGEST_PAUSE))
     }
 
     /// For a call that stands in line and asks nothing itself.
-    pub(crate) fn in_line(&self, now: Moment, unanswered: Option<Moment>) -> Step {
+    pub(crate) fn in_line(&self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
         if self.is_out_of_patience(now, unanswered) {
             return Step::GiveUp;
         }
         self.clamp(now, self.patience)
     }
 
-    fn is_out_of_patience(&self, now: Moment, unanswered: Option<Moment>) -> bool {
+    fn is_out_of_patience(&self, now: BootInstant, unanswered: Option<BootInstant>) -> bool {
         let silent =
             unanswered.is_some_and(|since| since.max(self.started).until(now) >= self.patience);
         self.limit == Limit::Never && silent
     }
 
     /// A pause of this length, if there is time for any.
-    pub(crate) fn clamp(&self, now: Moment, park: Duration) -> Step {
+    pub(crate) fn clamp(&self, now: BootInstant, park: Duration) -> Step {
         match self.limit {
             Limit::Never => Step::Park(park),
             Limit::Once => Step::GiveUp,
@@ -172,8 +172,8 @@ mod tests {
     const CAP: Duration = Duration::from_secs(5);
     const ALARM: Alarm = Alarm::Messages { poll_cap: CAP };
 
-    fn moment(millis: u64) -> Moment {
-        Moment::from_millis(millis)
+    fn moment(millis: u64) -> BootInstant {
+        BootInstant::from_millis(millis)
     }
 
     fn ttl() -> impl Strategy<Value = Ttl> {
@@ -216,7 +216,7 @@ mod tests {
             prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
             prop_assert!(matches!(decision.failed(now, None), Step::Park(_)), "a server that answers is waited for");
 
-            let since = Moment::from_millis(now.millis().saturating_sub(silent_for));
+            let since = BootInstant::from_millis(now.millis().saturating_sub(silent_for));
             let endured = since.max(start).until(now);
             let gave_up = decision.failed(now, Some(since)) == Step::GiveUp;
             prop_assert_eq!(gave_up, endured >= PATIENCE);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::answer::Ttl;
 use super::policy::Policy;
 use super::wait::{Step as Time, Wait};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 
 /// While a subscription is not acknowledged, a waiter asks this often.
 pub(crate) const UNCONFIRMED_POLL: Duration = Duration::from_secs(1);
@@ -183,7 +183,7 @@ impl Waiter {
     pub(crate) fn refused(
         &mut self,
         wait: &mut Wait,
-        now: Moment,
+        now: BootInstant,
         refusal: Refusal,
         jitter: f64,
     ) -> Step {
@@ -198,7 +198,7 @@ impl Waiter {
     pub(crate) fn spared(
         &mut self,
         wait: &mut Wait,
-        now: Moment,
+        now: BootInstant,
         poll_cap: Duration,
         jitter: f64,
     ) -> Step {
@@ -211,7 +211,7 @@ impl Waiter {
     }
 
     /// The lock was left to others.
-    pub(crate) fn yielded(&mut self, wait: &mut Wait, now: Moment, jitter: f64) -> Step {
+    pub(crate) fn yielded(&mut self, wait: &mut Wait, now: BootInstant, jitter: f64) -> Step {
         if self.policy.listens {
             return Step::Ask;
         }
@@ -261,7 +261,7 @@ impl Waiter {
     pub(crate) fn gives_way(
         &self,
         wait: &Wait,
-        now: Moment,
+        now: BootInstant,
         pause: Duration,
         is_over: bool,
     ) -> Option<Duration> {

@@ -14,7 +14,7 @@ use super::model::{DONE, broken};
 use super::policy::COUNTER;
 use super::wait::{Alarm, Wait};
 use super::waiter::{Channels, Listening, Local, Start, Step, UNCONFIRMED_POLL, Waiter};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::options::Limit;
 
 const POLL_CAP: Duration = Duration::from_secs(5);
@@ -156,7 +156,7 @@ impl Caller {
     /// The lock is busy.
     fn refused(&mut self, rule: Rule) {
         let alarm = Alarm::Messages { poll_cap: POLL_CAP };
-        let now = Moment::from_millis(0);
+        let now = BootInstant::from_millis(0);
         let mut wait = Wait::new(now, Limit::Never, POLL_CAP, alarm);
         let refusal = Ttl::Never.into();
         let Step::Listen { at_most, .. } = self.waiter.refused(&mut wait, now, refusal, 0.0) else {

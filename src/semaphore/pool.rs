@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::{Instrument, debug, debug_span};
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::counter::{Counter, check};
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockName, Users};
@@ -101,7 +101,7 @@ impl Pool {
             let key = PermitKey::leased(name.clone(), vec![id], None);
             let loan = Loan::new(key, self.counter.timeout(), &client.book);
             // To whomever.
-            loan.granted(Moment::now());
+            loan.granted(BootInstant::now());
             loan.undo().run().await
         };
         self.counter.client.within(Box::pin(release)).await
@@ -155,7 +155,7 @@ impl Pool {
         }
         let mut waiting = self.counter.waiting(name, &mut wait).at(&place);
         let taken = waiting.until(take).await?;
-        debug!(granted = taken.is_some(), waited = ?wait.waited(Moment::now()), "waited");
+        debug!(granted = taken.is_some(), waited = ?wait.waited(BootInstant::now()), "waited");
         Ok(taken)
     }
 
@@ -231,7 +231,7 @@ impl Take<'_> {
                 loan.granted(answer.sent);
                 let left = self.lease.map_or(Duration::MAX, |lease| {
                     let end = answer.sent.plus(lease.get() - lease.margin());
-                    Moment::now().until(end)
+                    BootInstant::now().until(end)
                 });
                 let undo = self.undo.take();
                 Ok(Asked::Ready((undo.ok_or_else(Error::closed)?, left)))

@@ -29,7 +29,7 @@ use super::record::Outcome;
 use super::releaser::Releaser;
 use super::sync::oneshot;
 use super::undo::{Owed, Undo};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::options::Term;
@@ -109,7 +109,7 @@ impl Session {
             GivenBack::Undo(undo) => undo.run().await?,
             // Readers are not made to wait for what the server has just said.
             GivenBack::Shared(hold) | GivenBack::Left(hold, _)
-                if hold.record.is_seen(Moment::now()) =>
+                if hold.record.is_seen(BootInstant::now()) =>
             {
                 true
             }
@@ -209,7 +209,7 @@ impl Owed for Share {
             false => self.releaser.write(&self.hold, &sending),
         };
         self.releaser.reaper.take(Unanswered {
-            end: Moment::now().plus(self.hold.longest_kept()),
+            end: BootInstant::now().plus(self.hold.longest_kept()),
             hold: self.hold.clone(),
             sending: Some(sending),
             written,
@@ -254,7 +254,7 @@ struct Unanswered {
     sending: Option<Sending>,
     written: Option<Written>,
     /// From then on the server has let it go by itself.
-    end: Moment,
+    end: BootInstant,
     releaser: Arc<Releaser>,
     _owing: TaskTrackerToken,
 }
@@ -286,7 +286,7 @@ impl Background for Unanswered {
     /// A lease that has passed ends what a server has that answers; one that does not may have yet to take the lock, by a
     /// request that lies there unread.
     fn has_ended(&self, error: &Error) -> bool {
-        error.is_refusal() && Moment::now() >= self.end
+        error.is_refusal() && BootInstant::now() >= self.end
     }
 
     fn keep_nobody_waiting(&mut self) {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::hold::Hold;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::name::QueueKey;
 use crate::protocol::hold_key::numeral;
 
@@ -39,7 +39,7 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// The lock was moved to its hold, by a request sent then.
-    Granted(Moment),
+    Granted(BootInstant),
     /// Its place is gone, or the lock may be there for it: the server knows.
     Ask,
 }

@@ -107,7 +107,7 @@ mod tests {
     use super::super::record::Record;
     use super::super::sync::{TIMERS, ended};
     use super::*;
-    use crate::clock::Moment;
+    use crate::clock::BootInstant;
     use crate::name::{LockName, Users};
     use crate::options::LeaseTime;
     use crate::owner::Owner;
@@ -214,7 +214,7 @@ mod tests {
 
         /// The task that asks whether a record that was passed on still stands.
         async fn confirm(self: Arc<Self>, record: Arc<Record>) {
-            while let Some(unlocks) = record.next_unlocks(Moment::now()) {
+            while let Some(unlocks) = record.next_unlocks(BootInstant::now()) {
                 yield_now().await;
                 let stands = self.server().as_deref() == Some(record.key.number());
                 yield_now().await;
@@ -257,14 +257,14 @@ mod tests {
             place.comes().await;
             let owing = self.owing(&asked.record);
             loop {
-                place.catch_up(Moment::now());
+                place.catch_up(BootInstant::now());
                 let pass = |left: &Handoff<Owing>| {
                     left.hold.pass_to(&Successor {
                         owner: &asked.owner,
                         term: term(),
                         min_validity: Duration::ZERO,
                         max_hold: None,
-                        came: Moment::now(),
+                        came: BootInstant::now(),
                     })
                 };
                 if let Some((Handoff { undo, .. }, passed)) = queue.take_over(pass)
@@ -272,7 +272,7 @@ mod tests {
                 {
                     undo.disarm();
                     owing.disarm();
-                    if hold.record.passed_on(Moment::now()) {
+                    if hold.record.passed_on(BootInstant::now()) {
                         spawn(self.clone().confirm(hold.record.clone()));
                     }
                     self.passed.fetch_add(1, Ordering::SeqCst);
@@ -280,7 +280,7 @@ mod tests {
                     return (hold, owing);
                 }
                 if self.take(asked.key().number()) {
-                    asked.granted(Moment::now(), term(), None, None);
+                    asked.granted(BootInstant::now(), term(), None, None);
                     queue.install(&asked);
                     return (asked, owing);
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::record::Record;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::options::{LeaseTime, Term};
 use crate::owner::Owner;
 use crate::protocol::answer::Tokens;
@@ -58,7 +58,7 @@ pub(crate) struct State {
     /// Of a fenced lock.
     tokens: Option<Tokens>,
     /// Where this hold stands in the watchdog's registry.
-    pub(crate) watched: Option<Moment>,
+    pub(crate) watched: Option<BootInstant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub(crate) enum Release {
 pub(crate) fn fresh_number() -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), Moment::now()))
+    KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), BootInstant::now()))
 }
 
 /// Who is to have a record that a hold of this process has, or had.
@@ -96,7 +96,7 @@ pub(crate) struct Successor<'a> {
     pub(crate) min_validity: Duration,
     pub(crate) max_hold: Option<Duration>,
     /// When the call came that asks for the lock.
-    pub(crate) came: Moment,
+    pub(crate) came: BootInstant,
 }
 
 /// What is left of a record when a hold of it has given a level back.
@@ -143,7 +143,7 @@ impl Hold {
         lease: LeaseTime,
         timeout: Duration,
     ) -> Arc<Self> {
-        let state = State::new(Schedule::new(Moment::now(), lease, None));
+        let state = State::new(Schedule::new(BootInstant::now(), lease, None));
         Self::of(Record::new(key), owner, timeout, state)
     }
 
@@ -152,7 +152,7 @@ impl Hold {
     /// asks for.
     pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
-        let now = Moment::now();
+        let now = BootInstant::now();
         let is_free_to = match self.key().kind.is_shared() {
             true => self.record.is_open(now, next.came),
             false => self.record.can_pass(),
@@ -178,7 +178,7 @@ impl Hold {
     /// also where a request for the record is on its way, which may cut its lease.
     pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
-        let now = Moment::now();
+        let now = BootInstant::now();
         let mut state = self.lock().next(now, next)?;
         if !self.record.join(now, next.came) {
             return None;
@@ -227,7 +227,7 @@ impl Hold {
     /// The server granted the first level, by a request sent at `sent`.
     pub(crate) fn granted(
         &self,
-        sent: Moment,
+        sent: BootInstant,
         term: Term,
         max_hold: Option<Duration>,
         tokens: Option<Tokens>,
@@ -248,7 +248,7 @@ impl Hold {
         }
         {
             let mut state = self.lock();
-            if !state.is_live(Moment::now()) {
+            if !state.is_live(BootInstant::now()) {
                 return None;
             }
             state.levels += 1;
@@ -265,9 +265,9 @@ impl Hold {
     }
 
     /// Adds a guard to a level counted before. The server confirmed a lease of at least `term` after `sent`.
-    pub(crate) fn guard_level(&self, sent: Moment, term: Term) -> bool {
+    pub(crate) fn guard_level(&self, sent: BootInstant, term: Term) -> bool {
         let mut state = self.lock();
-        if !state.is_live(Moment::now()) {
+        if !state.is_live(BootInstant::now()) {
             return false;
         }
         state.schedule.confirmed(sent, term.lease());
@@ -325,7 +325,7 @@ impl Hold {
     pub(crate) fn end(&self) -> Option<Left> {
         let lives = {
             let mut state = self.lock();
-            let is_live = state.is_live(Moment::now());
+            let is_live = state.is_live(BootInstant::now());
             if state.phase != Phase::Held {
                 return None;
             }
@@ -381,11 +381,11 @@ impl Hold {
     pub(crate) fn is_surely_ours(&self) -> bool {
         let state = self.lock();
         let granted = state.phase != Phase::Pending;
-        self.key().is_told_apart() || granted && Moment::now() < state.schedule.deadline()
+        self.key().is_told_apart() || granted && BootInstant::now() < state.schedule.deadline()
     }
 
     /// The server has the hold, by a request sent at `sent`, and it is given back at once.
-    pub(crate) fn taken_over_to_release(&self, sent: Moment) {
+    pub(crate) fn taken_over_to_release(&self, sent: BootInstant) {
         let mut state = self.lock();
         state.phase = Phase::Ended;
         state.schedule = Schedule::new(sent, state.schedule.lease(), None);
@@ -393,12 +393,12 @@ impl Hold {
 
     /// Granted, not ended, and its lease can be trusted.
     pub(crate) fn is_live(&self) -> bool {
-        self.lock().is_live(Moment::now())
+        self.lock().is_live(BootInstant::now())
     }
 
     /// What is left of the local promise.
     pub(crate) fn remaining(&self) -> Duration {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let state = self.lock();
         if state.is_live(now) {
             now.until(state.schedule.deadline())
@@ -425,7 +425,7 @@ impl Hold {
 impl State {
     /// Of a hold that goes on with this one's record. `None` if what is left of its lease is too little, or not what the
     /// next one asks for.
-    fn next(&self, now: Moment, next: &Successor<'_>) -> Option<Self> {
+    fn next(&self, now: BootInstant, next: &Successor<'_>) -> Option<Self> {
         let lease = next.term.lease();
         let least = next.min_validity.max(lease.get() / 2);
         let is_fit = self.schedule.is_always(lease) && now.until(self.schedule.deadline()) >= least;
@@ -465,25 +465,25 @@ impl State {
     }
 
     /// Has the hold of this key checked soon, if others may cut down what it depends on.
-    pub(crate) fn look_after(&mut self, key: &HoldKey, now: Moment) {
+    pub(crate) fn look_after(&mut self, key: &HoldKey, now: BootInstant) {
         if key.kind.is_shared() && self.schedule.longest().get() > CARE * 3 {
             self.schedule.check(now.plus(CARE));
         }
     }
 
     /// A renewal sent at `sent` was confirmed. The guards that it was for may be gone by now.
-    pub(crate) fn renewed(&mut self, sent: Moment, lease: LeaseTime) {
+    pub(crate) fn renewed(&mut self, sent: BootInstant, lease: LeaseTime) {
         self.schedule.confirmed(sent, lease);
         if self.renewed > 0 {
             self.schedule.renew(sent, lease, fastrand::f64());
         }
     }
 
-    pub(crate) fn unanswered(&mut self, now: Moment, renewing: bool) {
+    pub(crate) fn unanswered(&mut self, now: BootInstant, renewing: bool) {
         self.schedule.unanswered(now, renewing && self.renewed > 0);
     }
 
-    fn is_live(&self, now: Moment) -> bool {
+    fn is_live(&self, now: BootInstant) -> bool {
         self.phase == Phase::Held && now < self.schedule.deadline()
     }
 
@@ -497,7 +497,7 @@ impl State {
         if term.is_renewed() {
             self.renewed += 1;
             self.schedule
-                .renew(Moment::now(), term.lease(), fastrand::f64());
+                .renew(BootInstant::now(), term.lease(), fastrand::f64());
         }
     }
 
@@ -529,7 +529,7 @@ mod tests {
         let name = LockName::new("", "k").unwrap();
         let key = HoldKey::new(name, Kind::Reentrant, "c", owner, 1);
         let hold = Hold::new(key, owner.clone(), term(LEASE).lease(), LEASE);
-        let sent = Moment::from_millis(Moment::now().millis() - ago.as_millis() as u64);
+        let sent = BootInstant::from_millis(BootInstant::now().millis() - ago.as_millis() as u64);
         hold.granted(sent, term(LEASE), None, None);
         hold.give_back(Some(term(LEASE)));
         hold
@@ -541,7 +541,7 @@ mod tests {
             term: term(lease),
             min_validity: Duration::ZERO,
             max_hold: None,
-            came: Moment::now(),
+            came: BootInstant::now(),
         })
     }
 

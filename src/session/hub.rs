@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::backend::{Backend, News, Node, Subscribed};
 use super::pace::Pace;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::lock::turn_ends;
 use crate::protocol::waiter::Listening;
@@ -77,7 +77,7 @@ struct Reception {
     heard: bool,
     news: u64,
     /// When there is news of itself, as was announced.
-    soon: Option<Moment>,
+    soon: Option<BootInstant>,
 }
 
 impl Reception {
@@ -368,7 +368,7 @@ impl Hub {
     fn wake(&self, channel: &str, message: &str) {
         if let Some(channel) = self.lock().channels.get(channel) {
             channel.state.send_modify(|state| match turn_ends(message) {
-                Some(after) => state.soon = Some(Moment::now().plus(after)),
+                Some(after) => state.soon = Some(BootInstant::now().plus(after)),
                 None => state.news += 1,
             });
         }
@@ -490,7 +490,7 @@ impl Subscription {
             let soon = now.soon.filter(|_| now.soon != self.known.soon);
             let announced = async {
                 match soon {
-                    Some(soon) => sleep(Moment::now().until(soon)).await,
+                    Some(soon) => sleep(BootInstant::now().until(soon)).await,
                     None => pending().await,
                 }
             };

@@ -12,7 +12,7 @@ use tracing::debug;
 use super::grants::Told;
 use super::hold::Hold;
 use super::releaser::Releaser;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::name::QueueKey;
 use crate::protocol::fair::{self, Signed};
@@ -44,7 +44,7 @@ struct Keeper {
     /// A sign was answered.
     has_signed: bool,
     /// When the lease of the holder ends that the first in the queue waits for, if that is here.
-    ends: Option<Moment>,
+    ends: Option<BootInstant>,
 }
 
 impl Releaser {
@@ -77,18 +77,18 @@ impl Keeper {
         let mut ear = releaser.hub.subscribe(&channel);
         let mut is_heard = false;
         let mut in_doubt = ear.is_heard();
-        let mut due = Moment::now().plus(SIGN);
+        let mut due = BootInstant::now().plus(SIGN);
         loop {
             if !in_doubt {
                 let next = self.ends.map_or(due, |ends| ends.min(due));
-                let pause = Moment::now().until(next).max(SHORTEST_PAUSE);
+                let pause = BootInstant::now().until(next).max(SHORTEST_PAUSE);
                 timeout(pause, ear.news()).await.ok();
             }
             ear.catch_up();
             // What was told before may have gone unheard; and perhaps another server tells it now, which knows less.
             in_doubt |= ear.is_heard() && !is_heard;
             is_heard = ear.is_heard();
-            let is_due = Moment::now() >= due;
+            let is_due = BootInstant::now() >= due;
             if is_due && releaser.grants.leave(&self.lock) {
                 return;
             }
@@ -105,12 +105,12 @@ impl Keeper {
                     // What it would have told of losses is not known.
                     in_doubt |= error.is_unanswered();
                     sleep(AGAIN).await;
-                    due = Moment::now();
+                    due = BootInstant::now();
                     continue;
                 }
             }
             if is_due {
-                due = Moment::now().plus(SIGN);
+                due = BootInstant::now().plus(SIGN);
             }
         }
     }
@@ -143,7 +143,7 @@ impl Keeper {
                 )) => {
                     has_lost |= self.has_signed && !is_known;
                     self.has_signed = true;
-                    self.ends = ttl.left().map(|left| Moment::now().plus(left));
+                    self.ends = ttl.left().map(|left| BootInstant::now().plus(left));
                     if let Some(number) = moved {
                         self.releaser.granted(number, sent);
                     }
@@ -172,7 +172,7 @@ impl Keeper {
     }
 
     /// The answer, and when what was answered was sent.
-    async fn send(&self, places: &[Arc<Hold>]) -> Result<(Signed, Moment), Error> {
+    async fn send(&self, places: &[Arc<Hold>]) -> Result<(Signed, BootInstant), Error> {
         let keys: Vec<_> = places.iter().map(|hold| hold.key()).collect();
         let timeouts = places.iter().map(|hold| hold.timeout);
         let (Some(call), Some(budget)) = (fair::sign(&self.client, &keys), timeouts.max()) else {

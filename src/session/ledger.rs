@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 
 /// How much is asked of one server at once: callers come in between.
 const AT_ONCE: usize = 64;
@@ -45,7 +45,7 @@ struct Line<T> {
     /// The last that was asked for was answered.
     answers: bool,
     /// When the next may be asked for.
-    due: Moment,
+    due: BootInstant,
     pause: Duration,
 }
 
@@ -70,7 +70,7 @@ impl<T: Owing> Ledger<T> {
 
     /// The server has not answered to this; `unsent` if it was never asked, which took as long as it may.
     pub(super) fn failed(&mut self, place: Place, owed: T, unsent: bool) {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let line = self.line(place);
         line.answers = false;
         line.pause = match unsent {
@@ -86,7 +86,7 @@ impl<T: Owing> Ledger<T> {
         if let Some(line) = self.lines.get_mut(&place) {
             line.answers = true;
             line.pause = Duration::ZERO;
-            line.due = Moment::now();
+            line.due = BootInstant::now();
         }
     }
 
@@ -101,7 +101,7 @@ impl<T: Owing> Ledger<T> {
     }
 
     /// What is to be asked for now, which is under way from then on.
-    pub(super) fn next(&mut self, now: Moment) -> Option<(Place, T)> {
+    pub(super) fn next(&mut self, now: BootInstant) -> Option<(Place, T)> {
         let ready = |line: &Line<T>| line.due_at().is_some_and(|due| due <= now);
         let (place, line) = self.lines.iter_mut().find(|(_, line)| ready(line))?;
         let owed = line.waiting.pop_front()?;
@@ -113,7 +113,7 @@ impl<T: Owing> Ledger<T> {
     }
 
     /// When there is something to ask for, if nothing comes back before.
-    pub(super) fn due(&self) -> Option<Moment> {
+    pub(super) fn due(&self) -> Option<BootInstant> {
         self.lines.values().filter_map(Line::due_at).min()
     }
 
@@ -123,7 +123,7 @@ impl<T: Owing> Ledger<T> {
             holds: HashSet::new(),
             under_way: 0,
             answers: false,
-            due: Moment::now(),
+            due: BootInstant::now(),
             pause: Duration::ZERO,
         })
     }
@@ -172,7 +172,7 @@ impl<T: Owing> Line<T> {
     }
 
     /// None if there is nothing to ask for, or enough under way.
-    fn due_at(&self) -> Option<Moment> {
+    fn due_at(&self) -> Option<BootInstant> {
         let most = if self.answers { AT_ONCE } else { 1 };
         let room = self.under_way < most && !self.waiting.is_empty();
         room.then_some(self.due)
@@ -199,7 +199,7 @@ mod tests {
     }
 
     /// Everything that may be asked for at this moment.
-    fn asked_for(ledger: &mut Ledger<Owed>, now: Moment) -> Vec<u64> {
+    fn asked_for(ledger: &mut Ledger<Owed>, now: BootInstant) -> Vec<u64> {
         std::iter::from_fn(|| ledger.next(now))
             .map(|(_, owed)| owed.0)
             .collect()
@@ -208,20 +208,24 @@ mod tests {
     #[test]
     fn silent_server_is_asked_for_one_thing_and_one_that_answers_for_many() {
         let mut ledger = Ledger::default();
-        let long_after = Moment::now().plus(Duration::from_secs(60));
+        let long_after = BootInstant::now().plus(Duration::from_secs(60));
         ledger.failed(HERE, Owed(0), false);
         for hold in 100..300 {
             ledger.add(HERE, Owed(hold));
         }
         let none: Vec<u64> = Vec::new();
-        assert_eq!(asked_for(&mut ledger, Moment::now()), none, "after a pause");
+        assert_eq!(
+            asked_for(&mut ledger, BootInstant::now()),
+            none,
+            "after a pause"
+        );
         assert_eq!(asked_for(&mut ledger, long_after), [0]);
         assert_eq!(asked_for(&mut ledger, long_after), none);
         ledger.answered(HERE);
         ledger.came_back(HERE);
         let mut served = 0;
         while ledger.has_line(HERE) {
-            let asked = asked_for(&mut ledger, Moment::now());
+            let asked = asked_for(&mut ledger, BootInstant::now());
             assert!((1..=AT_ONCE).contains(&asked.len()), "{asked:?}");
             served += asked.len();
             for _ in asked {
@@ -236,7 +240,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let mut under_way = false;
         let mut pause = |unsent| {
-            let before = Moment::now();
+            let before = BootInstant::now();
             ledger.failed(HERE, Owed(0), unsent);
             if std::mem::replace(&mut under_way, true) {
                 ledger.came_back(HERE);
@@ -262,7 +266,7 @@ mod tests {
             ledger.add(HERE, Owed(100));
         }
         assert_eq!(in_line(&ledger), 6);
-        let (_, first) = ledger.next(Moment::now()).expect("owed");
+        let (_, first) = ledger.next(BootInstant::now()).expect("owed");
         assert_eq!(first, Owed(7));
         ledger.add(HERE, first);
         ledger.add(HERE, Owed(7));
@@ -282,8 +286,8 @@ mod tests {
         backlog.note(ledger);
         assert_eq!(too_much(HERE), Some(MOST_OWED));
         assert_eq!([Some(2), Some(3), None].map(too_much), [None; 3]);
-        ledger.next(Moment::now());
-        ledger.next(Moment::now());
+        ledger.next(BootInstant::now());
+        ledger.next(BootInstant::now());
         backlog.note(ledger);
         assert_eq!(too_much(HERE), None);
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{replace, take};
 use std::task::Waker;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 
 /// How a call wants the lock. Of most kinds nobody shares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub(super) struct Line {
     /// The readers up to this one keep no writer from asking: one has asked for them, and the server keeps the order.
     asked: Ticket,
     /// They came before this, by the server's account.
-    readers_came: Option<Moment>,
+    readers_came: Option<BootInstant>,
     wakers: Wakers,
 }
 
@@ -120,7 +120,7 @@ struct Waiter {
     /// Something has happened since it looked.
     is_stirred: bool,
     /// It was polled then, or has reason to be polled no earlier.
-    alive: Moment,
+    alive: BootInstant,
     waker: Option<Waker>,
 }
 
@@ -136,7 +136,7 @@ impl Line {
             role,
             is_first: role == Role::Beside,
             is_stirred: false,
-            alive: Moment::now(),
+            alive: BootInstant::now(),
             waker: None,
         };
         self.waiters.insert(ticket, waiter);
@@ -198,7 +198,7 @@ impl Line {
 
     /// A reader at the front has asked, also for those that stand behind it up to the next writer: from now on the server keeps
     /// the order. If it was refused, the server dates it before `latest`.
-    pub(super) fn has_asked(&mut self, ticket: Ticket, latest: Option<Moment>) {
+    pub(super) fn has_asked(&mut self, ticket: Ticket, latest: Option<BootInstant>) {
         let readers = &self.in_line.shared;
         if !readers.contains(&ticket) {
             return;
@@ -210,21 +210,21 @@ impl Line {
     }
 
     /// When a writer counts as come: not before the readers that asked before it.
-    pub(super) fn behind_readers(&self, came: Moment) -> Moment {
+    pub(super) fn behind_readers(&self, came: BootInstant) -> BootInstant {
         came.max(self.readers_came.unwrap_or(came))
     }
 
     /// Notes whom to wake when something happens. The call is polled.
     pub(super) fn waits(&mut self, ticket: Ticket, waker: Option<Waker>) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
-            waiter.alive = waiter.alive.max(Moment::now());
+            waiter.alive = waiter.alive.max(BootInstant::now());
             let before = replace(&mut waiter.waker, waker);
             self.wakers.gone.extend(before);
         }
     }
 
     /// The call is polled, and may not be polled again before this moment.
-    pub(super) fn is_alive(&mut self, ticket: Ticket, until: Moment) {
+    pub(super) fn is_alive(&mut self, ticket: Ticket, until: BootInstant) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = waiter.alive.max(until);
         }
@@ -286,7 +286,7 @@ impl Line {
     }
 
     /// Those of them that nobody has polled since, if anybody else is there.
-    pub(super) fn unpolled(&self, poked: &[Ticket], since: Moment) -> Vec<Ticket> {
+    pub(super) fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> Vec<Ticket> {
         let is_unpolled = |ticket: &&Ticket| {
             let waiter = self.waiters.get(ticket);
             waiter.is_some_and(|it| it.is_first && it.alive < since)
@@ -396,7 +396,7 @@ mod tests {
     fn writer_counts_as_come_behind_the_readers_that_asked() {
         let line = &mut Line::default();
         let reader = stand(line, Side::Shared);
-        let [early, late] = [1, 2].map(Moment::from_millis);
+        let [early, late] = [1, 2].map(BootInstant::from_millis);
         line.has_asked(reader, Some(late));
         assert_eq!(line.behind_readers(early), late);
     }
@@ -407,7 +407,7 @@ mod tests {
             let line = &mut Line::default();
             let front = stand(line, Side::Alone);
             let next = stand(line, Side::Alone);
-            let since = Moment::now();
+            let since = BootInstant::now();
             let poked = line.poke([].into_iter());
             if is_polled {
                 line.waits(front, Some(Waker::noop().clone()));

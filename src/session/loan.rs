@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::backend::Backend;
 use super::reaper::Reaper;
 use super::undo::{Owed, Undo};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::counted::Returned;
 use crate::protocol::counter::Mark;
@@ -35,7 +35,7 @@ pub(crate) struct Loan {
 
 #[derive(Debug, Default)]
 struct State {
-    granted: Option<Moment>,
+    granted: Option<BootInstant>,
     in_doubt: bool,
     /// How many extensions of the lease were begun, and of how many it is not known that no copy is on its way.
     extensions: u32,
@@ -63,7 +63,7 @@ impl Loan {
     }
 
     /// The permits were granted by a request sent at `sent`.
-    pub(crate) fn granted(&self, sent: Moment) {
+    pub(crate) fn granted(&self, sent: BootInstant) {
         self.lock().granted = Some(sent);
     }
 
@@ -109,7 +109,7 @@ impl Request for Loan {
             granted, in_doubt, ..
         } = *state;
         let how = *state.give_back.get_or_insert_with(|| {
-            let age = granted.map(|granted| granted.until(Moment::now()));
+            let age = granted.map(|granted| granted.until(BootInstant::now()));
             GiveBack::new(in_doubt || granted.is_none(), age)
         });
         drop(state);
@@ -154,7 +154,7 @@ impl Undo<Arc<Loan>> {
         // With a lease they are remembered by their ids, unless somebody gives them back before a copy comes.
         if in_doubt || self.key.ids().is_empty() {
             let mark = Arc::new(Mark::of(self.key.mark(), in_doubt));
-            let end = Moment::now().plus(TRIED);
+            let end = BootInstant::now().plus(TRIED);
             self.book.reaper.send(mark, self.timeout, end);
         }
         self.disarm();
@@ -191,7 +191,7 @@ impl Book {
     fn post(&self, loan: Arc<Loan>) {
         let timeout = loan.timeout;
         self.reaper
-            .send_now(loan, timeout, Moment::now().plus(TRIED));
+            .send_now(loan, timeout, BootInstant::now().plus(TRIED));
     }
 
     /// False if it was struck out before.

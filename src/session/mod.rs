@@ -41,7 +41,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::config::Config;
 use crate::error::Error;
 use crate::name::LockName;
@@ -224,7 +224,7 @@ impl Session {
             return Err(error);
         }
         let since = self.backend.silence(key).map(|(since, _)| since);
-        match wait.failed(Moment::now(), since) {
+        match wait.failed(BootInstant::now(), since) {
             Step::Park(pause) => self.unless_closed(sleep(pause)).await,
             Step::GiveUp => Err(error),
         }
@@ -245,7 +245,7 @@ impl Session {
         async move {
             loop {
                 let (since, silence) = self.backend.silence(name.key()).unzip();
-                let Step::Park(at_most) = wait.in_line(Moment::now(), since) else {
+                let Step::Park(at_most) = wait.in_line(BootInstant::now(), since) else {
                     return silence.map_or(Ok(None), Err);
                 };
                 drop(silence);
@@ -372,13 +372,13 @@ async fn serve(
     session.lose_all();
     session.releaser.leave_queues();
     session.book.give_all_back();
-    let started = Moment::now();
+    let started = BootInstant::now();
     // A release has its own time-out; this is one, and time for a connection that broke to come back.
     worker
         .finish(session.settings.command_timeout + Duration::from_secs(1))
         .await;
     backend.close().await;
-    debug!(client = %session.client_id, took = ?started.until(Moment::now()), "closed");
+    debug!(client = %session.client_id, took = ?started.until(BootInstant::now()), "closed");
     drop(ended);
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 
 /// One kind of news, told so often at the most.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Pace {
 
 #[derive(Debug, Default)]
 struct State {
-    told: Option<Moment>,
+    told: Option<BootInstant>,
     /// Since then.
     untold: u64,
 }
@@ -36,10 +36,10 @@ impl Pace {
 
     /// Whether to tell something of this kind now; then, how much of the kind was not told since the last time.
     pub(crate) fn tell(&self) -> Option<u64> {
-        self.tell_at(Moment::now())
+        self.tell_at(BootInstant::now())
     }
 
-    fn tell_at(&self, now: Moment) -> Option<u64> {
+    fn tell_at(&self, now: BootInstant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.told.is_some_and(|told| told.until(now) < self.apart) {
             state.untold += 1;
@@ -58,7 +58,7 @@ mod tests {
     fn one_a_second_is_told_and_the_others_are_counted() {
         let pace = Pace::default();
         let told = [0, 1, 500, 999, 1_000, 1_001, 5_000]
-            .map(|millis| pace.tell_at(Moment::from_millis(10_000 + millis)));
+            .map(|millis| pace.tell_at(BootInstant::from_millis(10_000 + millis)));
         assert_eq!(told, [Some(0), None, None, None, Some(3), None, Some(1)]);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::line::{Role, Side, Ticket};
 use super::queue::{QueueRef, State};
 use super::sync::{Spawner, sleep};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::owner::Owner;
 
 /// How often the call at the front is asked to show that it is polled, while others stand behind it. Futures that share a task
@@ -124,14 +124,14 @@ impl<D> Place<'_, D> {
     }
 
     /// A reader at the front has asked. If it was refused, the server dates it before `latest`.
-    pub(crate) fn has_asked(&self, latest: Option<Moment>) {
+    pub(crate) fn has_asked(&self, latest: Option<BootInstant>) {
         self.queue
             .change(|state| state.line.has_asked(self.ticket, latest));
     }
 
     /// Before a request is sent that is over then: keeps what is to be undone of it, which is done if nobody polls this call
     /// later, and others go before it.
-    pub(crate) fn lend(&self, undo: D, until: Moment) {
+    pub(crate) fn lend(&self, undo: D, until: BootInstant) {
         let mut state = self.queue.lock();
         state.line.is_alive(self.ticket, until);
         let before = state.asked.insert(self.ticket, undo);
@@ -145,7 +145,7 @@ impl<D> Place<'_, D> {
     }
 
     /// What has happened up to now is known. The call is polled, and may not wait here again before this moment.
-    pub(crate) fn catch_up(&self, until: Moment) {
+    pub(crate) fn catch_up(&self, until: BootInstant) {
         let mut state = self.queue.lock();
         state.line.is_stirred(self.ticket);
         state.line.is_alive(self.ticket, until);
@@ -220,7 +220,7 @@ impl<D: Send + 'static> QueueRef<D> {
         runtime.spawn(async move {
             while queue.is_crowded() {
                 sleep(UNPOLLED).await;
-                let since = Moment::now();
+                let since = BootInstant::now();
                 let poked = queue.change(|state| state.line.poke(state.asked.keys().copied()));
                 sleep(SHOWN_WITHIN).await;
                 let (unpolled, undone) = queue.unpolled(&poked, since);
@@ -232,7 +232,7 @@ impl<D: Send + 'static> QueueRef<D> {
     }
 
     /// Those of them that nobody has polled since, and what they have asked for, if anybody else is there.
-    fn unpolled(&self, poked: &[Ticket], since: Moment) -> (Vec<Ticket>, Vec<D>) {
+    fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> (Vec<Ticket>, Vec<D>) {
         let mut state = self.lock();
         let unpolled = state.line.unpolled(poked, since);
         let undone = unpolled.iter().filter_map(|it| state.asked.remove(it));
@@ -279,7 +279,7 @@ mod tests {
             place.has_asked(None);
         }
         if shuttle::rand::thread_rng().gen_bool(0.5) {
-            place.catch_up(Moment::now());
+            place.catch_up(BootInstant::now());
             let queue = queue.clone();
             spawn(async move { queue.stir() });
             place.news().await;
@@ -310,7 +310,7 @@ mod tests {
                 let queue = queue.clone();
                 spawn(async move {
                     let place = queue.stand(Role::InOrder, None, &Spawner::current());
-                    place.lend((), Moment::now());
+                    place.lend((), BootInstant::now());
                     pending::<()>().await;
                 })
             };

@@ -25,7 +25,7 @@ use super::owners::Owners;
 use super::record::Record;
 use super::sync::{Mutex, MutexGuard};
 use super::turns::Turns;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::name::QueueKey;
 use crate::owner::Owner;
 
@@ -294,7 +294,7 @@ impl<D> QueueRef<D> {
     }
 
     /// When a writer counts as come that asks now: not before the readers that asked before it.
-    pub(crate) fn behind_readers(&self, came: Moment) -> Moment {
+    pub(crate) fn behind_readers(&self, came: BootInstant) -> BootInstant {
         self.lock().line.behind_readers(came)
     }
 }
@@ -463,7 +463,7 @@ mod tests {
         /// As a reader does it: joins the others, else comes to the front, and joins, takes over what was left, or asks.
         async fn read(self: &Arc<Self>) -> Reading {
             let owner = Owner::unique();
-            let now = Moment::now();
+            let now = BootInstant::now();
             let next = Successor {
                 owner: &owner,
                 term: term(),
@@ -502,7 +502,7 @@ mod tests {
             self.server().insert(key.number().to_owned());
             let hold = Hold::new(key, owner.clone(), term().lease(), Duration::from_secs(1));
             hold.granted(now, term(), None, None);
-            hold.record.saw(now, Moment::now(), None);
+            hold.record.saw(now, BootInstant::now(), None);
             drop(self.queue.install(&hold));
             Reading(self.clone(), hold)
         }

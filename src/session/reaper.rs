@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::backend::{Backend, Posted};
 use super::ledger::{Backlog, Ledger, Owing, Place};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::protocol::script::Request;
@@ -64,12 +64,12 @@ struct Shared {
 
 impl Reaper {
     /// Has a request sent in the background, at least once and until this moment.
-    pub(crate) fn send(&self, request: Arc<dyn Request>, timeout: Duration, end: Moment) {
+    pub(crate) fn send(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         self.repeat(request, None, timeout, end);
     }
 
     /// Sends a request now, if the connection takes it, and has it answered in the background.
-    pub(crate) fn send_now(&self, request: Arc<dyn Request>, timeout: Duration, end: Moment) {
+    pub(crate) fn send_now(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         let posted = self.0.backend.post(&request.call());
         self.repeat(request, posted, timeout, end);
     }
@@ -79,7 +79,7 @@ impl Reaper {
         request: Arc<dyn Request>,
         posted: Option<Posted>,
         timeout: Duration,
-        end: Moment,
+        end: BootInstant,
     ) {
         self.take(Repeated {
             request,
@@ -123,7 +123,7 @@ struct Repeated {
     request: Arc<dyn Request>,
     timeout: Duration,
     posted: Option<Posted>,
-    end: Moment,
+    end: BootInstant,
     _owing: TaskTrackerToken,
 }
 
@@ -151,7 +151,7 @@ impl Background for Repeated {
     }
 
     fn has_ended(&self, _: &Error) -> bool {
-        Moment::now() >= self.end
+        BootInstant::now() >= self.end
     }
 }
 
@@ -201,12 +201,12 @@ impl Worker {
     /// Serves all that is owed until the future is dropped.
     pub(crate) async fn run(&mut self) {
         loop {
-            while let Some((place, owed)) = self.ledger.next(Moment::now()) {
+            while let Some((place, owed)) = self.ledger.next(BootInstant::now()) {
                 self.start(owed, place, Way::InLine);
             }
             self.reaper.0.backlog.note(&self.ledger);
             let due = self.ledger.due();
-            let pause = due.map(|due| Moment::now().until(due));
+            let pause = due.map(|due| BootInstant::now().until(due));
             tokio::select! {
                 owed = self.owed.recv() => match owed {
                     Some(owed) => self.begin(owed),

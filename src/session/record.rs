@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::sync::{Mutex, MutexGuard, oneshot};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Prefer;
 use crate::protocol::hold_key::HoldKey;
@@ -55,7 +55,7 @@ struct State {
     /// How many tasks send such requests.
     askers: u32,
     /// When the last of them was sent.
-    asked: Moment,
+    asked: BootInstant,
     can_pass: bool,
     release: Release,
     /// How many holds have it that have not ended.
@@ -74,20 +74,20 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// When the server was asked.
-    sent: Moment,
+    sent: BootInstant,
     /// Readers that come later may not join: a writer waits, and goes before them.
-    until: Moment,
+    until: BootInstant,
 }
 
 impl State {
     /// What the server said last, if it said lately that it stands, and no release was sent since.
-    fn seen(&self, now: Moment) -> Option<Seen> {
+    fn seen(&self, now: BootInstant) -> Option<Seen> {
         let counts = |seen: &Seen| seen.sent.until(now) < SEEN_FOR.max(self.trip * 2);
         let is_owned = matches!(self.release, Release::NotSent);
         self.seen.filter(|seen| is_owned && counts(seen))
     }
 
-    fn is_open(&self, now: Moment, came: Moment) -> bool {
+    fn is_open(&self, now: BootInstant, came: BootInstant) -> bool {
         self.can_pass && self.seen(now).is_some_and(|seen| came <= seen.until)
     }
 
@@ -115,7 +115,7 @@ impl Record {
                 waiting: Vec::new(),
                 was_passed: false,
                 askers: 0,
-                asked: Moment::NEVER,
+                asked: BootInstant::NEVER,
                 can_pass,
                 release: Release::NotSent,
                 holders: 0,
@@ -151,7 +151,7 @@ impl Record {
     }
 
     /// Lets one that reads, and `came` then, have it beside those that do, unless that is for the server to say.
-    pub(crate) fn join(&self, now: Moment, came: Moment) -> bool {
+    pub(crate) fn join(&self, now: BootInstant, came: BootInstant) -> bool {
         let mut state = self.lock();
         let may_join = state.holders > 0 && state.is_open(now, came);
         if may_join {
@@ -163,12 +163,12 @@ impl Record {
 
     /// Whether whoever came then may have it without that the server is asked, of a lock that is shared: no writer came
     /// before.
-    pub(crate) fn is_open(&self, now: Moment, came: Moment) -> bool {
+    pub(crate) fn is_open(&self, now: BootInstant, came: BootInstant) -> bool {
         self.lock().is_open(now, came)
     }
 
     /// Whether readers that follow are to find newer news of the server.
-    pub(crate) fn is_to_be_asked_about(&self, now: Moment) -> bool {
+    pub(crate) fn is_to_be_asked_about(&self, now: BootInstant) -> bool {
         let state = self.lock();
         let is_old = |seen: Seen| seen.sent.until(now) + state.trip >= SEEN_FOR / 2;
         state.seen.is_some_and(is_old)
@@ -180,12 +180,12 @@ impl Record {
     }
 
     /// Whether the server said so lately that it stands that whoever leaves it to others need not ask.
-    pub(crate) fn is_seen(&self, now: Moment) -> bool {
+    pub(crate) fn is_seen(&self, now: BootInstant) -> bool {
         self.lock().seen(now).is_some()
     }
 
     /// The server has said, to a request sent at `sent`, that it stands, and for how long a writer has waited, if one waits.
-    pub(crate) fn saw(&self, sent: Moment, now: Moment, writer: Option<Duration>) {
+    pub(crate) fn saw(&self, sent: BootInstant, now: BootInstant, writer: Option<Duration>) {
         let mut state = self.lock();
         state.trip = sent.until(now).min(LONGEST_TRIP);
         // The answers to two requests may be seen in the wrong order.
@@ -194,7 +194,7 @@ impl Record {
             return;
         }
         let until = match (writer, self.key.kind.sides().map(|sides| sides.prefer)) {
-            (None, _) | (_, Some(Prefer::Readers) | None) => Moment::NEVER,
+            (None, _) | (_, Some(Prefer::Readers) | None) => BootInstant::NEVER,
             (Some(waited), Some(Prefer::Arrival)) => now.minus(waited),
             (Some(_), Some(Prefer::Writers)) => now.minus(Duration::MAX),
         };
@@ -236,7 +236,7 @@ impl Record {
 
     /// It was passed on. Returns whether the caller has to ask the server about it: nobody does, or the server is far away
     /// and the request for those before was sent some time ago.
-    pub(crate) fn passed_on(&self, now: Moment) -> bool {
+    pub(crate) fn passed_on(&self, now: BootInstant) -> bool {
         let mut state = self.lock();
         state.was_passed = true;
         let is_due = match state.askers {
@@ -250,7 +250,7 @@ impl Record {
 
     /// Everyone that the answer to a request is for which is sent now. `None` if there is nothing to ask: then the caller
     /// asks no more.
-    pub(crate) fn next_unlocks(&self, now: Moment) -> Option<Unlocks<'_>> {
+    pub(crate) fn next_unlocks(&self, now: BootInstant) -> Option<Unlocks<'_>> {
         let mut state = self.lock();
         // Whoever waits for a release is told by that.
         let is_owned = matches!(state.release, Release::NotSent);

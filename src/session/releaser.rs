@@ -17,7 +17,7 @@ use super::reaper::Reaper;
 use super::sync::Spawner;
 use super::turns::Courtesy;
 use super::undo::Undo;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::protocol::hold_key::HoldKey;
 
 /// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
@@ -43,14 +43,14 @@ pub(crate) struct Releaser {
 impl Releaser {
     /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before
     /// the request for that was sent, at `sent`: how long it took tells how far the server is.
-    pub(super) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: Moment) {
+    pub(super) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: BootInstant) {
         // Readers go together, and are told who goes first. Where processes take turns the server sees to it.
         let kind = &hold.key().kind;
         let in_reach = || self.hub.listeners(hold.key().name.channel());
         if told == 0 || kind.is_shared() || kind.takes_turns() || told <= in_reach() {
             return;
         }
-        let trip = sent.until(Moment::now());
+        let trip = sent.until(BootInstant::now());
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
         let queue = self.queues.enter(hold.key().queue_key());
         let courtesy = Courtesy {
@@ -73,7 +73,7 @@ impl Releaser {
     }
 
     /// A request sent at `sent` has moved the lock to the hold of this number.
-    pub(super) fn granted(self: &Arc<Self>, number: String, sent: Moment) {
+    pub(super) fn granted(self: &Arc<Self>, number: String, sent: BootInstant) {
         // Else whoever waited has left, and owes a release of its own.
         if self.grants.tell(&number, Told::Granted(sent)) {
             let releaser = self.clone();

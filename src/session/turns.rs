@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 
 /// For so long others are taken to wait who waited when they were last asked about.
 const REMEMBERED: Duration = Duration::from_secs(1);
@@ -15,9 +15,9 @@ const LONGEST_STREAK: Duration = Duration::from_millis(5);
 pub(crate) struct Turns {
     /// How often in a row the lock was passed on within this process, and since when.
     streak: u32,
-    passing_since: Option<Moment>,
+    passing_since: Option<BootInstant>,
     /// When others were last known to wait for the lock.
-    others_waited: Option<Moment>,
+    others_waited: Option<BootInstant>,
     /// Others that wait go first.
     courtesy: Option<Courtesy>,
     /// This process has a place in line on the server, or may have.
@@ -37,21 +37,21 @@ pub(crate) struct Courtesy {
 impl Turns {
     /// Whether the lock may be passed on within this process once more, at most `streak` times in a row, and for a
     /// while, while others wait. If it `counts` them, it is known whether they do.
-    pub(crate) fn may_pass(&mut self, now: Moment, streak: u32, counts: bool) -> bool {
+    pub(crate) fn may_pass(&mut self, now: BootInstant, streak: u32, counts: bool) -> bool {
         let since = *self.passing_since.get_or_insert(now);
         let others_wait = !counts || self.is_wanted_elsewhere(now);
         !others_wait || self.streak < streak && since.until(now) < LONGEST_STREAK
     }
 
     /// Whether others were known to wait lately.
-    pub(crate) fn is_wanted_elsewhere(&self, now: Moment) -> bool {
-        let lately = |waited: Moment| waited.until(now) < REMEMBERED;
+    pub(crate) fn is_wanted_elsewhere(&self, now: BootInstant) -> bool {
+        let lately = |waited: BootInstant| waited.until(now) < REMEMBERED;
         self.others_waited.is_some_and(lately)
     }
 
     /// Whether others wait for the lock, by the server's account.
     pub(crate) fn others_wait(&mut self, waiting: bool) {
-        self.others_waited = waiting.then(Moment::now);
+        self.others_waited = waiting.then(BootInstant::now);
     }
 
     /// The lock was had by this process once more, one call behind the other, or the row of that has ended.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn lock_is_passed_on_a_few_times_only_while_others_wait() {
         let mut turns = Turns::default();
-        let now = Moment::now();
+        let now = BootInstant::now();
         let pass = |turns: &mut Turns, times, counts| {
             turns.count(false);
             let passed = (0..times).take_while(|_| {

@@ -16,7 +16,7 @@ use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
 use super::undo::Undo;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::protocol::answer::Confirmed;
@@ -48,9 +48,9 @@ pub(crate) struct Watchdog {
 
 #[derive(Debug)]
 struct Registry {
-    due: BTreeMap<(Moment, u64), Arc<Hold>>,
+    due: BTreeMap<(BootInstant, u64), Arc<Hold>>,
     /// When the task wakes by itself.
-    wakes: Moment,
+    wakes: BootInstant,
 }
 
 /// What is asked of the server about many holds.
@@ -77,7 +77,7 @@ impl Watchdog {
     pub(crate) fn new(releaser: Arc<Releaser>) -> Arc<Self> {
         let registry = Registry {
             due: BTreeMap::new(),
-            wakes: Moment::NEVER,
+            wakes: BootInstant::NEVER,
         };
         Arc::new(Self {
             registry: Mutex::new(registry),
@@ -90,12 +90,12 @@ impl Watchdog {
 
     /// Watches a hold, or looks anew at when it is due.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.place(hold, &mut hold.lock(), Moment::now());
+        self.place(hold, &mut hold.lock(), BootInstant::now());
     }
 
     /// The same with the hold's state at hand: of a hundred thousand holds, each look at one costs more than all that is
     /// done with it.
-    fn place(&self, hold: &Arc<Hold>, state: &mut State, now: Moment) {
+    fn place(&self, hold: &Arc<Hold>, state: &mut State, now: BootInstant) {
         let mut registry = self.lock();
         if let Some(at) = state.watched.take() {
             registry.due.remove(&(at, hold.id));
@@ -168,7 +168,7 @@ impl Watchdog {
     /// Has the server asked whether it still has a record, which was passed on to this hold, or which others read by too. The
     /// answer is for everyone who passed it on, or left it to others, before.
     pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
-        if hold.record.passed_on(Moment::now()) {
+        if hold.record.passed_on(BootInstant::now()) {
             let (watchdog, record) = (self.clone(), hold.record.clone());
             let (lease, budget) = (hold.lock().schedule.lease(), hold.timeout);
             let confirm = async move { watchdog.confirm_all(&record, lease, budget).await };
@@ -181,14 +181,14 @@ impl Watchdog {
         let queue = self.releaser.queues.enter(key.queue_key());
         loop {
             // Whoever stands in line passes it on soon, and may share the request.
-            let begun = Moment::now();
+            let begun = BootInstant::now();
             for _ in 0..GATHERED {
-                if queue.in_line() == 0 || begun.until(Moment::now()) > GATHERING {
+                if queue.in_line() == 0 || begun.until(BootInstant::now()) > GATHERING {
                     break;
                 }
                 yield_now().await;
             }
-            let Some(unlocks) = record.next_unlocks(Moment::now()) else {
+            let Some(unlocks) = record.next_unlocks(BootInstant::now()) else {
                 return;
             };
             let listeners = self.releaser.listeners(key);
@@ -201,7 +201,7 @@ impl Watchdog {
 
             match confirmed {
                 Ok((sent, Confirmed::Stands { others })) => {
-                    let now = Moment::now();
+                    let now = BootInstant::now();
                     record.saw(sent, now, others);
                     unlocks.stood();
                     if listeners.is_some() && !key.kind.is_shared() {
@@ -260,7 +260,7 @@ impl Watchdog {
 
     /// Does what is due; the time until something is due again.
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<Option<Refused>>) -> Option<Duration> {
-        let now = Moment::now();
+        let now = BootInstant::now();
         // A request has the holds of one slot. So no server waits for another, nor does a slot that is being moved.
         let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Due>> = BTreeMap::new();
         for hold in self.take_due(now) {
@@ -309,12 +309,12 @@ impl Watchdog {
             Some((at, _)) => longest.min(*at),
             // Holds come and go faster than this task is polled: it is not to be woken for each.
             None if registry.wakes > now => longest,
-            None => Moment::NEVER,
+            None => BootInstant::NEVER,
         };
-        (registry.wakes != Moment::NEVER).then(|| Moment::now().until(registry.wakes))
+        (registry.wakes != BootInstant::NEVER).then(|| BootInstant::now().until(registry.wakes))
     }
 
-    fn take_due(&self, now: Moment) -> Vec<Arc<Hold>> {
+    fn take_due(&self, now: BootInstant) -> Vec<Arc<Hold>> {
         let mut registry = self.lock();
         let later = registry.due.split_off(&(now, u64::MAX));
         std::mem::replace(&mut registry.due, later)
@@ -329,7 +329,7 @@ impl Watchdog {
         holds: Vec<Due>,
         budget: Duration,
     ) -> Option<Refused> {
-        let sent = Moment::now();
+        let sent = BootInstant::now();
         let call = match round {
             Round::Renew => shape.renew(holds.iter().map(|(hold, lease)| (hold.key(), *lease))),
             Round::Check => shape.check(holds.iter().map(|(hold, _)| hold.key())),
@@ -344,7 +344,7 @@ impl Watchdog {
         };
         match answered {
             Ok((sent, standing)) => {
-                let now = Moment::now();
+                let now = BootInstant::now();
                 for ((hold, lease), stands) in holds.iter().zip(standing) {
                     if !stands {
                         drop(self.lose(hold, Loss::Gone));
@@ -357,7 +357,7 @@ impl Watchdog {
                     state.look_after(hold.key(), sent);
                     self.place(hold, &mut state, now);
                 }
-                debug!(holds = holds.len(), ?round, took = ?sent.until(Moment::now()), "confirmed");
+                debug!(holds = holds.len(), ?round, took = ?sent.until(BootInstant::now()), "confirmed");
             }
             Err(error) if holds.len() > 1 && error.is_refusal() => {
                 debug!(holds = holds.len(), ?round, %error, "refused together; each by itself");
@@ -373,8 +373,8 @@ impl Watchdog {
         None
     }
 
-    fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: Moment) {
-        let now = Moment::now();
+    fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: BootInstant) {
+        let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
         match self.failures.tell() {
             Some(untold) => warn!(holds = count, ?round, ?after, %error, untold, "renewal failed"),
@@ -389,7 +389,7 @@ impl Watchdog {
 
     /// Has every hold checked now that a doubt is about.
     fn check(&self, doubt: &Doubt) {
-        let now = Moment::now();
+        let now = BootInstant::now();
         for hold in self.releaser.queues.holds() {
             if !self.releaser.backend.concerns(doubt, hold.key().name.key()) {
                 continue;

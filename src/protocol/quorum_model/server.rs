@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::options::LeaseTime;
 use crate::protocol::quorum::Vote;
 use crate::protocol::renewal::deadline;
@@ -103,8 +103,8 @@ pub(super) struct Request {
     pub(super) sent: u8,
 }
 
-pub(super) fn moment(tick: u8) -> Moment {
-    Moment::from_millis(u64::from(tick) * TICK.as_millis() as u64)
+pub(super) fn moment(tick: u8) -> BootInstant {
+    BootInstant::from_millis(u64::from(tick) * TICK.as_millis() as u64)
 }
 
 pub(super) fn lease() -> LeaseTime {

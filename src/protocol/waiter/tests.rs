@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::backoff::Backoff;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::options::Limit;
 use crate::protocol::answer::Ttl;
 use crate::protocol::policy::{COUNTER, Policy};
@@ -106,7 +106,7 @@ proptest! {
     fn whatever_happens_parks_end_and_questions_have_a_cause(
         policy in policy(), limit in millis(), rounds in proptest::collection::vec(round(), 1..12)
     ) {
-        let mut now = Moment::from_millis(1_000);
+        let mut now = BootInstant::from_millis(1_000);
         let end = now.plus(limit);
         let alarm = match policy.listens {
             true => Alarm::Messages { poll_cap: CAP },
@@ -223,7 +223,7 @@ fn hold_of_this_process_spares_the_question_until_the_first_wake_up() {
 
 #[test]
 fn others_go_first_until_they_had_their_turn_or_there_is_no_time_for_it() {
-    let now = Moment::from_millis(0);
+    let now = BootInstant::from_millis(0);
     let (pause, alarm) = (Duration::from_millis(7), Alarm::Messages { poll_cap: CAP });
     let waiter = Waiter::new(COUNTER);
     let wait = |limit| Wait::new(now, limit, CAP, alarm.clone());

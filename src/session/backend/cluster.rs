@@ -21,7 +21,7 @@ use super::channels::Channels;
 use super::maker::Maker;
 use super::node::Node;
 use super::slots::{Range, Redirect, Slots, slot};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
 use crate::options::PubSub;
@@ -38,7 +38,7 @@ pub(super) struct Cluster {
     /// Known before any server is.
     channels: OnceLock<Channels>,
     /// Since when no server has told of the cluster, and why not, if none ever has.
-    absence: Mutex<Option<(Moment, Error)>>,
+    absence: Mutex<Option<(BootInstant, Error)>>,
     /// Where to ask if none of the servers that we know of answers any more.
     seeds: Vec<Server>,
     map: RwLock<Map>,
@@ -87,7 +87,9 @@ impl Cluster {
                 Err(error) => failure = error,
             }
         }
-        let since = self.absence().map_or_else(Moment::now, |(since, _)| since);
+        let since = self
+            .absence()
+            .map_or_else(BootInstant::now, |(since, _)| since);
         *self.absent() = Some((since, failure.clone()));
         Err(failure)
     }
@@ -104,11 +106,11 @@ impl Cluster {
     }
 
     /// Since when no server has told of the cluster, and why not, if none ever has.
-    pub(super) fn absence(&self) -> Option<(Moment, Error)> {
+    pub(super) fn absence(&self) -> Option<(BootInstant, Error)> {
         self.absent().clone()
     }
 
-    fn absent(&self) -> MutexGuard<'_, Option<(Moment, Error)>> {
+    fn absent(&self) -> MutexGuard<'_, Option<(BootInstant, Error)>> {
         self.absence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -26,7 +26,7 @@ use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
 use super::line::{Line, Seat, Writer};
 use super::resp::{self, Request, Said};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::script::Script;
 use crate::session::pace::Pace;
@@ -120,14 +120,14 @@ impl Connection {
     pub(super) async fn ask(&self, request: Request, left: Duration) -> Result<Said, Broken> {
         self.keep(None);
         let mut is_sent = false;
-        let end = Moment::now().plus(left);
+        let end = BootInstant::now().plus(left);
         let answered = timeout(left, async {
             let reply = match self.shared.send(&request) {
                 Ok(reply) => reply,
                 Err(_) => {
                     Box::pin(self.shared.opened()).await;
                     // Nobody may have polled this for long, and then nobody counts on it any more.
-                    if Moment::now() >= end {
+                    if BootInstant::now() >= end {
                         return Err(Broken::Unsent(self.shared.failure()));
                     }
                     self.shared.send(&request).map_err(Broken::Unsent)?
@@ -169,7 +169,7 @@ impl Connection {
         let epoch = self.epoch();
         let desk = self.shared.lock();
         let since = desk.waits_since();
-        if since.is_some_and(|since| since.until(Moment::now()) >= patience) {
+        if since.is_some_and(|since| since.until(BootInstant::now()) >= patience) {
             drop(desk);
             self.redial(epoch);
         }
@@ -237,12 +237,12 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
     let told = Pace::default();
     loop {
         let mut place = dialer.place();
-        let began = Moment::now();
+        let began = BootInstant::now();
         let dialled = match line.take() {
             Some(line) => Ok(line),
             None => dialer.redial(seat.as_ref()).await,
         };
-        let (opened, greeted) = (Moment::now(), dialled.is_ok());
+        let (opened, greeted) = (BootInstant::now(), dialled.is_ok());
         let error = match dialled {
             Ok(line) => {
                 match told.tell() {
@@ -261,7 +261,7 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
         debug!(server = %dialer.server, %error, "no connection");
         let nobody = error.is_of_nobody_there();
         let has_answered = shared.end(error);
-        if opened.until(Moment::now()) >= SETTLED {
+        if opened.until(BootInstant::now()) >= SETTLED {
             failed = 0;
         } else if has_answered {
             failed = 1;
@@ -270,7 +270,7 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
             Some(pause) => *pause,
             None if greeted && failed < GREETED => PAUSES[PAUSES.len() - 1],
             None if nobody => KNOCK,
-            None => APART.saturating_sub(began.until(Moment::now())),
+            None => APART.saturating_sub(began.until(BootInstant::now())),
         };
         failed += 1;
         tokio::select! {

@@ -16,7 +16,7 @@ use tokio::time::error::Elapsed;
 
 use super::line::Socket;
 use super::resp::{Request, Said};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::script::Script;
 
@@ -70,7 +70,7 @@ struct Open {
 struct Waiting {
     /// Where its request ends.
     end: u64,
-    since: Moment,
+    since: BootInstant,
     /// None of a command that only prepares the next.
     caller: Option<oneshot::Sender<Result<Said, Broken>>>,
     script: Option<&'static Script>,
@@ -149,7 +149,7 @@ impl Desk {
     fn wait_for(&mut self, request: &Request) -> Reply {
         let (caller, reply) = oneshot::channel();
         self.given += request.bytes().len() as u64;
-        let (end, since) = (self.given, Moment::now());
+        let (end, since) = (self.given, BootInstant::now());
         let waiting = |caller, script| Waiting {
             end,
             since,
@@ -205,7 +205,7 @@ impl Desk {
     }
 
     /// When the first request came in that still waits for its reply.
-    pub(super) fn waits_since(&self) -> Option<Moment> {
+    pub(super) fn waits_since(&self) -> Option<BootInstant> {
         self.waiting.front().map(|first| first.since)
     }
 

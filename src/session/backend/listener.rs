@@ -21,7 +21,7 @@ use super::dial::Dialer;
 use super::line::Line;
 use super::resp::{Heard, Request};
 use super::slots::{self, Redirect};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
@@ -154,9 +154,9 @@ impl Listener {
 
     /// Proves that the connection for messages is alive, and that what was asked for on it before has been answered.
     pub(super) async fn ping(&self, budget: Duration) -> Result<(), Error> {
-        let end = Moment::now().plus(budget);
+        let end = BootInstant::now().plus(budget);
         let answer = self.order(PING, "", budget).await?;
-        let answered = timeout(Moment::now().until(end), answer).await;
+        let answered = timeout(BootInstant::now().until(end), answer).await;
         let answered = answered.map_err(|late| unheard(budget).caused_by(late))?;
         let answered = answered.map_err(|gone| unheard(budget).caused_by(gone))?;
         answered.map_err(|text| refused(&text))
@@ -215,7 +215,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut line: Option<Line>) {
     let mut is_first = true;
     let mut pause = FIRST_PAUSE;
     loop {
-        let started = Moment::now();
+        let started = BootInstant::now();
         let mut place = dialer.place();
         let dialled = match line.take() {
             Some(line) => Ok(line),
@@ -237,7 +237,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut line: Option<Line>) {
             }
             Err(error) => debug!(server = %dialer.server, %error, "no connection for messages"),
         }
-        if started.until(Moment::now()) >= LONGEST_PAUSE {
+        if started.until(BootInstant::now()) >= LONGEST_PAUSE {
             pause = FIRST_PAUSE;
         }
         tokio::select! {

@@ -36,7 +36,7 @@ use futures_util::future::{join_all, try_join_all};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
 use crate::options::Settings;
@@ -76,7 +76,7 @@ enum Servers {
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
     /// Before the request that was answered was sent.
-    pub(crate) sent: Moment,
+    pub(crate) sent: BootInstant,
     /// An earlier send of this call went unanswered: it may have run too.
     pub(crate) repeated: bool,
 }
@@ -151,7 +151,7 @@ impl Backend {
         mut posted: Option<Posted>,
     ) -> Result<Answer, Error> {
         let key = call.keys.first().copied().unwrap_or_default();
-        let started = Moment::now();
+        let started = BootInstant::now();
         let end = started.plus(budget);
         let mut repeated = false;
         let mut strayed = false;
@@ -211,13 +211,13 @@ impl Backend {
                     Duration::MAX
                 }
             };
-            let is_late = Moment::now().plus(pause) >= end || {
+            let is_late = BootInstant::now().plus(pause) >= end || {
                 if !pause.is_zero() {
                     repeated |= matches!(miss, Miss::Broken(Broken::Cut(_)));
                     sleep(pause).await;
                 }
                 // Nobody may have polled this for long.
-                Moment::now() >= end
+                BootInstant::now() >= end
             };
             if is_late {
                 let error = self.given_up(&node, miss, started, budget, repeated);
@@ -228,7 +228,7 @@ impl Backend {
                     .home_of(key)
                     .map_err(|error| doubtful(error, repeated))?;
             }
-            sent = Moment::now();
+            sent = BootInstant::now();
         }
     }
 
@@ -237,7 +237,7 @@ impl Backend {
         &self,
         node: &Node,
         miss: Miss,
-        started: Moment,
+        started: BootInstant,
         budget: Duration,
         repeated: bool,
     ) -> Error {
@@ -350,7 +350,7 @@ impl Backend {
 
     /// Since when every request to the server of this key went unanswered, and how the last one failed; none if the
     /// last was answered.
-    pub(crate) fn silence(&self, key: &str) -> Option<(Moment, Error)> {
+    pub(crate) fn silence(&self, key: &str) -> Option<(BootInstant, Error)> {
         match self.home(key) {
             Some(node) => node.silence.begun(),
             None => self.cluster()?.absence(),

@@ -17,7 +17,7 @@ use super::resp::{Request, Said};
 use super::silence::Silence;
 use super::slots::{self, Range, Redirect};
 use super::transaction::Transactions;
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::{Error, ErrorKind};
 use crate::options::ReleaseBy;
@@ -169,7 +169,7 @@ impl Node {
     pub(super) async fn note(&self, answered: &Result<Reply, Miss>, left: Duration) {
         match answered {
             Err(Miss::Broken(_)) => {}
-            Err(Miss::Replica(error)) => self.silence.note(Moment::now(), true, error),
+            Err(Miss::Replica(error)) => self.silence.note(BootInstant::now(), true, error),
             _ if self.silence.spoke() => {}
             // Who only looks, or is told that a lock is busy, is answered by a replica too.
             _ => match Box::pin(self.query(&["ROLE"], left)).await {
@@ -302,7 +302,7 @@ impl Node {
     /// of it may have run.
     pub(super) fn missed(
         &self,
-        started: Moment,
+        started: BootInstant,
         budget: Duration,
         broken: Broken,
         repeated: bool,
@@ -337,12 +337,12 @@ impl Node {
 
     /// How long the server takes to answer a PING.
     pub(super) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
-        let started = Moment::now();
+        let started = BootInstant::now();
         let said = self.query(&["PING"], budget).await;
         let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
         self.silence.spoke();
         match said {
-            Ok(_) => Ok(started.until(Moment::now())),
+            Ok(_) => Ok(started.until(BootInstant::now())),
             Err(text) => {
                 let message = format!("{self:?} refused a PING: {text}");
                 Err(Error::refused(message, &text))
@@ -359,7 +359,7 @@ impl Node {
         {
             return Ok(known.run_id.clone());
         }
-        let started = Moment::now();
+        let started = BootInstant::now();
         let said = self.query(&["INFO", "server"], budget).await;
         let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
         let answer = said.map_err(|text| {

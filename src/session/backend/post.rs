@@ -8,7 +8,7 @@ use super::Backend;
 use super::connection;
 use super::desk;
 use super::node::{Form, Miss, Node, request};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
@@ -20,12 +20,12 @@ pub(crate) struct Posted {
     reply: desk::Reply,
     /// The number of the connection that it was written to.
     epoch: u64,
-    sent: Moment,
+    sent: BootInstant,
 }
 
 impl Posted {
     /// Where it was sent to, and when.
-    pub(super) fn begun(&self) -> (Arc<Node>, Moment) {
+    pub(super) fn begun(&self) -> (Arc<Node>, BootInstant) {
         (self.node.clone(), self.sent)
     }
 }
@@ -61,7 +61,7 @@ impl Node {
             asking: false,
             publish,
         };
-        let (sent, epoch) = (Moment::now(), self.commands.epoch());
+        let (sent, epoch) = (BootInstant::now(), self.commands.epoch());
         let reply = self.commands.post(&request(call, form))?;
         let node = self.clone();
         Some(Posted {

@@ -24,7 +24,7 @@ use tracing::{debug, info};
 use super::dial::Dialer;
 use super::line::Line;
 use super::resp::{Heard, Request, Said, Version};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::config::{Login, Server};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
@@ -76,7 +76,7 @@ struct View {
 struct Report {
     word: Option<Word>,
     /// Since when it is silent, and why.
-    silence: Option<(Moment, Error)>,
+    silence: Option<(BootInstant, Error)>,
 }
 
 #[derive(Clone, Debug)]
@@ -219,7 +219,7 @@ impl Circle {
             subscribed.map_err(|error| cut(sentinel, error))?;
         }
         loop {
-            let asked = Moment::now();
+            let asked = BootInstant::now();
             let answers = timeout(self.dialer.patience, self.ask(&mut line)).await;
             let (answers, mut is_late) = match answers {
                 Ok(answers) => answers.map_err(|error| cut(sentinel, error))?,
@@ -233,7 +233,7 @@ impl Circle {
                     }
                     () = sleep(EACH) => {
                         let is_calm = listens && self.view.borrow().is_calm();
-                        is_late = !is_calm || asked.until(Moment::now()) >= CALM;
+                        is_late = !is_calm || asked.until(BootInstant::now()) >= CALM;
                     }
                 }
             }
@@ -323,9 +323,11 @@ impl Circle {
             Err(error) => {
                 let (since, last) = report
                     .silence
-                    .get_or_insert_with(|| (Moment::now(), error.clone()));
+                    .get_or_insert_with(|| (BootInstant::now(), error.clone()));
                 *last = error;
-                report.word.take_if(|_| since.until(Moment::now()) >= KEPT);
+                report
+                    .word
+                    .take_if(|_| since.until(BootInstant::now()) >= KEPT);
             }
         }
         let known = self.known(&reports);
@@ -444,7 +446,7 @@ mod tests {
     /// Silent, with a word that still counts.
     fn said(primary: u16, epoch: u64) -> Report {
         Report {
-            silence: Some((Moment::now(), Error::invalid("gone"))),
+            silence: Some((BootInstant::now(), Error::invalid("gone"))),
             ..says(primary, epoch)
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::Error;
 
 /// How often a silent server is asked by those that can do without it.
@@ -15,18 +15,18 @@ pub(super) struct Silence(Mutex<Option<Begun>>);
 
 #[derive(Debug)]
 struct Begun {
-    since: Moment,
+    since: BootInstant,
     /// It is a replica: it answers, but takes no locks.
     is_replica: bool,
     /// When somebody tried who could have done without.
-    tried: Moment,
+    tried: BootInstant,
     /// How the last request failed.
     error: Error,
 }
 
 impl Silence {
     /// Takes note of a request from `started` that was of no use.
-    pub(super) fn note(&self, started: Moment, is_replica: bool, error: &Error) {
+    pub(super) fn note(&self, started: BootInstant, is_replica: bool, error: &Error) {
         let mut silence = self.lock();
         let begun = silence.as_ref();
         let (since, tried) = begun.map_or((started, started), |begun| (begun.since, begun.tried));
@@ -51,7 +51,7 @@ impl Silence {
     }
 
     /// Since when it lasts, and how the last request failed.
-    pub(super) fn begun(&self) -> Option<(Moment, Error)> {
+    pub(super) fn begun(&self) -> Option<(BootInstant, Error)> {
         let silence = self.lock();
         let begun = silence.as_ref();
         begun.map(|begun| (begun.since, begun.error.clone()))
@@ -59,7 +59,7 @@ impl Silence {
 
     /// Whether it is time that somebody who can do without the server asks it all the same.
     pub(super) fn is_to_be_tried(&self) -> bool {
-        let now = Moment::now();
+        let now = BootInstant::now();
         match &mut *self.lock() {
             Some(begun) if begun.tried.plus(TRY_AGAIN) > now => false,
             Some(begun) => {

@@ -18,7 +18,7 @@ use super::dial::Dialer;
 use super::line::Line;
 use super::node::{Fault, Node};
 use super::resp::{Request, Said};
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Steps};
@@ -33,7 +33,7 @@ impl Node {
         steps: Steps,
         left: Duration,
     ) -> Result<Reply, Fault> {
-        let end = Moment::now().plus(left);
+        let end = BootInstant::now().plus(left);
         if steps == Steps::Acquire {
             match self.commands.ask(take(call), left).await? {
                 Err(text) => return Err(Fault::Refused(text)),
@@ -44,7 +44,7 @@ impl Node {
         if steps == Steps::Acquire || steps.only_asks() {
             return self.change(call, steps, end).await;
         }
-        let left = Moment::now().until(end);
+        let left = BootInstant::now().until(end);
         let done = self
             .transactions
             .run(call, steps, self.commands.epoch(), left)
@@ -57,8 +57,13 @@ impl Node {
     }
 
     /// Looks, and runs a transaction if there is something to change.
-    async fn change(&self, call: &Call<'_>, steps: Steps, end: Moment) -> Result<Reply, Fault> {
-        let left = Moment::now().until(end);
+    async fn change(
+        &self,
+        call: &Call<'_>,
+        steps: Steps,
+        end: BootInstant,
+    ) -> Result<Reply, Fault> {
+        let left = BootInstant::now().until(end);
         let looks = look(call).map(|request| self.commands.ask(request, left));
         let looked = try_join_all(looks).await.map_err(|broken| match broken {
             // To look changes nothing.
@@ -69,7 +74,7 @@ impl Node {
         if changes.is_empty() {
             return Ok(answer);
         }
-        let left = Moment::now().until(end);
+        let left = BootInstant::now().until(end);
         self.transactions
             .run(call, steps, self.commands.epoch(), left)
             .await
@@ -110,7 +115,7 @@ impl Transactions {
             true => Broken::Cut(error),
             false => Broken::Unsent(error),
         };
-        let end = Moment::now().plus(budget);
+        let end = BootInstant::now().plus(budget);
         let done = async {
             let mut idle = self.idle.lock().await;
             let mut line = match idle.take() {
@@ -171,7 +176,7 @@ async fn sequence(
     call: &Call<'_>,
     steps: Steps,
     in_doubt: &AtomicBool,
-    end: Moment,
+    end: BootInstant,
 ) -> Result<Reply, Failure> {
     loop {
         let watch: Vec<&str> = [&["WATCH"], &call.keys[..]].concat();
@@ -185,7 +190,7 @@ async fn sequence(
             return Ok(answer);
         }
         // Nobody may have polled this for long, and then nobody counts on it any more.
-        if Moment::now() >= end {
+        if BootInstant::now() >= end {
             return Err(Failure::Broken(silent()));
         }
         let mut requests = vec![Request::of(&["MULTI"])];

@@ -29,7 +29,7 @@ struct Lock {
     released: Option<u64>,
 }
 
-enum Moment {
+enum BootInstant {
     Event(Event),
     Freed { lock: u32 },
     Killed { process: u32 },
@@ -43,20 +43,20 @@ impl Gap {
 
 /// Every time in which a lock was free and somebody waited for it.
 pub(crate) fn gaps(history: &History, holds: &[Hold]) -> Vec<Gap> {
-    let mut moments: Vec<(u64, Moment)> = Vec::new();
+    let mut moments: Vec<(u64, BootInstant)> = Vec::new();
     // At one time a lock is freed before it is granted, and an owner's end of waiting comes before its next wait.
     for (lock, at) in releases(holds) {
-        moments.push((at, Moment::Freed { lock }));
+        moments.push((at, BootInstant::Freed { lock }));
     }
     for kill in &history.kills {
         let process = kill.process;
-        moments.push((kill.at, Moment::Killed { process }));
+        moments.push((kill.at, BootInstant::Killed { process }));
     }
     let events = sorted(&history.events);
     moments.extend(
         events
             .into_iter()
-            .map(|event| (event.at, Moment::Event(event))),
+            .map(|event| (event.at, BootInstant::Event(event))),
     );
     moments.sort_by_key(|(at, _)| *at);
 
@@ -74,11 +74,11 @@ pub(crate) fn gaps(history: &History, holds: &[Hold]) -> Vec<Gap> {
     let end = moments.last().map_or(0, |(at, _)| *at);
     for (at, moment) in moments {
         match moment {
-            Moment::Freed { lock } => {
+            BootInstant::Freed { lock } => {
                 let lock = locks.entry(lock).or_default();
                 lock.released = (!lock.waiting.is_empty()).then_some(at);
             }
-            Moment::Killed { process } => {
+            BootInstant::Killed { process } => {
                 for (id, lock) in &mut locks {
                     lock.waiting.retain(|(waiter, _)| *waiter != process);
                     if lock.waiting.is_empty() {
@@ -86,7 +86,7 @@ pub(crate) fn gaps(history: &History, holds: &[Hold]) -> Vec<Gap> {
                     }
                 }
             }
-            Moment::Event(event) => {
+            BootInstant::Event(event) => {
                 let lock = locks.entry(event.lock).or_default();
                 let call = (event.process, event.guard);
                 if event.is(Op::Acquire, Step::Invoke) {
