@@ -42,12 +42,12 @@ impl LeaseTime {
 
 /// How long a hold lasts: until a fixed time, or renewed for as long as a guard lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Term {
+pub(crate) enum LeaseMode {
     Fixed(LeaseTime),
     Renewed(LeaseTime),
 }
 
-impl Term {
+impl LeaseMode {
     pub(crate) fn lease(self) -> LeaseTime {
         match self {
             Self::Fixed(lease) | Self::Renewed(lease) => lease,

@@ -90,7 +90,7 @@ impl<'a> Attempt<'a> {
             &request.owner,
             number,
         );
-        let lease = request.term.lease();
+        let lease = request.lease_mode.lease();
         let budget = request.client.settings.timeout(lease);
         let hold = Hold::new(key, request.owner.clone(), lease, budget);
         Self {
@@ -225,8 +225,10 @@ impl<'a> Attempt<'a> {
     /// One attempt at a server that votes only if it has forgotten nothing that is in force.
     pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
         let hold = self.hold.clone();
-        let Terms { client, term, .. } = &**self.request;
-        let acquire = hold.key().acquire(1, term.lease(), take, None, 1);
+        let Terms {
+            client, lease_mode, ..
+        } = &**self.request;
+        let acquire = hold.key().acquire(1, lease_mode.lease(), take, None, 1);
         let policy = RestartPolicy {
             longest: LeaseTime::new(client.settings.max_lease)?,
             durable: client.settings.durable,
@@ -385,7 +387,10 @@ impl<'a> Attempt<'a> {
     }
 
     pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
-        match self.take_over(Some(self.request.term.lease())).await? {
+        match self
+            .take_over(Some(self.request.lease_mode.lease()))
+            .await?
+        {
             Some(sent) => {
                 let token = self.request.token(&self.hold).await?;
                 self.commit(sent, token.map(|token| Tokens::new(token, 1)))
@@ -434,7 +439,7 @@ impl<'a> Attempt<'a> {
     }
 
     async fn ask(&mut self, take: Take) -> Result<Answer, Error> {
-        let lease = self.request.term.lease();
+        let lease = self.request.lease_mode.lease();
         let hold = self.hold.clone();
         let place = self
             .place
@@ -504,7 +509,9 @@ impl<'a> Attempt<'a> {
         sent: BootInstant,
         tokens: Option<Tokens>,
     ) -> Result<LockGuard, Error> {
-        let Terms { client, term, .. } = &**self.request;
+        let Terms {
+            client, lease_mode, ..
+        } = &**self.request;
         if tokens.is_none() && self.is_fenced() {
             let name = self.request.name.key();
             return Err(Error::new(
@@ -513,7 +520,7 @@ impl<'a> Attempt<'a> {
             ));
         }
         self.hold
-            .granted(sent, *term, client.settings.max_hold, tokens);
+            .granted(sent, *lease_mode, client.settings.max_hold, tokens);
         for displaced in self.queue.install(&self.hold) {
             if displaced.is_live() {
                 // Somebody freed the lock by force, and the answers of both may have come in the wrong order.

@@ -76,7 +76,7 @@ pub(crate) async fn acquire(requests: &[&AcquireRequest], limit: Limit) -> Resul
     // They are of one server.
     client.reaper.ensure_credit(name)?;
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
-    let leases = requests.iter().map(|request| request.term.lease());
+    let leases = requests.iter().map(|request| request.lease_mode.lease());
     let keys: Vec<_> = holds.iter().map(|hold| hold.key()).zip(leases).collect();
     let call = batch::acquire(&keys);
     let budget = holds.iter().map(|hold| hold.timeout).min();

@@ -13,7 +13,7 @@ use super::guard::LockGuard;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::options::{Limit, Term};
+use crate::options::{LeaseMode, Limit};
 use crate::protocol::wait::Wait;
 
 /// Sets that were in each other's way on several servers part within this time, more each time that they meet.
@@ -302,9 +302,9 @@ async fn equals(
 async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output {
     let fixed: Vec<_> = held
         .iter()
-        .filter_map(|(_, guard)| match guard.request.term {
-            Term::Fixed(lease) => Some((guard, lease.get())),
-            Term::Renewed(_) => None,
+        .filter_map(|(_, guard)| match guard.request.lease_mode {
+            LeaseMode::Fixed(lease) => Some((guard, lease.get())),
+            LeaseMode::Renewed(_) => None,
         })
         .collect();
     let Some(shortest) = fixed.iter().map(|(_, lease)| *lease).min() else {
@@ -331,9 +331,9 @@ async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
         if guard.is_lost() {
             return Err(guard.lost_error());
         }
-        if guard.remaining() < request.min_validity && !request.term.is_renewed() {
+        if guard.remaining() < request.min_validity && !request.lease_mode.is_renewed() {
             guard
-                .extend(request.term.lease().get())
+                .extend(request.lease_mode.lease().get())
                 .await
                 .map_err(|error| request.blame(error))?;
         }

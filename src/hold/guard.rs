@@ -78,7 +78,7 @@ impl LockGuard {
         }
         let given_back = request
             .client
-            .give_back(&request.queue(), hold, Some(request.term));
+            .give_back(&request.queue(), hold, Some(request.lease_mode));
         given_back.ok_or_else(|| self.lease.lost_error())
     }
 
@@ -118,7 +118,7 @@ impl LockGuard {
     pub fn detach(mut self) -> Owner {
         self.done = true;
         let Lease { request, hold } = &self.lease;
-        if !hold.detach(request.term) {
+        if !hold.detach(request.lease_mode) {
             request.queue().stir();
         }
         request.client.watchdog.watch(hold);
@@ -169,7 +169,7 @@ impl Drop for LockGuard {
             drop(
                 request
                     .client
-                    .give_back(&request.queue(), hold, Some(request.term)),
+                    .give_back(&request.queue(), hold, Some(request.lease_mode)),
             );
         }
     }

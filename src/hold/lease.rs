@@ -109,7 +109,7 @@ impl Lease {
                 return Err(self.gone());
             }
             // Nobody else's lease, as long as this has the turn; and nothing on its way that would undo a cut.
-            let alone = !self.request.term.is_renewed()
+            let alone = !self.request.lease_mode.is_renewed()
                 && self.hold.has_one_guard()
                 && !self.hold.record.was_joined()
                 && !self.hold.record.is_being_confirmed();

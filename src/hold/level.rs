@@ -37,7 +37,7 @@ impl AcquireRequest {
         let Some(claim) = Claim::new(self, queue, hold) else {
             return Ok(None);
         };
-        let call = hold.key().reenter(claim.share, self.term.lease());
+        let call = hold.key().reenter(claim.share, self.lease_mode.lease());
         let answered = self.client.run(&call, hold.timeout).await;
         let answer = match answered {
             Err(error) if error.is_unsent() => {
@@ -85,7 +85,7 @@ impl AcquireRequest {
             drop(self.client.watchdog.lose(hold, Loss::Gone));
             return Ok(None);
         }
-        let lease = self.term.lease();
+        let lease = self.lease_mode.lease();
         hold.lock().schedule.asks_for(lease);
         loop {
             // Elsewhere only an owner with a name has levels. What else stands under the owner's field others read by.
@@ -195,7 +195,7 @@ impl AcquireRequest {
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
     fn guard(&self, hold: &Arc<Hold>, sent: BootInstant) -> Result<Option<LockGuard>, Error> {
-        if !hold.guard_level(sent, self.term) {
+        if !hold.guard_level(sent, self.lease_mode) {
             return Ok(None);
         }
         self.client.watchdog.watch(hold);
@@ -220,7 +220,7 @@ impl<'a> Claim<'a> {
     /// None if the hold has ended.
     fn new(request: &'a AcquireRequest, queue: &'a Queue, hold: &'a Arc<Hold>) -> Option<Self> {
         let share = hold.claim_level()?;
-        hold.lock().schedule.asks_for(request.term.lease());
+        hold.lock().schedule.asks_for(request.lease_mode.lease());
         Some(Self {
             request,
             queue,

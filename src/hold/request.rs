@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::options::{Prefer, Term};
+use crate::options::{LeaseMode, Prefer};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::red::MARK;
@@ -29,7 +29,7 @@ pub(crate) struct Terms {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
     pub(crate) owner: Owner,
-    pub(crate) term: Term,
+    pub(crate) lease_mode: LeaseMode,
     pub(crate) alarm: Alarm,
     /// How often the lock may be found busy.
     pub(crate) attempts: Option<u32>,
@@ -70,7 +70,7 @@ impl AcquireRequest {
     pub(super) fn successor(&self, came: BootInstant) -> Successor<'_> {
         Successor {
             owner: &self.owner,
-            term: self.term,
+            lease_mode: self.lease_mode,
             min_validity: self.min_validity,
             max_hold: self.client.settings.max_hold,
             came,
@@ -177,14 +177,14 @@ impl AcquireRequest {
 
     /// How long one request for this lock may take.
     pub(crate) fn timeout(&self) -> Duration {
-        self.client.settings.timeout(self.term.lease())
+        self.client.settings.timeout(self.lease_mode.lease())
     }
 
     /// How long the server may be silent before a wait without limit gives up.
     pub(crate) fn patience(&self) -> Duration {
-        match self.term {
-            Term::Renewed(lease) => lease.get(),
-            Term::Fixed(_) => self.client.settings.watchdog_lease,
+        match self.lease_mode {
+            LeaseMode::Renewed(lease) => lease.get(),
+            LeaseMode::Fixed(_) => self.client.settings.watchdog_lease,
         }
     }
 }

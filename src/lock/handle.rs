@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::request::{AcquireRequest, Terms};
 use crate::name::LockName;
-use crate::options::{LeaseTime, Limit, Term};
+use crate::options::{LeaseMode, LeaseTime, Limit};
 use crate::owner::Owner;
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
@@ -279,9 +279,9 @@ impl Handle {
         if self.attempts == Some(0) {
             return Err(Error::invalid("a call makes one attempt at least"));
         }
-        let term = match self.fixed_lease {
-            Some(lease) => Term::Fixed(LeaseTime::new(lease)?),
-            None => Term::Renewed(LeaseTime::new(self.watchdog_lease)?),
+        let lease_mode = match self.fixed_lease {
+            Some(lease) => LeaseMode::Fixed(LeaseTime::new(lease)?),
+            None => LeaseMode::Renewed(LeaseTime::new(self.watchdog_lease)?),
         };
         Ok(AcquireRequest::new(Terms {
             name: self.name()?.clone(),
@@ -289,8 +289,8 @@ impl Handle {
             alarm: self.alarm.clone(),
             attempts: self.attempts,
             owner,
-            min_validity: self.client.settings.min_validity(term.lease())?,
-            term,
+            min_validity: self.client.settings.min_validity(lease_mode.lease())?,
+            lease_mode,
             client: self.client.clone(),
         }))
     }

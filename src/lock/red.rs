@@ -247,7 +247,7 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
             )));
         }
     }
-    refuse_longer(request, request.term.lease().get())
+    refuse_longer(request, request.lease_mode.lease().get())
 }
 
 /// A majority of the servers of a [`RedLock`], until the guard is unlocked or dropped.

@@ -32,7 +32,7 @@ use super::undo::{Owed, Undo};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::options::Term;
+use crate::options::LeaseMode;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::hold_key::Kind;
@@ -76,7 +76,7 @@ impl Session {
         &self,
         queue: &QueueRef,
         hold: &Arc<Hold>,
-        guard: Option<Term>,
+        guard: Option<LeaseMode>,
     ) -> Option<GivenBack> {
         let left = hold.give_back(guard)?;
         if left == Left::Others {

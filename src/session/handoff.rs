@@ -246,7 +246,7 @@ mod tests {
             let owner = Owner::unique();
             let number = self.numbers.fetch_add(1, Ordering::SeqCst);
             let key = HoldKey::new(self.name.clone(), Kind::Reentrant, "client", &owner, number);
-            Hold::new(key, owner, term().lease(), Duration::from_secs(1))
+            Hold::new(key, owner, lease_mode().lease(), Duration::from_secs(1))
         }
 
         /// As an acquisition does it: stands in line; at the front takes over what was left, else the lock, else waits.
@@ -261,7 +261,7 @@ mod tests {
                 let pass = |left: &Handoff<Owing>| {
                     left.hold.pass_to(&Successor {
                         owner: &asked.owner,
-                        term: term(),
+                        lease_mode: lease_mode(),
                         min_validity: Duration::ZERO,
                         max_hold: None,
                         came: BootInstant::now(),
@@ -280,7 +280,7 @@ mod tests {
                     return (hold, owing);
                 }
                 if self.take(asked.key().number()) {
-                    asked.granted(BootInstant::now(), term(), None, None);
+                    asked.granted(BootInstant::now(), lease_mode(), None, None);
                     queue.install(&asked);
                     return (asked, owing);
                 }
@@ -290,7 +290,7 @@ mod tests {
 
         /// As an unlock does it: leaves the lock if somebody waits, else pays.
         async fn give_back(self: &Arc<Self>, hold: &Arc<Hold>, owing: Owing) -> bool {
-            hold.give_back(Some(term()));
+            hold.give_back(Some(lease_mode()));
             let outcome = hold.record.outcome();
             let outcome = match self.queue.leave(owing, hold, &Spawner::current()) {
                 Err(owing) => {
@@ -389,9 +389,9 @@ mod tests {
         }
     }
 
-    fn term() -> crate::options::Term {
+    fn lease_mode() -> crate::options::LeaseMode {
         let lease = LeaseTime::new(Duration::from_secs(30)).expect("a lease");
-        crate::options::Term::Fixed(lease)
+        crate::options::LeaseMode::Fixed(lease)
     }
 
     #[test]

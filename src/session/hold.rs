@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::record::Record;
 use crate::clock::BootInstant;
-use crate::options::{LeaseTime, Term};
+use crate::options::{LeaseMode, LeaseTime};
 use crate::owner::Owner;
 use crate::protocol::answer::Tokens;
 use crate::protocol::fair::PLACE_KEPT;
@@ -91,7 +91,7 @@ pub(crate) fn fresh_number() -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Successor<'a> {
     pub(crate) owner: &'a Owner,
-    pub(crate) term: Term,
+    pub(crate) lease_mode: LeaseMode,
     /// What must be left of the lease.
     pub(crate) min_validity: Duration,
     pub(crate) max_hold: Option<Duration>,
@@ -168,7 +168,7 @@ impl Hold {
         };
         // No release that was owed for the old one is sent from now on: it would be that of the next.
         old.release = Release::Done;
-        state.hold(next.term, tokens);
+        state.hold(next.lease_mode, tokens);
         drop(old);
         self.record.enter();
         Some(self.beside(next, state))
@@ -183,7 +183,7 @@ impl Hold {
         if !self.record.join(now, next.came) {
             return None;
         }
-        state.hold(next.term, None);
+        state.hold(next.lease_mode, None);
         state.look_after(self.key(), now);
         Some(self.beside(next, state))
     }
@@ -228,14 +228,14 @@ impl Hold {
     pub(crate) fn granted(
         &self,
         sent: BootInstant,
-        term: Term,
+        lease_mode: LeaseMode,
         max_hold: Option<Duration>,
         tokens: Option<Tokens>,
     ) {
         self.record.enter();
         let mut state = self.lock();
-        state.schedule = Schedule::new(sent, term.lease(), max_hold);
-        state.hold(term, tokens);
+        state.schedule = Schedule::new(sent, lease_mode.lease(), max_hold);
+        state.hold(lease_mode, tokens);
         state.look_after(self.key(), sent);
     }
 
@@ -265,13 +265,13 @@ impl Hold {
     }
 
     /// Adds a guard to a level counted before. The server confirmed a lease of at least `term` after `sent`.
-    pub(crate) fn guard_level(&self, sent: BootInstant, term: Term) -> bool {
+    pub(crate) fn guard_level(&self, sent: BootInstant, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         if !state.is_live(BootInstant::now()) {
             return false;
         }
-        state.schedule.confirmed(sent, term.lease());
-        state.add_guard(term);
+        state.schedule.confirmed(sent, lease_mode.lease());
+        state.add_guard(lease_mode);
         true
     }
 
@@ -283,14 +283,14 @@ impl Hold {
 
     /// Gives one level back; with `guard`, the term of the guard that goes with it. What is left of the record, or none if
     /// the hold had ended before. With no level left the hold has ended.
-    pub(crate) fn give_back(&self, guard: Option<Term>) -> Option<Left> {
+    pub(crate) fn give_back(&self, guard: Option<LeaseMode>) -> Option<Left> {
         {
             let mut state = self.lock();
             if state.phase != Phase::Held {
                 return None;
             }
-            if let Some(term) = guard {
-                state.remove_guard(term);
+            if let Some(lease_mode) = guard {
+                state.remove_guard(lease_mode);
             }
             state.levels = state.levels.saturating_sub(1);
             state.bound_detached();
@@ -312,9 +312,9 @@ impl Hold {
     }
 
     /// Takes a guard off and leaves its level as it is. Whether other guards are left.
-    pub(crate) fn detach(&self, term: Term) -> bool {
+    pub(crate) fn detach(&self, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
-        state.remove_guard(term);
+        state.remove_guard(lease_mode);
         state.detached += 1;
         state.bound_detached();
         state.guards > 0
@@ -426,7 +426,7 @@ impl State {
     /// Of a hold that goes on with this one's record. `None` if what is left of its lease is too little, or not what the
     /// next one asks for.
     fn next(&self, now: BootInstant, next: &Successor<'_>) -> Option<Self> {
-        let lease = next.term.lease();
+        let lease = next.lease_mode.lease();
         let least = next.min_validity.max(lease.get() / 2);
         let is_fit = self.schedule.is_always(lease) && now.until(self.schedule.deadline()) >= least;
         is_fit.then(|| Self::new(self.schedule.passed_on(now, next.max_hold)))
@@ -448,11 +448,11 @@ impl State {
     }
 
     /// It stands from now on, with one level and its guard.
-    fn hold(&mut self, term: Term, tokens: Option<Tokens>) {
+    fn hold(&mut self, lease_mode: LeaseMode, tokens: Option<Tokens>) {
         self.phase = Phase::Held;
         self.levels = 1;
         self.tokens = tokens;
-        self.add_guard(term);
+        self.add_guard(lease_mode);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -491,19 +491,19 @@ impl State {
         self.detached = self.detached.min(self.levels.saturating_sub(self.guards));
     }
 
-    fn add_guard(&mut self, term: Term) {
+    fn add_guard(&mut self, lease_mode: LeaseMode) {
         self.guards += 1;
         self.bound_detached();
-        if term.is_renewed() {
+        if lease_mode.is_renewed() {
             self.renewed += 1;
             self.schedule
-                .renew(BootInstant::now(), term.lease(), fastrand::f64());
+                .renew(BootInstant::now(), lease_mode.lease(), fastrand::f64());
         }
     }
 
-    fn remove_guard(&mut self, term: Term) {
+    fn remove_guard(&mut self, lease_mode: LeaseMode) {
         self.guards = self.guards.saturating_sub(1);
-        if term.is_renewed() {
+        if lease_mode.is_renewed() {
             self.renewed = self.renewed.saturating_sub(1);
             if self.renewed == 0 {
                 self.schedule.stop_renewing();
@@ -520,25 +520,25 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn term(lease: Duration) -> Term {
-        Term::Fixed(LeaseTime::new(lease).unwrap())
+    fn lease_mode(lease: Duration) -> LeaseMode {
+        LeaseMode::Fixed(LeaseTime::new(lease).unwrap())
     }
 
     /// One that was granted with this lease so long ago, and given back.
     fn given_back(owner: &Owner, ago: Duration) -> Arc<Hold> {
         let name = LockName::new("", "k").unwrap();
         let key = HoldKey::new(name, Kind::Reentrant, "c", owner, 1);
-        let hold = Hold::new(key, owner.clone(), term(LEASE).lease(), LEASE);
+        let hold = Hold::new(key, owner.clone(), lease_mode(LEASE).lease(), LEASE);
         let sent = BootInstant::from_millis(BootInstant::now().millis() - ago.as_millis() as u64);
-        hold.granted(sent, term(LEASE), None, None);
-        hold.give_back(Some(term(LEASE)));
+        hold.granted(sent, lease_mode(LEASE), None, None);
+        hold.give_back(Some(lease_mode(LEASE)));
         hold
     }
 
     fn passed_on(hold: &Hold, lease: Duration) -> Option<Arc<Hold>> {
         hold.pass_to(&Successor {
             owner: &Owner::unique(),
-            term: term(lease),
+            lease_mode: lease_mode(lease),
             min_validity: Duration::ZERO,
             max_hold: None,
             came: BootInstant::now(),

@@ -384,7 +384,7 @@ mod tests {
     use super::super::sync::{Spawner, TIMERS, ended};
     use super::*;
     use crate::name::LockName;
-    use crate::options::{LeaseTime, Prefer, Term};
+    use crate::options::{LeaseMode, LeaseTime, Prefer};
     use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
 
     const ORDERS: usize = 2_000;
@@ -429,7 +429,9 @@ mod tests {
     impl Drop for Reading {
         fn drop(&mut self) {
             let Self(model, hold) = self;
-            let left = hold.give_back(Some(term())).expect("it has not ended");
+            let left = hold
+                .give_back(Some(lease_mode()))
+                .expect("it has not ended");
             if left == hold::Left::Others {
                 model.queue.forget(hold);
                 return;
@@ -439,8 +441,8 @@ mod tests {
         }
     }
 
-    fn term() -> Term {
-        Term::Fixed(LeaseTime::new(Duration::from_secs(30)).expect("a lease"))
+    fn lease_mode() -> LeaseMode {
+        LeaseMode::Fixed(LeaseTime::new(Duration::from_secs(30)).expect("a lease"))
     }
 
     impl Model {
@@ -466,7 +468,7 @@ mod tests {
             let now = BootInstant::now();
             let next = Successor {
                 owner: &owner,
-                term: term(),
+                lease_mode: lease_mode(),
                 min_validity: Duration::ZERO,
                 max_hold: None,
                 came: now,
@@ -500,8 +502,13 @@ mod tests {
                 number,
             );
             self.server().insert(key.number().to_owned());
-            let hold = Hold::new(key, owner.clone(), term().lease(), Duration::from_secs(1));
-            hold.granted(now, term(), None, None);
+            let hold = Hold::new(
+                key,
+                owner.clone(),
+                lease_mode().lease(),
+                Duration::from_secs(1),
+            );
+            hold.granted(now, lease_mode(), None, None);
             hold.record.saw(now, BootInstant::now(), None);
             drop(self.queue.install(&hold));
             Reading(self.clone(), hold)
