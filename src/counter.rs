@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::name::LockName;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::counter::Mark;
 use crate::protocol::policy::COUNTER;
 use crate::protocol::reply::Reply;
@@ -71,11 +71,11 @@ impl Counter {
         self.client.reaper.send(mark, timeout, BootInstant::now());
     }
 
-    pub(crate) fn wait(&self, limit: Limit) -> Wait {
+    pub(crate) fn wait(&self, deadline: Deadline) -> Wait {
         let settings = &self.client.settings;
         let poll_cap = settings.poll_cap;
         let alarm = Alarm::Messages { poll_cap };
-        Wait::new(BootInstant::now(), limit, settings.watchdog_lease, alarm)
+        Wait::new(BootInstant::now(), deadline, settings.watchdog_lease, alarm)
     }
 
     pub(crate) fn waiting<'a>(&'a self, name: &'a LockName, wait: &'a mut Wait) -> Waiting<'a> {

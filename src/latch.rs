@@ -7,7 +7,7 @@ use tracing::{Instrument, debug, debug_span};
 use crate::counter::{Counter, check};
 use crate::error::Error;
 use crate::name::LockName;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
 use crate::protocol::counted::{Count, Deleted, Set};
 use crate::protocol::latch;
@@ -132,7 +132,7 @@ impl Latch {
     ///
     /// Nothing is changed on the server, whenever the future is dropped.
     pub async fn wait(&self) -> Result<(), Error> {
-        self.open_within(|| Limit::Never).await.map(drop)
+        self.open_within(|| Deadline::Never).await.map(drop)
     }
 
     /// Waits until the latch is open, at most so long. False if it was not until then.
@@ -150,7 +150,7 @@ impl Latch {
     ///
     /// Nothing is changed on the server, whenever the future is dropped.
     pub async fn wait_for(&self, wait: Duration) -> Result<bool, Error> {
-        self.open_within(|| Limit::within(wait)).await
+        self.open_within(|| Deadline::within(wait)).await
     }
 
     /// Removes the latch, which opens it: all that wait are woken. False if it was open.
@@ -171,10 +171,10 @@ impl Latch {
         self.0.client.within(Box::pin(delete)).await
     }
 
-    async fn open_within(&self, limit: impl FnOnce() -> Limit + Send) -> Result<bool, Error> {
+    async fn open_within(&self, deadline: impl FnOnce() -> Deadline + Send) -> Result<bool, Error> {
         let waiting = async {
             let name = self.0.open()?;
-            let mut wait = self.0.wait(limit());
+            let mut wait = self.0.wait(deadline());
             let mut look = Look { latch: self, name };
             let span = debug_span!("wait", latch = %name.key());
             let mut waiting = self.0.waiting(name, &mut wait);

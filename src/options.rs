@@ -100,7 +100,7 @@ pub enum PubSub {
 
 /// How long an acquisition may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum Deadline {
     /// One attempt.
     Once,
     /// Until then.
@@ -109,7 +109,7 @@ pub(crate) enum Limit {
     Never,
 }
 
-impl Limit {
+impl Deadline {
     /// What is left until then.
     pub(crate) fn left(self) -> Duration {
         match self {
@@ -125,7 +125,7 @@ impl Limit {
         }
         match BootInstant::now().plus(wait) {
             BootInstant::NEVER => Self::Never,
-            moment => Self::At(moment),
+            instant => Self::At(instant),
         }
     }
 }
@@ -269,11 +269,11 @@ mod tests {
 
     #[test]
     fn waits_of_any_length_are_accepted() {
-        assert_eq!(Limit::within(Duration::ZERO), Limit::Once);
-        assert_eq!(Limit::within(Duration::MAX), Limit::Never);
+        assert_eq!(Deadline::within(Duration::ZERO), Deadline::Once);
+        assert_eq!(Deadline::within(Duration::MAX), Deadline::Never);
         assert!(matches!(
-            Limit::within(Duration::from_millis(1)),
-            Limit::At(_)
+            Deadline::within(Duration::from_millis(1)),
+            Deadline::At(_)
         ));
     }
 

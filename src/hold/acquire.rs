@@ -12,7 +12,7 @@ use super::line::{InLine, Outcome};
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::lock::Take;
 use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Wait};
@@ -22,19 +22,19 @@ use crate::session::place::Turn;
 
 impl AcquireRequest {
     /// Takes the lock, or takes it again. None if it was busy until the limit.
-    pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
+    pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!("acquire", lock = %self.name.key(), owner = %self.owner);
         self.client.ensure_open()?;
         match span.is_disabled() {
-            true => self.take(limit).await,
-            false => Box::pin(self.take(limit).instrument(span)).await,
+            true => self.take(deadline).await,
+            false => Box::pin(self.take(deadline).instrument(span)).await,
         }
     }
 
-    async fn take(&self, limit: Limit) -> Result<Option<LockGuard>, Error> {
+    async fn take(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let wait = Wait::new(
             BootInstant::now(),
-            limit,
+            deadline,
             self.patience(),
             self.alarm.clone(),
         );

@@ -11,7 +11,7 @@ use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::answer::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::Queue;
@@ -44,19 +44,22 @@ impl AcquireRequest {
 
 /// Takes locks that [go together](AcquireRequest::goes_with), or none of them, by one request; and only while a call that waits
 /// would pass nobody of this process by.
-pub(crate) async fn acquire(requests: &[&AcquireRequest], limit: Limit) -> Result<Batched, Error> {
+pub(crate) async fn acquire(
+    requests: &[&AcquireRequest],
+    deadline: Deadline,
+) -> Result<Batched, Error> {
     let queues: Vec<Queue> = requests.iter().map(|request| request.queue()).collect();
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
     let number = fresh_number();
     for (at, (request, queue)) in requests.iter().zip(&queues).enumerate() {
-        let place = match limit {
-            Limit::Once => {
+        let place = match deadline {
+            Deadline::Once => {
                 let apart = queue.has_handoff() || request.own(queue).is_some();
                 let asking = queue.turn_at_once(&request.owner, Heed::Sent);
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
             // The front of its line, if nobody stands there.
-            Limit::At(_) | Limit::Never => {
+            Deadline::At(_) | Deadline::Never => {
                 let front = queue.stand(request.role(), None, &request.client.releaser.runtime);
                 front.catch_up(BootInstant::now().plus(request.timeout()));
                 let asking = front.now().and_then(|_| queue.turn_if_idle(&request.owner));
@@ -88,7 +91,7 @@ pub(crate) async fn acquire(requests: &[&AcquireRequest], limit: Limit) -> Resul
                 attempt.failed(&error);
             }
             // Who asks by itself tries again within the limit.
-            return match error.is_passing() && !limit.left().is_zero() {
+            return match error.is_passing() && !deadline.left().is_zero() {
                 true => Ok(Batched::Apart(0)),
                 false => Err(requests[0].blame(error)),
             };

@@ -16,7 +16,7 @@ use super::seats::Seats;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::Users;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::Take;
 use crate::protocol::quorum::{Verdict, Vote, grace, majority, verdict};
@@ -64,10 +64,10 @@ impl Election {
     }
 
     /// Takes the lock on a majority of the servers. None if it was busy until the limit.
-    pub(crate) async fn acquire(&self, limit: Limit) -> Result<Option<Seats>, Error> {
+    pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<Seats>, Error> {
         let first = &self.requests[0];
         let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
-        self.rounds(limit).instrument(span).await
+        self.rounds(deadline).instrument(span).await
     }
 
     /// Where the waiters of this process stand, so that they are not in each other's way on the servers.

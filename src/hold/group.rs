@@ -13,7 +13,7 @@ use super::guard::LockGuard;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::options::{LeaseMode, Limit};
+use crate::options::{Deadline, LeaseMode};
 use crate::protocol::wait::Wait;
 
 /// Sets that were in each other's way on several servers part within this time, more each time that they meet.
@@ -30,18 +30,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// nothing is done. With the lock that it waited for it takes those before it only if they are free.
 pub(crate) async fn acquire(
     requests: Vec<AcquireRequest>,
-    limit: Limit,
+    deadline: Deadline,
     hold_and_wait: Duration,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
     let mut ranked: Vec<_> = requests.into_iter().enumerate().collect();
     ranked.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
-    ensure_distinct(&ranked, limit).await?;
+    ensure_distinct(&ranked, deadline).await?;
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let ranks: Vec<_> = ranks.collect();
     let mut gathering = Gathering::new(&ranks, hold_and_wait);
     while gathering.next < ranks.len() {
         let (next, all) = (gathering.next, ranks.len());
-        let Some(taken) = gathering.take(next, all, limit).await? else {
+        let Some(taken) = gathering.take(next, all, deadline).await? else {
             return Ok(None);
         };
         gathering.next += taken;
@@ -97,15 +97,20 @@ impl<'a> Gathering<'a> {
 
     /// Takes the rank `at`, and those up to `end` that one request can ask for. How many it took; none if one of them,
     /// `busy`, was busy until the limit.
-    async fn take(&mut self, at: usize, end: usize, limit: Limit) -> Result<Option<usize>, Error> {
+    async fn take(
+        &mut self,
+        at: usize,
+        end: usize,
+        deadline: Deadline,
+    ) -> Result<Option<usize>, Error> {
         loop {
             let rest = &self.ranks[at..end];
             let run = run(rest).min(self.busy.checked_sub(at).unwrap_or(usize::MAX));
             if run < 2 {
-                return Ok(self.take_one(at, limit).await?.then_some(1));
+                return Ok(self.take_one(at, deadline).await?.then_some(1));
             }
             let (places, requests): (Vec<_>, Vec<_>) = singles(&rest[..run]).unzip();
-            match keeping(&self.held, batch::acquire(&requests, limit)).await? {
+            match keeping(&self.held, batch::acquire(&requests, deadline)).await? {
                 Batched::Granted(guards) => {
                     self.requests += 1;
                     self.held.extend(places.into_iter().zip(guards));
@@ -113,7 +118,7 @@ impl<'a> Gathering<'a> {
                 }
                 Batched::Busy(busy) => {
                     self.busy = at + busy;
-                    if limit == Limit::Once {
+                    if deadline == Deadline::Once {
                         return Ok(None);
                     }
                 }
@@ -124,14 +129,14 @@ impl<'a> Gathering<'a> {
 
     /// Takes the rank `at`; false if it was busy until the limit. If it has to wait for long, it holds nothing else
     /// then.
-    async fn take_one(&mut self, at: usize, limit: Limit) -> Result<bool, Error> {
+    async fn take_one(&mut self, at: usize, deadline: Deadline) -> Result<bool, Error> {
         let rank = self.ranks[at].iter().map(|(at, request)| (*at, request));
         let (places, requests): (Vec<_>, Vec<_>) = rank.unzip();
-        let hold_and_wait = match limit == Limit::Once || self.held.is_empty() {
+        let hold_and_wait = match deadline == Deadline::Once || self.held.is_empty() {
             true => Duration::MAX,
             false => self.hold_and_wait,
         };
-        let mut taking = pin!(equals(&requests, limit));
+        let mut taking = pin!(equals(&requests, deadline));
         let taken = match timeout(hold_and_wait, keeping(&self.held, &mut taking)).await {
             Ok(taken) => taken?,
             Err(_) => {
@@ -156,7 +161,7 @@ impl<'a> Gathering<'a> {
     async fn take_before(&mut self) -> Result<bool, Error> {
         let mut at = 0;
         while at < self.first {
-            match self.take(at, self.first, Limit::Once).await {
+            match self.take(at, self.first, Deadline::Once).await {
                 Ok(Some(taken)) => at += taken,
                 Ok(None) => return Ok(false),
                 // Asked for by itself, it is asked for again until the limit.
@@ -197,7 +202,10 @@ fn singles<'a>(ranks: &'a [Rank<'a>]) -> impl Iterator<Item = (usize, &'a Acquir
 
 /// Refuses a lock that is in the set twice. Two clients may have one key each, if that is on two servers or in two
 /// databases of one.
-async fn ensure_distinct(ranked: &[(usize, AcquireRequest)], limit: Limit) -> Result<(), Error> {
+async fn ensure_distinct(
+    ranked: &[(usize, AcquireRequest)],
+    deadline: Deadline,
+) -> Result<(), Error> {
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let several: Vec<_> = ranks.filter(|rank| rank.len() > 1).collect();
     for rank in &several {
@@ -213,7 +221,7 @@ async fn ensure_distinct(ranked: &[(usize, AcquireRequest)], limit: Limit) -> Re
     }
     for rank in several {
         let mut places: Vec<(Arc<str>, u32)> = Vec::new();
-        let asked = rank.iter().map(|(_, request)| server(request, limit));
+        let asked = rank.iter().map(|(_, request)| server(request, deadline));
         for ((_, request), server) in rank.iter().zip(join_all(asked).await) {
             let server = server.map_err(|error| request.blame(error))?;
             let place = (server, request.client.backend.database());
@@ -227,11 +235,11 @@ async fn ensure_distinct(ranked: &[(usize, AcquireRequest)], limit: Limit) -> Re
 }
 
 /// The server of a lock, asked again until the limit while it fails in a way that may pass.
-async fn server(request: &AcquireRequest, limit: Limit) -> Result<Arc<str>, Error> {
+async fn server(request: &AcquireRequest, deadline: Deadline) -> Result<Arc<str>, Error> {
     let key = request.name.key();
     let mut wait = Wait::new(
         BootInstant::now(),
-        limit,
+        deadline,
         request.patience(),
         request.alarm.clone(),
     );
@@ -254,13 +262,13 @@ fn twice(request: &AcquireRequest) -> Error {
 /// it gives all back, and after a pause waits for that one.
 async fn equals(
     requests: &[&AcquireRequest],
-    limit: Limit,
+    deadline: Deadline,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
     let mut first = 0;
     let mut pause = FIRST_PAUSE;
     loop {
         let waited_for = requests[first];
-        let taken = Box::pin(waited_for.acquire(limit)).await;
+        let taken = Box::pin(waited_for.acquire(deadline)).await;
         let Some(guard) = taken.map_err(|error| waited_for.blame(error))? else {
             return Ok(None);
         };
@@ -269,7 +277,7 @@ async fn equals(
             .enumerate()
             .map(async |(at, request)| match at == first {
                 true => Ok(None),
-                false => request.acquire(Limit::Once).await,
+                false => request.acquire(Deadline::Once).await,
             });
         let mut guard = Some(guard);
         let mut guards = Vec::with_capacity(requests.len());
@@ -288,7 +296,7 @@ async fn equals(
         first = at;
         let random = pause.mul_f64(fastrand::f64());
         pause = (pause * 2).min(LONGEST_PAUSE);
-        let left = limit.left();
+        let left = deadline.left();
         if left.is_zero() {
             return Ok(None);
         }

@@ -12,7 +12,7 @@ use super::seats::Seats;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::lock::Take;
 use crate::protocol::policy::MAJORITY;
 use crate::protocol::wait::{Alarm, Step, Wait};
@@ -55,11 +55,11 @@ enum Outcome<'a> {
 
 impl Election {
     /// Asks all servers, round after round. `None` if the lock was busy until the limit.
-    pub(super) async fn rounds(&self, limit: Limit) -> Result<Option<Seats>, Error> {
+    pub(super) async fn rounds(&self, deadline: Deadline) -> Result<Option<Seats>, Error> {
         let first = &self.requests[0];
         let mut wait = Wait::new(
             BootInstant::now(),
-            limit,
+            deadline,
             first.patience(),
             self.pauses(Duration::ZERO),
         );

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::request::{AcquireRequest, Terms};
 use crate::name::LockName;
-use crate::options::{LeaseMode, LeaseTime, Limit};
+use crate::options::{Deadline, LeaseMode, LeaseTime};
 use crate::owner::Owner;
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
@@ -77,7 +77,7 @@ impl Handle {
 
     pub(crate) async fn lock(&self) -> Result<LockGuard, Error> {
         self.ensure_endless()?;
-        let taken = self.acquire(|| Limit::Never).await?;
+        let taken = self.acquire(|| Deadline::Never).await?;
         taken.ok_or_else(Error::endless)
     }
 
@@ -92,11 +92,11 @@ impl Handle {
     }
 
     pub(crate) async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
-        self.acquire(|| Limit::Once).await
+        self.acquire(|| Deadline::Once).await
     }
 
     pub(crate) async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
-        self.acquire(|| Limit::within(wait)).await
+        self.acquire(|| Deadline::within(wait)).await
     }
 
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
@@ -197,9 +197,9 @@ impl Handle {
 
     async fn acquire(
         &self,
-        limit: impl FnOnce() -> Limit + Send,
+        deadline: impl FnOnce() -> Deadline + Send,
     ) -> Result<Option<LockGuard>, Error> {
-        let acquire = async { self.request()?.acquire(limit()).await };
+        let acquire = async { self.request()?.acquire(deadline()).await };
         self.client.within(Box::pin(acquire)).await
     }
 

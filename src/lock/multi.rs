@@ -15,7 +15,7 @@ use crate::hold::batch;
 use crate::hold::group;
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::owner::Owner;
 
 /// Several locks, taken as one: all of them or none. Redisson's `RedissonMultiLock`.
@@ -134,7 +134,7 @@ impl MultiLock {
         self.members
             .handles()
             .try_for_each(Handle::ensure_endless)?;
-        let taken = self.acquire(|| Limit::Never).await?;
+        let taken = self.acquire(|| Deadline::Never).await?;
         taken.ok_or_else(Error::endless)
     }
 
@@ -149,7 +149,7 @@ impl MultiLock {
     ///
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.acquire(|| Limit::Once).await
+        self.acquire(|| Deadline::Once).await
     }
 
     /// Takes all locks, waiting at most so long for all of them together. None if one was busy until then; then none
@@ -167,17 +167,17 @@ impl MultiLock {
     ///
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.acquire(|| Limit::within(wait)).await
+        self.acquire(|| Deadline::within(wait)).await
     }
 
     async fn acquire(
         &self,
-        limit: impl FnOnce() -> Limit + Send,
+        deadline: impl FnOnce() -> Deadline + Send,
     ) -> Result<Option<MultiGuard>, Error> {
         // Before the first await: the owner is who polls first.
         let (owner, requests) = self.members.requests()?;
         let acquire = async {
-            let guards = group::acquire(requests, limit(), self.hold_and_wait).await?;
+            let guards = group::acquire(requests, deadline(), self.hold_and_wait).await?;
             Ok(guards.map(|guards| MultiGuard { guards, owner }))
         };
         self.members.client()?.within(Box::pin(acquire)).await

@@ -12,7 +12,7 @@ use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
 use crate::hold::request::AcquireRequest;
 use crate::hold::seats::Seats;
-use crate::options::{Limit, ReleaseBy};
+use crate::options::{Deadline, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::quorum::{Verdict, Vote, majority};
@@ -169,7 +169,7 @@ impl RedLock {
         for handle in self.members.handles() {
             handle.ensure_endless()?;
         }
-        let taken = self.acquire(|| Limit::Never).await?;
+        let taken = self.acquire(|| Deadline::Never).await?;
         taken.ok_or_else(Error::endless)
     }
 
@@ -185,7 +185,7 @@ impl RedLock {
     ///
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
-        self.acquire(|| Limit::Once).await
+        self.acquire(|| Deadline::Once).await
     }
 
     /// Takes the lock, waiting at most so long. None if it was busy until then.
@@ -201,12 +201,12 @@ impl RedLock {
     ///
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
-        self.acquire(|| Limit::within(wait)).await
+        self.acquire(|| Deadline::within(wait)).await
     }
 
     async fn acquire(
         &self,
-        limit: impl FnOnce() -> Limit + Send,
+        deadline: impl FnOnce() -> Deadline + Send,
     ) -> Result<Option<RedGuard>, Error> {
         // Before the first await: the owner is who polls first.
         let (owner, requests) = self.members.requests()?;
@@ -219,7 +219,7 @@ impl RedLock {
             if self.distinct.get().is_none() && election.ensure_distinct().await? {
                 self.distinct.set(()).ok();
             }
-            let seats = election.acquire(limit()).await?;
+            let seats = election.acquire(deadline()).await?;
             Ok(seats.map(|seats| RedGuard {
                 seats,
                 client: client.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
 
 /// A park is never shorter, so that a lock about to expire is not asked for in a hot loop.
@@ -40,7 +40,7 @@ impl Alarm {
 /// One acquisition that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
-    limit: Limit,
+    deadline: Deadline,
     alarm: Alarm,
     /// How often the lock may still be found busy before the wait ends.
     attempts: Option<u32>,
@@ -62,9 +62,14 @@ pub(crate) enum Step {
 }
 
 impl Wait {
-    pub(crate) fn new(now: BootInstant, limit: Limit, patience: Duration, alarm: Alarm) -> Self {
+    pub(crate) fn new(
+        now: BootInstant,
+        deadline: Deadline,
+        patience: Duration,
+        alarm: Alarm,
+    ) -> Self {
         Self {
-            limit,
+            deadline,
             alarm,
             attempts: None,
             busy: 0,
@@ -86,7 +91,7 @@ impl Wait {
     }
 
     pub(crate) fn is_single_attempt(&self) -> bool {
-        self.limit == Limit::Once
+        self.deadline == Deadline::Once
     }
 
     pub(crate) fn started(&self) -> BootInstant {
@@ -149,16 +154,16 @@ impl Wait {
     fn is_out_of_patience(&self, now: BootInstant, unanswered: Option<BootInstant>) -> bool {
         let silent =
             unanswered.is_some_and(|since| since.max(self.started).until(now) >= self.patience);
-        self.limit == Limit::Never && silent
+        self.deadline == Deadline::Never && silent
     }
 
     /// A pause of this length, if there is time for any.
     pub(crate) fn clamp(&self, now: BootInstant, park: Duration) -> Step {
-        match self.limit {
-            Limit::Never => Step::Park(park),
-            Limit::Once => Step::GiveUp,
-            Limit::At(end) if now >= end => Step::GiveUp,
-            Limit::At(end) => Step::Park(park.min(now.until(end))),
+        match self.deadline {
+            Deadline::Never => Step::Park(park),
+            Deadline::Once => Step::GiveUp,
+            Deadline::At(end) if now >= end => Step::GiveUp,
+            Deadline::At(end) => Step::Park(park.min(now.until(end))),
         }
     }
 }
@@ -191,7 +196,7 @@ mod tests {
             let start = moment(1_000);
             let end = start.plus(Duration::from_millis(wait));
             let now = start.plus(Duration::from_millis(elapsed));
-            let mut decision = Wait::new(start, Limit::At(end), PATIENCE, ALARM);
+            let mut decision = Wait::new(start, Deadline::At(end), PATIENCE, ALARM);
             match decision.busy(now, ttl, jitter) {
                 Step::GiveUp => prop_assert!(now >= end, "gave up early"),
                 Step::Park(park) => {
@@ -212,7 +217,7 @@ mod tests {
         ) {
             let start = moment(500);
             let now = start.plus(Duration::from_millis(at));
-            let mut decision = Wait::new(start, Limit::Never, PATIENCE, ALARM);
+            let mut decision = Wait::new(start, Deadline::Never, PATIENCE, ALARM);
             prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
             prop_assert!(matches!(decision.failed(now, None), Step::Park(_)), "a server that answers is waited for");
 
@@ -225,7 +230,7 @@ mod tests {
 
         #[test]
         fn pauses_grow_while_failures_last_and_start_over(failures in 1usize..20) {
-            let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, ALARM);
+            let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, ALARM);
             let mut last = Duration::ZERO;
             for _ in 0..failures {
                 let Step::Park(pause) = decision.failed(moment(1), None) else { panic!("gave up") };
@@ -239,26 +244,26 @@ mod tests {
 
     #[test]
     fn servers_that_abstain_are_waited_for_without_end_and_asked_now_and_then() {
-        let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, ALARM);
+        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, ALARM);
         let late = moment(1_000_000);
         let step = decision.abstained(late, PATIENCE);
         assert_eq!(step, Step::Park(LONGEST_PAUSE));
         let soon = Duration::from_millis(7);
         assert_eq!(decision.abstained(late, soon), Step::Park(soon));
-        let mut limited = Wait::new(moment(0), Limit::At(moment(5)), PATIENCE, ALARM);
+        let mut limited = Wait::new(moment(0), Deadline::At(moment(5)), PATIENCE, ALARM);
         assert_eq!(limited.abstained(moment(5), soon), Step::GiveUp);
     }
 
     #[test]
     fn one_attempt_never_parks() {
-        let mut decision = Wait::new(moment(0), Limit::Once, PATIENCE, ALARM);
+        let mut decision = Wait::new(moment(0), Deadline::Once, PATIENCE, ALARM);
         assert_eq!(decision.busy(moment(0), Ttl::Never, 0.0), Step::GiveUp);
         assert_eq!(decision.failed(moment(0), None), Step::GiveUp);
     }
 
     #[test]
     fn a_wait_ends_after_its_attempts() {
-        let mut decision = Wait::new(moment(0), Limit::Never, PATIENCE, ALARM).attempts(Some(3));
+        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, ALARM).attempts(Some(3));
         let mut busy = || decision.busy(moment(0), Ttl::Never, 0.0);
         assert!(matches!(busy(), Step::Park(_)) && matches!(busy(), Step::Park(_)));
         assert_eq!(busy(), Step::GiveUp);
@@ -269,7 +274,7 @@ mod tests {
         let (second, cap) = (Duration::from_secs(1), Duration::from_millis(300));
         let alarm = |cap| Alarm::pauses(Backoff::fixed(second), cap);
         let pause = |cap, ttl| {
-            Wait::new(moment(0), Limit::Never, PATIENCE, alarm(cap)).busy(moment(0), ttl, 0.0)
+            Wait::new(moment(0), Deadline::Never, PATIENCE, alarm(cap)).busy(moment(0), ttl, 0.0)
         };
         assert_eq!(pause(Duration::MAX, Ttl::Never), Step::Park(second));
         assert_eq!(pause(cap, Ttl::Never), Step::Park(cap));

@@ -15,7 +15,7 @@ use super::policy::COUNTER;
 use super::wait::{Alarm, Wait};
 use super::waiter::{Channels, Listening, Local, Start, Step, UNCONFIRMED_POLL, Waiter};
 use crate::clock::BootInstant;
-use crate::options::Limit;
+use crate::options::Deadline;
 
 const POLL_CAP: Duration = Duration::from_secs(5);
 
@@ -157,7 +157,7 @@ impl Caller {
     fn refused(&mut self, rule: Rule) {
         let alarm = Alarm::Messages { poll_cap: POLL_CAP };
         let now = BootInstant::from_millis(0);
-        let mut wait = Wait::new(now, Limit::Never, POLL_CAP, alarm);
+        let mut wait = Wait::new(now, Deadline::Never, POLL_CAP, alarm);
         let refusal = Ttl::Never.into();
         let Step::Listen { at_most, .. } = self.waiter.refused(&mut wait, now, refusal, 0.0) else {
             panic!("a call that listens does not");

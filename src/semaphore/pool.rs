@@ -10,7 +10,7 @@ use crate::clock::BootInstant;
 use crate::counter::{Counter, check};
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockName, Users};
-use crate::options::{LeaseTime, Limit};
+use crate::options::{Deadline, LeaseTime};
 use crate::permit_id::PermitId;
 use crate::protocol::counted::{Count, Set, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
@@ -111,13 +111,13 @@ impl Pool {
     pub(crate) async fn acquire(
         &self,
         permits: u32,
-        limit: impl FnOnce() -> Limit + Send,
+        deadline: impl FnOnce() -> Deadline + Send,
     ) -> Result<Option<Undo<Arc<Loan>>>, Error> {
         let acquire = async {
             let name = self.counter.open()?;
             let span = debug_span!("acquire", semaphore = %name.key(), permits);
             let mut take = self.take(name, permits)?;
-            let taken = self.in_order(name, &mut take, limit());
+            let taken = self.in_order(name, &mut take, deadline());
             let taken = taken.instrument(span).await?;
             match (taken, take.least) {
                 (Some((_, left)), Some(least)) if left < least => Err(too_late(name, least)),
@@ -132,10 +132,10 @@ impl Pool {
         &self,
         name: &LockName,
         take: &mut Take<'_>,
-        limit: Limit,
+        deadline: Deadline,
     ) -> Result<Option<Permits>, Error> {
         let client = &self.counter.client;
-        let mut wait = self.counter.wait(limit);
+        let mut wait = self.counter.wait(deadline);
         let once = wait.is_single_attempt();
         let line = client.queues.enter(name.queue_key(Users::Permits));
         if line.in_line() == 0 {

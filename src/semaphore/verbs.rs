@@ -55,7 +55,7 @@ macro_rules! verbs {
             ) -> Result<$permit, $crate::error::Error> {
                 let taken = self
                     .0
-                    .acquire(permits, || $crate::options::Limit::Never)
+                    .acquire(permits, || $crate::options::Deadline::Never)
                     .await?;
                 let undo = taken.ok_or_else($crate::error::Error::endless)?;
                 Ok(self.permit(undo))
@@ -90,7 +90,7 @@ macro_rules! verbs {
             ) -> Result<Option<$permit>, $crate::error::Error> {
                 let taken = self
                     .0
-                    .acquire(permits, || $crate::options::Limit::Once)
+                    .acquire(permits, || $crate::options::Deadline::Once)
                     .await?;
                 Ok(taken.map(|undo| self.permit(undo)))
             }
@@ -131,8 +131,8 @@ macro_rules! verbs {
                 permits: u32,
                 wait: std::time::Duration,
             ) -> Result<Option<$permit>, $crate::error::Error> {
-                let limit = || $crate::options::Limit::within(wait);
-                let taken = self.0.acquire(permits, limit).await?;
+                let deadline = || $crate::options::Deadline::within(wait);
+                let taken = self.0.acquire(permits, deadline).await?;
                 Ok(taken.map(|undo| self.permit(undo)))
             }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
-use crate::options::Limit;
+use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
 use crate::protocol::policy::{COUNTER, Policy};
 use crate::protocol::wait::{Alarm, Wait};
@@ -104,15 +104,15 @@ fn policy() -> impl Strategy<Value = Policy> {
 proptest! {
     #[test]
     fn whatever_happens_parks_end_and_questions_have_a_cause(
-        policy in policy(), limit in millis(), rounds in proptest::collection::vec(round(), 1..12)
+        policy in policy(), deadline in millis(), rounds in proptest::collection::vec(round(), 1..12)
     ) {
         let mut now = BootInstant::from_millis(1_000);
-        let end = now.plus(limit);
+        let end = now.plus(deadline);
         let alarm = match policy.listens {
             true => Alarm::Messages { poll_cap: CAP },
             false => Alarm::pauses(Backoff::exponential(), CAP),
         };
-        let mut wait = Wait::new(now, Limit::At(end), CAP, alarm);
+        let mut wait = Wait::new(now, Deadline::At(end), CAP, alarm);
         let mut waiter = Waiter::new(policy);
         // By another account than the waiter's.
         let (mut trusts, mut woken) = (policy.trusts_local_holds, false);
@@ -226,10 +226,13 @@ fn others_go_first_until_they_had_their_turn_or_there_is_no_time_for_it() {
     let now = BootInstant::from_millis(0);
     let (pause, alarm) = (Duration::from_millis(7), Alarm::Messages { poll_cap: CAP });
     let waiter = Waiter::new(COUNTER);
-    let wait = |limit| Wait::new(now, limit, CAP, alarm.clone());
-    let gives = |limit, is_over| waiter.gives_way(&wait(limit), now, pause, is_over);
-    assert_eq!(gives(Limit::Never, false), Some(pause));
-    assert_eq!(gives(Limit::Never, true), None);
-    assert_eq!(gives(Limit::At(now.plus(SHORTEST)), false), Some(SHORTEST));
-    assert_eq!(gives(Limit::At(now), false), None);
+    let wait = |deadline| Wait::new(now, deadline, CAP, alarm.clone());
+    let gives = |deadline, is_over| waiter.gives_way(&wait(deadline), now, pause, is_over);
+    assert_eq!(gives(Deadline::Never, false), Some(pause));
+    assert_eq!(gives(Deadline::Never, true), None);
+    assert_eq!(
+        gives(Deadline::At(now.plus(SHORTEST)), false),
+        Some(SHORTEST)
+    );
+    assert_eq!(gives(Deadline::At(now), false), None);
 }
