@@ -13,7 +13,7 @@ use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Deadline;
-use crate::protocol::lock::Take;
+use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::MARK;
 use crate::protocol::wait::{Alarm, Wait};
 use crate::session::Queue;
@@ -144,7 +144,7 @@ impl AcquireRequest {
         if self.own(queue).is_some() {
             return Ok(Some(Outcome::Reenter));
         }
-        match Box::pin(attempt.send(Take::JoinOnly)).await {
+        match Box::pin(attempt.send(AcquireMode::JoinOnly)).await {
             Ok(Attempted::Granted(guard)) => Ok(Some(Outcome::Granted(guard))),
             Err(error) if !error.is_passing() => Err(error),
             Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => Ok(None),
@@ -158,7 +158,7 @@ impl AcquireRequest {
         if self.own(queue).is_some() {
             return Ok(Outcome::Reenter);
         }
-        match attempt.send(Take::Free).await? {
+        match attempt.send(AcquireMode::Free).await? {
             Attempted::Granted(guard) => {
                 queue.turns(|turns| turns.count(false));
                 Ok(Outcome::Granted(guard))

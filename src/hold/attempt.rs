@@ -14,7 +14,7 @@ use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
 use crate::protocol::answer::{self, Acquired, Adopted, Standing, Tokens, Ttl};
 use crate::protocol::fair;
 use crate::protocol::hold_key::{HoldKey, Kind};
-use crate::protocol::lock::Take;
+use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::MARK;
 use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
@@ -177,11 +177,11 @@ impl<'a> Attempt<'a> {
         Ok(asking)
     }
 
-    pub(crate) async fn send(&mut self, take: Take) -> Result<Attempted, Error> {
+    pub(crate) async fn send(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         self.was_passed = !self.regain();
         let attempted = match self.was_passed {
             true => Ok(Attempted::Yielded),
-            false => self.ask_and_settle(take).await,
+            false => self.ask_and_settle(mode).await,
         };
         if let Some(front) = self.front.filter(|_| self.was_passed) {
             // What came of it was given back, and a copy of that must find nothing.
@@ -194,8 +194,8 @@ impl<'a> Attempt<'a> {
         attempted
     }
 
-    async fn ask_and_settle(&mut self, take: Take) -> Result<Attempted, Error> {
-        let answer = self.ask(take).await?;
+    async fn ask_and_settle(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
+        let answer = self.ask(mode).await?;
         match self.was_passed {
             true => Ok(Attempted::Yielded),
             false => self.settle(Acquired::decode(&answer.reply)?, answer.sent),
@@ -223,12 +223,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// One attempt at a server that votes only if it has forgotten nothing that is in force.
-    pub(crate) async fn poll(&mut self, take: Take) -> Result<Polling, Error> {
+    pub(crate) async fn poll(&mut self, mode: AcquireMode) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Terms {
             client, lease_mode, ..
         } = &**self.request;
-        let acquire = hold.key().acquire(1, lease_mode.lease(), take, None, 1);
+        let acquire = hold.key().acquire(1, lease_mode.lease(), mode, None, 1);
         let policy = RestartPolicy {
             longest: LeaseTime::new(client.settings.max_lease)?,
             durable: client.settings.durable,
@@ -438,13 +438,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self, take: Take) -> Result<Answer, Error> {
+    async fn ask(&mut self, mode: AcquireMode) -> Result<Answer, Error> {
         let lease = self.request.lease_mode.lease();
         let hold = self.hold.clone();
         let place = self
             .place
             .map(|(it, came)| it.sent(came, BootInstant::now()));
-        let call = hold.key().acquire(1, lease, take, place, self.tokens());
+        let call = hold.key().acquire(1, lease, mode, place, self.tokens());
         self.run(&call).await
     }
 

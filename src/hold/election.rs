@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::name::Users;
 use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
-use crate::protocol::lock::Take;
+use crate::protocol::lock::AcquireMode;
 use crate::protocol::quorum::{Verdict, Vote, grace, majority, verdict};
 use crate::protocol::red::{Abstention, Cause};
 use crate::session::{ClientHandle, Queue};
@@ -101,14 +101,14 @@ impl Election {
     }
 
     /// Asks every server once, and has given back what was granted if it is no majority.
-    pub(super) async fn round(&self, line: &Queue, take: Take) -> Result<Round, Error> {
+    pub(super) async fn round(&self, line: &Queue, mode: AcquireMode) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
             let request = request.clone();
             async move {
                 match spared {
                     Some(error) => Err(error),
-                    None => ask(request, take).await,
+                    None => ask(request, mode).await,
                 }
             }
         });
@@ -292,7 +292,7 @@ pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result
 }
 
 /// Asks one server for its part.
-async fn ask(request: AcquireRequest, take: Take) -> Result<Polling, Error> {
+async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Error> {
     request.client.ensure_open()?;
     let queue = request.queue();
     loop {
@@ -305,7 +305,7 @@ async fn ask(request: AcquireRequest, take: Take) -> Result<Polling, Error> {
         let mut attempt = Attempt::new(&request, &queue);
         let _asking = attempt.turn().await?;
         if request.own(&queue).is_none() {
-            return attempt.poll(take).await;
+            return attempt.poll(mode).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::answer::{Standing, Ttl};
 use crate::protocol::hold_key::Kind;
-use crate::protocol::lock::{self, Take};
+use crate::protocol::lock::{self, AcquireMode};
 use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
 use crate::protocol::waiter::{Local, Refusal, Waiter};
@@ -144,11 +144,11 @@ impl First<'_> {
 
     /// Asks the server.
     async fn send(&mut self, waiter: &Waiter) -> Result<Attempted, Error> {
-        let take = match waiter.is_in_turn() {
+        let mode = match waiter.is_in_turn() {
             true => self.in_turn(),
-            false => Take::Free,
+            false => AcquireMode::Free,
         };
-        let attempted = self.attempt.send(take).await;
+        let attempted = self.attempt.send(mode).await;
         if matches!(attempted, Ok(Attempted::Granted(_))) {
             let follows = waiter.is_in_succession() && !self.policy.reenters;
             self.queue.turns(|turns| {
@@ -161,10 +161,10 @@ impl First<'_> {
     }
 
     /// Asks for the lock, or for a place in line that outlasts the time to the next ask.
-    fn in_turn(&self) -> Take {
+    fn in_turn(&self) -> AcquireMode {
         self.queue.turns(|turns| turns.is_placed = true);
         let lasts = self.request.client.settings.poll_cap * 2 + self.request.timeout();
-        Take::InTurn { lasts }
+        AcquireMode::InTurn { lasts }
     }
 
     fn refusal(&self, ttl: Ttl) -> Refusal {

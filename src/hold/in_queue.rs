@@ -9,7 +9,7 @@ use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::answer::Ttl;
-use crate::protocol::lock::Take;
+use crate::protocol::lock::AcquireMode;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::Queue;
 use crate::session::give_back::Asking;
@@ -42,7 +42,7 @@ impl AcquireRequest {
             if let Some(foreign) = &mut foreign {
                 foreign.catch_up();
             }
-            match Box::pin(attempt.send(Take::Stand { priority })).await {
+            match Box::pin(attempt.send(AcquireMode::Stand { priority })).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
                 Ok(Attempted::Busy(_)) => {}
                 Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),

@@ -13,7 +13,7 @@ use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Deadline;
-use crate::protocol::lock::Take;
+use crate::protocol::lock::AcquireMode;
 use crate::protocol::policy::MAJORITY;
 use crate::protocol::wait::{Alarm, Step, Wait};
 use crate::protocol::waiter::Local;
@@ -115,7 +115,7 @@ impl Election {
         // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
         if first.owner.is_named()
             && first.kind.is_reentrant()
-            && let Round::Won(seats) = self.round(line, Take::JoinOnly).await?
+            && let Round::Won(seats) = self.round(line, AcquireMode::JoinOnly).await?
         {
             return Ok(Some(Outcome::Won(seats)));
         }
@@ -155,7 +155,7 @@ impl<'a> Wanted for Rounds<'a> {
             subscription.catch_up();
         }
         self.defeat = None;
-        match self.election.round(self.line, Take::Vote).await? {
+        match self.election.round(self.line, AcquireMode::Vote).await? {
             Round::Won(seats) => Ok(Asked::Ready(Outcome::Won(seats))),
             Round::Outvoted(defeat) => {
                 self.too_few_since = None;

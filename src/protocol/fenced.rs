@@ -2,7 +2,7 @@
 
 use crate::options::LeaseTime;
 use crate::protocol::hold_key::{Fencing, HoldKey};
-use crate::protocol::lock::{self, Take};
+use crate::protocol::lock::{self, AcquireMode};
 use crate::protocol::script::{self, Arg, Call};
 
 /// Takes the lock; if it is free, with this many tokens.
@@ -11,10 +11,10 @@ pub(crate) fn acquire<'a>(
     fencing: &'a Fencing,
     share: u32,
     lease: LeaseTime,
-    take: Take,
+    mode: AcquireMode,
     tokens: u32,
 ) -> Call<'a> {
-    let mut call = lock::acquire_by(&script::FENCED_ACQUIRE, key, share, lease, take);
+    let mut call = lock::acquire_by(&script::FENCED_ACQUIRE, key, share, lease, mode);
     call.args.extend([ttl(fencing), Arg::Number(tokens.into())]);
     call.keys.push(&fencing.key);
     call

@@ -17,7 +17,7 @@ pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 
 /// Whether an attempt may take a lock that is free, or only join its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Take {
+pub(crate) enum AcquireMode {
     Free,
     JoinOnly,
     /// Of one of several servers, which has no say in who is next: whoever waits there is not heeded.
@@ -32,17 +32,20 @@ pub(crate) enum Take {
     },
 }
 
-impl From<Take> for Arg<'_> {
-    fn from(take: Take) -> Self {
-        Self::Text(match take {
-            Take::Free | Take::Vote | Take::InTurn { .. } | Take::Stand { .. } => "take",
-            Take::JoinOnly => "join",
+impl From<AcquireMode> for Arg<'_> {
+    fn from(mode: AcquireMode) -> Self {
+        Self::Text(match mode {
+            AcquireMode::Free
+            | AcquireMode::Vote
+            | AcquireMode::InTurn { .. }
+            | AcquireMode::Stand { .. } => "take",
+            AcquireMode::JoinOnly => "join",
         })
     }
 }
 
-pub(crate) fn acquire(key: &HoldKey, share: u32, lease: LeaseTime, take: Take) -> Call<'_> {
-    acquire_by(&script::LOCK_ACQUIRE, key, share, lease, take)
+pub(crate) fn acquire(key: &HoldKey, share: u32, lease: LeaseTime, mode: AcquireMode) -> Call<'_> {
+    acquire_by(&script::LOCK_ACQUIRE, key, share, lease, mode)
 }
 
 /// The same by a script that may need more arguments behind these.
@@ -51,20 +54,20 @@ pub(crate) fn acquire_by<'a>(
     key: &'a HoldKey,
     share: u32,
     lease: LeaseTime,
-    take: Take,
+    mode: AcquireMode,
 ) -> Call<'a> {
-    let lasts = match take {
-        Take::InTurn { lasts } => i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX),
+    let lasts = match mode {
+        AcquireMode::InTurn { lasts } => i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX),
         _ => 0,
     };
-    let publish = match take {
-        Take::Vote => SILENT,
+    let publish = match mode {
+        AcquireMode::Vote => SILENT,
         _ => key.kind.publish(),
     };
     let rest = [
         share.into(),
         lease.into(),
-        take.into(),
+        mode.into(),
         Arg::Text(key.name.channel()),
         publish,
         Arg::Number(lasts),

@@ -6,7 +6,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
-use crate::protocol::lock::{Donor, Take};
+use crate::protocol::lock::{AcquireMode, Donor};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};
 
 /// How long a mark tells others that somebody waits, after who set it was last heard of.
@@ -38,13 +38,16 @@ pub(crate) fn write<'a>(
     sides: &'a ReadWrite,
     share: u32,
     lease: LeaseTime,
-    take: Take,
+    mode: AcquireMode,
     waits: Option<Place>,
 ) -> Call<'a> {
     let [came, mark] = place(waits);
-    let entry = Arg::Text(match take {
-        Take::JoinOnly => "join",
-        Take::Free | Take::Vote | Take::InTurn { .. } | Take::Stand { .. } => entry(key),
+    let entry = Arg::Text(match mode {
+        AcquireMode::JoinOnly => "join",
+        AcquireMode::Free
+        | AcquireMode::Vote
+        | AcquireMode::InTurn { .. }
+        | AcquireMode::Stand { .. } => entry(key),
     });
     let prefer = sides.prefer.into();
     let rest = [share.into(), lease.into(), prefer, came, mark, entry];
@@ -229,13 +232,13 @@ mod tests {
     fn only_named_owners_share_a_write_hold_with_others() {
         let (name, sides) = sides();
         let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
-        for (owner, take, entry) in [
-            (Owner::named("req-7"), Take::Free, "share"),
-            (Owner::named("req-7"), Take::JoinOnly, "join"),
-            (Owner::unique(), Take::Free, "take"),
+        for (owner, mode, entry) in [
+            (Owner::named("req-7"), AcquireMode::Free, "share"),
+            (Owner::named("req-7"), AcquireMode::JoinOnly, "join"),
+            (Owner::unique(), AcquireMode::Free, "take"),
         ] {
             let key = HoldKey::new(name.clone(), Kind::Write(sides.clone()), "c", &owner, 1);
-            let call = key.acquire(1, lease, take, None, 1);
+            let call = key.acquire(1, lease, mode, None, 1);
             assert_eq!(call.args.last(), Some(&Arg::Text(entry)));
         }
     }
@@ -250,7 +253,7 @@ mod tests {
             marked: true,
         };
         for (waits, expected) in [(None, [0, 0]), (Some(place), [7, 1_000])] {
-            let call = key.acquire(1, lease, Take::Free, waits, 1);
+            let call = key.acquire(1, lease, AcquireMode::Free, waits, 1);
             assert_eq!(call.args[5..7], expected.map(Arg::Number));
         }
     }

@@ -6,7 +6,7 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, Donor, SILENT, Take};
+use crate::protocol::lock::{self, AcquireMode, Donor, SILENT};
 use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
@@ -17,21 +17,21 @@ impl HoldKey {
         &self,
         share: u32,
         lease: LeaseTime,
-        take: Take,
+        mode: AcquireMode,
         waits: Option<Place>,
         tokens: u32,
     ) -> Call<'_> {
         let call = match &self.kind {
             Kind::Read(sides) => read_write::read(self, sides, share, lease, waits),
-            Kind::Write(sides) => read_write::write(self, sides, share, lease, take, waits),
-            Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, take),
-            Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, take, tokens),
-            Kind::Fair(line) => match take {
-                Take::JoinOnly => lock::acquire(self, share, lease, take),
-                Take::Free | Take::Vote | Take::InTurn { .. } => {
+            Kind::Write(sides) => read_write::write(self, sides, share, lease, mode, waits),
+            Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, mode),
+            Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, mode, tokens),
+            Kind::Fair(line) => match mode {
+                AcquireMode::JoinOnly => lock::acquire(self, share, lease, mode),
+                AcquireMode::Free | AcquireMode::Vote | AcquireMode::InTurn { .. } => {
                     fair::acquire(self, line, lease, None)
                 }
-                Take::Stand { priority } => fair::acquire(self, line, lease, Some(priority)),
+                AcquireMode::Stand { priority } => fair::acquire(self, line, lease, Some(priority)),
             },
             Kind::Plain(by) => plain::acquire(self, *by, lease),
         };
@@ -220,11 +220,17 @@ mod tests {
             drop(kind.force_release(&name));
             let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
             let calls = [
-                key.acquire(1, lease, Take::Free, None, 1),
-                key.acquire(1, lease, Take::JoinOnly, None, 1),
-                key.acquire(1, lease, Take::InTurn { lasts: lease.get() }, None, 1),
+                key.acquire(1, lease, AcquireMode::Free, None, 1),
+                key.acquire(1, lease, AcquireMode::JoinOnly, None, 1),
+                key.acquire(
+                    1,
+                    lease,
+                    AcquireMode::InTurn { lasts: lease.get() },
+                    None,
+                    1,
+                ),
                 lock::leave(&key.name, "c"),
-                key.acquire(1, lease, Take::Stand { priority: -1 }, None, 1),
+                key.acquire(1, lease, AcquireMode::Stand { priority: -1 }, None, 1),
                 key.reenter(2, lease),
                 key.release(0),
                 key.confirm(lease, Some(1)),
