@@ -16,7 +16,7 @@
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], ARGV[6], 'mode')
-local total, mine, donor = found[1], found[2], found[3]
+local total, mine, source = found[1], found[2], found[3]
 if found[4] then
   return {'wrong_kind'}
 end
@@ -34,10 +34,10 @@ end
 local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), #ARGV[2] > #ARGV[1] + 1
 local missing = tonumber(ARGV[4]) - share
 if missing > 0 then
-  if donor ~= ARGV[7] then
+  if source ~= ARGV[7] then
     return {'changed'}
   end
-  local number, held, held_until = string.match(donor, '^(h%x+):(%d+):?(%d*)$')
+  local number, held, held_until = string.match(source, '^(h%x+):(%d+):?(%d*)$')
   if ARGV[6] ~= ARGV[1] and not number then
     return {'wrong_kind'}
   end

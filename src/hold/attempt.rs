@@ -416,11 +416,11 @@ impl<'a> Attempt<'a> {
     /// Moves one level of the owner here. When the request was sent, or none if there was nothing to move.
     async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<BootInstant>, Error> {
         loop {
-            let Some(donor) = self.request.donor(&self.hold).await? else {
+            let Some(source) = self.request.source(&self.hold).await? else {
                 return Ok(None);
             };
             let hold = self.hold.clone();
-            let call = hold.key().adopt(1, lease, Some(&donor));
+            let call = hold.key().adopt(1, lease, Some(&source));
             let answer = self.run(&call).await?;
             match Adopted::decode(&answer.reply)? {
                 Adopted::Moved => return Ok(Some(answer.sent)),

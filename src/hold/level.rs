@@ -12,7 +12,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
-use crate::protocol::lock::Donor;
+use crate::protocol::lock::TransferSource;
 use crate::protocol::script::Cut;
 use crate::session::Queue;
 use crate::session::give_back::GivenBack;
@@ -90,18 +90,18 @@ impl AcquireRequest {
         loop {
             // Elsewhere only an owner with a name has levels. What else stands under the owner's field others read by.
             let may_be_elsewhere = self.owner.is_named() && self.kind.is_reentrant();
-            let donor = match hold.has_spare_level() || !may_be_elsewhere {
+            let source = match hold.has_spare_level() || !may_be_elsewhere {
                 true => None,
-                false => self.donor(hold).await?,
+                false => self.source(hold).await?,
             };
-            let claim = match &donor {
+            let claim = match &source {
                 Some(_) => Claim::new(self, queue, hold),
                 None => None,
             };
             let share = claim
                 .as_ref()
                 .map_or_else(|| hold.share(), |claim| claim.share);
-            let call = hold.key().adopt(share, Some(lease), donor.as_ref());
+            let call = hold.key().adopt(share, Some(lease), source.as_ref());
             let answer = self.client.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
                 (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
@@ -156,10 +156,10 @@ impl AcquireRequest {
     }
 
     /// Where a level of the owner of this hold could be taken over from.
-    pub(crate) async fn donor(&self, hold: &Hold) -> Result<Option<Donor>, Error> {
+    pub(crate) async fn source(&self, hold: &Hold) -> Result<Option<TransferSource>, Error> {
         let answer = self.client.run(&hold.key().inspect(), hold.timeout).await?;
         match Inspected::decode(&answer.reply)? {
-            Inspected::Held { fields, levels, .. } => hold.key().donor(&fields, &levels),
+            Inspected::Held { fields, levels, .. } => hold.key().source(&fields, &levels),
             Inspected::Free => Ok(None),
             Inspected::WrongKind => Err(Error::wrong_kind(self.name.key())),
         }

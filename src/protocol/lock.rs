@@ -116,17 +116,17 @@ pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -
     Call::new(&script::LOCK_CONFIRM, vec![&**key.name.key()], args)
 }
 
-/// Takes one level over from a donor; without a lease the TTL stays as it is. Without a donor it only finds out
+/// Takes one level over from a source; without a lease the TTL stays as it is. Without a source it only finds out
 /// whether the share is reached already.
 pub(crate) fn adopt<'a>(
     key: &'a HoldKey,
     share: u32,
     lease: Option<LeaseTime>,
-    donor: Option<&'a Donor>,
+    source: Option<&'a TransferSource>,
 ) -> Call<'a> {
     let lease = lease.map_or(Arg::Number(0), Arg::from);
-    let (field, record) = match donor {
-        Some(donor) => (&*donor.field, &*donor.record),
+    let (field, record) = match source {
+        Some(source) => (&*source.field, &*source.record),
         None => (key.field(), ""),
     };
     call(
@@ -142,7 +142,10 @@ pub(crate) fn extend(key: &HoldKey, lease: LeaseTime, cut: Cut) -> Call<'_> {
 
 /// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another
 /// client.
-pub(crate) fn donor(key: &HoldKey, fields: &[(String, String)]) -> Result<Option<Donor>, Error> {
+pub(crate) fn source(
+    key: &HoldKey,
+    fields: &[(String, String)],
+) -> Result<Option<TransferSource>, Error> {
     let Some((_, total)) = fields.iter().find(|(field, _)| **field == *key.field()) else {
         return Ok(None);
     };
@@ -167,7 +170,7 @@ pub(crate) fn donor(key: &HoldKey, fields: &[(String, String)]) -> Result<Option
             None => return Ok(None),
         }
     };
-    Ok(Some(Donor {
+    Ok(Some(TransferSource {
         field: field.into(),
         record: record.into(),
     }))
@@ -192,7 +195,7 @@ pub(crate) fn call<'a, const N: usize>(
 }
 /// Where a level can be taken over from, as it was read: a field, or the number of a level; and what it held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Donor {
+pub(crate) struct TransferSource {
     pub(crate) field: Box<str>,
     pub(crate) record: Box<str>,
 }
@@ -272,30 +275,30 @@ mod tests {
             1,
         );
         let other = format!("|{}:req-7", Uuid::max());
-        let donor = |fields: &[(&str, &str)]| {
+        let source = |fields: &[(&str, &str)]| {
             let fields: Vec<_> = fields
                 .iter()
                 .map(|(field, value)| (field.to_string(), value.to_string()))
                 .collect();
-            key.donor(&fields, &[])
-                .map(|donor| donor.map(|donor| donor.field.to_string()))
+            key.source(&fields, &[])
+                .map(|source| source.map(|source| source.field.to_string()))
         };
         let from = |field: &str| Some(field.to_string());
-        assert_eq!(donor(&[]).unwrap(), None);
-        assert_eq!(donor(&[("other", "1")]).unwrap(), None);
-        assert_eq!(donor(&[("req-7", "1")]).unwrap(), from("req-7"));
+        assert_eq!(source(&[]).unwrap(), None);
+        assert_eq!(source(&[("other", "1")]).unwrap(), None);
+        assert_eq!(source(&[("req-7", "1")]).unwrap(), from("req-7"));
         assert_eq!(
-            donor(&[("req-7", "1"), (&*other, "h1:1")]).unwrap(),
+            source(&[("req-7", "1"), (&*other, "h1:1")]).unwrap(),
             from(&other)
         );
         assert_eq!(
-            donor(&[("req-7", "2"), (&*other, "h1:1:1795313518629")]).unwrap(),
+            source(&[("req-7", "2"), (&*other, "h1:1:1795313518629")]).unwrap(),
             from("req-7")
         );
         assert_eq!(
-            donor(&[("req-7", "1"), (key.companion(), "h1:1")]).unwrap(),
+            source(&[("req-7", "1"), (key.companion(), "h1:1")]).unwrap(),
             None
         );
-        assert!(donor(&[("req-7", "abc"), (&*other, "h1:1")]).is_err());
+        assert!(source(&[("req-7", "abc"), (&*other, "h1:1")]).is_err());
     }
 }

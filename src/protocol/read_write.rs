@@ -6,7 +6,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
-use crate::protocol::lock::{AcquireMode, Donor};
+use crate::protocol::lock::{AcquireMode, TransferSource};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};
 
 /// How long a mark tells others that somebody waits, after who set it was last heard of.
@@ -115,11 +115,11 @@ pub(crate) fn adopt<'a>(
     sides: &'a ReadWrite,
     share: u32,
     lease: Option<LeaseTime>,
-    donor: Option<&'a Donor>,
+    source: Option<&'a TransferSource>,
 ) -> Call<'a> {
     let lease = lease.map_or(Arg::Number(0), Arg::from);
     // There is no level 0 to take.
-    let (level, record) = donor.map_or(("0", ""), |donor| (&*donor.field, &*donor.record));
+    let (level, record) = source.map_or(("0", ""), |source| (&*source.field, &*source.record));
     let rest = [share.into(), lease, Arg::Text(level), Arg::Text(record)];
     call(key, sides, &script::RW_ADOPT, rest)
 }
@@ -135,13 +135,13 @@ pub(crate) fn extend<'a>(
 
 /// The level of an owner that could be taken over, by what the keys of its levels hold: one that nobody of this crate
 /// recorded, else another hold's.
-pub(crate) fn donor(key: &HoldKey, levels: &[String]) -> Option<Donor> {
+pub(crate) fn source(key: &HoldKey, levels: &[String]) -> Option<TransferSource> {
     let foreign = |record: &String| !record.starts_with('h');
     let at = levels
         .iter()
         .position(foreign)
         .or_else(|| levels.iter().position(|record| *record != *key.number()))?;
-    Some(Donor {
+    Some(TransferSource {
         field: (at + 1).to_string().into(),
         record: levels.get(at)?.as_str().into(),
     })
@@ -262,16 +262,17 @@ mod tests {
     fn levels_are_taken_over_from_nobody_first_then_from_another_hold_never_from_our_own() {
         let (name, sides) = sides();
         let key = HoldKey::new(name, Kind::Read(sides), "c", &Owner::named("req-7"), 1);
-        let donor = |levels: &[&str]| {
+        let source = |levels: &[&str]| {
             let levels: Vec<_> = levels.iter().map(ToString::to_string).collect();
-            donor(&key, &levels).map(|donor| (donor.field.to_string(), donor.record.to_string()))
+            source(&key, &levels)
+                .map(|source| (source.field.to_string(), source.record.to_string()))
         };
         let level = |at: &str, record: &str| Some((at.to_owned(), record.to_owned()));
         let mine = key.number();
-        assert_eq!(donor(&[]), None);
-        assert_eq!(donor(&[mine]), None);
-        assert_eq!(donor(&[mine, "h2"]), level("2", "h2"));
-        assert_eq!(donor(&["h2", mine, "1"]), level("3", "1"));
-        assert_eq!(donor(&[mine, ""]), level("2", ""));
+        assert_eq!(source(&[]), None);
+        assert_eq!(source(&[mine]), None);
+        assert_eq!(source(&[mine, "h2"]), level("2", "h2"));
+        assert_eq!(source(&["h2", mine, "1"]), level("3", "1"));
+        assert_eq!(source(&[mine, ""]), level("2", ""));
     }
 }

@@ -6,7 +6,7 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::answer::Place;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, AcquireMode, Donor, SILENT};
+use crate::protocol::lock::{self, AcquireMode, SILENT, TransferSource};
 use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
@@ -65,34 +65,34 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Takes one level over from a donor; without a lease the TTL stays as it is. Without a donor it only finds out
+    /// Takes one level over from a source; without a lease the TTL stays as it is. Without a source it only finds out
     /// whether the share is reached already.
     pub(crate) fn adopt<'a>(
         &'a self,
         share: u32,
         lease: Option<LeaseTime>,
-        donor: Option<&'a Donor>,
+        source: Option<&'a TransferSource>,
     ) -> Call<'a> {
         let call = match &self.kind {
             Kind::Plain(by) => plain::adopt(self, *by, lease),
             Kind::Read(sides) | Kind::Write(sides) => {
-                read_write::adopt(self, sides, share, lease, donor)
+                read_write::adopt(self, sides, share, lease, source)
             }
-            _ => lock::adopt(self, share, lease, donor),
+            _ => lock::adopt(self, share, lease, source),
         };
         call.of(self.kind.title())
     }
 
     /// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another
     /// client.
-    pub(crate) fn donor(
+    pub(crate) fn source(
         &self,
         fields: &[(String, String)],
         levels: &[String],
-    ) -> Result<Option<Donor>, Error> {
+    ) -> Result<Option<TransferSource>, Error> {
         match self.kind.sides() {
-            Some(_) => Ok(read_write::donor(self, levels)),
-            None => lock::donor(self, fields),
+            Some(_) => Ok(read_write::source(self, levels)),
+            None => lock::source(self, fields),
         }
     }
 
