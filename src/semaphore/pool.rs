@@ -217,14 +217,14 @@ impl Take<'_> {
             Ok(answer) => answer,
             Err(error) => {
                 if error.is_unanswered() {
-                    loan.doubt();
+                    loan.outcome_unknown();
                 }
                 self.nothing_taken();
                 return Err(error);
             }
         };
         if answer.repeated {
-            loan.doubt();
+            loan.outcome_unknown();
         }
         match Taken::decode(&answer.reply, loan.key.name.key()) {
             Ok(Taken::Granted) => {

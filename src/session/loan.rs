@@ -68,7 +68,7 @@ impl Loan {
     }
 
     /// A request for the permits went unanswered, and may be carried out at any time.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn outcome_unknown(&self) {
         self.lock().in_doubt = true;
     }
 

@@ -49,7 +49,7 @@ use crate::options::Settings;
 use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
 
-use backend::{Answer, Backend, Doubts};
+use backend::{Answer, Backend, Disruptions};
 use give_back::Share;
 use hold::Loss;
 use hub::Hub;
@@ -95,7 +95,7 @@ impl Session {
         let closing = CancellationToken::new();
         let client_id: Arc<str> = Uuid::new_v4().to_string().into();
         let name = format!("redlatch:{client_id}").into();
-        let (backend, doubts) = Backend::connect(config, &settings, name).await?;
+        let (backend, disruptions) = Backend::connect(config, &settings, name).await?;
         let backend = Arc::new(backend);
         let queues = Arc::new(Queues::default());
         let hub = Hub::new(backend.clone());
@@ -126,7 +126,7 @@ impl Session {
         debug!(client = %session.client_id, backend = ?session.backend, "connected");
         // A task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
-        tokio::spawn(serve(session.clone(), hub, worker, doubts));
+        tokio::spawn(serve(session.clone(), hub, worker, disruptions));
         Ok(ClientHandle(session))
     }
 
@@ -351,14 +351,14 @@ async fn serve(
     session: Arc<Session>,
     hub: AbortOnDropHandle<()>,
     mut worker: Worker,
-    doubts: Doubts,
+    disruptions: Disruptions,
 ) {
     // If the runtime ends, this future is dropped: whoever waits elsewhere learns of it here.
     let ended = Ended(session.clone());
     let backend = session.backend.clone();
     let tasks = async {
         tokio::join!(
-            session.watchdog.clone().run(doubts),
+            session.watchdog.clone().run(disruptions),
             hub,
             backend.keep(),
             worker.run(),

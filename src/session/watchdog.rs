@@ -9,7 +9,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::backend::{Doubt, Doubts};
+use super::backend::{Disruption, Disruptions};
 use super::give_back::{QueueRef, Share};
 use super::hold::{Hold, Left, Loss, State};
 use super::pace::Pace;
@@ -231,7 +231,7 @@ impl Watchdog {
     }
 
     /// Serves the registry until the future is dropped. An error never ends the schedule.
-    pub(crate) async fn run(self: Arc<Self>, mut doubts: Doubts) {
+    pub(crate) async fn run(self: Arc<Self>, mut disruptions: Disruptions) {
         let mut requests = JoinSet::new();
         loop {
             let pause = self.serve(&mut requests);
@@ -250,8 +250,8 @@ impl Watchdog {
                         self.releaser.queues.holds().iter().for_each(|hold| self.watch(hold));
                     }
                 },
-                doubt = doubts.next() => match doubt {
-                    Some(doubt) => self.check(&doubt),
+                disruption = disruptions.next() => match disruption {
+                    Some(disruption) => self.check(&disruption),
                     None => return,
                 },
             }
@@ -387,11 +387,15 @@ impl Watchdog {
         }
     }
 
-    /// Has every hold checked now that a doubt is about.
-    fn check(&self, doubt: &Doubt) {
+    /// Has every hold checked now that a disruption is about.
+    fn check(&self, disruption: &Disruption) {
         let now = BootInstant::now();
         for hold in self.releaser.queues.holds() {
-            if !self.releaser.backend.concerns(doubt, hold.key().name.key()) {
+            if !self
+                .releaser
+                .backend
+                .concerns(disruption, hold.key().name.key())
+            {
                 continue;
             }
             let mut state = hold.lock();

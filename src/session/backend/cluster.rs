@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-use super::Doubt;
+use super::Disruption;
 use super::channels::Channels;
 use super::maker::Maker;
 use super::node::Node;
@@ -156,10 +156,10 @@ impl Cluster {
 
     /// A server has not got a slot that we took for its own, and names nobody who has: it may have left.
     pub(super) fn disowned(&self, node: &Node) {
-        self.doubted().insert(node.id());
+        self.disrupted().insert(node.id());
     }
 
-    fn doubted(&self) -> MutexGuard<'_, HashSet<u64>> {
+    fn disrupted(&self) -> MutexGuard<'_, HashSet<u64>> {
         self.disowned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,7 +177,7 @@ impl Cluster {
                 () = self.stale.notified() => {}
                 () = sleep(LOOK_AGAIN) => {
                     let is_silent = |node: &Arc<Node>| node.silence.begun().is_some();
-                    if self.doubted().is_empty() && !self.nodes().iter().any(is_silent) {
+                    if self.disrupted().is_empty() && !self.nodes().iter().any(is_silent) {
                         breath = BREATH;
                         continue;
                     }
@@ -191,11 +191,11 @@ impl Cluster {
 
     /// Asks others about the slots of servers that give no answer, or have not got them.
     async fn refresh(&self) {
-        let doubted = std::mem::take(&mut *self.doubted());
+        let disrupted = std::mem::take(&mut *self.disrupted());
         let (silent, sound): (Vec<_>, Vec<_>) = self
             .nodes()
             .into_iter()
-            .partition(|node| node.silence.begun().is_some() || doubted.contains(&node.id()));
+            .partition(|node| node.silence.begun().is_some() || disrupted.contains(&node.id()));
         if silent.is_empty() {
             return;
         }
@@ -254,7 +254,7 @@ impl Cluster {
             return;
         }
         info!(slots = slots.len(), "slots have another server");
-        self.maker.doubts.send(Doubt::Slots(slots)).ok();
+        self.maker.disruptions.send(Disruption::Slots(slots)).ok();
         self.moves.send_replace(());
     }
 

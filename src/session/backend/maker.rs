@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::Doubt;
+use super::Disruption;
 use super::connection::Connection;
 use super::dial::Dialer;
 use super::listener::Listener;
@@ -26,7 +26,7 @@ pub(super) struct Maker {
     pub(super) command_timeout: Duration,
     pub(super) runtime: Handle,
     /// Where to tell of what makes holds doubtful.
-    pub(super) doubts: mpsc::UnboundedSender<Doubt>,
+    pub(super) disruptions: mpsc::UnboundedSender<Disruption>,
     /// What operators see of our connections.
     name: Arc<str>,
     sentinels: Option<Arc<Sentinels>>,
@@ -37,7 +37,7 @@ impl Maker {
     pub(super) fn new(
         config: Config,
         command_timeout: Duration,
-        doubts: mpsc::UnboundedSender<Doubt>,
+        disruptions: mpsc::UnboundedSender<Disruption>,
         name: Arc<str>,
     ) -> Result<Self, Error> {
         let mut maker = Self {
@@ -46,7 +46,7 @@ impl Maker {
             config: config.into(),
             command_timeout,
             runtime: Handle::current(),
-            doubts,
+            disruptions,
             name,
             sentinels: None,
         };
@@ -67,10 +67,10 @@ impl Maker {
 
     /// The connection for commands to a server, by the number that the server has here.
     pub(super) fn connection(&self, server: &Server, node: u64) -> Connection {
-        let doubts = self.doubts.clone();
+        let disruptions = self.disruptions.clone();
         // The server behind a new connection may be another one, or have forgotten.
         let reconnected = move || {
-            doubts.send(Doubt::Node(node)).ok();
+            disruptions.send(Disruption::Node(node)).ok();
         };
         Connection::new(self.dialer(server), &self.runtime, reconnected)
     }

@@ -83,7 +83,7 @@ pub(crate) struct Answer {
 
 /// What makes it doubtful whether holds stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Doubt {
+pub(crate) enum Disruption {
     /// This server was connected to anew.
     Node(u64),
     /// These slots have another server.
@@ -100,17 +100,17 @@ pub(crate) enum Subscribed {
 }
 
 impl Backend {
-    /// Connects to the server, or the servers, that `config` names; and the stream of doubts.
+    /// Connects to the server, or the servers, that `config` names; and the stream of disruptions.
     pub(crate) async fn connect(
         config: Config,
         settings: &Settings,
         name: Arc<str>,
-    ) -> Result<(Self, Doubts), Error> {
+    ) -> Result<(Self, Disruptions), Error> {
         let command_timeout = settings.command_timeout;
-        let (doubted, doubts) = mpsc::unbounded_channel();
+        let (disrupted, disruptions) = mpsc::unbounded_channel();
         let (deployment, database) = (config.deployment.clone(), config.database);
         let servers = deployment.servers();
-        let maker = Maker::new(config, command_timeout, doubted, name)?;
+        let maker = Maker::new(config, command_timeout, disrupted, name)?;
         let servers = if let Deployment::Cluster(_) = deployment {
             let cluster = Cluster::new(maker, servers, settings.pubsub);
             if !settings.connects_lazily {
@@ -132,7 +132,7 @@ impl Backend {
             database,
             timeout: command_timeout,
         };
-        Ok((backend, Doubts(doubts)))
+        Ok((backend, Disruptions(disruptions)))
     }
 
     /// Runs a script and waits for its answer, at most for `budget`. A call that was cut off is sent again within
@@ -363,11 +363,11 @@ impl Backend {
             .is_none_or(|node| node.silence.is_to_be_tried())
     }
 
-    /// Whether a doubt is about a hold of this key.
-    pub(crate) fn concerns(&self, doubt: &Doubt, key: &str) -> bool {
-        match doubt {
-            Doubt::Node(id) => self.home(key).is_some_and(|node| node.id() == *id),
-            Doubt::Slots(slots) => slots.contains(&slot(key)),
+    /// Whether a disruption is about a hold of this key.
+    pub(crate) fn concerns(&self, disruption: &Disruption, key: &str) -> bool {
+        match disruption {
+            Disruption::Node(id) => self.home(key).is_some_and(|node| node.id() == *id),
+            Disruption::Slots(slots) => slots.contains(&slot(key)),
         }
     }
 
@@ -464,11 +464,11 @@ fn in_a_cluster(node: &Node) -> Error {
 
 /// The stream of what makes holds doubtful.
 #[derive(Debug)]
-pub(crate) struct Doubts(mpsc::UnboundedReceiver<Doubt>);
+pub(crate) struct Disruptions(mpsc::UnboundedReceiver<Disruption>);
 
-impl Doubts {
-    /// Waits for the next doubt; none when the clients are gone.
-    pub(crate) async fn next(&mut self) -> Option<Doubt> {
+impl Disruptions {
+    /// Waits for the next disruption; none when the clients are gone.
+    pub(crate) async fn next(&mut self) -> Option<Disruption> {
         self.0.recv().await
     }
 }
