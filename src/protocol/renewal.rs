@@ -28,7 +28,7 @@ pub(crate) struct Schedule {
 
 /// What is due for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
+pub(crate) enum RenewalAction {
     /// Its deadline has passed.
     Expire,
     Renew,
@@ -89,17 +89,17 @@ impl Schedule {
         self.longest = self.longest.max(lease);
     }
 
-    pub(crate) fn duty(&self, now: BootInstant) -> Duty {
+    pub(crate) fn next_action(&self, now: BootInstant) -> RenewalAction {
         let due = |at: Option<BootInstant>| at.is_some_and(|at| at <= now);
         if now >= self.deadline {
-            Duty::Expire
+            RenewalAction::Expire
         } else if due(self.renew_at) {
-            Duty::Renew
+            RenewalAction::Renew
         } else if due(self.check_at) {
-            Duty::Check
+            RenewalAction::Check
         } else {
             let sooner = |a: BootInstant, b: Option<BootInstant>| b.map_or(a, |b| a.min(b));
-            Duty::Rest(sooner(sooner(self.deadline, self.renew_at), self.check_at))
+            RenewalAction::Rest(sooner(sooner(self.deadline, self.renew_at), self.check_at))
         }
     }
 
@@ -207,14 +207,14 @@ mod tests {
                 schedule.unanswered(moment(t), true);
             }
             prop_assert_eq!(schedule.deadline(), promised);
-            prop_assert_eq!(schedule.duty(promised), Duty::Expire);
+            prop_assert_eq!(schedule.next_action(promised), RenewalAction::Expire);
         }
 
         #[test]
         fn a_renewed_lease_has_time_for_further_tries(millis in 50u64..10_000_000, jitter in 0.0f64..1.0) {
             let mut schedule = Schedule::new(moment(0), lease(millis), None);
             schedule.renew(moment(0), lease(millis), jitter);
-            let Duty::Rest(at) = schedule.duty(moment(0)) else { panic!("due at once") };
+            let RenewalAction::Rest(at) = schedule.next_action(moment(0)) else { panic!("due at once") };
             prop_assert!(at <= moment(0).plus(lease(millis).get() / 3));
             prop_assert!(at.until(schedule.deadline()) >= lease(millis).get() / 2);
         }
@@ -254,8 +254,8 @@ mod tests {
             let mut now = moment(0);
             loop {
                 schedule.renew(now, lease(300), 0.0);
-                match schedule.duty(now) {
-                    Duty::Rest(next) if next < schedule.deadline() => {
+                match schedule.next_action(now) {
+                    RenewalAction::Rest(next) if next < schedule.deadline() => {
                         now = next;
                         prop_assert!(now.millis() < max_hold);
                         schedule.asked(true);
@@ -273,10 +273,16 @@ mod tests {
         let mut schedule = Schedule::new(moment(0), lease(30_000), None);
         schedule.renew(moment(0), lease(30_000), 0.0);
         schedule.check(moment(5_000));
-        assert_eq!(schedule.duty(moment(0)), Duty::Rest(moment(5_000)));
-        assert_eq!(schedule.duty(moment(5_000)), Duty::Check);
+        assert_eq!(
+            schedule.next_action(moment(0)),
+            RenewalAction::Rest(moment(5_000))
+        );
+        assert_eq!(schedule.next_action(moment(5_000)), RenewalAction::Check);
         schedule.asked(false);
-        assert_eq!(schedule.duty(moment(5_000)), Duty::Rest(moment(10_000)));
-        assert_eq!(schedule.duty(moment(10_000)), Duty::Renew);
+        assert_eq!(
+            schedule.next_action(moment(5_000)),
+            RenewalAction::Rest(moment(10_000))
+        );
+        assert_eq!(schedule.next_action(moment(10_000)), RenewalAction::Renew);
     }
 }

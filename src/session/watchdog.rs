@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::protocol::answer::Confirmed;
 use crate::protocol::hold_key::Shape;
-use crate::protocol::renewal::Duty;
+use crate::protocol::renewal::RenewalAction;
 
 /// Timers stop while the machine is suspended; the clock does not, and is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -103,9 +103,9 @@ impl Watchdog {
         if state.has_ended() {
             return;
         }
-        let at = match state.schedule.duty(now) {
-            Duty::Rest(at) => at,
-            Duty::Expire | Duty::Renew | Duty::Check => now,
+        let at = match state.schedule.next_action(now) {
+            RenewalAction::Rest(at) => at,
+            RenewalAction::Expire | RenewalAction::Renew | RenewalAction::Check => now,
         };
         state.watched = Some(at);
         registry.due.insert((at, hold.id), hold.clone());
@@ -265,19 +265,19 @@ impl Watchdog {
         let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Due>> = BTreeMap::new();
         for hold in self.take_due(now) {
             let mut state = hold.lock();
-            let duty = state.schedule.duty(now);
-            let round = match duty {
-                Duty::Expire => {
+            let action = state.schedule.next_action(now);
+            let round = match action {
+                RenewalAction::Expire => {
                     drop(state);
                     drop(self.lose(&hold, Loss::Expired));
                     continue;
                 }
-                Duty::Renew => Some(Round::Renew),
-                Duty::Check => Some(Round::Check),
-                Duty::Rest(_) => None,
+                RenewalAction::Renew => Some(Round::Renew),
+                RenewalAction::Check => Some(Round::Check),
+                RenewalAction::Rest(_) => None,
             };
             if round.is_some() {
-                state.schedule.asked(duty == Duty::Renew);
+                state.schedule.asked(action == RenewalAction::Renew);
             }
             // With the answer it is placed anew, or without one; until then, only for a deadline that may come before.
             let answered = now.plus(hold.timeout * 2);
