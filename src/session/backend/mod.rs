@@ -50,7 +50,7 @@ use listener::Verb;
 pub(crate) use listener::{Asked, News};
 use maker::Maker;
 pub(crate) use node::Node;
-use node::{Form, Miss};
+use node::{Form, SendError};
 pub(crate) use post::Posted;
 pub(crate) use slots::slot;
 
@@ -172,7 +172,7 @@ impl Backend {
                 Some(posted) => Box::pin(node.replied(call, posted, budget)).await,
                 None => node.ask(call, form, sent.until(end)).await,
             };
-            let miss = match answered {
+            let error = match answered {
                 Ok(reply) => {
                     return Ok(Answer {
                         reply,
@@ -180,20 +180,20 @@ impl Backend {
                         repeated,
                     });
                 }
-                Err(miss) => miss,
+                Err(error) => error,
             };
             let asked = std::mem::take(&mut form.asking);
-            let pause = match &miss {
-                Miss::UnknownScript | Miss::Scriptless => {
-                    form.whole |= matches!(miss, Miss::UnknownScript);
+            let pause = match &error {
+                SendError::UnknownScript | SendError::Scriptless => {
+                    form.whole |= matches!(error, SendError::UnknownScript);
                     form.asking = asked;
                     Duration::ZERO
                 }
-                Miss::Moved(to) | Miss::Ask(to) => {
+                SendError::Moved(to) | SendError::Ask(to) => {
                     let cluster = self
                         .cluster()
                         .ok_or_else(|| doubtful(in_a_cluster(&node), repeated))?;
-                    form.asking = matches!(miss, Miss::Ask(_));
+                    form.asking = matches!(error, SendError::Ask(_));
                     node = match form.asking {
                         true => cluster.at(to, &node),
                         false => cluster.learn(to, &node),
@@ -205,25 +205,26 @@ impl Backend {
                         Duration::ZERO
                     }
                 }
-                Miss::Moving(_) => MOVING_PAUSE,
-                Miss::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
-                Miss::Refused(_) | Miss::Replica(_) | Miss::Disowned(_) | Miss::Broken(_) => {
-                    Duration::MAX
-                }
+                SendError::Moving(_) => MOVING_PAUSE,
+                SendError::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
+                SendError::Refused(_)
+                | SendError::Replica(_)
+                | SendError::Disowned(_)
+                | SendError::Broken(_) => Duration::MAX,
             };
             let is_late = BootInstant::now().plus(pause) >= end || {
                 if !pause.is_zero() {
-                    repeated |= matches!(miss, Miss::Broken(Broken::Cut(_)));
+                    repeated |= matches!(error, SendError::Broken(Broken::Cut(_)));
                     sleep(pause).await;
                 }
                 // Nobody may have polled this for long.
                 BootInstant::now() >= end
             };
             if is_late {
-                let error = self.given_up(&node, miss, started, budget, repeated);
+                let error = self.given_up(&node, error, started, budget, repeated);
                 return Err(doubtful(call.blame(error), repeated));
             }
-            if !pause.is_zero() && !matches!(miss, Miss::Moved(_) | Miss::Ask(_)) {
+            if !pause.is_zero() && !matches!(error, SendError::Moved(_) | SendError::Ask(_)) {
                 node = self
                     .home_of(key)
                     .map_err(|error| doubtful(error, repeated))?;
@@ -236,27 +237,32 @@ impl Backend {
     fn given_up(
         &self,
         node: &Node,
-        miss: Miss,
+        error: SendError,
         started: BootInstant,
         budget: Duration,
         repeated: bool,
     ) -> Error {
-        match miss {
-            Miss::Refused(error) | Miss::Replica(error) | Miss::Moving(error) => error,
-            Miss::Disowned(error) => {
+        match error {
+            SendError::Refused(error) | SendError::Replica(error) | SendError::Moving(error) => {
+                error
+            }
+            SendError::Disowned(error) => {
                 if let Some(cluster) = self.cluster() {
                     cluster.disowned(node);
                 }
                 error
             }
-            Miss::Broken(broken) => {
-                let error = node.missed(started, budget, broken, repeated);
+            SendError::Broken(broken) => {
+                let error = node.failed(started, budget, broken, repeated);
                 if let Some(cluster) = self.cluster() {
                     cluster.suspect();
                 }
                 error
             }
-            Miss::UnknownScript | Miss::Scriptless | Miss::Moved(_) | Miss::Ask(_) => Error::new(
+            SendError::UnknownScript
+            | SendError::Scriptless
+            | SendError::Moved(_)
+            | SendError::Ask(_) => Error::new(
                 ErrorKind::Backend,
                 format!("the servers sent the request to and fro for {budget:?}"),
             )

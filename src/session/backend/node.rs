@@ -67,7 +67,7 @@ pub(super) struct Form {
 }
 
 /// One attempt that brought no answer.
-pub(super) enum Miss {
+pub(super) enum SendError {
     /// The server does not know the script by its hash; it did not run.
     UnknownScript,
     /// No answer came.
@@ -154,7 +154,7 @@ impl Node {
         call: &Call<'_>,
         form: Form,
         left: Duration,
-    ) -> Result<Reply, Miss> {
+    ) -> Result<Reply, SendError> {
         let answered = match self.steps(call) {
             Some(steps) => Box::pin(self.step(call, steps, left))
                 .await
@@ -166,10 +166,10 @@ impl Node {
     }
 
     /// Takes notice of whether the server has answered, and as what.
-    pub(super) async fn note(&self, answered: &Result<Reply, Miss>, left: Duration) {
+    pub(super) async fn note(&self, answered: &Result<Reply, SendError>, left: Duration) {
         match answered {
-            Err(Miss::Broken(_)) => {}
-            Err(Miss::Replica(error)) => self.silence.note(BootInstant::now(), true, error),
+            Err(SendError::Broken(_)) => {}
+            Err(SendError::Replica(error)) => self.silence.note(BootInstant::now(), true, error),
             _ if self.silence.spoke() => {}
             // Who only looks, or is told that a lock is busy, is answered by a replica too.
             _ => match Box::pin(self.query(&["ROLE"], left)).await {
@@ -179,7 +179,7 @@ impl Node {
         }
     }
 
-    async fn send(&self, call: &Call<'_>, form: Form, left: Duration) -> Result<Reply, Miss> {
+    async fn send(&self, call: &Call<'_>, form: Form, left: Duration) -> Result<Reply, SendError> {
         let epoch = self.commands.epoch();
         let replied = self.commands.ask(request(call, form), left).await;
         self.heard(call, replied, epoch)
@@ -191,7 +191,7 @@ impl Node {
         call: &Call<'_>,
         replied: Result<Said, Broken>,
         epoch: u64,
-    ) -> Result<Reply, Miss> {
+    ) -> Result<Reply, SendError> {
         match replied {
             Ok(Ok(mut reply)) => {
                 if call.args.contains(&Arg::Publish)
@@ -220,20 +220,20 @@ impl Node {
         }
     }
 
-    fn missed_by(&self, call: &Call<'_>, fault: Fault) -> Miss {
+    fn missed_by(&self, call: &Call<'_>, fault: Fault) -> SendError {
         match fault {
             Fault::Refused(text) => self.refused(call, &text, self.commands.epoch()),
-            Fault::Broken(broken) => Miss::Broken(broken),
+            Fault::Broken(broken) => SendError::Broken(broken),
         }
     }
 
-    fn without_scripts(&self, call: &Call<'_>, text: &str) -> Miss {
+    fn without_scripts(&self, call: &Call<'_>, text: &str) -> SendError {
         let message = match call.unscripted {
             Unscripted::Steps(_, ReleaseBy::Auto) => {
                 if !self.scriptless.swap(true, Ordering::Relaxed) {
                     info!(%text, "no scripts are allowed: plain locks go by transactions");
                 }
-                return Miss::Scriptless;
+                return SendError::Scriptless;
             }
             Unscripted::Steps(..) => format!(
                 "this plain lock goes by script only, and the server lets this user run none; it can go by \
@@ -243,7 +243,7 @@ impl Node {
                 "{lock} needs scripts, and the server lets this user run none; plain_lock does without: {text}"
             ),
         };
-        Miss::Refused(Error::refused(message, text))
+        SendError::Refused(Error::refused(message, text))
     }
 
     /// What the script did stands; those that wait find it by asking.
@@ -271,13 +271,13 @@ impl Node {
     }
 
     /// What to make of a refusal on the connection of this number.
-    fn refused(&self, call: &Call<'_>, text: &str, epoch: u64) -> Miss {
+    fn refused(&self, call: &Call<'_>, text: &str, epoch: u64) -> SendError {
         let error = || Error::refused(format!("the server refused: {text}"), text);
         match code(text) {
-            "NOSCRIPT" => Miss::UnknownScript,
+            "NOSCRIPT" => SendError::UnknownScript,
             "WRONGTYPE" => {
                 let key = call.keys.first().copied().unwrap_or_default();
-                Miss::Refused(Error::wrong_kind(key).said(text))
+                SendError::Refused(Error::wrong_kind(key).said(text))
             }
             // This was the primary once: ask where it is now.
             "READONLY" => {
@@ -285,22 +285,26 @@ impl Node {
                 let message = format!(
                     "{self:?} is a replica, and takes no locks; give the primary's address, or that of sentinels: {text}"
                 );
-                Miss::Replica(Error::refused(message, text).passing())
+                SendError::Replica(Error::refused(message, text).passing())
             }
             // One that has lost its primary, and is told to answer nothing then.
-            "MASTERDOWN" => Miss::Replica(error().passing()),
-            "CLUSTERDOWN" if text.contains("not served") => Miss::Disowned(error().passing()),
-            "MOVED" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Moved),
-            "ASK" => slots::redirect(text).map_or_else(|| Miss::Refused(error()), Miss::Ask),
-            "TRYAGAIN" => Miss::Moving(error().passing()),
-            "LOADING" | "BUSY" | "CLUSTERDOWN" => Miss::Refused(error().passing()),
-            _ => Miss::Refused(error()),
+            "MASTERDOWN" => SendError::Replica(error().passing()),
+            "CLUSTERDOWN" if text.contains("not served") => SendError::Disowned(error().passing()),
+            "MOVED" => {
+                slots::redirect(text).map_or_else(|| SendError::Refused(error()), SendError::Moved)
+            }
+            "ASK" => {
+                slots::redirect(text).map_or_else(|| SendError::Refused(error()), SendError::Ask)
+            }
+            "TRYAGAIN" => SendError::Moving(error().passing()),
+            "LOADING" | "BUSY" | "CLUSTERDOWN" => SendError::Refused(error().passing()),
+            _ => SendError::Refused(error()),
         }
     }
 
     /// The error of a call that was not answered, and the note that the server is silent. `repeated` if an earlier send
     /// of it may have run.
-    pub(super) fn missed(
+    pub(super) fn failed(
         &self,
         started: BootInstant,
         budget: Duration,
@@ -339,7 +343,7 @@ impl Node {
     pub(super) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
         let started = BootInstant::now();
         let said = self.query(&["PING"], budget).await;
-        let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
+        let said = said.map_err(|broken| self.failed(started, budget, broken, false))?;
         self.silence.spoke();
         match said {
             Ok(_) => Ok(started.until(BootInstant::now())),
@@ -361,7 +365,7 @@ impl Node {
         }
         let started = BootInstant::now();
         let said = self.query(&["INFO", "server"], budget).await;
-        let said = said.map_err(|broken| self.missed(started, budget, broken, false))?;
+        let said = said.map_err(|broken| self.failed(started, budget, broken, false))?;
         let answer = said.map_err(|text| {
             let message = format!("the server does not tell which one it is: {text}");
             Error::refused(message, &text)

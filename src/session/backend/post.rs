@@ -7,7 +7,7 @@ use super::Answer;
 use super::Backend;
 use super::connection;
 use super::desk;
-use super::node::{Form, Miss, Node, request};
+use super::node::{Form, Node, SendError, request};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::reply::Reply;
@@ -78,7 +78,7 @@ impl Node {
         call: &Call<'_>,
         posted: Posted,
         left: Duration,
-    ) -> Result<Reply, Miss> {
+    ) -> Result<Reply, SendError> {
         let replied = connection::replied(posted.reply, left).await;
         let answered = self.heard(call, replied, posted.epoch);
         self.note(&answered, left).await;
