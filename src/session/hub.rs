@@ -7,7 +7,7 @@
 //! 2. Whatever may have cost a message (a reconnect, a backlog that overflowed, a silent connection, a slot that moved)
 //!    wakes every waiter: a wake-up is a hint, the server's answer to the next try is the truth.
 //! 3. A channel is listened to on the server of its slot, each server by a task of its own, so that none waits for
-//!    another. A channel that is left at an old server is left there: see [`Ear::left`].
+//!    another. A channel that is left at an old server is left there: see [`Subscriber::left`].
 
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
-use super::backend::{Backend, News, Node, Subscribed};
+use super::backend::{Backend, Node, PushEvent, Subscribed};
 use super::pace::Pace;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -38,9 +38,9 @@ const PULSE: Duration = Duration::from_secs(1);
 pub(crate) struct Hub {
     state: Mutex<State>,
     /// A channel was added whose server nobody listens to yet.
-    dealt: Notify,
+    changed: Notify,
     backend: Arc<Backend>,
-    /// News of servers that are not heard, and of those that are listened to anew.
+    /// PushEvent of servers that are not heard, and of those that are listened to anew.
     deaf: Pace,
     again: Pace,
 }
@@ -49,14 +49,14 @@ pub(crate) struct Hub {
 struct State {
     channels: HashMap<Arc<str>, Channel>,
     /// By server, who listens to it.
-    ears: HashMap<u64, Arc<Ear>>,
+    subscribers: HashMap<u64, Arc<Subscriber>>,
 }
 
 /// Who listens to one server.
 #[derive(Debug, Default)]
-struct Ear {
+struct Subscriber {
     /// It has a channel more, or less.
-    dealt: Notify,
+    changed: Notify,
     /// Channels that are another's by now.
     left: Mutex<Vec<Arc<str>>>,
 }
@@ -68,21 +68,21 @@ struct Channel {
     home: Option<u64>,
     /// A SUBSCRIBE was sent on the present connection, or is about to be.
     asked: bool,
-    state: watch::Sender<Reception>,
+    state: watch::Sender<ChannelState>,
 }
 
 /// What a waiter sees of a channel.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reception {
-    heard: bool,
+struct ChannelState {
+    is_subscribed: bool,
     news: u64,
     /// When there is news of itself, as was announced.
     soon: Option<BootInstant>,
 }
 
-impl Reception {
+impl ChannelState {
     fn listening(self) -> Listening {
-        match self.heard {
+        match self.is_subscribed {
             true => Listening::Confirmed(self.news),
             false => Listening::Unconfirmed,
         }
@@ -94,15 +94,15 @@ impl Reception {
 pub(crate) struct Subscription {
     hub: Arc<Hub>,
     channel: Arc<str>,
-    state: watch::Receiver<Reception>,
-    known: Reception,
+    state: watch::Receiver<ChannelState>,
+    known: ChannelState,
 }
 
 impl Hub {
     pub(crate) fn new(backend: Arc<Backend>) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
-            dealt: Notify::new(),
+            changed: Notify::new(),
             backend,
             deaf: Pace::new(DEAF_APART),
             again: Pace::default(),
@@ -111,16 +111,21 @@ impl Hub {
 
     pub(crate) fn subscribe(self: &Arc<Self>, name: &Arc<str>) -> Subscription {
         let mut state = self.lock();
-        let State { channels, ears } = &mut *state;
+        let State {
+            channels,
+            subscribers,
+        } = &mut *state;
         let channel = channels.entry(name.clone()).or_insert_with(|| {
             let home = self.backend.home(name).map(|node| node.id());
-            let ear = home.and_then(|home| ears.get(&home));
-            ear.map_or(&self.dealt, |ear| &ear.dealt).notify_one();
+            let subscriber = home.and_then(|home| subscribers.get(&home));
+            subscriber
+                .map_or(&self.changed, |subscriber| &subscriber.changed)
+                .notify_one();
             Channel {
                 users: 0,
                 home,
                 asked: false,
-                state: watch::Sender::new(Reception::default()),
+                state: watch::Sender::new(ChannelState::default()),
             }
         });
         channel.users += 1;
@@ -165,14 +170,14 @@ impl Hub {
         let mut moves = self.backend.moves();
         let mut listening: HashMap<u64, AbortOnDropHandle<()>> = HashMap::new();
         loop {
-            for (node, ear) in self.deal() {
+            for (node, subscriber) in self.deal() {
                 let id = node.id();
-                let listen = tokio::spawn(self.clone().listen(node, ear));
+                let listen = tokio::spawn(self.clone().listen(node, subscriber));
                 listening.insert(id, AbortOnDropHandle::new(listen));
             }
-            listening.retain(|id, _| self.lock().ears.contains_key(id));
+            listening.retain(|id, _| self.lock().subscribers.contains_key(id));
             tokio::select! {
-                () = self.dealt.notified() => {}
+                () = self.changed.notified() => {}
                 () = moves.next() => {}
             }
         }
@@ -180,19 +185,22 @@ impl Hub {
 
     /// Gives every channel to the server that its slot is on, and wakes those whose channel has moved: there may
     /// have been a message in between. Who is to listen from now on.
-    fn deal(&self) -> Vec<(Arc<Node>, Arc<Ear>)> {
+    fn deal(&self) -> Vec<(Arc<Node>, Arc<Subscriber>)> {
         let known: HashSet<u64> = self.backend.nodes().iter().map(|node| node.id()).collect();
         let mut new = Vec::new();
         let mut state = self.lock();
-        let State { channels, ears } = &mut *state;
-        ears.retain(|id, _| known.contains(id));
+        let State {
+            channels,
+            subscribers,
+        } = &mut *state;
+        subscribers.retain(|id, _| known.contains(id));
         for (name, channel) in channels {
             let home = self.backend.home(name);
             let id = home.as_ref().map(|node| node.id());
             if channel.home != id {
-                if let Some(ear) = channel.home.and_then(|old| ears.get(&old)) {
-                    ear.lock().push(name.clone());
-                    ear.dealt.notify_one();
+                if let Some(subscriber) = channel.home.and_then(|old| subscribers.get(&old)) {
+                    subscriber.lock().push(name.clone());
+                    subscriber.changed.notify_one();
                 }
                 channel.home = id;
                 channel.deafen();
@@ -200,18 +208,18 @@ impl Hub {
             let Some(node) = home else {
                 continue;
             };
-            let ear = ears.entry(node.id()).or_insert_with(|| {
-                let ear = Arc::<Ear>::default();
-                new.push((node, ear.clone()));
-                ear
+            let subscriber = subscribers.entry(node.id()).or_insert_with(|| {
+                let subscriber = Arc::<Subscriber>::default();
+                new.push((node, subscriber.clone()));
+                subscriber
             });
-            ear.dealt.notify_one();
+            subscriber.changed.notify_one();
         }
         new
     }
 
     /// Serves the channels of one server, for as long as there are any.
-    async fn listen(self: Arc<Self>, node: Arc<Node>, ear: Arc<Ear>) {
+    async fn listen(self: Arc<Self>, node: Arc<Node>, subscriber: Arc<Subscriber>) {
         let mut messages = node.messages();
         let mut pulse = interval(PULSE);
         pulse.reset();
@@ -231,13 +239,13 @@ impl Hub {
                 // Before the answer to a PING, the news that its connection is no longer the present one.
                 biased;
                 news = messages.next() => match news {
-                    Some(News::Message { channel, text }) => {
+                    Some(PushEvent::Message { channel, text }) => {
                         is_alive = true;
                         self.wake(&channel, &text);
                     }
-                    Some(News::Gone(channel)) => self.gone(&node, &channel),
-                    Some(News::Missed) => self.wake_all(&node),
-                    Some(News::Reconnected) => {
+                    Some(PushEvent::Gone(channel)) => self.gone(&node, &channel),
+                    Some(PushEvent::Missed) => self.wake_all(&node),
+                    Some(PushEvent::Reconnected) => {
                         asking = None;
                         self.deafen(&node);
                     }
@@ -251,15 +259,15 @@ impl Hub {
                 } => {
                     asking = None;
                     match answered {
-                        Ok(()) => self.heard(&node, &channels),
+                        Ok(()) => self.is_subscribed(&node, &channels),
                         Err(error) => self.unheard(&node, &error),
                     }
                 }
-                () = ear.dealt.notified() => {}
+                () = subscriber.changed.notified() => {}
                 // Else a channel could be left first and subscribed to then.
                 _ = pulse.tick(), if asking.is_none() => {
-                    self.leave(&node, &ear).await;
-                    if self.lock().retire(&node, &ear) {
+                    self.leave(&node, &subscriber).await;
+                    if self.lock().retire(&node, &subscriber) {
                         return;
                     }
                     self.lock().forgive(&node);
@@ -289,16 +297,20 @@ impl Hub {
         if proved.is_err() {
             return (Vec::new(), proved);
         }
-        let heard = |(channel, answer): (Arc<str>, _)| match self.backend.subscribed(node, answer) {
-            Subscribed::Here => Some(channel),
-            Subscribed::Elsewhere => {
-                self.ask_anew(node, &channel);
-                None
-            }
-            // It is asked for again with the next pulse.
-            Subscribed::Refused => None,
-        };
-        (asked.into_iter().filter_map(heard).collect(), proved)
+        let is_subscribed =
+            |(channel, answer): (Arc<str>, _)| match self.backend.subscribed(node, answer) {
+                Subscribed::Here => Some(channel),
+                Subscribed::Elsewhere => {
+                    self.ask_anew(node, &channel);
+                    None
+                }
+                // It is asked for again with the next pulse.
+                Subscribed::Refused => None,
+            };
+        (
+            asked.into_iter().filter_map(is_subscribed).collect(),
+            proved,
+        )
     }
 
     /// A channel that is another server's is dealt out anew, unless its slot has come back meanwhile.
@@ -320,12 +332,14 @@ impl Hub {
             .collect()
     }
 
-    fn heard(&self, node: &Node, names: &[Arc<str>]) {
+    fn is_subscribed(&self, node: &Node, names: &[Arc<str>]) {
         let state = self.lock();
         let channels = names.iter().filter_map(|name| state.channels.get(name));
         // One that was dealt out anew meanwhile is another's.
         for channel in channels.filter(|channel| channel.home == Some(node.id()) && channel.asked) {
-            channel.state.send_modify(|state| state.heard = true);
+            channel
+                .state
+                .send_modify(|state| state.is_subscribed = true);
         }
         if !names.is_empty() {
             debug!(channels = names.len(), "subscribed");
@@ -381,8 +395,8 @@ impl Hub {
     }
 
     /// Unsubscribes from what nobody waits for, or not here.
-    async fn leave(&self, node: &Node, ear: &Ear) {
-        let mut left = std::mem::take(&mut *ear.lock());
+    async fn leave(&self, node: &Node, subscriber: &Subscriber) {
+        let mut left = std::mem::take(&mut *subscriber.lock());
         self.lock().take_unused(node, &mut left);
         for channel in left {
             if let Err(error) = self.backend.unsubscribe(node, &channel).await {
@@ -415,15 +429,15 @@ impl State {
     /// Has channels asked for again that were refused.
     fn forgive(&mut self, node: &Node) {
         for (_, channel) in self.on(node) {
-            channel.asked &= channel.state.borrow().heard;
+            channel.asked &= channel.state.borrow().is_subscribed;
         }
     }
 
     /// Ends the listening to a server that has no channel. False if it has.
-    fn retire(&mut self, node: &Node, ear: &Ear) -> bool {
-        let idle = self.on(node).next().is_none() && ear.lock().is_empty();
+    fn retire(&mut self, node: &Node, subscriber: &Subscriber) -> bool {
+        let idle = self.on(node).next().is_none() && subscriber.lock().is_empty();
         if idle {
-            self.ears.remove(&node.id());
+            self.subscribers.remove(&node.id());
         }
         idle
     }
@@ -445,14 +459,14 @@ impl Channel {
         self.asked = false;
         let mut was_heard = false;
         self.state.send_modify(|state| {
-            was_heard = std::mem::take(&mut state.heard);
+            was_heard = std::mem::take(&mut state.is_subscribed);
             state.news += 1;
         });
         was_heard
     }
 }
 
-impl Ear {
+impl Subscriber {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<str>>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -461,7 +475,7 @@ impl Ear {
 impl Subscription {
     /// Whether messages arrive. When they begin to, that is news too.
     pub(crate) fn is_heard(&self) -> bool {
-        self.state.borrow().heard
+        self.state.borrow().is_subscribed
     }
 
     /// How many messages have come in since the channel was subscribed to.
@@ -483,7 +497,7 @@ impl Subscription {
     pub(crate) async fn news(&mut self) {
         loop {
             let now = *self.state.borrow_and_update();
-            if (now.heard, now.news) != (self.known.heard, self.known.news) {
+            if (now.is_subscribed, now.news) != (self.known.is_subscribed, self.known.news) {
                 self.known = now;
                 return;
             }

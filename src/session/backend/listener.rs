@@ -65,7 +65,7 @@ struct Shared {
     present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
     /// How many connections there were after the first.
     again: watch::Sender<u64>,
-    news: broadcast::Sender<News>,
+    news: broadcast::Sender<PushEvent>,
 }
 
 /// A command, and who may wait for its answer.
@@ -78,7 +78,7 @@ struct Order {
 
 /// What a connection for messages brings.
 #[derive(Clone, Debug)]
-pub(crate) enum News {
+pub(crate) enum PushEvent {
     Message {
         channel: String,
         text: String,
@@ -93,7 +93,7 @@ pub(crate) enum News {
 /// The stream of messages.
 #[derive(Debug)]
 pub(crate) struct Messages {
-    news: broadcast::Receiver<News>,
+    news: broadcast::Receiver<PushEvent>,
     again: watch::Receiver<u64>,
 }
 
@@ -283,9 +283,9 @@ impl Shared {
         let first = given.front().is_some_and(is_for);
         match told {
             Told::Message { channel, text } => {
-                drop(self.news.send(News::Message { channel, text }));
+                drop(self.news.send(PushEvent::Message { channel, text }));
             }
-            Told::Done(_, channel) if !first => drop(self.news.send(News::Gone(channel))),
+            Told::Done(_, channel) if !first => drop(self.news.send(PushEvent::Gone(channel))),
             Told::Done(..) | Told::Pong | Told::Refused(_) => {
                 let unasked = || io::Error::other("the server answers what nobody asked");
                 let order = given.pop_front().ok_or_else(unasked)?;
@@ -344,14 +344,14 @@ impl Asked {
 
 impl Messages {
     /// The next news, or none when the client was closed.
-    pub(crate) async fn next(&mut self) -> Option<News> {
+    pub(crate) async fn next(&mut self) -> Option<PushEvent> {
         tokio::select! {
             // What is heard after it is of the new connection.
             biased;
-            again = self.again.changed() => again.ok().map(|()| News::Reconnected),
+            again = self.again.changed() => again.ok().map(|()| PushEvent::Reconnected),
             news = self.news.recv() => match news {
                 Ok(news) => Some(news),
-                Err(broadcast::error::RecvError::Lagged(_)) => Some(News::Missed),
+                Err(broadcast::error::RecvError::Lagged(_)) => Some(PushEvent::Missed),
                 Err(broadcast::error::RecvError::Closed) => None,
             },
         }

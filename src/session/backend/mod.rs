@@ -47,7 +47,7 @@ use channels::Channels;
 use cluster::Cluster;
 use connection::Broken;
 use listener::Verb;
-pub(crate) use listener::{Asked, News};
+pub(crate) use listener::{Asked, PushEvent};
 use maker::Maker;
 pub(crate) use node::Node;
 use node::{Form, SendError};
