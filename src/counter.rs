@@ -11,7 +11,7 @@ use crate::protocol::counter::Mark;
 use crate::protocol::policy::COUNTER;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
-use crate::protocol::wait::{Alarm, Wait};
+use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::ClientHandle;
 use crate::session::hold::fresh_number;
 use crate::wait::Waiting;
@@ -74,8 +74,13 @@ impl Counter {
     pub(crate) fn wait(&self, deadline: Deadline) -> Wait {
         let settings = &self.client.settings;
         let poll_cap = settings.poll_cap;
-        let alarm = Alarm::Messages { poll_cap };
-        Wait::new(BootInstant::now(), deadline, settings.watchdog_lease, alarm)
+        let wake_source = WakeSource::Messages { poll_cap };
+        Wait::new(
+            BootInstant::now(),
+            deadline,
+            settings.watchdog_lease,
+            wake_source,
+        )
     }
 
     pub(crate) fn waiting<'a>(&'a self, name: &'a LockName, wait: &'a mut Wait) -> Waiting<'a> {

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::MARK;
-use crate::protocol::wait::{Alarm, Wait};
+use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::Queue;
 use crate::session::give_back::Place;
 use crate::session::place::Turn;
@@ -36,7 +36,7 @@ impl AcquireRequest {
             BootInstant::now(),
             deadline,
             self.patience(),
-            self.alarm.clone(),
+            self.wake_source.clone(),
         );
         let mut wait = wait.attempts(self.attempts);
         let queue = self.queue();
@@ -66,7 +66,7 @@ impl AcquireRequest {
             }
             let outcome = if wait.is_single_attempt() {
                 Box::pin(self.ask_once(&queue)).await?
-            } else if let Alarm::Queue { priority } = self.alarm {
+            } else if let WakeSource::Queue { priority } = self.wake_source {
                 Box::pin(self.in_queue(&queue, &mut wait, priority)).await?
             } else {
                 // From now on, a hold that is given back here may be left for us.

@@ -241,7 +241,7 @@ async fn server(request: &AcquireRequest, deadline: Deadline) -> Result<Arc<str>
         BootInstant::now(),
         deadline,
         request.patience(),
-        request.alarm.clone(),
+        request.wake_source.clone(),
     );
     loop {
         match request.client.server(key).await {

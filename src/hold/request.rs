@@ -12,7 +12,7 @@ use crate::options::{LeaseMode, Prefer};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::red::MARK;
-use crate::protocol::wait::Alarm;
+use crate::protocol::wait::WakeSource;
 use crate::session::hold::{Hold, Successor};
 use crate::session::line::Role;
 use crate::session::{ClientHandle, Queue};
@@ -30,7 +30,7 @@ pub(crate) struct Terms {
     pub(crate) kind: Kind,
     pub(crate) owner: Owner,
     pub(crate) lease_mode: LeaseMode,
-    pub(crate) alarm: Alarm,
+    pub(crate) wake_source: WakeSource,
     /// How often the lock may be found busy.
     pub(crate) attempts: Option<u32>,
     /// What must be left of the lease when the guard is handed out.

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::policy::MAJORITY;
-use crate::protocol::wait::{Alarm, Step, Wait};
+use crate::protocol::wait::{Step, Wait, WakeSource};
 use crate::protocol::waiter::Local;
 use crate::session::Queue;
 use crate::session::give_back::Place;
@@ -133,10 +133,10 @@ impl Election {
     }
 
     /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
-    fn pauses(&self, waited: Duration) -> Alarm {
+    fn pauses(&self, waited: Duration) -> WakeSource {
         let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
         let cap = self.requests[0].client.settings.poll_cap;
-        Alarm::pauses(Backoff::exponential().up_to(longest), cap)
+        WakeSource::pauses(Backoff::exponential().up_to(longest), cap)
     }
 }
 
@@ -159,8 +159,8 @@ impl<'a> Wanted for Rounds<'a> {
             Round::Won(seats) => Ok(Asked::Ready(Outcome::Won(seats))),
             Round::Outvoted(defeat) => {
                 self.too_few_since = None;
-                let alarm = self.alarm(&defeat, waiting.wait());
-                waiting.wait().listen_for(alarm);
+                let wake_source = self.wake_source(&defeat, waiting.wait());
+                waiting.wait().listen_for(wake_source);
                 let ttl = defeat.ttl;
                 self.defeat = Some(defeat);
                 Ok(Asked::Busy(ttl.into()))
@@ -190,13 +190,13 @@ impl<'a> Wanted for Rounds<'a> {
 
 impl<'a> Rounds<'a> {
     /// Once all servers that others have can be heard, the one that has the lock is: its releases tell.
-    fn alarm(&self, defeat: &Defeat, wait: &Wait) -> Alarm {
+    fn wake_source(&self, defeat: &Defeat, wait: &Wait) -> WakeSource {
         let is_heard = |at: &usize| {
             let subscription = self.subscriptions.get(*at).and_then(Option::as_ref);
             subscription.is_some_and(Subscription::is_heard)
         };
         match defeat.busy.iter().all(is_heard) {
-            true => Alarm::Messages {
+            true => WakeSource::Messages {
                 poll_cap: self.election.requests[0].client.settings.poll_cap,
             },
             false => self.election.pauses(wait.waited(BootInstant::now())),
@@ -230,6 +230,6 @@ impl<'a> Rounds<'a> {
 
 /// Listens for releases on the server of this order, if its kind tells of them.
 fn listen(request: &AcquireRequest) -> Option<Subscription> {
-    let tells = matches!(request.alarm, Alarm::Messages { .. });
+    let tells = matches!(request.wake_source, WakeSource::Messages { .. });
     tells.then(|| request.client.hub.subscribe(request.name.channel()))
 }

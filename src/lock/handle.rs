@@ -12,7 +12,7 @@ use crate::options::{Deadline, LeaseMode, LeaseTime};
 use crate::owner::Owner;
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
-use crate::protocol::wait::Alarm;
+use crate::protocol::wait::WakeSource;
 use crate::session::ClientHandle;
 use crate::session::hold::Loss;
 
@@ -39,7 +39,7 @@ pub(crate) struct Handle {
     pub(super) client: Arc<ClientHandle>,
     /// Checked when a verb is called, so that making a handle cannot fail.
     target: Result<Target, Error>,
-    alarm: Alarm,
+    wake_source: WakeSource,
     /// How often the lock may be found busy.
     pub(crate) attempts: Option<u32>,
     watchdog_lease: Duration,
@@ -57,7 +57,7 @@ impl Handle {
         Self {
             client,
             target,
-            alarm: Alarm::Messages { poll_cap },
+            wake_source: WakeSource::Messages { poll_cap },
             attempts: None,
             watchdog_lease,
             fixed_lease: None,
@@ -246,17 +246,17 @@ impl Handle {
 
     /// Stands in a queue on the server; the higher priority waits ahead.
     pub(crate) fn queues(&mut self, priority: i32) {
-        self.alarm = Alarm::Queue { priority };
+        self.wake_source = WakeSource::Queue { priority };
     }
 
     /// Asks after such pauses, instead of listening for messages.
     pub(crate) fn pauses(&mut self, backoff: Backoff) {
-        self.alarm = Alarm::pauses(backoff, Duration::MAX);
+        self.wake_source = WakeSource::pauses(backoff, Duration::MAX);
     }
 
     /// Asks after such pauses, each as long as the poll cap at most.
     pub(crate) fn polls(&mut self, backoff: Backoff) {
-        self.alarm = Alarm::pauses(backoff, self.client.settings.poll_cap);
+        self.wake_source = WakeSource::pauses(backoff, self.client.settings.poll_cap);
     }
 
     /// Makes it a lock of another kind, with the same name.
@@ -273,7 +273,7 @@ impl Handle {
     /// The order of a call for this owner, whoever the handle's own is.
     pub(super) fn order_for(&self, owner: Owner) -> Result<AcquireRequest, Error> {
         owner.check()?;
-        if let Alarm::Pauses(pauses) = &self.alarm {
+        if let WakeSource::Pauses(pauses) = &self.wake_source {
             pauses.backoff.check()?;
         }
         if self.attempts == Some(0) {
@@ -286,7 +286,7 @@ impl Handle {
         Ok(AcquireRequest::new(Terms {
             name: self.name()?.clone(),
             kind: self.target()?.kind.clone(),
-            alarm: self.alarm.clone(),
+            wake_source: self.wake_source.clone(),
             attempts: self.attempts,
             owner,
             min_validity: self.client.settings.min_validity(lease_mode.lease())?,

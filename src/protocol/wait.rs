@@ -15,7 +15,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What tells a waiter that it is time to ask again, beside the end of the holder's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Alarm {
+pub(crate) enum WakeSource {
     /// A message; and the poll cap, in case one is lost.
     Messages { poll_cap: Duration },
     /// It has a place in a queue, and is told.
@@ -31,7 +31,7 @@ pub(crate) struct Pauses {
     pub(crate) cap: Duration,
 }
 
-impl Alarm {
+impl WakeSource {
     pub(crate) fn pauses(backoff: Backoff, cap: Duration) -> Self {
         Self::Pauses(Arc::new(Pauses { backoff, cap }))
     }
@@ -41,7 +41,7 @@ impl Alarm {
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
     deadline: Deadline,
-    alarm: Alarm,
+    wake_source: WakeSource,
     /// How often the lock may still be found busy before the wait ends.
     attempts: Option<u32>,
     /// How often in a row it was.
@@ -66,11 +66,11 @@ impl Wait {
         now: BootInstant,
         deadline: Deadline,
         patience: Duration,
-        alarm: Alarm,
+        wake_source: WakeSource,
     ) -> Self {
         Self {
             deadline,
-            alarm,
+            wake_source,
             attempts: None,
             busy: 0,
             patience,
@@ -86,8 +86,8 @@ impl Wait {
     }
 
     /// From now on this tells that it is time to ask again.
-    pub(crate) fn listen_for(&mut self, alarm: Alarm) {
-        self.alarm = alarm;
+    pub(crate) fn listen_for(&mut self, wake_source: WakeSource) {
+        self.wake_source = wake_source;
     }
 
     pub(crate) fn is_single_attempt(&self) -> bool {
@@ -113,10 +113,10 @@ impl Wait {
             }
         }
         let early = |cap: Duration| cap.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0));
-        let cap = match &self.alarm {
-            Alarm::Messages { poll_cap } => early(*poll_cap),
-            Alarm::Queue { .. } => self.patience,
-            Alarm::Pauses(pauses) => pauses.backoff.pause(self.busy, jitter).min(pauses.cap),
+        let cap = match &self.wake_source {
+            WakeSource::Messages { poll_cap } => early(*poll_cap),
+            WakeSource::Queue { .. } => self.patience,
+            WakeSource::Pauses(pauses) => pauses.backoff.pause(self.busy, jitter).min(pauses.cap),
         };
         self.busy = self.busy.saturating_add(1);
         let park = ttl
@@ -175,7 +175,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const CAP: Duration = Duration::from_secs(5);
-    const ALARM: Alarm = Alarm::Messages { poll_cap: CAP };
+    const ALARM: WakeSource = WakeSource::Messages { poll_cap: CAP };
 
     fn moment(millis: u64) -> BootInstant {
         BootInstant::from_millis(millis)
@@ -272,9 +272,13 @@ mod tests {
     #[test]
     fn pauses_stay_below_their_cap_and_the_holders_lease() {
         let (second, cap) = (Duration::from_secs(1), Duration::from_millis(300));
-        let alarm = |cap| Alarm::pauses(Backoff::fixed(second), cap);
+        let wake_source = |cap| WakeSource::pauses(Backoff::fixed(second), cap);
         let pause = |cap, ttl| {
-            Wait::new(moment(0), Deadline::Never, PATIENCE, alarm(cap)).busy(moment(0), ttl, 0.0)
+            Wait::new(moment(0), Deadline::Never, PATIENCE, wake_source(cap)).busy(
+                moment(0),
+                ttl,
+                0.0,
+            )
         };
         assert_eq!(pause(Duration::MAX, Ttl::Never), Step::Park(second));
         assert_eq!(pause(cap, Ttl::Never), Step::Park(cap));

@@ -12,7 +12,7 @@ use stateright::{Model, Property};
 use super::answer::Ttl;
 use super::model::{DONE, broken};
 use super::policy::COUNTER;
-use super::wait::{Alarm, Wait};
+use super::wait::{Wait, WakeSource};
 use super::waiter::{Channels, Listening, Local, Start, Step, UNCONFIRMED_POLL, Waiter};
 use crate::clock::BootInstant;
 use crate::options::Deadline;
@@ -155,9 +155,9 @@ impl Caller {
 
     /// The lock is busy.
     fn refused(&mut self, rule: Rule) {
-        let alarm = Alarm::Messages { poll_cap: POLL_CAP };
+        let wake_source = WakeSource::Messages { poll_cap: POLL_CAP };
         let now = BootInstant::from_millis(0);
-        let mut wait = Wait::new(now, Deadline::Never, POLL_CAP, alarm);
+        let mut wait = Wait::new(now, Deadline::Never, POLL_CAP, wake_source);
         let refusal = Ttl::Never.into();
         let Step::Listen { at_most, .. } = self.waiter.refused(&mut wait, now, refusal, 0.0) else {
             panic!("a call that listens does not");

@@ -34,9 +34,9 @@ enum End {
     Completed,
 }
 
-struct Alarm(Notify);
+struct WakeSource(Notify);
 
-impl Wake for Alarm {
+impl Wake for WakeSource {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
@@ -96,7 +96,7 @@ impl Polls<'_> {
         future: F,
         next: &mut Option<impl Future<Output = ()>>,
     ) -> Option<F::Output> {
-        let alarm = Arc::new(Alarm(Notify::new()));
+        let alarm = Arc::new(WakeSource(Notify::new()));
         let waker = Waker::from(alarm.clone());
         let mut future = Box::pin(future);
         for poll in 1.. {

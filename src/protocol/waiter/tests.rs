@@ -9,7 +9,7 @@ use crate::clock::BootInstant;
 use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
 use crate::protocol::policy::{COUNTER, Policy};
-use crate::protocol::wait::{Alarm, Wait};
+use crate::protocol::wait::{Wait, WakeSource};
 use crate::protocol::waiter::{
     Channels, Listening, Local, Refusal, Start, Step, UNCONFIRMED_POLL, Waiter,
 };
@@ -108,11 +108,11 @@ proptest! {
     ) {
         let mut now = BootInstant::from_millis(1_000);
         let end = now.plus(deadline);
-        let alarm = match policy.listens {
-            true => Alarm::Messages { poll_cap: CAP },
-            false => Alarm::pauses(Backoff::exponential(), CAP),
+        let wake_source = match policy.listens {
+            true => WakeSource::Messages { poll_cap: CAP },
+            false => WakeSource::pauses(Backoff::exponential(), CAP),
         };
-        let mut wait = Wait::new(now, Deadline::At(end), CAP, alarm);
+        let mut wait = Wait::new(now, Deadline::At(end), CAP, wake_source);
         let mut waiter = Waiter::new(policy);
         // By another account than the waiter's.
         let (mut trusts, mut woken) = (policy.trusts_local_holds, false);
@@ -224,9 +224,12 @@ fn hold_of_this_process_spares_the_question_until_the_first_wake_up() {
 #[test]
 fn others_go_first_until_they_had_their_turn_or_there_is_no_time_for_it() {
     let now = BootInstant::from_millis(0);
-    let (pause, alarm) = (Duration::from_millis(7), Alarm::Messages { poll_cap: CAP });
+    let (pause, wake_source) = (
+        Duration::from_millis(7),
+        WakeSource::Messages { poll_cap: CAP },
+    );
     let waiter = Waiter::new(COUNTER);
-    let wait = |deadline| Wait::new(now, deadline, CAP, alarm.clone());
+    let wait = |deadline| Wait::new(now, deadline, CAP, wake_source.clone());
     let gives = |deadline, is_over| waiter.gives_way(&wait(deadline), now, pause, is_over);
     assert_eq!(gives(Deadline::Never, false), Some(pause));
     assert_eq!(gives(Deadline::Never, true), None);
