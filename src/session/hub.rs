@@ -40,7 +40,7 @@ pub(crate) struct Hub {
     /// A channel was added whose server nobody listens to yet.
     changed: Notify,
     backend: Arc<Backend>,
-    /// PushEvent of servers that are not heard, and of those that are listened to anew.
+    /// Events of servers that cannot be heard, and of those that are listened to again.
     deaf: Pace,
     again: Pace,
 }
