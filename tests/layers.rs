@@ -250,11 +250,14 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("hold::batch", "hold::attempt hold::guard hold::request"),
         ("hold::group", "hold::batch hold::guard hold::request"),
-        ("hold::seats", "hold::guard hold::lease"),
-        ("hold::election", "hold::attempt hold::request hold::seats"),
+        ("hold::quorum_hold", "hold::guard hold::lease"),
+        (
+            "hold::quorum_acquire",
+            "hold::attempt hold::request hold::quorum_hold",
+        ),
         (
             "hold::rounds",
-            "hold::election hold::request hold::seats wait",
+            "hold::quorum_acquire hold::request hold::quorum_hold wait",
         ),
         ("wait", ""),
         ("counter", "wait"),

@@ -3,7 +3,6 @@
 pub(crate) mod acquire;
 pub(crate) mod attempt;
 pub(crate) mod batch;
-pub(crate) mod election;
 mod front;
 pub(crate) mod group;
 pub(crate) mod guard;
@@ -11,7 +10,8 @@ mod in_queue;
 pub(crate) mod lease;
 pub(crate) mod level;
 mod line;
+pub(crate) mod quorum_acquire;
+pub(crate) mod quorum_hold;
 mod readers;
 pub(crate) mod request;
 pub(crate) mod rounds;
-pub(crate) mod seats;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 
-use super::election::{Defeat, Election, Round, Shortage, some};
+use super::quorum_acquire::{Outvoted, QuorumAcquire, Round, Shortage, some};
+use super::quorum_hold::QuorumHold;
 use super::request::AcquireRequest;
-use super::seats::Seats;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -33,29 +33,29 @@ const LONG_PAUSES: Duration = Duration::from_secs(1);
 
 /// What one call knows from the rounds before.
 struct Rounds<'a> {
-    election: &'a Election,
+    quorum_acquire: &'a QuorumAcquire,
     line: &'a Queue,
     /// It asks though it stands in no line, since its owner has the lock.
     is_out_of_line: bool,
     /// By server.
     subscriptions: Vec<Option<Subscription>>,
     /// What it took to win the last round.
-    defeat: Option<Defeat>,
+    outvoted: Option<Outvoted>,
     too_few_since: Option<BootInstant>,
     told_of_grace: bool,
 }
 
 /// How standing in line, or asking, went on.
 enum Outcome<'a> {
-    Won(Seats),
+    Won(QuorumHold),
     Front(Place<'a>),
     /// The owner has the lock by another call, or no longer: it is to be seen whether this one stands in line.
     Again,
 }
 
-impl Election {
+impl QuorumAcquire {
     /// Asks all servers, round after round. `None` if the lock was busy until the limit.
-    pub(super) async fn rounds(&self, deadline: Deadline) -> Result<Option<Seats>, Error> {
+    pub(super) async fn rounds(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
         let mut wait = Wait::new(
             BootInstant::now(),
@@ -66,11 +66,11 @@ impl Election {
         first.client.ensure_open()?;
         let line = self.line();
         let mut rounds = Rounds {
-            election: self,
+            quorum_acquire: self,
             line: &line,
             is_out_of_line: false,
             subscriptions: Vec::new(),
-            defeat: None,
+            outvoted: None,
             too_few_since: None,
             told_of_grace: false,
         };
@@ -80,7 +80,7 @@ impl Election {
                 true => line.stand(Role::Beside, None, &first.client.releaser.runtime),
                 false => match self.stand_in_line(&line, &wait).await? {
                     None => return Ok(None),
-                    Some(Outcome::Won(seats)) => return Ok(Some(seats)),
+                    Some(Outcome::Won(quorum_hold)) => return Ok(Some(quorum_hold)),
                     Some(Outcome::Front(place)) => place,
                     Some(Outcome::Again) => continue,
                 },
@@ -88,9 +88,9 @@ impl Election {
             let waiting = Waiting::new(&first.client, &first.name, &mut wait, MAJORITY);
             match waiting.at(&place).until(&mut rounds).await? {
                 None => return Ok(None),
-                Some(Outcome::Won(seats)) => {
+                Some(Outcome::Won(quorum_hold)) => {
                     debug!(waited = ?wait.waited(BootInstant::now()), "acquired");
-                    return Ok(Some(seats));
+                    return Ok(Some(quorum_hold));
                 }
                 Some(Outcome::Front(_) | Outcome::Again) => {}
             }
@@ -115,9 +115,9 @@ impl Election {
         // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
         if first.owner.is_named()
             && first.kind.is_reentrant()
-            && let Round::Won(seats) = self.round(line, AcquireMode::JoinOnly).await?
+            && let Round::Won(quorum_hold) = self.round(line, AcquireMode::JoinOnly).await?
         {
-            return Ok(Some(Outcome::Won(seats)));
+            return Ok(Some(Outcome::Won(quorum_hold)));
         }
         let turn = async {
             tokio::select! {
@@ -146,7 +146,7 @@ impl<'a> Wanted for Rounds<'a> {
     type Output = Outcome<'a>;
 
     fn settled(&mut self) -> Option<Outcome<'a>> {
-        let belongs_in_line = self.is_out_of_line && !self.election.is_held();
+        let belongs_in_line = self.is_out_of_line && !self.quorum_acquire.is_held();
         belongs_in_line.then_some(Outcome::Again)
     }
 
@@ -154,15 +154,19 @@ impl<'a> Wanted for Rounds<'a> {
         for subscription in self.subscriptions.iter_mut().flatten() {
             subscription.catch_up();
         }
-        self.defeat = None;
-        match self.election.round(self.line, AcquireMode::Vote).await? {
-            Round::Won(seats) => Ok(Asked::Ready(Outcome::Won(seats))),
-            Round::Outvoted(defeat) => {
+        self.outvoted = None;
+        match self
+            .quorum_acquire
+            .round(self.line, AcquireMode::Vote)
+            .await?
+        {
+            Round::Won(quorum_hold) => Ok(Asked::Ready(Outcome::Won(quorum_hold))),
+            Round::Outvoted(outvoted) => {
                 self.too_few_since = None;
-                let wake_source = self.wake_source(&defeat, waiting.wait());
+                let wake_source = self.wake_source(&outvoted, waiting.wait());
                 waiting.wait().listen_for(wake_source);
-                let ttl = defeat.ttl;
-                self.defeat = Some(defeat);
+                let ttl = outvoted.ttl;
+                self.outvoted = Some(outvoted);
                 Ok(Asked::Busy(ttl.into()))
             }
             Round::TooFew(shortage) => self.until_enough(shortage, waiting.wait()),
@@ -171,11 +175,11 @@ impl<'a> Wanted for Rounds<'a> {
 
     /// Waits until so many of the servers that others had may be free that a majority is.
     async fn happens(&mut self) -> Result<Option<Outcome<'a>>, Error> {
-        let Some(Defeat { busy, missing, .. }) = &self.defeat else {
+        let Some(Outvoted { busy, missing, .. }) = &self.outvoted else {
             return pending().await;
         };
         if self.subscriptions.is_empty() {
-            let requests = self.election.requests.iter();
+            let requests = self.quorum_acquire.requests.iter();
             self.subscriptions.extend(requests.map(listen));
         }
         let subscriptions = self.subscriptions.iter_mut().enumerate();
@@ -190,16 +194,16 @@ impl<'a> Wanted for Rounds<'a> {
 
 impl<'a> Rounds<'a> {
     /// Once all servers that others have can be heard, the one that has the lock is: its releases tell.
-    fn wake_source(&self, defeat: &Defeat, wait: &Wait) -> WakeSource {
+    fn wake_source(&self, outvoted: &Outvoted, wait: &Wait) -> WakeSource {
         let is_heard = |at: &usize| {
             let subscription = self.subscriptions.get(*at).and_then(Option::as_ref);
             subscription.is_some_and(Subscription::is_heard)
         };
-        match defeat.busy.iter().all(is_heard) {
+        match outvoted.busy.iter().all(is_heard) {
             true => WakeSource::Messages {
-                poll_cap: self.election.requests[0].client.settings.poll_cap,
+                poll_cap: self.quorum_acquire.requests[0].client.settings.poll_cap,
             },
-            false => self.election.pauses(wait.waited(BootInstant::now())),
+            false => self.quorum_acquire.pauses(wait.waited(BootInstant::now())),
         }
     }
 

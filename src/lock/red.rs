@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::member::{Member, Members};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
-use crate::hold::election::{Asked, Election, refuse_longer};
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
+use crate::hold::quorum_acquire::{Asked, QuorumAcquire, refuse_longer};
+use crate::hold::quorum_hold::QuorumHold;
 use crate::hold::request::AcquireRequest;
-use crate::hold::seats::Seats;
 use crate::options::{Deadline, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
-use crate::protocol::quorum::{Verdict, Vote, majority};
+use crate::protocol::quorum::{QuorumState, Response, majority};
 use crate::session::ClientHandle;
 
 /// One lock on several **independent** servers, held by whoever has a majority of them: it outlives the loss of the
@@ -215,15 +215,15 @@ impl RedLock {
             fits(request)?;
         }
         let acquire = async {
-            let election = Election::new(requests);
-            if self.distinct.get().is_none() && election.ensure_distinct().await? {
+            let quorum_acquire = QuorumAcquire::new(requests);
+            if self.distinct.get().is_none() && quorum_acquire.ensure_distinct().await? {
                 self.distinct.set(()).ok();
             }
-            let seats = election.acquire(deadline()).await?;
-            Ok(seats.map(|seats| RedGuard {
-                seats,
+            let quorum_hold = quorum_acquire.acquire(deadline()).await?;
+            Ok(quorum_hold.map(|quorum_hold| RedGuard {
+                quorum_hold,
                 client: client.clone(),
-                name: election.name().clone(),
+                name: quorum_acquire.name().clone(),
                 owner,
             }))
         };
@@ -257,7 +257,7 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct RedGuard {
-    seats: Seats,
+    quorum_hold: QuorumHold,
     /// Of one of the members.
     client: Arc<ClientHandle>,
     name: Arc<str>,
@@ -282,7 +282,7 @@ impl RedGuard {
             if self.is_lost() {
                 return Err(self.lost_error());
             }
-            let guards = self.seats.leave();
+            let guards = self.quorum_hold.leave();
             let ask =
                 |guard: LockGuard| async { guard.unlock().await.map(|()| BootInstant::NEVER) };
             let late = self.ask(guards.into_iter().map(ask), "released").await?;
@@ -300,19 +300,19 @@ impl RedGuard {
     ///
     /// Nothing is lost by dropping the future.
     pub async fn lost(&self) {
-        self.seats.lost().await;
+        self.quorum_hold.lost().await;
     }
 
     /// Whether no majority can be trusted any more; see [`Lease::is_lost`].
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.seats.is_lost()
+        self.quorum_hold.is_lost()
     }
 
     /// How long a majority can still be trusted if nothing more is heard from the servers. Zero once it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.seats.remaining()
+        self.quorum_hold.remaining()
     }
 
     /// Who holds the lock.
@@ -389,7 +389,7 @@ impl RedGuard {
     fn standing(&self) -> Result<Vec<Lease>, Error> {
         match self.is_lost() {
             true => Err(self.lost_error()),
-            false => Ok(self.seats.leases()),
+            false => Ok(self.quorum_hold.leases()),
         }
     }
 
@@ -403,14 +403,14 @@ impl RedGuard {
     where
         F: Future<Output = Result<BootInstant, Error>> + Send + 'static,
     {
-        let servers = self.seats.servers();
+        let servers = self.quorum_hold.servers();
         let mut asked = Asked::new(&self.client, servers, asks);
         let vote = |answer: &Result<BootInstant, Error>| match answer {
-            Ok(until) => Vote::Yes(*until),
-            Err(error) if error.kind() == ErrorKind::LeaseLost => Vote::No,
-            Err(_) => Vote::Missing,
+            Ok(until) => Response::Yes(*until),
+            Err(error) if error.kind() == ErrorKind::LeaseLost => Response::No,
+            Err(_) => Response::Missing,
         };
-        if let Verdict::Won(_) = asked.decide(vote).await {
+        if let QuorumState::Won(_) = asked.decide(vote).await {
             return Ok(asked);
         }
         let yes = asked.answers().filter(|answer| answer.is_ok()).count();

@@ -7,7 +7,7 @@ use crate::clock::BootInstant;
 
 /// What one server has said so far.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub(crate) enum Vote {
+pub(crate) enum Response {
     Awaited,
     /// It has granted its part, which can be trusted until then.
     Yes(BootInstant),
@@ -19,7 +19,7 @@ pub(crate) enum Vote {
 
 /// What the votes come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum QuorumState {
     /// The votes that are awaited decide.
     Open,
     /// A majority has granted its parts, all of which can be trusted until then.
@@ -35,29 +35,29 @@ pub(crate) fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-pub(crate) fn verdict(votes: &[Vote]) -> Verdict {
+pub(crate) fn quorum_state(votes: &[Response]) -> QuorumState {
     let most = majority(votes.len());
-    let count = |is: fn(&Vote) -> bool| votes.iter().filter(|vote| is(vote)).count();
-    let yes = count(|vote| matches!(vote, Vote::Yes(_)));
-    let no = count(|vote| *vote == Vote::No);
-    let awaited = count(|vote| *vote == Vote::Awaited);
+    let count = |is: fn(&Response) -> bool| votes.iter().filter(|vote| is(vote)).count();
+    let yes = count(|vote| matches!(vote, Response::Yes(_)));
+    let no = count(|vote| *vote == Response::No);
+    let awaited = count(|vote| *vote == Response::Awaited);
     let promises = votes.iter().filter_map(|vote| match vote {
-        Vote::Yes(until) => Some(*until),
+        Response::Yes(until) => Some(*until),
         _ => None,
     });
     if let Some(until) = trusted_until(promises, votes.len()) {
-        return Verdict::Won(until);
+        return QuorumState::Won(until);
     }
     if yes + awaited >= most {
-        return Verdict::Open;
+        return QuorumState::Open;
     }
     if yes + no >= most {
-        Verdict::Outvoted
+        QuorumState::Outvoted
     } else if awaited > 0 {
         // Too few will be an error, which tells of all.
-        Verdict::Open
+        QuorumState::Open
     } else {
-        Verdict::TooFew
+        QuorumState::TooFew
     }
 }
 
@@ -91,21 +91,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn vote() -> impl Strategy<Value = Vote> {
+    fn vote() -> impl Strategy<Value = Response> {
         prop_oneof![
-            Just(Vote::Awaited),
-            (1u64..100_000).prop_map(|millis| Vote::Yes(BootInstant::from_millis(millis))),
-            Just(Vote::No),
-            Just(Vote::Missing),
+            Just(Response::Awaited),
+            (1u64..100_000).prop_map(|millis| Response::Yes(BootInstant::from_millis(millis))),
+            Just(Response::No),
+            Just(Response::Missing),
         ]
     }
 
-    fn votes() -> impl Strategy<Value = Vec<Vote>> {
+    fn votes() -> impl Strategy<Value = Vec<Response>> {
         proptest::collection::vec(vote(), 1..8)
     }
 
-    fn is_yes(vote: &Vote) -> bool {
-        matches!(vote, Vote::Yes(_))
+    fn is_yes(vote: &Response) -> bool {
+        matches!(vote, Response::Yes(_))
     }
 
     proptest! {
@@ -118,15 +118,15 @@ mod tests {
         #[test]
         fn nothing_but_a_majority_that_granted_wins(votes in votes()) {
             let yes = votes.iter().filter(|vote| is_yes(vote)).count();
-            let won = matches!(verdict(&votes), Verdict::Won(_));
+            let won = matches!(quorum_state(&votes), QuorumState::Won(_));
             prop_assert_eq!(won, yes >= majority(votes.len()));
         }
 
         #[test]
         fn a_majority_stands_by_its_promise_for_as_long_as_is_said(votes in votes()) {
-            if let Verdict::Won(until) = verdict(&votes) {
-                let stand = |vote: &&Vote| matches!(vote, Vote::Yes(promise) if *promise >= until);
-                let longer = |vote: &&Vote| matches!(vote, Vote::Yes(promise) if *promise > until);
+            if let QuorumState::Won(until) = quorum_state(&votes) {
+                let stand = |vote: &&Response| matches!(vote, Response::Yes(promise) if *promise >= until);
+                let longer = |vote: &&Response| matches!(vote, Response::Yes(promise) if *promise > until);
                 prop_assert!(votes.iter().filter(stand).count() >= majority(votes.len()));
                 prop_assert!(votes.iter().filter(longer).count() < majority(votes.len()));
             }
@@ -134,24 +134,24 @@ mod tests {
 
         #[test]
         fn a_round_is_open_only_while_an_answer_can_decide_it(votes in votes()) {
-            if verdict(&votes) == Verdict::Open {
-                prop_assert!(votes.contains(&Vote::Awaited));
+            if quorum_state(&votes) == QuorumState::Open {
+                prop_assert!(votes.contains(&Response::Awaited));
             }
         }
 
         #[test]
         fn a_round_that_was_given_up_could_not_be_won(votes in votes(), answers in proptest::collection::vec(vote(), 8)) {
-            let before = verdict(&votes);
-            let mut answers = answers.into_iter().filter(|vote| *vote != Vote::Awaited);
+            let before = quorum_state(&votes);
+            let mut answers = answers.into_iter().filter(|vote| *vote != Response::Awaited);
             let after: Vec<_> = votes
                 .iter()
                 .map(|vote| match vote {
-                    Vote::Awaited => answers.next().unwrap_or(Vote::Missing),
+                    Response::Awaited => answers.next().unwrap_or(Response::Missing),
                     vote => *vote,
                 })
                 .collect();
-            if matches!(before, Verdict::Outvoted | Verdict::TooFew) {
-                prop_assert!(!matches!(verdict(&after), Verdict::Won(_)));
+            if matches!(before, QuorumState::Outvoted | QuorumState::TooFew) {
+                prop_assert!(!matches!(quorum_state(&after), QuorumState::Won(_)));
             }
         }
 

@@ -10,7 +10,7 @@ mod server;
 
 use stateright::{Checker, Model, Property};
 
-use super::quorum::{Verdict, Vote, trusted_until, verdict};
+use super::quorum::{QuorumState, Response, quorum_state, trusted_until};
 use super::renewal::deadline;
 use crate::clock::BootInstant;
 use server::{Fault, Hold, LEASE, Request, Rule, Server, lease, moment};
@@ -58,7 +58,7 @@ struct Caller {
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 enum Phase {
     Idle,
-    Asking([Vote; 3]),
+    Asking([Response; 3]),
     Holding([Option<BootInstant>; 3]),
 }
 
@@ -174,9 +174,9 @@ impl Model for Scenario {
                 let node = world.servers[s].reached_by(c);
                 let vote = match node.votes(now, self.rule) {
                     true => node.acquire(now, request),
-                    false => Vote::Missing,
+                    false => Response::Missing,
                 };
-                let vote = if answered { vote } else { Vote::Missing };
+                let vote = if answered { vote } else { Response::Missing };
                 world.losses -= u8::from(!answered);
                 world.callers[c].hear(s, request, vote, now);
             }
@@ -239,12 +239,12 @@ impl Caller {
             round: self.round,
             sent: now,
         };
-        self.phase = Phase::Asking([Vote::Awaited; 3]);
+        self.phase = Phase::Asking([Response::Awaited; 3]);
         self.requests = [Some(request); 3];
     }
 
     /// An answer to a request, or the end of the wait for one.
-    fn hear(&mut self, s: usize, request: Request, vote: Vote, now: u8) {
+    fn hear(&mut self, s: usize, request: Request, vote: Response, now: u8) {
         if request.round != self.round {
             return;
         }
@@ -252,19 +252,21 @@ impl Caller {
             (Phase::Asking(votes), vote) => {
                 votes[s] = vote;
                 let votes = *votes;
-                self.phase = match verdict(&votes) {
-                    Verdict::Open => Phase::Asking(votes),
-                    Verdict::Won(until) if moment(now) < until => {
+                self.phase = match quorum_state(&votes) {
+                    QuorumState::Open => Phase::Asking(votes),
+                    QuorumState::Won(until) if moment(now) < until => {
                         Phase::Holding(votes.map(|vote| match vote {
-                            Vote::Yes(until) => Some(until),
+                            Response::Yes(until) => Some(until),
                             _ => None,
                         }))
                     }
-                    Verdict::Won(_) | Verdict::Outvoted | Verdict::TooFew => Phase::Idle,
+                    QuorumState::Won(_) | QuorumState::Outvoted | QuorumState::TooFew => {
+                        Phase::Idle
+                    }
                 };
             }
             // It joins those that did not wait for it.
-            (Phase::Holding(promises), Vote::Yes(until)) if stands(promises, now) => {
+            (Phase::Holding(promises), Response::Yes(until)) if stands(promises, now) => {
                 promises[s] = Some(until);
             }
             _ => {}

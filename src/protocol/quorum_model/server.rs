@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::options::LeaseTime;
-use crate::protocol::quorum::Vote;
+use crate::protocol::quorum::Response;
 use crate::protocol::renewal::deadline;
 
 const TICK: Duration = Duration::from_millis(2_500);
@@ -213,14 +213,14 @@ impl Node {
         clock - since >= LEASE || trusted || rule == Rule::None
     }
 
-    pub(super) fn acquire(&mut self, now: u8, request: Request) -> Vote {
+    pub(super) fn acquire(&mut self, now: u8, request: Request) -> Response {
         let clock = self.clock(now);
         match self.data.hold {
-            Some(hold) if clock < hold.ends && hold.request != request => Vote::No,
+            Some(hold) if clock < hold.ends && hold.request != request => Response::No,
             _ => {
                 let ends = clock + LEASE;
                 self.data.hold = Some(Hold { request, ends });
-                Vote::Yes(deadline(moment(request.sent), lease()))
+                Response::Yes(deadline(moment(request.sent), lease()))
             }
         }
     }

@@ -21,11 +21,11 @@ use crate::session::Queue;
 ///    have had the lock in between.
 /// 2. Once it was given back nobody joins: a grant that comes late is given back by being dropped.
 #[derive(Debug)]
-pub(crate) struct Seats(Arc<Shared>);
+pub(crate) struct QuorumHold(Arc<Shared>);
 
 /// A way in for those that come late, which keeps nothing.
 #[derive(Clone, Debug)]
-pub(crate) struct Visitor(Weak<Shared>);
+pub(crate) struct LateJoin(Weak<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -51,7 +51,7 @@ enum Phase {
     GivenBack,
 }
 
-impl Seats {
+impl QuorumHold {
     pub(crate) fn new(servers: usize, line: Queue) -> Self {
         let guards = (0..servers).map(|_| None).collect();
         Self(Arc::new(Shared {
@@ -69,10 +69,10 @@ impl Seats {
         self.0.join(at, guard);
     }
 
-    pub(crate) fn visitor(&self) -> Visitor {
+    pub(crate) fn late_join(&self) -> LateJoin {
         // From here on it counts whether they are a majority.
         self.0.lock().phase = Phase::Held;
-        Visitor(Arc::downgrade(&self.0))
+        LateJoin(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -123,14 +123,14 @@ impl Seats {
     }
 }
 
-impl Drop for Seats {
+impl Drop for QuorumHold {
     fn drop(&mut self) {
         drop(self.leave());
         self.0.line.stir();
     }
 }
 
-impl Visitor {
+impl LateJoin {
     pub(crate) fn join(&self, at: usize, guard: LockGuard) {
         if let Some(shared) = self.0.upgrade() {
             shared.join(at, guard);

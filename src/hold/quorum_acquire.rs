@@ -11,28 +11,28 @@ use futures_util::{FutureExt, StreamExt};
 use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted, Polling};
+use super::quorum_hold::QuorumHold;
 use super::request::AcquireRequest;
-use super::seats::Seats;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::Users;
 use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::AcquireMode;
-use crate::protocol::quorum::{Verdict, Vote, grace, majority, verdict};
+use crate::protocol::quorum::{QuorumState, Response, grace, majority, quorum_state};
 use crate::protocol::red::{Abstention, Cause};
 use crate::session::{ClientHandle, Queue};
 
 /// What is asked for of several servers.
 #[derive(Debug)]
-pub(crate) struct Election {
+pub(crate) struct QuorumAcquire {
     pub(super) requests: Vec<AcquireRequest>,
 }
 
 /// How a round ended.
 pub(super) enum Round {
-    Won(Seats),
-    Outvoted(Defeat),
+    Won(QuorumHold),
+    Outvoted(Outvoted),
     TooFew(Shortage),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Shortage {
 }
 
 /// What it takes to win after all.
-pub(super) struct Defeat {
+pub(super) struct Outvoted {
     /// How long the others' leases last, the shortest of them.
     pub(super) ttl: Ttl,
     /// The servers that others have.
@@ -53,7 +53,7 @@ pub(super) struct Defeat {
     pub(super) missing: usize,
 }
 
-impl Election {
+impl QuorumAcquire {
     /// Nothing is checked that the orders do not show by themselves.
     pub(crate) fn new(requests: Vec<AcquireRequest>) -> Self {
         Self { requests }
@@ -64,7 +64,7 @@ impl Election {
     }
 
     /// Takes the lock on a majority of the servers. None if it was busy until the limit.
-    pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<Seats>, Error> {
+    pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
         let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
         self.rounds(deadline).instrument(span).await
@@ -113,11 +113,13 @@ impl Election {
             }
         });
         let mut asked = Asked::new(&self.requests[0].client, self.requests.len(), asks);
-        let verdict = asked.decide(vote).await;
-        let until = match verdict {
-            Verdict::Won(until) => until,
-            Verdict::Outvoted => return Ok(Round::Outvoted(self.defeat(&asked))),
-            Verdict::TooFew | Verdict::Open => return self.too_few(&asked).map(Round::TooFew),
+        let quorum_state = asked.decide(vote).await;
+        let until = match quorum_state {
+            QuorumState::Won(until) => until,
+            QuorumState::Outvoted => return Ok(Round::Outvoted(self.outvoted(&asked))),
+            QuorumState::TooFew | QuorumState::Open => {
+                return self.too_few(&asked).map(Round::TooFew);
+            }
         };
         let least = self
             .requests
@@ -127,17 +129,17 @@ impl Election {
         if BootInstant::now().until(until) < least.unwrap_or_default() {
             return Err(self.requests[0].too_late());
         }
-        let seats = Seats::new(self.requests.len(), line.clone());
+        let quorum_hold = QuorumHold::new(self.requests.len(), line.clone());
         for (at, answer) in asked.answers.into_iter().enumerate() {
             if let Some(Ok(Polling::Voted(Attempted::Granted(guard)))) = answer {
-                seats.join(at, guard);
+                quorum_hold.join(at, guard);
             }
         }
-        self.go_on(&seats, asked.awaited);
-        Ok(Round::Won(seats))
+        self.go_on(&quorum_hold, asked.awaited);
+        Ok(Round::Won(quorum_hold))
     }
 
-    fn defeat(&self, asked: &Asked<Result<Polling, Error>>) -> Defeat {
+    fn outvoted(&self, asked: &Asked<Result<Polling, Error>>) -> Outvoted {
         let (mut yes, mut busy, mut shortest) = (0, Vec::new(), None);
         for (at, answer) in asked.answers.iter().enumerate() {
             match answer {
@@ -149,7 +151,7 @@ impl Election {
                 _ => {}
             }
         }
-        Defeat {
+        Outvoted {
             ttl: shortest.map_or(Ttl::Never, Ttl::Ends),
             busy,
             missing: majority(self.requests.len()).saturating_sub(yes),
@@ -182,15 +184,15 @@ impl Election {
     }
 
     /// Waits behind the call's back for those that have not answered, so that the guard has all that it can.
-    fn go_on(&self, seats: &Seats, mut late: Awaited<Result<Polling, Error>>) {
+    fn go_on(&self, quorum_hold: &QuorumHold, mut late: Awaited<Result<Polling, Error>>) {
         if late.is_empty() {
             return;
         }
-        let seats = seats.visitor();
+        let quorum_hold = quorum_hold.late_join();
         self.requests[0].client.spawn(async move {
             while let Some((at, answer)) = late.next().await {
                 if let Ok(Polling::Voted(Attempted::Granted(guard))) = answer {
-                    seats.join(at, guard);
+                    quorum_hold.join(at, guard);
                 }
             }
         });
@@ -310,11 +312,11 @@ async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Erro
     }
 }
 
-fn vote(answer: &Result<Polling, Error>) -> Vote {
+fn vote(answer: &Result<Polling, Error>) -> Response {
     match answer {
-        Ok(Polling::Voted(Attempted::Granted(guard))) => Vote::Yes(guard.trusted_until()),
-        Ok(Polling::Voted(Attempted::Busy(_) | Attempted::Yielded)) => Vote::No,
-        Ok(Polling::Abstains(_)) | Err(_) => Vote::Missing,
+        Ok(Polling::Voted(Attempted::Granted(guard))) => Response::Yes(guard.trusted_until()),
+        Ok(Polling::Voted(Attempted::Busy(_) | Attempted::Yielded)) => Response::No,
+        Ok(Polling::Abstains(_)) | Err(_) => Response::Missing,
     }
 }
 
@@ -363,19 +365,19 @@ impl<T: Send + 'static> Asked<T> {
     }
 
     /// Waits for answers until they decide.
-    pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Vote) -> Verdict {
+    pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Response) -> QuorumState {
         loop {
             let said = self.answers.iter().map(Option::as_ref);
             let mut votes: Vec<_> = said
-                .map(|answer| answer.map_or(Vote::Awaited, &vote))
+                .map(|answer| answer.map_or(Response::Awaited, &vote))
                 .collect();
-            votes.resize(self.servers, Vote::No);
-            let verdict = verdict(&votes);
-            if verdict != Verdict::Open {
-                return verdict;
+            votes.resize(self.servers, Response::No);
+            let quorum_state = quorum_state(&votes);
+            if quorum_state != QuorumState::Open {
+                return quorum_state;
             }
             let Some((at, answer)) = self.awaited.next().await else {
-                return verdict;
+                return quorum_state;
             };
             self.answers[at] = Some(answer);
         }
