@@ -208,7 +208,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::ledger", ""),
         ("session::reaper", "session::backend session::ledger"),
         (
-            "session::loan",
+            "session::permit_record",
             "session::backend session::reaper session::undo",
         ),
         (

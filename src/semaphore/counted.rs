@@ -7,7 +7,7 @@ use super::verbs::verbs;
 use crate::counter::check;
 use crate::error::Error;
 use crate::session::ClientHandle;
-use crate::session::loan::Loan;
+use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
 /// A number of permits that all processes share: on the wire Redisson's `RSemaphore`.
@@ -74,7 +74,7 @@ impl Semaphore {
         self.0.add_permits(permits.into()).await
     }
 
-    fn permit(&self, undo: Undo<Arc<Loan>>) -> SemaphorePermit {
+    fn permit(&self, undo: Undo<Arc<PermitRecord>>) -> SemaphorePermit {
         SemaphorePermit {
             undo,
             client: self.0.counter.client.clone(),
@@ -90,7 +90,7 @@ impl Semaphore {
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct SemaphorePermit {
-    undo: Undo<Arc<Loan>>,
+    undo: Undo<Arc<PermitRecord>>,
     client: Arc<ClientHandle>,
 }
 

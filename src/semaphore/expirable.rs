@@ -10,7 +10,7 @@ use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
 use crate::protocol::answer::Extended;
 use crate::session::ClientHandle;
-use crate::session::loan::Loan;
+use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
 /// A number of permits that all processes share, each with an id and a lease: on the wire Redisson's
@@ -80,7 +80,7 @@ impl ExpirableSemaphore {
         self.0.release_permit(*id).await
     }
 
-    fn permit(&self, undo: Undo<Arc<Loan>>) -> ExpirablePermit {
+    fn permit(&self, undo: Undo<Arc<PermitRecord>>) -> ExpirablePermit {
         ExpirablePermit {
             undo,
             client: self.0.counter.client.clone(),
@@ -96,7 +96,7 @@ impl ExpirableSemaphore {
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct ExpirablePermit {
-    undo: Undo<Arc<Loan>>,
+    undo: Undo<Arc<PermitRecord>>,
     client: Arc<ClientHandle>,
 }
 
@@ -134,21 +134,21 @@ impl ExpirablePermit {
     ///
     /// If the future is dropped, the server may or may not have set the new lease.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let loan = &self.undo;
+        let record = &self.undo;
         let extend = async {
             let lease = LeaseTime::new(lease)?;
             self.client.ensure_open()?;
-            let (number, in_doubt) = loan.extending();
-            let Some(call) = loan.key.extend(lease, number, in_doubt) else {
+            let (number, in_doubt) = record.extending();
+            let Some(call) = record.key.extend(lease, number, in_doubt) else {
                 return Ok(());
             };
-            let answer = self.client.run(&call, loan.timeout).await?;
+            let answer = self.client.run(&call, record.timeout).await?;
             if !answer.repeated {
-                loan.extended();
+                record.extended();
             }
             match Extended::decode(&answer.reply)? {
                 Extended::Set => Ok(()),
-                Extended::Absent => Err(loan.lost()),
+                Extended::Absent => Err(record.lost()),
                 Extended::Longer { .. } => Err(answer.reply.unexpected()),
             }
         };

@@ -17,7 +17,7 @@ use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
 use crate::session::hold::fresh_number;
 use crate::session::line::Role;
-use crate::session::loan::Loan;
+use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 use crate::wait::{Asked, Waiting, Wanted};
 
@@ -99,10 +99,10 @@ impl Pool {
             let name = self.counter.open()?;
             let client = &self.counter.client;
             let key = PermitKey::leased(name.clone(), vec![id], None);
-            let loan = Loan::new(key, self.counter.timeout(), &client.book);
+            let record = PermitRecord::new(key, self.counter.timeout(), &client.permits);
             // To whomever.
-            loan.granted(BootInstant::now());
-            loan.undo().run().await
+            record.granted(BootInstant::now());
+            record.undo().run().await
         };
         self.counter.client.within(Box::pin(release)).await
     }
@@ -112,7 +112,7 @@ impl Pool {
         &self,
         permits: u32,
         deadline: impl FnOnce() -> Deadline + Send,
-    ) -> Result<Option<Undo<Arc<Loan>>>, Error> {
+    ) -> Result<Option<Undo<Arc<PermitRecord>>>, Error> {
         let acquire = async {
             let name = self.counter.open()?;
             let span = debug_span!("acquire", semaphore = %name.key(), permits);
@@ -184,7 +184,7 @@ impl Pool {
         let timeout = lease.map_or(settings.command_timeout, |lease| settings.timeout(lease));
         Ok(Take {
             counter: &self.counter,
-            loan: Loan::new(key, timeout, &self.counter.client.book),
+            record: PermitRecord::new(key, timeout, &self.counter.client.permits),
             lease,
             least,
             undo: None,
@@ -195,40 +195,40 @@ impl Pool {
 /// Are so many permits free?
 struct Take<'a> {
     counter: &'a Counter,
-    loan: Arc<Loan>,
+    record: Arc<PermitRecord>,
     lease: Option<LeaseTime>,
     /// What must be left of the lease when the permits are handed out.
     least: Option<Duration>,
     /// There from before the first request until an answer shows that nothing was taken.
-    undo: Option<Undo<Arc<Loan>>>,
+    undo: Option<Undo<Arc<PermitRecord>>>,
 }
 
 /// What was taken, with what can be trusted of the lease.
-type Permits = (Undo<Arc<Loan>>, Duration);
+type Permits = (Undo<Arc<PermitRecord>>, Duration);
 
 impl Take<'_> {
     /// Asks the server once.
     async fn run(&mut self) -> Result<Asked<Permits>, Error> {
         let client = &self.counter.client;
-        let loan = self.loan.clone();
-        client.reaper.ensure_credit(&loan.key.name)?;
-        self.undo.get_or_insert_with(|| loan.undo());
-        let answer = match client.run(&loan.key.acquire(), loan.timeout).await {
+        let record = self.record.clone();
+        client.reaper.ensure_credit(&record.key.name)?;
+        self.undo.get_or_insert_with(|| record.undo());
+        let answer = match client.run(&record.key.acquire(), record.timeout).await {
             Ok(answer) => answer,
             Err(error) => {
                 if error.is_unanswered() {
-                    loan.outcome_unknown();
+                    record.outcome_unknown();
                 }
                 self.nothing_taken();
                 return Err(error);
             }
         };
         if answer.repeated {
-            loan.outcome_unknown();
+            record.outcome_unknown();
         }
-        match Taken::decode(&answer.reply, loan.key.name.key()) {
+        match Taken::decode(&answer.reply, record.key.name.key()) {
             Ok(Taken::Granted) => {
-                loan.granted(answer.sent);
+                record.granted(answer.sent);
                 let left = self.lease.map_or(Duration::MAX, |lease| {
                     let end = answer.sent.plus(lease.get() - lease.margin());
                     BootInstant::now().until(end)
@@ -253,7 +253,7 @@ impl Take<'_> {
 
     /// The server has answered that nothing was taken.
     fn nothing_taken(&mut self) {
-        if !self.loan.is_in_doubt()
+        if !self.record.is_in_doubt()
             && let Some(undo) = self.undo.take()
         {
             undo.disarm();

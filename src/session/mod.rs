@@ -11,10 +11,10 @@ mod keeper;
 mod ledger;
 pub(crate) mod left;
 pub(crate) mod line;
-pub(crate) mod loan;
 pub(crate) mod outgoing;
 mod owners;
 mod pace;
+pub(crate) mod permit_record;
 pub(crate) mod place;
 pub(crate) mod queue;
 pub(crate) mod reaper;
@@ -53,7 +53,7 @@ use backend::{Answer, Backend, Disruptions};
 use give_back::Share;
 use hold::Loss;
 use hub::Hub;
-use loan::{Book, Loan};
+use permit_record::{PermitRecord, PermitRegistry};
 use queue::Queues;
 use reaper::{Reaper, Worker};
 use releaser::Releaser;
@@ -74,7 +74,7 @@ pub(crate) struct Session {
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
     pub(crate) releaser: Arc<Releaser>,
-    pub(crate) book: Arc<Book>,
+    pub(crate) permits: Arc<PermitRegistry>,
     /// Where the tasks run.
     runtime: Handle,
     /// Fires when the client is closed or its runtime ends: from then on nothing is begun.
@@ -116,7 +116,7 @@ impl Session {
             settings,
             backend: backend.clone(),
             queues,
-            book: Book::new(backend, reaper.clone()),
+            permits: PermitRegistry::new(backend, reaper.clone()),
             reaper,
             releaser,
             runtime,
@@ -265,13 +265,16 @@ impl Session {
     }
 
     /// Gives permits back now, and tells whether they were all still taken.
-    pub(crate) async fn give_permits_back(&self, undo: Undo<Arc<Loan>>) -> Result<(), Error> {
+    pub(crate) async fn give_permits_back(
+        &self,
+        undo: Undo<Arc<PermitRecord>>,
+    ) -> Result<(), Error> {
         let give_back = async {
             self.ensure_open()?;
-            let loan = undo.clone();
+            let record = undo.clone();
             match undo.run().await? {
                 true => Ok(()),
-                false => Err(loan.lost()),
+                false => Err(record.lost()),
             }
         };
         self.within(Box::pin(give_back)).await
@@ -313,7 +316,7 @@ impl fmt::Debug for Session {
             .field("client_id", &self.client_id)
             .field("locks", &self.queues.len())
             .field("holds", &self.queues.holds().len())
-            .field("permits", &self.book.len())
+            .field("permits", &self.permits.len())
             .field(
                 "waiting",
                 &(self.queues.in_line() + self.releaser.grants.len()),
@@ -371,7 +374,7 @@ async fn serve(
     session.closing.cancel();
     session.lose_all();
     session.releaser.leave_queues();
-    session.book.give_all_back();
+    session.permits.give_all_back();
     let started = BootInstant::now();
     // A release has its own time-out; this is one, and time for a connection that broke to come back.
     worker

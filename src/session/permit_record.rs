@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A loan stands in the book from before its permits are asked for until the server has them back, or until it is
-//! known that there is nothing to give back. Whoever strikes a loan out of the book that is still owed sends the
+//! A permit record stands in the registry from before its permits are asked for until the server has them back, or until it is
+//! known that there is nothing to give back. Whoever strikes a permit record out of the registry that is still owed sends the
 //! request that gives it back; the mark of its permits makes a second one harmless.
 
 use std::collections::HashMap;
@@ -24,12 +24,12 @@ use crate::protocol::semaphore::{GiveBack, PermitKey, TRIED};
 
 /// The permits of one call.
 #[derive(Debug)]
-pub(crate) struct Loan {
+pub(crate) struct PermitRecord {
     id: u64,
     pub(crate) key: PermitKey,
     /// How long one request for them may take.
     pub(crate) timeout: Duration,
-    book: Arc<Book>,
+    permits: Arc<PermitRegistry>,
     state: Mutex<State>,
 }
 
@@ -44,21 +44,25 @@ struct State {
     give_back: Option<GiveBack>,
 }
 
-impl Loan {
-    pub(crate) fn new(key: PermitKey, timeout: Duration, book: &Arc<Book>) -> Arc<Self> {
+impl PermitRecord {
+    pub(crate) fn new(
+        key: PermitKey,
+        timeout: Duration,
+        permits: &Arc<PermitRegistry>,
+    ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             key,
             timeout,
-            book: book.clone(),
+            permits: permits.clone(),
             state: Mutex::default(),
         })
     }
 
-    /// Writes the loan down, before its permits are asked for.
+    /// Writes the permit record down, before its permits are asked for.
     pub(crate) fn undo(self: &Arc<Self>) -> Undo<Arc<Self>> {
-        self.book.lock().insert(self.id, self.clone());
+        self.permits.lock().insert(self.id, self.clone());
         Undo::arm(self.clone())
     }
 
@@ -101,7 +105,7 @@ impl Loan {
     }
 }
 
-impl Request for Loan {
+impl Request for PermitRecord {
     /// Gives the permits back, or has them never taken.
     fn call(&self) -> Call<'_> {
         let mut state = self.lock();
@@ -117,13 +121,13 @@ impl Request for Loan {
     }
 }
 
-impl Owed for Arc<Loan> {
+impl Owed for Arc<PermitRecord> {
     /// Whether the permits were all still there.
     type Answer = bool;
 
     async fn run(&mut self) -> Result<bool, Error> {
         let call = self.call();
-        let answer = self.book.backend.run(&call, self.timeout).await?;
+        let answer = self.permits.backend.run(&call, self.timeout).await?;
         let all = match Returned::decode(&answer.reply, self.key.name.key())? {
             Returned::Done(live) if !self.key.ids().is_empty() => live >= i64::from(self.key.count),
             Returned::Done(_) => true,
@@ -134,17 +138,17 @@ impl Owed for Arc<Loan> {
     }
 
     fn post(&mut self) {
-        if self.book.strike(self) {
-            self.book.post(self.clone());
+        if self.permits.strike(self) {
+            self.permits.post(self.clone());
         }
     }
 
     fn end(&mut self) {
-        self.book.strike(self);
+        self.permits.strike(self);
     }
 }
 
-impl Undo<Arc<Loan>> {
+impl Undo<Arc<PermitRecord>> {
     /// Leaves the permits taken.
     pub(crate) fn leave(self) {
         let in_doubt = {
@@ -155,23 +159,23 @@ impl Undo<Arc<Loan>> {
         if in_doubt || self.key.ids().is_empty() {
             let mark = Arc::new(Mark::of(self.key.mark(), in_doubt));
             let end = BootInstant::now().plus(TRIED);
-            self.book.reaper.send(mark, self.timeout, end);
+            self.permits.reaper.send(mark, self.timeout, end);
         }
         self.disarm();
     }
 }
 
-/// Every loan of a client, by its id.
-pub(crate) struct Book {
-    loans: Mutex<HashMap<u64, Arc<Loan>>>,
+/// Every permit record of a client, by its id.
+pub(crate) struct PermitRegistry {
+    records: Mutex<HashMap<u64, Arc<PermitRecord>>>,
     backend: Arc<Backend>,
     reaper: Reaper,
 }
 
-impl Book {
+impl PermitRegistry {
     pub(super) fn new(backend: Arc<Backend>, reaper: Reaper) -> Arc<Self> {
         Arc::new(Self {
-            loans: Mutex::default(),
+            records: Mutex::default(),
             backend,
             reaper,
         })
@@ -180,32 +184,32 @@ impl Book {
     /// Has everything given back in the background.
     pub(super) fn give_all_back(&self) {
         let owed = std::mem::take(&mut *self.lock());
-        owed.into_values().for_each(|loan| self.post(loan));
+        owed.into_values().for_each(|record| self.post(record));
     }
 
-    /// How many loans are out.
+    /// How many permit records there are.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    fn post(&self, loan: Arc<Loan>) {
-        let timeout = loan.timeout;
+    fn post(&self, record: Arc<PermitRecord>) {
+        let timeout = record.timeout;
         self.reaper
-            .send_now(loan, timeout, BootInstant::now().plus(TRIED));
+            .send_now(record, timeout, BootInstant::now().plus(TRIED));
     }
 
     /// False if it was struck out before.
-    fn strike(&self, loan: &Loan) -> bool {
-        self.lock().remove(&loan.id).is_some()
+    fn strike(&self, record: &PermitRecord) -> bool {
+        self.lock().remove(&record.id).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Loan>>> {
-        self.loans.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<PermitRecord>>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Book {
+impl fmt::Debug for PermitRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Book").finish_non_exhaustive()
+        f.debug_struct("PermitRegistry").finish_non_exhaustive()
     }
 }
