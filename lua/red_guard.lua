@@ -2,11 +2,11 @@
 -- force. Else it abstains, until a longest lease has passed since then. Stands ahead of the script that takes the lock
 -- there.
 --
--- KEYS[+1] the mark, a string: run id:replication id:time since which nothing was forgotten, in microseconds:cause
+-- KEYS[+1] the epoch, a string: run id:replication id:time since which nothing was forgotten, in microseconds:cause
 -- ARGV[+1] longest lease of the fleet, in milliseconds
--- ARGV[+2] run or data: does a mark count only in the run of the server that made it, or wherever it is found
+-- ARGV[+2] run or data: does an epoch count only in the run of the server that made it, or wherever it is found
 -- ARGV[+3] wait or trust: what of a server that forgot nothing but what was before its start
--- ARGV[+4] life of the mark from each call on, in milliseconds, 0 for without end
+-- ARGV[+4] life of the epoch from each call on, in milliseconds, 0 for without end
 -- Returns abstains, milliseconds until it votes, cause: started, cleared, replication or clock
 -- Refuses with READONLY on a replica, and with NOPERM where this user may not run INFO
 
@@ -35,9 +35,9 @@ do
 
   local now = redis.call('TIME')
   local time = now[1] * 1000000 + now[2]
-  local mark, longest, life = KEYS[#KEYS], tonumber(ARGV[#ARGV - 3]) * 1000, tonumber(ARGV[#ARGV])
+  local epoch, longest, life = KEYS[#KEYS], tonumber(ARGV[#ARGV - 3]) * 1000, tonumber(ARGV[#ARGV])
   local replid = string.match(replication, 'master_replid:(%x+)')
-  local run, history, since, cause = string.match(redis.call('GET', mark) or '', '^(%x+):(%x+):(%d+):(%l+)$')
+  local run, history, since, cause = string.match(redis.call('GET', epoch) or '', '^(%x+):(%x+):(%d+):(%l+)$')
   since = tonumber(since)
   -- A replication id lives no longer than a run of a server, and is its master's alone, so that it stands for both.
   local changed = history ~= replid
@@ -70,9 +70,9 @@ do
   if changed or life > 0 then
     local value = run .. ':' .. replid .. ':' .. string.format('%.0f', since) .. ':' .. cause
     if life > 0 then
-      redis.call('SET', mark, value, 'PX', life)
+      redis.call('SET', epoch, value, 'PX', life)
     else
-      redis.call('SET', mark, value)
+      redis.call('SET', epoch, value)
     end
   end
   local left = longest - (time - since)

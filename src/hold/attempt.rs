@@ -233,10 +233,10 @@ impl<'a> Attempt<'a> {
             longest: LeaseTime::new(client.settings.max_lease)?,
             durable: client.settings.durable,
             trusts_fresh: client.settings.trusts_fresh,
-            marks_end: client.backend.is_clustered(),
+            epochs_end: client.backend.is_clustered(),
         };
-        let mark = self.request.mark();
-        let answer = self.run(&red::guarded(acquire, &mark, policy)).await?;
+        let epoch_key = self.request.epoch_key();
+        let answer = self.run(&red::guarded(acquire, &epoch_key, policy)).await?;
         match Polled::decode(&answer.reply)? {
             Polled::Voted(acquired) => self.settle(acquired, answer.sent).map(Polling::Voted),
             Polled::Abstains(abstention) => {

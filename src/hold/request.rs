@@ -11,7 +11,7 @@ use crate::name::LockName;
 use crate::options::{LeaseMode, Prefer};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
-use crate::protocol::red::MARK;
+use crate::protocol::red::EPOCH_KEY;
 use crate::protocol::wait::WakeSource;
 use crate::session::hold::{Hold, Successor};
 use crate::session::line::Role;
@@ -167,11 +167,11 @@ impl AcquireRequest {
         error.about(self.name.key())
     }
 
-    /// Where the server of this lock keeps its mark, which tells whether it votes on a lock over several.
-    pub(crate) fn mark(&self) -> Cow<'static, str> {
+    /// Where the server of this lock keeps its epoch, which tells whether it votes on a lock over several.
+    pub(crate) fn epoch_key(&self) -> Cow<'static, str> {
         match self.client.backend.is_clustered() {
-            true => self.name.beside(MARK).into(),
-            false => MARK.into(),
+            true => self.name.beside(EPOCH_KEY).into(),
+            false => EPOCH_KEY.into(),
         }
     }
 

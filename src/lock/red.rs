@@ -62,15 +62,15 @@ use crate::session::ClientHandle;
 ///   failover, a failback, and when its first replica is attached or its backlog ends: attach replicas one server at a
 ///   time.
 /// - **Flushed**, databases swapped, or its statistics reset (`FLUSHALL`, `FLUSHDB`, `SWAPDB`, `CONFIG RESETSTAT`), and
-///   its mark gone: from when it is first asked.
+///   its epoch gone: from when it is first asked.
 /// - **A replica never votes.**
 ///
 /// [`lock`](Self::lock) waits for servers that abstain, without counting that as silence; errors say for how long they
 /// will, and why. The user needs the command `INFO`: `+info`, or `+info|server +info|replication +info|commandstats`.
 /// Without it the call is answered with [`Backend`](ErrorKind::Backend), which says so.
 ///
-/// In a cluster, which is one member, each name has a mark of its own beside it, which lasts for two longest leases from
-/// each call on. A server of it that was promoted or flushed since its start abstains for each name that it has no mark
+/// In a cluster, which is one member, each name has an epoch of its own beside it, which lasts for two longest leases from
+/// each call on. A server of it that was promoted or flushed since its start abstains for each name that it has no epoch
 /// of.
 ///
 /// **Not promised**, so that two owners may hold the lock:

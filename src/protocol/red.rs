@@ -10,9 +10,9 @@ use crate::protocol::answer::Acquired;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call, Unscripted};
 
-/// Where a server's mark stands. It is the server's, and the same for every lock; in a cluster, where each slot may have
+/// Where a server's epoch stands. It is the server's, and the same for every lock; in a cluster, where each slot may have
 /// another server tomorrow, it stands beside the lock.
-pub(crate) const MARK: &str = "redlatch_redlock_mark";
+pub(crate) const EPOCH_KEY: &str = "redlatch_redlock_mark";
 
 /// When a server that may have forgotten grants votes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +23,17 @@ pub(crate) struct RestartPolicy {
     pub(crate) durable: bool,
     /// A server that was started a moment ago had granted nothing before.
     pub(crate) trusts_fresh: bool,
-    /// Marks end when their lock has not been asked for during two longest leases. A mark that ended costs nothing but
+    /// Epochs end when their lock has not been asked for during two longest leases. An epoch that ended costs nothing but
     /// what it knew of a promotion or a flush, and after that time its lock has been forgotten by everybody.
-    pub(crate) marks_end: bool,
+    pub(crate) epochs_end: bool,
 }
 
 /// Takes a member, if its server votes.
-pub(crate) fn guarded<'a>(acquire: Call<'a>, mark: &'a str, policy: RestartPolicy) -> Call<'a> {
+pub(crate) fn guarded<'a>(
+    acquire: Call<'a>,
+    epoch_key: &'a str,
+    policy: RestartPolicy,
+) -> Call<'a> {
     let script = match std::ptr::eq(acquire.script, &script::PLAIN_ACQUIRE) {
         true => &script::RED_PLAIN_ACQUIRE,
         false => &script::RED_ACQUIRE,
@@ -39,11 +43,11 @@ pub(crate) fn guarded<'a>(acquire: Call<'a>, mark: &'a str, policy: RestartPolic
     } = acquire;
     let counts = if policy.durable { "data" } else { "run" };
     let fresh = if policy.trusts_fresh { "trust" } else { "wait" };
-    let life = match policy.marks_end {
+    let life = match policy.epochs_end {
         true => i64::try_from(2 * policy.longest.millis()).unwrap_or(i64::MAX),
         false => 0,
     };
-    keys.push(mark);
+    keys.push(epoch_key);
     args.extend([
         Arg::from(policy.longest),
         Arg::Text(counts),

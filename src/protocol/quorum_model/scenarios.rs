@@ -92,7 +92,7 @@ fn nobody_holds_beside_another_whatever_befalls_a_server_that_was_promoted() {
             Sync(2),
             Restart(2),
             Flush(2),
-            Unmark(2),
+            ForgetEpoch(2),
             Clear(2)
         ],
         most: 2,
@@ -133,7 +133,7 @@ fn without_a_look_at_promotions_two_hold_it() {
     assert!(!excludes(Scenario {
         rule,
         settled: false,
-        faults: &[Promote(2), Unmark(2), Sync(2)],
+        faults: &[Promote(2), ForgetEpoch(2), Sync(2)],
         ..FAILBACK
     }));
 }

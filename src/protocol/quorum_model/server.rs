@@ -18,13 +18,13 @@ pub(super) enum Rule {
     Whole,
     /// Every server votes.
     None,
-    /// A mark is known by the run alone.
+    /// An epoch is known by the run alone.
     WithoutHistory,
-    /// One without a mark is not asked whether it was promoted.
+    /// One without an epoch is not asked whether it was promoted.
     WithoutPromotion,
-    /// One without a mark is not asked whether it was flushed.
+    /// One without an epoch is not asked whether it was flushed.
     WithoutFlush,
-    /// A mark counts in any run, as for servers that lose nothing.
+    /// An epoch counts in any run, as for servers that lose nothing.
     Durable,
     /// One that was started has forgotten nothing.
     Trusting,
@@ -38,8 +38,8 @@ pub(super) enum Fault {
     Return(usize),
     /// `FLUSHALL`, `SWAPDB`; or either of them and `CONFIG RESETSTAT`.
     Flush(usize),
-    /// Its mark alone is gone, as in a cluster when nobody asked for a name.
-    Unmark(usize),
+    /// Its epoch alone is gone, as in a cluster when nobody asked for a name.
+    ForgetEpoch(usize),
     /// The replica takes the server's place, with what it has.
     Promote(usize),
     /// As `Promote`, and the first caller reaches the old primary all the same.
@@ -80,7 +80,7 @@ pub(super) struct Node {
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct Data {
     pub(super) hold: Option<Hold>,
-    mark: Option<Mark>,
+    epoch: Option<Epoch>,
 }
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(super) struct Hold {
 }
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-struct Mark {
+struct Epoch {
     run: u8,
     history: u8,
     since: u8,
@@ -149,7 +149,7 @@ impl Server {
                 primary.data = Data::default();
                 primary.flushed = true;
             }
-            Fault::Unmark(_) => primary.data.mark = None,
+            Fault::ForgetEpoch(_) => primary.data.epoch = None,
             Fault::Promote(_) | Fault::Split(_) => {
                 mem::swap(primary, other);
                 primary.history = next(fresh);
@@ -176,12 +176,12 @@ impl Server {
 
 impl Data {
     fn first(server: usize, settled: bool) -> Self {
-        let mark = settled.then_some(Mark {
+        let epoch = settled.then_some(Epoch {
             run: server as u8,
             history: server as u8,
             since: 0,
         });
-        Self { hold: None, mark }
+        Self { hold: None, epoch }
     }
 }
 
@@ -192,19 +192,19 @@ impl Node {
 
     /// The guard of the acquisition.
     pub(super) fn votes(&mut self, now: u8, rule: Rule) -> bool {
-        let (clock, mark) = (self.clock(now), self.data.mark);
-        let is_of_run = |mark: &Mark| mark.run == self.run;
+        let (clock, epoch) = (self.clock(now), self.data.epoch);
+        let is_of_run = |epoch: &Epoch| epoch.run == self.run;
         let is_of_history =
-            |mark: &Mark| mark.history == self.history || rule == Rule::WithoutHistory;
-        let since = match mark {
-            Some(mark) if is_of_run(&mark) && is_of_history(&mark) => mark.since,
-            Some(mark) if is_of_run(&mark) => clock,
+            |epoch: &Epoch| epoch.history == self.history || rule == Rule::WithoutHistory;
+        let since = match epoch {
+            Some(epoch) if is_of_run(&epoch) && is_of_history(&epoch) => epoch.since,
+            Some(epoch) if is_of_run(&epoch) => clock,
             _ if self.promoted.is_some() && rule != Rule::WithoutPromotion => clock,
-            Some(mark) if rule == Rule::Durable => mark.since,
+            Some(epoch) if rule == Rule::Durable => epoch.since,
             _ if self.flushed && rule != Rule::WithoutFlush => clock,
             _ => self.started,
         };
-        self.data.mark = Some(Mark {
+        self.data.epoch = Some(Epoch {
             run: self.run,
             history: self.history,
             since,
@@ -266,7 +266,7 @@ impl Fault {
             Self::Restart(s)
             | Self::Return(s)
             | Self::Flush(s)
-            | Self::Unmark(s)
+            | Self::ForgetEpoch(s)
             | Self::Promote(s)
             | Self::Split(s)
             | Self::Sync(s)
@@ -284,7 +284,7 @@ impl Fault {
             Self::ClearEarly(_) => primary.promoted.is_some(),
             // Without data it can forget nothing.
             Self::Flush(_) | Self::Restart(_) => primary.data != Data::default(),
-            Self::Unmark(_) => primary.data.mark.is_some(),
+            Self::ForgetEpoch(_) => primary.data.epoch.is_some(),
             Self::Sync(_) => !server.other_replicates || server.other.data != primary.data,
             Self::Return(_) | Self::Jump(_) => true,
         }
