@@ -7,7 +7,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::options::Deadline;
-use crate::protocol::counter::Mark;
+use crate::protocol::counter::RequestMark;
 use crate::protocol::policy::COUNTER;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
@@ -52,9 +52,9 @@ impl Counter {
     pub(crate) async fn change(
         &self,
         name: &LockName,
-        call: impl for<'a> FnOnce(&'a LockName, &'a Mark) -> Call<'a> + Send,
+        call: impl for<'a> FnOnce(&'a LockName, &'a RequestMark) -> Call<'a> + Send,
     ) -> Result<Reply, Error> {
-        let mark = Arc::new(Mark::new(name, fresh_number()));
+        let mark = Arc::new(RequestMark::new(name, fresh_number()));
         let answer = {
             let call = call(name, &mark);
             self.client.run(&call, self.timeout()).await?
@@ -66,7 +66,7 @@ impl Counter {
     }
 
     /// Has a mark removed, for tidiness: it has an end.
-    pub(crate) fn forget(&self, mark: Arc<Mark>) {
+    pub(crate) fn forget(&self, mark: Arc<RequestMark>) {
         let timeout = self.timeout();
         self.client.reaper.send(mark, timeout, BootInstant::now());
     }

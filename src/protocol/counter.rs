@@ -12,13 +12,13 @@ pub(crate) const KEPT: Arg<'static> = Arg::Number(120_000);
 
 /// One call that changes a counter.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct RequestMark {
     key: Box<str>,
     /// A copy of the call may still be on its way.
     in_doubt: bool,
 }
 
-impl Mark {
+impl RequestMark {
     pub(crate) fn new(name: &LockName, number: u64) -> Self {
         let beside = name.beside("redlatch_call");
         Self::of(&format!("{beside}:{number:016x}"), false)
@@ -37,7 +37,7 @@ impl Mark {
 }
 
 /// To be forgotten, once the call cannot come again.
-impl Request for Mark {
+impl Request for RequestMark {
     fn call(&self) -> Call<'_> {
         let kept = if self.in_doubt { KEPT } else { Arg::Number(0) };
         Call::new(&script::MARK_FORGET, vec![self.key()], vec![kept])
@@ -47,7 +47,7 @@ impl Request for Mark {
 /// Sets a count unless there is one, and publishes `message`.
 pub(crate) fn set<'a>(
     name: &'a LockName,
-    mark: &'a Mark,
+    mark: &'a RequestMark,
     count: u32,
     message: i64,
     publish: Arg<'a>,
@@ -69,7 +69,7 @@ pub(crate) fn read(name: &LockName) -> Call<'_> {
 pub(crate) fn about<'a>(
     script: &'static script::Script,
     name: &'a LockName,
-    mark: &'a Mark,
+    mark: &'a RequestMark,
     args: Vec<Arg<'a>>,
 ) -> Call<'a> {
     Call::new(script, vec![name.key(), name.channel(), mark.key()], args)

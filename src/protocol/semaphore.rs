@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
-use crate::protocol::counter::{self, KEPT, Mark};
+use crate::protocol::counter::{self, KEPT, RequestMark};
 use crate::protocol::script::{self, Arg, Call};
 
 const TITLE: &str = "a semaphore";
@@ -17,7 +17,7 @@ const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 /// For how long it is tried to give permits back.
 pub(crate) const TRIED: Duration = Duration::from_secs(60 * 60);
 
-pub(crate) fn set<'a>(name: &'a LockName, mark: &'a Mark, permits: u32) -> Call<'a> {
+pub(crate) fn set<'a>(name: &'a LockName, mark: &'a RequestMark, permits: u32) -> Call<'a> {
     counter::set(name, mark, permits, permits.into(), Arg::Publish).of(TITLE)
 }
 
@@ -26,12 +26,12 @@ pub(crate) fn read(name: &LockName) -> Call<'_> {
 }
 
 /// Adds permits, or takes some away.
-pub(crate) fn add<'a>(name: &'a LockName, mark: &'a Mark, permits: i64) -> Call<'a> {
+pub(crate) fn add<'a>(name: &'a LockName, mark: &'a RequestMark, permits: i64) -> Call<'a> {
     let args = vec![Arg::Number(permits), Arg::Publish, KEPT];
     counter::about(&script::SEMAPHORE_ADD, name, mark, args).of(TITLE)
 }
 
-pub(crate) fn drain<'a>(name: &'a LockName, mark: &'a Mark) -> Call<'a> {
+pub(crate) fn drain<'a>(name: &'a LockName, mark: &'a RequestMark) -> Call<'a> {
     let keys = vec![&**name.key(), mark.key()];
     Call::new(&script::SEMAPHORE_DRAIN, keys, vec![KEPT]).of(TITLE)
 }

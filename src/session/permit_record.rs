@@ -18,7 +18,7 @@ use super::undo::{Owed, Undo};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::counted::Returned;
-use crate::protocol::counter::Mark;
+use crate::protocol::counter::RequestMark;
 use crate::protocol::script::{Call, Request};
 use crate::protocol::semaphore::{GiveBack, PermitKey, TRIED};
 
@@ -157,7 +157,7 @@ impl Undo<Arc<PermitRecord>> {
         };
         // With a lease they are remembered by their ids, unless somebody gives them back before a copy comes.
         if in_doubt || self.key.ids().is_empty() {
-            let mark = Arc::new(Mark::of(self.key.mark(), in_doubt));
+            let mark = Arc::new(RequestMark::of(self.key.mark(), in_doubt));
             let end = BootInstant::now().plus(TRIED);
             self.permits.reaper.send(mark, self.timeout, end);
         }
