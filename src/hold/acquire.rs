@@ -14,7 +14,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
-use crate::protocol::read_write::MARK;
+use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::Queue;
 use crate::session::give_back::Place;
@@ -115,7 +115,7 @@ impl AcquireRequest {
             // One of the other side that is before it may be polled by nobody, or wait for somebody of Redisson's, who lets this
             // one in. The server keeps the order too.
             if self.role().waits_for_other_side()
-                && let Ok(turn) = Box::pin(timeout(MARK, place.comes())).await
+                && let Ok(turn) = Box::pin(timeout(WAITER_MARK_TTL, place.comes())).await
             {
                 return turn;
             }

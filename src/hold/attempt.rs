@@ -15,7 +15,7 @@ use crate::protocol::answer::{self, Acquired, Adopted, Standing, Tokens, Ttl};
 use crate::protocol::fair;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::AcquireMode;
-use crate::protocol::read_write::MARK;
+use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::Queue;
@@ -134,7 +134,7 @@ impl<'a> Attempt<'a> {
     pub(crate) fn reminder(&self) -> Option<Duration> {
         let (place, _) = self.place?;
         // A writer, one a process, also takes over the mark of one that came before it and has gone.
-        (place.marked || !self.request.kind.is_shared()).then_some(MARK / 3)
+        (place.marked || !self.request.kind.is_shared()).then_some(WAITER_MARK_TTL / 3)
     }
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a

@@ -10,7 +10,7 @@ use crate::protocol::lock::{AcquireMode, TransferSource};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};
 
 /// How long a mark tells others that somebody waits, after who set it was last heard of.
-pub(crate) const MARK: Duration = Duration::from_secs(1);
+pub(crate) const WAITER_MARK_TTL: Duration = Duration::from_secs(1);
 
 pub(crate) fn read<'a>(
     key: &'a HoldKey,
@@ -68,7 +68,7 @@ fn entry(key: &HoldKey) -> &'static str {
 /// When a call came, and how long its mark lasts.
 fn place<'a>(waits: Option<Place>) -> [Arg<'a>; 2] {
     let came = waits.map_or(0, |place| place.came);
-    let mark = waits.map_or(0, |_| MARK.as_millis() as i64);
+    let mark = waits.map_or(0, |_| WAITER_MARK_TTL.as_millis() as i64);
     [came, mark].map(Arg::Number)
 }
 
