@@ -16,7 +16,7 @@ use crate::lock::reentrant::ReentrantLock;
 use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
 use crate::options::{LeaseTime, ReleaseBy};
-use crate::protocol::hold_key::{Fencing, Kind, Line, ReadWrite};
+use crate::protocol::hold_key::{Fencing, Kind, ReadWrite, ServerQueue};
 use crate::semaphore::counted::Semaphore;
 use crate::semaphore::expirable::ExpirableSemaphore;
 use crate::semaphore::pool::{Leases, Pool};
@@ -115,7 +115,7 @@ impl Client {
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
         let worth = self.client.settings.fair_wait_timeout;
         FairLock::new(self.handle(name.as_ref(), |name| {
-            Kind::Fair(Arc::new(Line::new(name, worth)))
+            Kind::Fair(Arc::new(ServerQueue::new(name, worth)))
         }))
     }
 

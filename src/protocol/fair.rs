@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::protocol::answer::Ttl;
-use crate::protocol::hold_key::{HoldKey, Kind, Line};
+use crate::protocol::hold_key::{HoldKey, Kind, ServerQueue};
 use crate::protocol::lock::{self, UNLOCKED};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
@@ -15,12 +15,12 @@ use crate::protocol::script::{self, Arg, Call};
 /// For so long a place stands while its client gives signs of life, and nobody asks for it.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(60);
 
-impl Line {
+impl ServerQueue {
     /// The keys that Redisson uses for a fair lock of this name, and one of our own beside them.
     pub(crate) fn new(name: &LockName, worth: Duration) -> Self {
         Self {
             worth,
-            queue: name.beside("redisson_lock_queue").into(),
+            list: name.beside("redisson_lock_queue").into(),
             scores: name.beside("redisson_lock_timeout").into(),
             places: name.beside("redlatch_lock_places").into(),
         }
@@ -35,7 +35,7 @@ impl Line {
 /// Takes the lock if it is this owner's turn; else, with a priority, stands in the queue.
 pub(crate) fn acquire<'a>(
     key: &'a HoldKey,
-    line: &'a Line,
+    queue: &'a ServerQueue,
     lease: LeaseTime,
     stand: Option<i32>,
 ) -> Call<'a> {
@@ -45,31 +45,31 @@ pub(crate) fn acquire<'a>(
         Arg::Number(stand.unwrap_or(0).into()),
         Arg::Number(UNLOCKED),
         Arg::Publish,
-        line.worth(),
+        queue.worth(),
     ];
-    call(key, line, &script::FAIR_ACQUIRE, rest)
+    call(key, queue, &script::FAIR_ACQUIRE, rest)
 }
 
-pub(crate) fn release<'a>(key: &'a HoldKey, line: &'a Line, share: u32) -> Call<'a> {
+pub(crate) fn release<'a>(key: &'a HoldKey, queue: &'a ServerQueue, share: u32) -> Call<'a> {
     let rest = [
         share.into(),
         Arg::Number(UNLOCKED),
         Arg::Publish,
-        line.worth(),
+        queue.worth(),
     ];
-    call(key, line, &script::FAIR_RELEASE, rest)
+    call(key, queue, &script::FAIR_RELEASE, rest)
 }
 
-pub(crate) fn force_release<'a>(name: &'a LockName, line: &'a Line) -> Call<'a> {
-    let args = vec![Arg::Number(UNLOCKED), Arg::Publish, line.worth()];
-    Call::new(&script::FAIR_FORCE_RELEASE, keys(name, line), args)
+pub(crate) fn force_release<'a>(name: &'a LockName, queue: &'a ServerQueue) -> Call<'a> {
+    let args = vec![Arg::Number(UNLOCKED), Arg::Publish, queue.worth()];
+    Call::new(&script::FAIR_FORCE_RELEASE, keys(name, queue), args)
 }
 
 /// A sign of life of this client for all its places in the queue of one lock, of which these are dated anew. None without
 /// any.
 pub(crate) fn sign<'a>(client: &'a str, places: &[&'a HoldKey]) -> Option<Call<'a>> {
     let place = *places.first()?;
-    let Kind::Fair(line) = &place.kind else {
+    let Kind::Fair(queue) = &place.kind else {
         return None;
     };
     let mut args = Vec::with_capacity(4 + places.len() * 2);
@@ -77,12 +77,12 @@ pub(crate) fn sign<'a>(client: &'a str, places: &[&'a HoldKey]) -> Option<Call<'
         Arg::Text(client),
         Arg::Number(UNLOCKED),
         Arg::Publish,
-        line.worth(),
+        queue.worth(),
     ]);
     for place in places {
         args.extend([Arg::Text(place.field()), Arg::Text(place.number())]);
     }
-    let call = Call::new(&script::FAIR_SIGN, keys(&place.name, line), args);
+    let call = Call::new(&script::FAIR_SIGN, keys(&place.name, queue), args);
     Some(call.of(place.kind.title()))
 }
 
@@ -144,22 +144,22 @@ pub(crate) fn channel(key: &HoldKey) -> Arc<str> {
 
 fn call<'a, const N: usize>(
     key: &'a HoldKey,
-    line: &'a Line,
+    queue: &'a ServerQueue,
     script: &'static script::Script,
     rest: [Arg<'a>; N],
 ) -> Call<'a> {
     let mut call = lock::call(key, script, rest);
-    call.keys = keys(&key.name, line);
+    call.keys = keys(&key.name, queue);
     call
 }
 
-fn keys<'a>(name: &'a LockName, line: &'a Line) -> Vec<&'a str> {
+fn keys<'a>(name: &'a LockName, queue: &'a ServerQueue) -> Vec<&'a str> {
     vec![
         &**name.key(),
         &**name.channel(),
-        &*line.queue,
-        &*line.scores,
-        &*line.places,
+        &*queue.list,
+        &*queue.scores,
+        &*queue.places,
     ]
 }
 
@@ -172,11 +172,11 @@ mod tests {
     fn keys_and_channels_follow_redissons_rules() {
         for (name, tagged) in [("k", "{k}"), ("{t}:x", "{t}:x")] {
             let name = LockName::new("", name).unwrap();
-            let line = Line::new(&name, Duration::from_secs(300));
-            assert_eq!(*line.queue, format!("redisson_lock_queue:{tagged}"));
-            assert_eq!(*line.scores, format!("redisson_lock_timeout:{tagged}"));
-            assert_eq!(*line.places, format!("redlatch_lock_places:{tagged}"));
-            let kind = Kind::Fair(Arc::new(line));
+            let queue = ServerQueue::new(&name, Duration::from_secs(300));
+            assert_eq!(*queue.list, format!("redisson_lock_queue:{tagged}"));
+            assert_eq!(*queue.scores, format!("redisson_lock_timeout:{tagged}"));
+            assert_eq!(*queue.places, format!("redlatch_lock_places:{tagged}"));
+            let kind = Kind::Fair(Arc::new(queue));
             let key = HoldKey::new(name, kind, "c-1", &Owner::named("req-7"), 1);
             let expected = format!("redisson_lock__channel:{tagged}:req-7");
             assert_eq!(*channel(&key), expected);

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     /// A reentrant lock with a token for each hold.
     Fenced(Arc<Fencing>),
     /// A reentrant lock that is granted in order of arrival.
-    Fair(Arc<Line>),
+    Fair(Arc<ServerQueue>),
     /// A string with a value that tells the holder.
     Plain(ReleaseBy),
     /// The shared side of a read-write lock.
@@ -36,8 +36,8 @@ pub(crate) struct Fencing {
 
 /// Where a fair lock keeps those that wait for it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Line {
-    pub(crate) queue: Box<str>,
+pub(crate) struct ServerQueue {
+    pub(crate) list: Box<str>,
     pub(crate) scores: Box<str>,
     pub(crate) places: Box<str>,
     /// What a place of ours counts for with Redisson: how much later those behind it are taken for dead.

@@ -26,12 +26,14 @@ impl HoldKey {
             Kind::Write(sides) => read_write::write(self, sides, share, lease, mode, waits),
             Kind::Reentrant | Kind::Spin => lock::acquire(self, share, lease, mode),
             Kind::Fenced(fencing) => fenced::acquire(self, fencing, share, lease, mode, tokens),
-            Kind::Fair(line) => match mode {
+            Kind::Fair(queue) => match mode {
                 AcquireMode::JoinOnly => lock::acquire(self, share, lease, mode),
                 AcquireMode::Free | AcquireMode::Vote | AcquireMode::InTurn { .. } => {
-                    fair::acquire(self, line, lease, None)
+                    fair::acquire(self, queue, lease, None)
                 }
-                AcquireMode::Stand { priority } => fair::acquire(self, line, lease, Some(priority)),
+                AcquireMode::Stand { priority } => {
+                    fair::acquire(self, queue, lease, Some(priority))
+                }
             },
             Kind::Plain(by) => plain::acquire(self, *by, lease),
         };
@@ -48,7 +50,7 @@ impl HoldKey {
 
     pub(crate) fn release(&self, share: u32) -> Call<'_> {
         let call = match &self.kind {
-            Kind::Fair(line) => fair::release(self, line, share),
+            Kind::Fair(queue) => fair::release(self, queue, share),
             Kind::Plain(by) => plain::release(self, *by),
             Kind::Read(sides) | Kind::Write(sides) => read_write::release(self, sides, share),
             kind => lock::release(self, share, kind.publish()),
@@ -154,7 +156,7 @@ impl Kind {
     /// Frees a lock whoever holds it.
     pub(crate) fn force_release<'a>(&'a self, name: &'a LockName) -> Call<'a> {
         let call = match self {
-            Self::Fair(line) => fair::force_release(name, line),
+            Self::Fair(queue) => fair::force_release(name, queue),
             Self::Plain(by) => plain::force_release(name, *by),
             Self::Read(sides) | Self::Write(sides) => read_write::force_release(name, self, sides),
             _ => lock::force_release(name, self.publish()),
@@ -194,7 +196,7 @@ impl Kind {
 mod tests {
     use super::*;
     use crate::options::{Prefer, ReleaseBy};
-    use crate::protocol::hold_key::{Fencing, Line, ReadWrite};
+    use crate::protocol::hold_key::{Fencing, ReadWrite, ServerQueue};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -211,7 +213,7 @@ mod tests {
             Kind::Reentrant,
             Kind::Spin,
             Kind::Fenced(Arc::new(fencing)),
-            Kind::Fair(Arc::new(Line::new(&name, lease.get()))),
+            Kind::Fair(Arc::new(ServerQueue::new(&name, lease.get()))),
             Kind::Plain(ReleaseBy::Auto),
             Kind::Read(sides.clone()),
             Kind::Write(sides),
