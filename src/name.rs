@@ -19,7 +19,7 @@ pub(crate) struct LockName {
 /// What the waiters and holds of this process are found by: the key itself, since other locks may share what stands
 /// beside it, and which of those that use one key without heeding each other here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct QueueKey {
+pub(crate) struct LocalKey {
     key: Arc<str>,
     users: Users,
 }
@@ -39,7 +39,7 @@ pub(crate) enum Users {
     Majorities,
 }
 
-impl QueueKey {
+impl LocalKey {
     /// What both sides of a read-write lock are found by.
     pub(crate) fn of_both_sides(mut self) -> Self {
         if self.users == Users::Readers {
@@ -102,8 +102,8 @@ impl LockName {
     }
 
     /// What those of this process that use the name in one way are found by.
-    pub(crate) fn queue_key(&self, users: Users) -> QueueKey {
-        QueueKey {
+    pub(crate) fn local_key(&self, users: Users) -> LocalKey {
+        LocalKey {
             key: self.key.clone(),
             users,
         }
@@ -270,8 +270,8 @@ mod tests {
         assert!(prefixed("{").ensure_own_keys().is_err());
         assert!(prefixed("p:{").ensure_own_keys().is_ok());
         assert_ne!(
-            name("k").queue_key(Users::Owners),
-            name("{k}").queue_key(Users::Owners)
+            name("k").local_key(Users::Owners),
+            name("{k}").local_key(Users::Owners)
         );
     }
 

@@ -184,24 +184,24 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::left", "session::hold session::line"),
         ("session::owners", "session::hold session::line"),
         (
-            "session::queue",
+            "session::local_lock",
             "session::hold session::left session::line session::outgoing session::owners session::record session::sync session::turns",
         ),
         (
-            "session::queue::tests",
-            "session::hold session::left session::line session::place session::queue session::record session::sync",
+            "session::local_lock::tests",
+            "session::hold session::left session::line session::place session::local_lock session::record session::sync",
         ),
         (
             "session::asking",
-            "session::line session::outgoing session::place session::queue",
+            "session::line session::outgoing session::place session::local_lock",
         ),
         (
             "session::place",
-            "session::line session::queue session::sync",
+            "session::line session::local_lock session::sync",
         ),
         (
             "session::handoff",
-            "session::hold session::left session::line session::queue session::record session::sync",
+            "session::hold session::left session::line session::local_lock session::record session::sync",
         ),
         ("session::grants", "session::hold"),
         ("session::undo", ""),
@@ -213,11 +213,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::give_back",
-            "session session::asking session::backend session::hold session::left session::ledger session::place session::queue session::reaper session::record session::releaser session::sync session::undo",
+            "session session::asking session::backend session::hold session::left session::ledger session::place session::local_lock session::reaper session::record session::releaser session::sync session::undo",
         ),
         (
             "session::releaser",
-            "session::backend session::give_back session::grants session::hold session::hub session::queue session::reaper session::sync session::turns session::undo",
+            "session::backend session::give_back session::grants session::hold session::hub session::local_lock session::reaper session::sync session::turns session::undo",
         ),
         (
             "session::keeper",
@@ -393,8 +393,8 @@ fn search_finds_paths_but_not_in_comments_and_test_modules() {
     assert!(names("use fred::clients;", "fred"));
     assert!(!names("let alfred = freddy;", "fred"));
 
-    assert!(may_name("session::queue", "session::hold"));
-    assert!(!may_name("session::hold", "session::queue"));
+    assert!(may_name("session::local_lock", "session::hold"));
+    assert!(!may_name("session::hold", "session::local_lock"));
     assert!(!may_name("protocol::lock", "session"));
     assert!(!may_name("lock::fair", "lock::reentrant"));
     assert!(may_name("lock::fair", "hold::acquire"));

@@ -16,7 +16,7 @@ use crate::options::Deadline;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::wait::{Wait, WakeSource};
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::Place;
 use crate::session::place::Turn;
 
@@ -39,11 +39,11 @@ impl AcquireRequest {
             self.wake_source.clone(),
         );
         let mut wait = wait.attempts(self.attempts);
-        let queue = self.queue();
+        let local = self.local();
         let mut in_line = None;
         loop {
-            while let Some(hold) = self.own(&queue) {
-                match Box::pin(self.reenter(&queue, &hold)).await {
+            while let Some(hold) = self.own(&local) {
+                match Box::pin(self.reenter(&local, &hold)).await {
                     Ok(Some(guard)) => return Ok(Some(guard)),
                     // The hold has ended; perhaps there is a newer one.
                     Ok(None) => {}
@@ -52,7 +52,7 @@ impl AcquireRequest {
                     }
                 }
             }
-            if self.is_upgrade(&queue) {
+            if self.is_upgrade(&local) {
                 // Before standing in line: who is at its front may wait for this owner.
                 return Err(self.upgrade());
             }
@@ -60,21 +60,21 @@ impl AcquireRequest {
                 // Readers that come and go in memory alone are to let others of their thread go on.
                 consume_budget().await;
                 let lets = self.lets(false);
-                if let Some(joined) = self.join_readers(&queue, wait.started(), lets) {
+                if let Some(joined) = self.join_readers(&local, wait.started(), lets) {
                     return joined.map(Some);
                 }
             }
             let outcome = if wait.is_single_attempt() {
-                Box::pin(self.ask_once(&queue)).await?
-            } else if let WakeSource::Queue { priority } = self.wake_source {
-                Box::pin(self.in_queue(&queue, &mut wait, priority)).await?
+                Box::pin(self.ask_once(&local)).await?
+            } else if let WakeSource::ServerQueue { priority } = self.wake_source {
+                Box::pin(self.in_queue(&local, &mut wait, priority)).await?
             } else {
                 // From now on, a hold that is given back here may be left for us.
-                let place = in_line.get_or_insert_with(|| InLine::new(self, &queue));
-                match self.stand_in_line(&queue, place, &wait).await? {
+                let place = in_line.get_or_insert_with(|| InLine::new(self, &local));
+                match self.stand_in_line(&local, place, &wait).await? {
                     Some(outcome) => outcome,
                     // On the heap, so that a call which stands in line does without it.
-                    None => Box::pin(self.at_front(&queue, &mut wait, place)).await?,
+                    None => Box::pin(self.at_front(&local, &mut wait, place)).await?,
                 }
             };
             match outcome {
@@ -91,24 +91,24 @@ impl AcquireRequest {
     /// Waits behind the other waiters of this process, if there are any. `None` if it is first.
     async fn stand_in_line(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         place: &Place<'_>,
         wait: &Wait,
     ) -> Result<Option<Outcome>, Error> {
         match place.now() {
             Some(Turn::First) => Ok(None),
             Some(Turn::Held) => Ok(Some(Outcome::Reenter)),
-            None => Box::pin(self.behind_others(queue, place, wait)).await,
+            None => Box::pin(self.behind_others(local, place, wait)).await,
         }
     }
 
     async fn behind_others(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         place: &Place<'_>,
         wait: &Wait,
     ) -> Result<Option<Outcome>, Error> {
-        if let Some(outcome) = Box::pin(self.join(queue)).await? {
+        if let Some(outcome) = Box::pin(self.join(local)).await? {
             return Ok(Some(outcome));
         }
         let turn = pin!(async {
@@ -135,13 +135,13 @@ impl AcquireRequest {
     }
 
     /// A named owner may hold the lock through another process; then this is a re-entry, and never queues.
-    async fn join(&self, queue: &Queue) -> Result<Option<Outcome>, Error> {
+    async fn join(&self, local: &LocalLock) -> Result<Option<Outcome>, Error> {
         if !self.owner.is_named() || !self.kind.is_reentrant() {
             return Ok(None);
         }
-        let mut attempt = Attempt::new(self, queue);
+        let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;
-        if self.own(queue).is_some() {
+        if self.own(local).is_some() {
             return Ok(Some(Outcome::Reenter));
         }
         match Box::pin(attempt.send(AcquireMode::JoinOnly)).await {
@@ -152,15 +152,15 @@ impl AcquireRequest {
     }
 
     /// One attempt, which stands in no line.
-    async fn ask_once(&self, queue: &Queue) -> Result<Outcome, Error> {
-        let mut attempt = Attempt::new(self, queue);
+    async fn ask_once(&self, local: &LocalLock) -> Result<Outcome, Error> {
+        let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;
-        if self.own(queue).is_some() {
+        if self.own(local).is_some() {
             return Ok(Outcome::Reenter);
         }
         match attempt.send(AcquireMode::Free).await? {
             Attempted::Granted(guard) => {
-                queue.turns(|turns| turns.count(false));
+                local.turns(|turns| turns.count(false));
                 Ok(Outcome::Granted(guard))
             }
             Attempted::Busy(_) | Attempted::Yielded => Ok(Outcome::GaveUp),

@@ -18,7 +18,7 @@ use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::backend::Answer;
 use crate::session::give_back::{Asking, GivenBack, LeftHere, Place, Share};
 use crate::session::grants::{Expected, Told};
@@ -47,7 +47,7 @@ pub(crate) enum Polling {
 /// One acquisition that has no hold yet, with the same hold number in all its tries.
 pub(crate) struct Attempt<'a> {
     request: &'a AcquireRequest,
-    queue: &'a Queue,
+    local: &'a LocalLock,
     hold: Arc<Hold>,
     /// How long the next request may take.
     budget: Duration,
@@ -76,12 +76,12 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    pub(crate) fn new(request: &'a AcquireRequest, queue: &'a Queue) -> Self {
-        Self::numbered(request, queue, hold::fresh_number())
+    pub(crate) fn new(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
+        Self::numbered(request, local, hold::fresh_number())
     }
 
     /// The same by this hold number, which holds of several locks may have.
-    pub(crate) fn numbered(request: &'a AcquireRequest, queue: &'a Queue, number: u64) -> Self {
+    pub(crate) fn numbered(request: &'a AcquireRequest, local: &'a LocalLock, number: u64) -> Self {
         let client = &request.client.client_id;
         let key = HoldKey::new(
             request.name.clone(),
@@ -95,7 +95,7 @@ impl<'a> Attempt<'a> {
         let hold = Hold::new(key, request.owner.clone(), lease, budget);
         Self {
             request,
-            queue,
+            local,
             hold,
             budget,
             undo: None,
@@ -115,7 +115,7 @@ impl<'a> Attempt<'a> {
     /// The same for a call at the front that `came` then, waits while the lock is busy, and lets others know if its kind does.
     pub(crate) fn waiting(
         request: &'a AcquireRequest,
-        queue: &'a Queue,
+        local: &'a LocalLock,
         front: &'a Place<'a>,
         came: BootInstant,
     ) -> Self {
@@ -126,7 +126,7 @@ impl<'a> Attempt<'a> {
         Self {
             front: Some(front),
             place: request.kind.sides().map(|_| (unknown, came)),
-            ..Self::new(request, queue)
+            ..Self::new(request, local)
         }
     }
 
@@ -142,7 +142,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
         let is_wanted_elsewhere = || {
             let now = BootInstant::now();
-            self.queue.turns(|turns| turns.is_wanted_elsewhere(now))
+            self.local.turns(|turns| turns.is_wanted_elsewhere(now))
         };
         let heed = match self.request.kind {
             Kind::Read(_) => Heed::Own,
@@ -155,12 +155,12 @@ impl<'a> Attempt<'a> {
             .reaper
             .ensure_credit(&self.request.name)?;
         let owner = &self.request.owner;
-        if let Some(asking) = self.queue.turn_at_once(owner, heed) {
+        if let Some(asking) = self.local.turn_at_once(owner, heed) {
             self.budget = self.hold.timeout;
             return Ok(Some(asking));
         }
         let started = BootInstant::now();
-        let turn = timeout(self.hold.timeout, self.queue.turn(owner, heed));
+        let turn = timeout(self.hold.timeout, self.local.turn(owner, heed));
         let asking = self
             .request
             .client
@@ -186,7 +186,7 @@ impl<'a> Attempt<'a> {
         if let Some(front) = self.front.filter(|_| self.was_passed) {
             // What came of it was given back, and a copy of that must find nothing.
             let came = self.place.map_or_else(BootInstant::now, |(_, came)| came);
-            *self = Self::waiting(self.request, self.queue, front, came);
+            *self = Self::waiting(self.request, self.local, front, came);
             return Ok(Attempted::Yielded);
         }
         // A mark, or what a request may do that went unanswered.
@@ -371,10 +371,10 @@ impl<'a> Attempt<'a> {
             let came = self.place.map_or_else(BootInstant::now, |(_, came)| came);
             is_fit.then(|| old.pass_to(&self.request.successor(came)))?
         };
-        let (Handoff { undo, .. }, passed) = self.queue.take_over(pass)?;
+        let (Handoff { undo, .. }, passed) = self.local.take_over(pass)?;
         self.follows = true;
         let hold = passed?;
-        let guard = self.request.hand_out(self.queue, &hold);
+        let guard = self.request.hand_out(self.local, &hold);
         // From here on whoever closes the client waits for what the guard owes.
         undo.disarm();
         // Behind that: what the server says is meant for this hold.
@@ -456,7 +456,7 @@ impl<'a> Attempt<'a> {
         match self.follows {
             // The calls of this process take turns, however few stand in line just now.
             true => MOST_TOKENS,
-            false => self.queue.in_line().clamp(1, MOST_TOKENS),
+            false => self.local.in_line().clamp(1, MOST_TOKENS),
         }
     }
 
@@ -477,7 +477,7 @@ impl<'a> Attempt<'a> {
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
         let client = &self.request.client;
         self.undo
-            .get_or_insert_with(|| client.releaser.undo(&self.hold, self.queue));
+            .get_or_insert_with(|| client.releaser.undo(&self.hold, self.local));
         self.hold.clone()
     }
 
@@ -521,14 +521,14 @@ impl<'a> Attempt<'a> {
         }
         self.hold
             .granted(sent, *lease_mode, client.settings.max_hold, tokens);
-        for displaced in self.queue.install(&self.hold) {
+        for displaced in self.local.install(&self.hold) {
             if displaced.is_live() {
                 // Somebody freed the lock by force, and the answers of both may have come in the wrong order.
                 self.hold.lock().schedule.check(BootInstant::now());
             }
             drop(client.watchdog.lose(&displaced, Loss::Displaced));
         }
-        let guard = self.request.hand_out(self.queue, &self.hold);
+        let guard = self.request.hand_out(self.local, &self.hold);
         // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
         if let Some(undo) = self.undo.take() {
             undo.disarm();

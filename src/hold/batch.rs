@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::options::Deadline;
 use crate::protocol::answer::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::{GivenBack, Share, still_held};
 use crate::session::hold::fresh_number;
 use crate::session::outgoing::Heed;
@@ -48,21 +48,21 @@ pub(crate) async fn acquire(
     requests: &[&AcquireRequest],
     deadline: Deadline,
 ) -> Result<Batched, Error> {
-    let queues: Vec<Queue> = requests.iter().map(|request| request.queue()).collect();
+    let local_locks: Vec<LocalLock> = requests.iter().map(|request| request.local()).collect();
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
     let number = fresh_number();
-    for (at, (request, queue)) in requests.iter().zip(&queues).enumerate() {
+    for (at, (request, local)) in requests.iter().zip(&local_locks).enumerate() {
         let place = match deadline {
             Deadline::Once => {
-                let apart = queue.has_handoff() || request.own(queue).is_some();
-                let asking = queue.turn_at_once(&request.owner, Heed::Sent);
+                let apart = local.has_handoff() || request.own(local).is_some();
+                let asking = local.turn_at_once(&request.owner, Heed::Sent);
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
             // The front of its line, if nobody stands there.
             Deadline::At(_) | Deadline::Never => {
-                let front = queue.stand(request.role(), None, &request.client.releaser.runtime);
+                let front = local.stand(request.role(), None, &request.client.releaser.runtime);
                 front.catch_up(BootInstant::now().plus(request.timeout()));
-                let asking = front.now().and_then(|_| queue.turn_if_idle(&request.owner));
+                let asking = front.now().and_then(|_| local.turn_if_idle(&request.owner));
                 asking.map(|asking| (Some(front), asking))
             }
         };
@@ -70,7 +70,7 @@ pub(crate) async fn acquire(
             return Ok(Batched::Apart(at));
         };
         places.push(place);
-        attempts.push(Attempt::numbered(request, queue, number));
+        attempts.push(Attempt::numbered(request, local, number));
     }
     let Some(Terms { client, name, .. }) = requests.first().map(|request| &***request) else {
         return Ok(Batched::Granted(Vec::new()));
@@ -100,13 +100,13 @@ pub(crate) async fn acquire(
     match AllAcquired::decode(&answer.reply, requests.len())? {
         AllAcquired::Granted(tokens) => {
             let mut tokens = tokens.into_iter();
-            let commit = |(attempt, queue): (&mut Attempt<'_>, &Queue)| {
-                queue.turns(|turns| turns.count(false));
+            let commit = |(attempt, local): (&mut Attempt<'_>, &LocalLock)| {
+                local.turns(|turns| turns.count(false));
                 let fenced = attempt.is_fenced();
                 let token = fenced.then(|| tokens.next()).flatten();
                 attempt.commit(answer.sent, token.map(|token| Tokens::new(token, 1)))
             };
-            let granted = attempts.iter_mut().zip(&queues).map(commit);
+            let granted = attempts.iter_mut().zip(&local_locks).map(commit);
             granted.collect::<Result<_, _>>().map(Batched::Granted)
         }
         AllAcquired::Not { at, because } => {

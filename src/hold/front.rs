@@ -13,14 +13,14 @@ use crate::protocol::lock::{self, AcquireMode};
 use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
 use crate::protocol::waiter::{Local, Refusal, Waiter};
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
 
 /// What the first in line has: one attempt, in all its tries.
 struct First<'a> {
     request: &'a AcquireRequest,
-    queue: &'a Queue,
+    local: &'a LocalLock,
     place: &'a InLine<'a>,
     policy: Policy,
     came: BootInstant,
@@ -31,25 +31,25 @@ impl AcquireRequest {
     /// Asks for the lock until it is granted.
     pub(super) async fn at_front(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         wait: &mut Wait,
         place: &InLine<'_>,
     ) -> Result<Outcome, Error> {
         let policy = self.kind.policy();
         let came = match self.kind {
-            Kind::Write(_) => queue.behind_readers(wait.started()),
+            Kind::Write(_) => local.behind_readers(wait.started()),
             _ => wait.started(),
         };
         if self.kind.sides().is_some() {
-            Box::pin(self.let_others_end(queue, wait, place)).await?;
+            Box::pin(self.let_others_end(local, wait, place)).await?;
         }
         let mut first = First {
             request: self,
-            queue,
+            local,
             place,
             policy,
             came,
-            attempt: Attempt::waiting(self, queue, place, came),
+            attempt: Attempt::waiting(self, local, place, came),
         };
         let mut waiting = Waiting::new(&self.client, &self.name, wait, policy).at(place);
         let outcome = waiting.until(&mut first).await?;
@@ -60,16 +60,16 @@ impl AcquireRequest {
 impl Local for First<'_> {
     /// Not if one was given back, and the lock is left for this call.
     fn is_held(&self) -> bool {
-        self.queue.is_held_here() && !self.queue.has_handoff()
+        self.local.is_held_here() && !self.local.has_handoff()
     }
 
     fn is_renewed(&self) -> bool {
-        self.queue.is_renewed_here()
+        self.local.is_renewed_here()
     }
 
     /// Of a kind whose holds are not passed on: with the others the streak ends in another way.
     fn has_had_its_share(&self) -> bool {
-        let streak = self.queue.turns(|turns| turns.streak());
+        let streak = self.local.turns(|turns| turns.streak());
         !self.policy.reenters && streak >= self.request.client.settings.streak
     }
 }
@@ -78,12 +78,12 @@ impl Wanted for First<'_> {
     type Output = Outcome;
 
     fn settled(&mut self) -> Option<Outcome> {
-        self.request.own(self.queue).map(|_| Outcome::Reenter)
+        self.request.own(self.local).map(|_| Outcome::Reenter)
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
         let lets = self.request.lets(true);
-        if let Some(joined) = self.request.join_readers(self.queue, self.came, lets) {
+        if let Some(joined) = self.request.join_readers(self.local, self.came, lets) {
             self.has_asked(None);
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
@@ -92,10 +92,10 @@ impl Wanted for First<'_> {
         if let Some(outcome) = self.settled() {
             return Ok(Asked::Ready(outcome));
         }
-        let queue = self.queue;
+        let local = self.local;
         // Now, since a release that was on its way is done, and tells whether others wait.
-        let courtesy = || queue.turns(|turns| turns.courtesy());
-        if self.gives_way() && courtesy().is_some() && !queue.has_handoff() {
+        let courtesy = || local.turns(|turns| turns.courtesy());
+        if self.gives_way() && courtesy().is_some() && !local.has_handoff() {
             Box::pin(waiting.give_way(courtesy)).await?;
         }
         let attempted = match self.take_passed() {
@@ -126,19 +126,19 @@ impl Wanted for First<'_> {
 impl First<'_> {
     /// Takes what was given back here and left for this call, if there is anything, or leaves it to others.
     fn take_passed(&mut self) -> Option<Result<Attempted, Error>> {
-        if !self.policy.passes_on || !self.queue.has_handoff() {
+        if !self.policy.passes_on || !self.local.has_handoff() {
             return None;
         }
         let client = &self.request.client;
         let counts = self.policy.listens && client.backend.counts_listeners();
         let streak = client.settings.streak;
         let may_pass = |turns: &mut Turns| turns.may_pass(BootInstant::now(), streak, counts);
-        if self.policy.shares || self.queue.turns(may_pass) {
+        if self.policy.shares || self.local.turns(may_pass) {
             return self.attempt.take_handoff();
         }
         // It is the turn of others: dropped, the lock is released.
-        drop(self.queue.take_handoff());
-        self.queue.turns(|turns| turns.count(false));
+        drop(self.local.take_handoff());
+        self.local.turns(|turns| turns.count(false));
         Some(Ok(Attempted::Yielded))
     }
 
@@ -151,7 +151,7 @@ impl First<'_> {
         let attempted = self.attempt.send(mode).await;
         if matches!(attempted, Ok(Attempted::Granted(_))) {
             let follows = waiter.is_in_succession() && !self.policy.reenters;
-            self.queue.turns(|turns| {
+            self.local.turns(|turns| {
                 // Who joins its owner elsewhere may keep the place in line.
                 turns.is_placed &= self.request.owner.is_named();
                 turns.count(follows);
@@ -162,7 +162,7 @@ impl First<'_> {
 
     /// Asks for the lock, or for a place in line that outlasts the time to the next ask.
     fn in_turn(&self) -> AcquireMode {
-        self.queue.turns(|turns| turns.is_placed = true);
+        self.local.turns(|turns| turns.is_placed = true);
         let lasts = self.request.client.settings.poll_cap * 2 + self.request.timeout();
         AcquireMode::InTurn { lasts }
     }

@@ -8,7 +8,7 @@ use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::owner::Owner;
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
@@ -78,7 +78,7 @@ impl LockGuard {
         }
         let given_back = request
             .client
-            .give_back(&request.queue(), hold, Some(request.lease_mode));
+            .give_back(&request.local(), hold, Some(request.lease_mode));
         given_back.ok_or_else(|| self.lease.lost_error())
     }
 
@@ -102,7 +102,7 @@ impl LockGuard {
         let reenter = async {
             request.client.ensure_open()?;
             request
-                .reenter(&request.queue(), hold)
+                .reenter(&request.local(), hold)
                 .await?
                 .ok_or_else(|| self.lease.lost_error())
         };
@@ -119,7 +119,7 @@ impl LockGuard {
         self.done = true;
         let Lease { request, hold } = &self.lease;
         if !hold.detach(request.lease_mode) {
-            request.queue().stir();
+            request.local().stir();
         }
         request.client.watchdog.watch(hold);
         request.owner.clone()
@@ -128,9 +128,9 @@ impl LockGuard {
 
 impl AcquireRequest {
     /// The guard of a hold that stands from now on: dropped, it gives that back.
-    pub(super) fn hand_out(&self, queue: &Queue, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
+    pub(super) fn hand_out(&self, local: &LocalLock, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
         if self.kind.sides().is_some() {
-            for there in queue.held_by_other_side() {
+            for there in local.held_by_other_side() {
                 if there.owner == self.owner {
                     // Nobody else may read by the record of one that writes.
                     hold.record.stay();
@@ -169,7 +169,7 @@ impl Drop for LockGuard {
             drop(
                 request
                     .client
-                    .give_back(&request.queue(), hold, Some(request.lease_mode)),
+                    .give_back(&request.local(), hold, Some(request.lease_mode)),
             );
         }
     }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::wait::{Step, Wait};
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::Asking;
 use crate::session::hub::Subscription;
 
@@ -20,18 +20,18 @@ impl AcquireRequest {
     /// waits to be told. A grant comes with that, whoever gave the lock back, but for one of Redisson's: that is heard here.
     pub(super) async fn in_queue(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         wait: &mut Wait,
         priority: i32,
     ) -> Result<Outcome, Error> {
         // The calls of one owner have one place; the others see what comes of it.
-        let Some(asking) = Box::pin(self.asking(queue, wait)).await? else {
+        let Some(asking) = Box::pin(self.asking(local, wait)).await? else {
             return Ok(Outcome::GaveUp);
         };
-        if queue.live(&self.owner).is_some() {
+        if local.live(&self.owner).is_some() {
             return Ok(Outcome::Reenter);
         }
-        let mut attempt = Attempt::new(self, queue);
+        let mut attempt = Attempt::new(self, local);
         attempt.expect_grant();
         asking.stands_in_queue();
         let mut foreign: Option<Box<Subscription>> = None;
@@ -66,7 +66,7 @@ impl AcquireRequest {
                     tokio::select! {
                         told = attempt.told() => told,
                         () = news_of(&mut foreign) => Ok(None),
-                        () = queue.appeared(&self.owner) => Ok(None),
+                        () = local.appeared(&self.owner) => Ok(None),
                     }
                 });
                 self.client.in_line(&self.name, wait, told).await
@@ -76,7 +76,7 @@ impl AcquireRequest {
                 Some(told) => match told? {
                     Some(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
                     Some(_) => return Ok(Outcome::Reenter),
-                    None if queue.live(&self.owner).is_some() => return Ok(Outcome::Reenter),
+                    None if local.live(&self.owner).is_some() => return Ok(Outcome::Reenter),
                     None => {}
                 },
             }
@@ -86,10 +86,10 @@ impl AcquireRequest {
     /// Waits for the turn to ask for this owner. None if it does not come within the limit.
     async fn asking<'a>(
         &'a self,
-        queue: &'a Queue,
+        local: &'a LocalLock,
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
-        let turn = pin!(queue.asking(&self.owner));
+        let turn = pin!(local.asking(&self.owner));
         self.client.in_line(&self.name, wait, turn).await
     }
 }

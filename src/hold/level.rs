@@ -14,7 +14,7 @@ use crate::options::LeaseTime;
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::TransferSource;
 use crate::protocol::script::Cut;
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
@@ -22,7 +22,7 @@ impl AcquireRequest {
     /// Takes the lock once more for a hold that stands. None if it does not stand any more.
     pub(crate) async fn reenter(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
         self.ensure_kind(hold)?;
@@ -34,7 +34,7 @@ impl AcquireRequest {
             drop(self.client.watchdog.lose(hold, Loss::Gone));
             return Ok(None);
         }
-        let Some(claim) = Claim::new(self, queue, hold) else {
+        let Some(claim) = Claim::new(self, local, hold) else {
             return Ok(None);
         };
         let call = hold.key().reenter(claim.share, self.lease_mode.lease());
@@ -62,21 +62,21 @@ impl AcquireRequest {
     /// Takes over one level that the owner holds. None if it holds nothing.
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         self.client.ensure_open()?;
-        let queue = self.queue();
-        if let Some(hold) = queue.live(&self.owner) {
-            return self.adopt_here(&queue, &hold).await;
+        let local = self.local();
+        if let Some(hold) = local.live(&self.owner) {
+            return self.adopt_here(&local, &hold).await;
         }
         if !self.owner.is_named() {
             return Ok(None);
         }
-        Attempt::new(self, &queue).adopt().await
+        Attempt::new(self, &local).adopt().await
     }
 
     /// Takes over a level of a hold of this process that nobody guards; else moves one in from another process;
     /// else guards what is guarded already.
     async fn adopt_here(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
         self.ensure_kind(hold)?;
@@ -95,7 +95,7 @@ impl AcquireRequest {
                 false => self.source(hold).await?,
             };
             let claim = match &source {
-                Some(_) => Claim::new(self, queue, hold),
+                Some(_) => Claim::new(self, local, hold),
                 None => None,
             };
             let share = claim
@@ -180,9 +180,9 @@ impl AcquireRequest {
     /// Gives back one level of this owner, wherever it is recorded.
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
         self.client.ensure_open()?;
-        let queue = self.queue();
-        if let Some(hold) = queue.live(&self.owner) {
-            return match self.client.give_back(&queue, &hold, None) {
+        let local = self.local();
+        if let Some(hold) = local.live(&self.owner) {
+            return match self.client.give_back(&local, &hold, None) {
                 Some(given_back) => self.client.released(given_back, &self.name).await,
                 None => Err(self.not_held()),
             };
@@ -190,7 +190,7 @@ impl AcquireRequest {
         if !self.owner.is_named() {
             return Err(self.not_held());
         }
-        Attempt::new(self, &queue).take_over_and_release().await
+        Attempt::new(self, &local).take_over_and_release().await
     }
 
     /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
@@ -210,7 +210,7 @@ impl AcquireRequest {
 /// A level of a hold that is being asked for. Dropped before it is granted, it is given back.
 struct Claim<'a> {
     request: &'a AcquireRequest,
-    queue: &'a Queue,
+    local: &'a LocalLock,
     hold: &'a Arc<Hold>,
     share: u32,
     kept: bool,
@@ -218,12 +218,12 @@ struct Claim<'a> {
 
 impl<'a> Claim<'a> {
     /// None if the hold has ended.
-    fn new(request: &'a AcquireRequest, queue: &'a Queue, hold: &'a Arc<Hold>) -> Option<Self> {
+    fn new(request: &'a AcquireRequest, local: &'a LocalLock, hold: &'a Arc<Hold>) -> Option<Self> {
         let share = hold.claim_level()?;
         hold.lock().schedule.asks_for(request.lease_mode.lease());
         Some(Self {
             request,
-            queue,
+            local,
             hold,
             share,
             kept: false,
@@ -238,7 +238,7 @@ impl<'a> Claim<'a> {
     /// It was never asked for: as long as there are others, there is nothing to give back on the server.
     fn withdraw(mut self) {
         self.kept = true;
-        let given_back = self.request.client.give_back(self.queue, self.hold, None);
+        let given_back = self.request.client.give_back(self.local, self.hold, None);
         if let Some(GivenBack::Undo(undo)) = given_back
             && self.hold.levels() > 0
         {
@@ -250,7 +250,7 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            drop(self.request.client.give_back(self.queue, self.hold, None));
+            drop(self.request.client.give_back(self.local, self.hold, None));
         }
     }
 }

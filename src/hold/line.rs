@@ -5,7 +5,7 @@ use std::ops::Deref;
 use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
 use crate::protocol::lock;
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::Place;
 
 /// How standing in line ended, or asking.
@@ -24,12 +24,12 @@ pub(super) struct InLine<'a> {
 }
 
 impl<'a> InLine<'a> {
-    pub(super) fn new(request: &'a AcquireRequest, queue: &'a Queue) -> Self {
+    pub(super) fn new(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
         let reenters = request.kind.is_reentrant();
         let owner = reenters.then_some(&request.owner);
         Self {
-            place: queue.stand(request.role(), owner, &request.client.releaser.runtime),
-            _leaving: Leaving { request, queue },
+            place: local.stand(request.role(), owner, &request.client.releaser.runtime),
+            _leaving: Leaving { request, local },
         }
     }
 }
@@ -45,7 +45,7 @@ impl<'a> Deref for InLine<'a> {
 /// With the last call to leave, this process also gives up its place in line on the server.
 struct Leaving<'a> {
     request: &'a AcquireRequest,
-    queue: &'a Queue,
+    local: &'a LocalLock,
 }
 
 impl Drop for Leaving<'_> {
@@ -53,6 +53,6 @@ impl Drop for Leaving<'_> {
         let Terms { client, name, .. } = &**self.request;
         // If it is not sent, or lost, others leave the lock to this process once.
         let leave = || drop(client.backend.post(&lock::leave(name, &client.client_id)));
-        self.queue.give_up_place(leave);
+        self.local.give_up_place(leave);
     }
 }

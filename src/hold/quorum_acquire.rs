@@ -21,7 +21,7 @@ use crate::protocol::answer::Ttl;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::quorum::{QuorumState, Response, grace, majority, quorum_state};
 use crate::protocol::red::{Abstention, Cause};
-use crate::session::{ClientHandle, Queue};
+use crate::session::{ClientHandle, LocalLock};
 
 /// What is asked for of several servers.
 #[derive(Debug)]
@@ -71,37 +71,37 @@ impl QuorumAcquire {
     }
 
     /// Where the waiters of this process stand, so that they are not in each other's way on the servers.
-    pub(super) fn line(&self) -> Queue {
+    pub(super) fn line(&self) -> LocalLock {
         let first = &self.requests[0];
-        let line = first.name.queue_key(Users::Majorities);
-        first.client.queues.enter(line)
+        let line = first.name.local_key(Users::Majorities);
+        first.client.local_locks.enter(line)
     }
 
     /// Whether this owner has the lock: to take it again, it waits for nobody.
     pub(super) fn is_held(&self) -> bool {
         let held = self.requests.iter().filter(|request| {
-            let queue = request
+            let local = request
                 .client
-                .queues
-                .find(request.kind.queue_key(&request.name));
-            queue.is_some_and(|queue| request.own(&queue).is_some())
+                .local_locks
+                .find(request.kind.local_key(&request.name));
+            local.is_some_and(|local| request.own(&local).is_some())
         });
         held.count() >= majority(self.requests.len())
     }
 
     /// Waits until this owner has the lock, by another call.
     pub(super) async fn appeared(&self) {
-        let queues: Vec<_> = self.requests.iter().map(AcquireRequest::queue).collect();
-        let members = self.requests.iter().zip(&queues);
+        let local_locks: Vec<_> = self.requests.iter().map(AcquireRequest::local).collect();
+        let members = self.requests.iter().zip(&local_locks);
         some(
             majority(self.requests.len()),
-            members.map(|(request, queue)| request.appeared(queue)),
+            members.map(|(request, local)| request.appeared(local)),
         )
         .await;
     }
 
     /// Asks every server once, and has given back what was granted if it is no majority.
-    pub(super) async fn round(&self, line: &Queue, mode: AcquireMode) -> Result<Round, Error> {
+    pub(super) async fn round(&self, line: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
             let request = request.clone();
@@ -296,17 +296,17 @@ pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result
 /// Asks one server for its part.
 async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Error> {
     request.client.ensure_open()?;
-    let queue = request.queue();
+    let local = request.local();
     loop {
-        if let Some(hold) = request.own(&queue) {
-            if let Some(guard) = request.reenter(&queue, &hold).await? {
+        if let Some(hold) = request.own(&local) {
+            if let Some(guard) = request.reenter(&local, &hold).await? {
                 return Ok(Polling::Voted(Attempted::Granted(guard)));
             }
             continue;
         }
-        let mut attempt = Attempt::new(&request, &queue);
+        let mut attempt = Attempt::new(&request, &local);
         let _asking = attempt.turn().await?;
-        if request.own(&queue).is_none() {
+        if request.own(&local).is_none() {
             return attempt.poll(mode).await;
         }
     }

@@ -11,7 +11,7 @@ use super::guard::LockGuard;
 use super::lease::Lease;
 use crate::clock::BootInstant;
 use crate::protocol::quorum::trusted_until;
-use crate::session::Queue;
+use crate::session::LocalLock;
 
 /// What is held of a lock over several servers.
 ///
@@ -33,7 +33,7 @@ struct Shared {
     state: Mutex<State>,
     joined: Notify,
     /// Where the waiters of this process stand.
-    line: Queue,
+    line: LocalLock,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ enum Phase {
 }
 
 impl QuorumHold {
-    pub(crate) fn new(servers: usize, line: Queue) -> Self {
+    pub(crate) fn new(servers: usize, line: LocalLock) -> Self {
         let guards = (0..servers).map(|_| None).collect();
         Self(Arc::new(Shared {
             servers,

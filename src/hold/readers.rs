@@ -13,10 +13,10 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Prefer;
 use crate::protocol::wait::{Step, Wait};
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::Place;
 use crate::session::hold::Hold;
-use crate::session::queue::Lets;
+use crate::session::local_lock::Lets;
 
 impl AcquireRequest {
     /// Whether this reads by a record that others may have too. Other processes may know a named owner, and look for it.
@@ -36,7 +36,7 @@ impl AcquireRequest {
     /// Reads by the record of others here, for a call that `came` then. `None` if the server has to be asked.
     pub(super) fn join_readers(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         came: BootInstant,
         lets: Lets,
     ) -> Option<Result<LockGuard, Error>> {
@@ -44,9 +44,9 @@ impl AcquireRequest {
             return None;
         }
         let join = |hold: &Hold| hold.join(&self.successor(came));
-        let hold = queue.join(&self.owner, lets, join)?;
+        let hold = local.join(&self.owner, lets, join)?;
         debug!("joined");
-        let guard = self.hand_out(queue, &hold);
+        let guard = self.hand_out(local, &hold);
         if hold.record.is_to_be_asked_about(BootInstant::now()) {
             self.client.watchdog.confirm(&hold);
         }
@@ -57,12 +57,12 @@ impl AcquireRequest {
     /// behind their release, on the same connection; what is asked before would be refused, and take as long.
     pub(super) async fn let_others_end(
         &self,
-        queue: &Queue,
+        local: &LocalLock,
         wait: &Wait,
         place: &Place<'_>,
     ) -> Result<(), Error> {
         place.catch_up(BootInstant::now());
-        let Some(trip) = queue.is_taken_for(&self.owner) else {
+        let Some(trip) = local.is_taken_for(&self.owner) else {
             return Ok(());
         };
         let Step::Park(trip) = wait.clamp(BootInstant::now(), trip) else {

@@ -15,7 +15,7 @@ use crate::protocol::red::EPOCH_KEY;
 use crate::protocol::wait::WakeSource;
 use crate::session::hold::{Hold, Successor};
 use crate::session::line::Role;
-use crate::session::{ClientHandle, Queue};
+use crate::session::{ClientHandle, LocalLock};
 
 /// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has
 /// one.
@@ -51,17 +51,17 @@ impl AcquireRequest {
     }
 
     /// The hold that this call would re-enter.
-    pub(crate) fn own(&self, queue: &Queue) -> Option<Arc<Hold>> {
+    pub(crate) fn own(&self, local: &LocalLock) -> Option<Arc<Hold>> {
         match self.kind.is_reentrant() {
-            true => queue.live(&self.owner),
+            true => local.live(&self.owner),
             false => None,
         }
     }
 
     /// Waits until there is a hold that this call would re-enter.
-    pub(crate) async fn appeared(&self, queue: &Queue) {
+    pub(crate) async fn appeared(&self, local: &LocalLock) {
         match self.kind.is_reentrant() {
-            true => queue.appeared(&self.owner).await,
+            true => local.appeared(&self.owner).await,
             false => std::future::pending().await,
         }
     }
@@ -78,8 +78,10 @@ impl AcquireRequest {
     }
 
     /// The waiters and holds of this lock in this process.
-    pub(crate) fn queue(&self) -> Queue {
-        self.client.queues.enter(self.kind.queue_key(&self.name))
+    pub(crate) fn local(&self) -> LocalLock {
+        self.client
+            .local_locks
+            .enter(self.kind.local_key(&self.name))
     }
 
     /// How this call stands in the line of its process.
@@ -94,8 +96,8 @@ impl AcquireRequest {
     }
 
     /// Whether this owner reads, and asks to write.
-    pub(crate) fn is_upgrade(&self, queue: &Queue) -> bool {
-        matches!(self.kind, Kind::Write(_)) && queue.has_other_side(&self.owner)
+    pub(crate) fn is_upgrade(&self, local: &LocalLock) -> bool {
+        matches!(self.kind, Kind::Write(_)) && local.has_other_side(&self.owner)
     }
 
     pub(crate) fn not_held(&self) -> Error {

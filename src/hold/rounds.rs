@@ -17,7 +17,7 @@ use crate::protocol::lock::AcquireMode;
 use crate::protocol::policy::MAJORITY;
 use crate::protocol::wait::{Step, Wait, WakeSource};
 use crate::protocol::waiter::Local;
-use crate::session::Queue;
+use crate::session::LocalLock;
 use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
 use crate::session::line::Role;
@@ -34,7 +34,7 @@ const LONG_PAUSES: Duration = Duration::from_secs(1);
 /// What one call knows from the rounds before.
 struct Rounds<'a> {
     quorum_acquire: &'a QuorumAcquire,
-    line: &'a Queue,
+    line: &'a LocalLock,
     /// It asks though it stands in no line, since its owner has the lock.
     is_out_of_line: bool,
     /// By server.
@@ -100,7 +100,7 @@ impl QuorumAcquire {
     /// Waits behind the other calls of this process. `None` if there is no time left.
     async fn stand_in_line<'a>(
         &self,
-        line: &'a Queue,
+        line: &'a LocalLock,
         wait: &Wait,
     ) -> Result<Option<Outcome<'a>>, Error> {
         let Step::Park(at_most) = wait.in_line(BootInstant::now(), None) else {

@@ -93,7 +93,7 @@ impl FairLock {
     /// equals. The lower ones [can starve](Self#priority).
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn priority(mut self, priority: i32) -> Self {
-        self.0.queues(priority);
+        self.0.local_locks(priority);
         self
     }
 }

@@ -124,8 +124,8 @@ impl Handle {
             let (client, Target { name, kind }) = (&self.client.client_id, self.target()?);
             let record = self.ask().await?;
             let holders = record.map_or_else(Vec::new, |record| record.holders);
-            let queue = self.client.queues.find(kind.queue_key(name));
-            let hold = queue.and_then(|queue| queue.live(&owner));
+            let local = self.client.local_locks.find(kind.local_key(name));
+            let hold = local.and_then(|local| local.live(&owner));
             let is_of_several = kind.is_passed_on() && !owner.is_named();
             let own = holders.into_iter().find(|(holder, _)| match &hold {
                 _ if !is_of_several => kind.is_of(holder, client, &owner),
@@ -164,11 +164,11 @@ impl Handle {
         let force = async {
             self.client.ensure_open()?;
             let name = self.name()?;
-            let queue = self
+            let local = self
                 .client
-                .queues
-                .enter(self.target()?.kind.queue_key(name));
-            let (handoff, holds) = queue.stop_passing();
+                .local_locks
+                .enter(self.target()?.kind.local_key(name));
+            let (handoff, holds) = local.stop_passing();
             drop(handoff);
             let owed: Vec<_> = holds
                 .iter()
@@ -245,8 +245,8 @@ impl Handle {
     }
 
     /// Stands in a queue on the server; the higher priority waits ahead.
-    pub(crate) fn queues(&mut self, priority: i32) {
-        self.wake_source = WakeSource::Queue { priority };
+    pub(crate) fn local_locks(&mut self, priority: i32) {
+        self.wake_source = WakeSource::ServerQueue { priority };
     }
 
     /// Asks after such pauses, instead of listening for messages.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::name::{LockName, QueueKey, Users};
+use crate::name::{LocalKey, LockName, Users};
 use crate::options::{LeaseTime, Prefer, ReleaseBy};
 use crate::owner::Owner;
 
@@ -101,8 +101,8 @@ impl Kind {
     }
 
     /// Where those that wait here stand: the two sides of a read-write lock have a queue each.
-    pub(crate) fn queue_key(&self, name: &LockName) -> QueueKey {
-        name.queue_key(match self {
+    pub(crate) fn local_key(&self, name: &LockName) -> LocalKey {
+        name.local_key(match self {
             Self::Read(_) => Users::Readers,
             Self::Write(_) => Users::Writers,
             _ => Users::Owners,
@@ -217,8 +217,8 @@ impl HoldKey {
     }
 
     /// Where those that wait for this lock here stand.
-    pub(crate) fn queue_key(&self) -> QueueKey {
-        self.kind.queue_key(&self.name)
+    pub(crate) fn local_key(&self) -> LocalKey {
+        self.kind.local_key(&self.name)
     }
 
     /// The field with the hold count as its value.
@@ -290,8 +290,8 @@ mod tests {
             assert_eq!(key(&write).field(), format!("{field}:write"));
             assert_eq!(key(&write).number(), "h0000000000000001");
         }
-        assert_ne!(read.queue_key(&name), write.queue_key(&name));
-        let both = [&read, &write].map(|kind| kind.queue_key(&name).of_both_sides());
+        assert_ne!(read.local_key(&name), write.local_key(&name));
+        let both = [&read, &write].map(|kind| kind.local_key(&name).of_both_sides());
         assert_eq!(both[0], both[1]);
         let seen =
             |kind: &Kind| ["mode", "a", "a:write"].map(|field| kind.owner_of(field).is_some());

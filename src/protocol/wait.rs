@@ -19,7 +19,7 @@ pub(crate) enum WakeSource {
     /// A message; and the poll cap, in case one is lost.
     Messages { poll_cap: Duration },
     /// It has a place in a queue, and is told.
-    Queue { priority: i32 },
+    ServerQueue { priority: i32 },
     /// Nobody: it asks after pauses. On the heap, since as a rule those that wait are told.
     Pauses(Arc<Pauses>),
 }
@@ -115,7 +115,7 @@ impl Wait {
         let early = |cap: Duration| cap.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0));
         let cap = match &self.wake_source {
             WakeSource::Messages { poll_cap } => early(*poll_cap),
-            WakeSource::Queue { .. } => self.patience,
+            WakeSource::ServerQueue { .. } => self.patience,
             WakeSource::Pauses(pauses) => pauses.backoff.pause(self.busy, jitter).min(pauses.cap),
         };
         self.busy = self.busy.saturating_add(1);

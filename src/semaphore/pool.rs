@@ -137,7 +137,7 @@ impl Pool {
         let client = &self.counter.client;
         let mut wait = self.counter.wait(deadline);
         let once = wait.is_single_attempt();
-        let line = client.queues.enter(name.queue_key(Users::Permits));
+        let line = client.local_locks.enter(name.local_key(Users::Permits));
         if line.in_line() == 0 {
             match take.run().await {
                 Ok(Asked::Ready(taken)) => return Ok(Some(taken)),

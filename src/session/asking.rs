@@ -1,8 +1,8 @@
 //! The turn to ask the server: of one owner one call at a time, and behind the releases that are on their way.
 
 use super::line::{Line, Side};
+use super::local_lock::{LocalLockRef, State};
 use super::outgoing::Heed;
-use super::queue::{QueueRef, State};
 use crate::owner::Owner;
 
 impl<D> State<D> {
@@ -19,7 +19,7 @@ impl<D> State<D> {
     }
 }
 
-impl<D> QueueRef<D> {
+impl<D> LocalLockRef<D> {
     /// The turn to ask, if nothing is in the way: no release, unless a handoff lies here, and no other call.
     pub(crate) fn turn_at_once<'a>(
         &'a self,
@@ -29,7 +29,7 @@ impl<D> QueueRef<D> {
         let mut state = self.lock();
         let open = state.is_settled(self.side, owner, heed);
         let claimed = open && state.owners.of_mut(self.side).claim_turn(owner);
-        claimed.then(|| Asking { queue: self, owner })
+        claimed.then(|| Asking { local: self, owner })
     }
 
     /// The turn to ask, if nobody here holds the lock or waits for what becomes of it.
@@ -40,7 +40,7 @@ impl<D> QueueRef<D> {
             && state.turns.courtesy().is_none()
             && state.owners.of(self.side).holds().next().is_none();
         let claimed = idle && state.owners.of_mut(self.side).claim_turn(owner);
-        claimed.then(|| Asking { queue: self, owner })
+        claimed.then(|| Asking { local: self, owner })
     }
 
     /// Waits for releases on their way, unless a handoff lies here, then for the turn to ask. None if a call of this
@@ -57,7 +57,7 @@ impl<D> QueueRef<D> {
             owners.claim_turn(owner).then_some(true)
         };
         let claimed = self.until(owner, true, turn).await;
-        claimed.then(|| Asking { queue: self, owner })
+        claimed.then(|| Asking { local: self, owner })
     }
 
     /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
@@ -67,14 +67,14 @@ impl<D> QueueRef<D> {
             claimed.then_some(())
         };
         self.until(owner, false, claim).await;
-        Asking { queue: self, owner }
+        Asking { local: self, owner }
     }
 }
 
 /// The turn to ask the server for an owner's first level, until dropped.
 #[derive(Debug)]
 pub(crate) struct Asking<'a, D> {
-    queue: &'a QueueRef<D>,
+    local: &'a LocalLockRef<D>,
     owner: &'a Owner,
 }
 
@@ -85,8 +85,8 @@ impl<D> Asking<'_, D> {
     }
 
     fn set(&self, in_queue: bool) {
-        self.queue.change(|state| {
-            let owners = state.owners.of_mut(self.queue.side);
+        self.local.change(|state| {
+            let owners = state.owners.of_mut(self.local.side);
             owners.edit(self.owner, |slot| {
                 slot.is_asking = in_queue;
                 slot.is_in_queue = in_queue;
@@ -105,21 +105,21 @@ impl<D> Drop for Asking<'_, D> {
 /// Marks a release as on its way, until dropped.
 #[derive(Debug)]
 pub(crate) struct Sending<D> {
-    queue: QueueRef<D>,
+    local: LocalLockRef<D>,
     number: u64,
 }
 
 impl<D> Sending<D> {
-    pub(crate) fn new(queue: QueueRef<D>, owner: Owner) -> Self {
-        let number = queue.lock().outgoing.begin(queue.side, owner);
-        Self { queue, number }
+    pub(crate) fn new(local: LocalLockRef<D>, owner: Owner) -> Self {
+        let number = local.lock().outgoing.begin(local.side, owner);
+        Self { local, number }
     }
 
     /// It is ahead of all that is asked from now on, or has to be sent again. The last one of one side of a read-write lock here
     /// lets the other side here ask.
     pub(crate) fn is_ahead(&self, is_ahead: bool) {
-        let side = self.queue.side;
-        self.queue.change(|state| {
+        let side = self.local.side;
+        self.local.change(|state| {
             state.outgoing.is_ahead(self.number, is_ahead);
             state.settle();
             if is_ahead && !state.is_held(side) {
@@ -131,7 +131,7 @@ impl<D> Sending<D> {
 
 impl<D> Drop for Sending<D> {
     fn drop(&mut self) {
-        self.queue.change(|state| {
+        self.local.change(|state| {
             state.outgoing.end(self.number);
             state.settle();
         });

@@ -22,8 +22,8 @@ use super::backend::{Answer, Backend, Posted};
 use super::hold::{Hold, Left, Release};
 use super::ledger::{self, Owing};
 use super::left::Handoff;
+use super::local_lock;
 use super::place;
-use super::queue;
 use super::reaper::Background;
 use super::record::Outcome;
 use super::releaser::Releaser;
@@ -45,7 +45,7 @@ const UNCONFIRMED: u32 = 3;
 pub(crate) type LeftHere = Handoff<Undo<Share>>;
 
 /// The queue of one lock, with what is left there.
-pub(crate) type QueueRef = queue::QueueRef<Undo<Share>>;
+pub(crate) type LocalLockRef = local_lock::LocalLockRef<Undo<Share>>;
 
 /// A call's place there.
 pub(crate) type Place<'a> = place::Place<'a, Undo<Share>>;
@@ -74,26 +74,26 @@ impl Session {
     /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
     pub(crate) fn give_back(
         &self,
-        queue: &QueueRef,
+        local: &LocalLockRef,
         hold: &Arc<Hold>,
         guard: Option<LeaseMode>,
     ) -> Option<GivenBack> {
         let left = hold.give_back(guard)?;
         if left == Left::Others {
             self.watchdog.unwatch(hold);
-            queue.forget(hold);
+            local.forget(hold);
             return Some(GivenBack::Shared(hold.clone()));
         }
-        let undo = self.releaser.undo(hold, queue);
+        let undo = self.releaser.undo(hold, local);
         if left == Left::Levels {
             return Some(GivenBack::Undo(undo));
         }
         self.watchdog.unwatch(hold);
         if !hold.record.can_pass() {
-            queue.forget(hold);
+            local.forget(hold);
             return Some(GivenBack::Undo(undo));
         }
-        Some(match queue.leave(undo, hold, &self.releaser.runtime) {
+        Some(match local.leave(undo, hold, &self.releaser.runtime) {
             Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
             Err(undo) => GivenBack::Undo(undo),
         })
@@ -162,7 +162,7 @@ pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
 #[derive(Debug)]
 pub(crate) struct Share {
     hold: Arc<Hold>,
-    queue: QueueRef,
+    local: LocalLockRef,
     /// There is no hurry: a try has failed, or somebody may work under the hold yet.
     can_wait: bool,
     releaser: Arc<Releaser>,
@@ -171,10 +171,10 @@ pub(crate) struct Share {
 
 impl Releaser {
     /// Armed before a request is sent that could leave too much of a hold on the server.
-    pub(crate) fn undo(self: &Arc<Self>, hold: &Arc<Hold>, queue: &QueueRef) -> Undo<Share> {
+    pub(crate) fn undo(self: &Arc<Self>, hold: &Arc<Hold>, local: &LocalLockRef) -> Undo<Share> {
         Undo::arm(Share {
             hold: hold.clone(),
-            queue: queue.clone(),
+            local: local.clone(),
             can_wait: false,
             releaser: self.clone(),
             owing: self.reaper.owing(),
@@ -184,7 +184,7 @@ impl Releaser {
 
 impl Share {
     fn sending(&self) -> Sending {
-        Sending::new(self.queue.clone(), self.hold.owner.clone())
+        Sending::new(self.local.clone(), self.hold.owner.clone())
     }
 }
 

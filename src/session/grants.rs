@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::hold::Hold;
 use crate::clock::BootInstant;
-use crate::name::QueueKey;
+use crate::name::LocalKey;
 use crate::protocol::hold_key::numeral;
 
 /// The holds of this client that stand in queues on the server, by their numbers.
@@ -24,7 +24,7 @@ pub(crate) struct Grants(Mutex<State>);
 struct State {
     waiting: HashMap<u64, Waiting>,
     /// By lock, those that have had a place. A keeper runs for each lock here.
-    placed: HashMap<QueueKey, BTreeSet<u64>>,
+    placed: HashMap<LocalKey, BTreeSet<u64>>,
 }
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Grants {
         if !state.waiting.contains_key(&number) {
             return false;
         }
-        match state.placed.entry(hold.key().queue_key()) {
+        match state.placed.entry(hold.key().local_key()) {
             Entry::Occupied(mut placed) => {
                 placed.get_mut().insert(number);
                 false
@@ -79,12 +79,12 @@ impl Grants {
     }
 
     /// How many have a place in the queue of this lock.
-    pub(crate) fn standing(&self, lock: &QueueKey) -> usize {
+    pub(crate) fn standing(&self, lock: &LocalKey) -> usize {
         self.lock().placed.get(lock).map_or(0, BTreeSet::len)
     }
 
     /// Frees whoever keeps them, if there are none.
-    pub(crate) fn leave(&self, lock: &QueueKey) -> bool {
+    pub(crate) fn leave(&self, lock: &LocalKey) -> bool {
         let mut state = self.lock();
         let is_left = state.placed.get(lock).is_none_or(BTreeSet::is_empty);
         if is_left {
@@ -94,7 +94,7 @@ impl Grants {
     }
 
     /// So many of them at most, those behind this number first.
-    pub(crate) fn some(&self, lock: &QueueKey, behind: u64, most: usize) -> Vec<Arc<Hold>> {
+    pub(crate) fn some(&self, lock: &LocalKey, behind: u64, most: usize) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let Some(placed) = state.placed.get(lock) else {
             return Vec::new();
@@ -113,7 +113,7 @@ impl Grants {
     }
 
     /// Has everybody ask who has a place in the queue of this lock.
-    pub(crate) fn tell_all(&self, lock: &QueueKey) {
+    pub(crate) fn tell_all(&self, lock: &LocalKey) {
         let mut state = self.lock();
         let State { waiting, placed } = &mut *state;
         for number in placed.get(lock).into_iter().flatten() {
@@ -143,7 +143,7 @@ impl Grants {
     fn take(&self, number: u64) -> Option<Arc<Hold>> {
         let mut state = self.lock();
         let Waiting { hold, waker, .. } = state.waiting.remove(&number)?;
-        if let Some(placed) = state.placed.get_mut(&hold.key().queue_key()) {
+        if let Some(placed) = state.placed.get_mut(&hold.key().local_key()) {
             placed.remove(&number);
         }
         drop(state);

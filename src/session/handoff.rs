@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::hold::Hold;
 use super::left::Handoff;
 use super::line::Side;
-use super::queue::QueueRef;
+use super::local_lock::LocalLockRef;
 use super::record::Outcome;
 use super::sync::{Spawner, oneshot, sleep};
 
@@ -19,7 +19,7 @@ use super::sync::{Spawner, oneshot, sleep};
 /// gave the lock back may not be, and nobody else may wait for them.
 const LIES: Duration = Duration::from_millis(20);
 
-impl<D> QueueRef<D> {
+impl<D> LocalLockRef<D> {
     /// Whether a handoff was left.
     pub(crate) fn has_handoff(&self) -> bool {
         self.lock().left.is_for(self.side)
@@ -57,7 +57,7 @@ impl<D> QueueRef<D> {
     }
 }
 
-impl<D: Send + 'static> QueueRef<D> {
+impl<D: Send + 'static> LocalLockRef<D> {
     /// Ends the place of a hold, and leaves its record for whoever waits here. Returns where it is told whether the lock was
     /// still held; or the undo, if nobody waits, or a release is on its way that this could overtake.
     pub(crate) fn leave(
@@ -83,14 +83,14 @@ impl<D: Send + 'static> QueueRef<D> {
         drop(removed);
         let (outcome, is_watched) = left?;
         if !is_watched {
-            let queue = self.clone();
+            let local = self.clone();
             runtime.spawn(async move {
                 loop {
-                    let Some(count) = queue.lock().left.lies() else {
+                    let Some(count) = local.lock().left.lies() else {
                         return;
                     };
                     sleep(LIES).await;
-                    let lies_yet = queue.lock().left.take_back(count);
+                    let lies_yet = local.lock().left.take_back(count);
                     drop(lies_yet);
                 }
             });
@@ -103,7 +103,7 @@ impl<D: Send + 'static> QueueRef<D> {
 mod tests {
     use super::super::hold::Successor;
     use super::super::line::Role;
-    use super::super::queue::Queues;
+    use super::super::local_lock::LocalLocks;
     use super::super::record::Record;
     use super::super::sync::{TIMERS, ended};
     use super::*;
@@ -133,7 +133,7 @@ mod tests {
         foreign: AtomicU64,
         name: LockName,
         /// In use throughout: shuttle knows nothing of the locks in the map of queues.
-        queue: QueueRef<Owing>,
+        local: LocalLockRef<Owing>,
     }
 
     /// What is undone on that server, at once when it is dropped.
@@ -184,7 +184,7 @@ mod tests {
                 granted: AtomicU64::new(0),
                 passed: AtomicU64::new(0),
                 foreign: AtomicU64::new(0),
-                queue: Queues::default().enter(name.queue_key(Users::Owners)),
+                local: LocalLocks::default().enter(name.local_key(Users::Owners)),
                 name,
             })
         }
@@ -209,7 +209,7 @@ mod tests {
             let is_it = |held: &mut String| *held == record.key.number();
             let released = self.server().take_if(is_it).is_some();
             record.released(&Ok(released));
-            self.queue.stir();
+            self.local.stir();
         }
 
         /// The task that asks whether a record that was passed on still stands.
@@ -221,13 +221,13 @@ mod tests {
                 if stands {
                     unlocks.stood();
                 } else if unlocks.was_gone() {
-                    let mut holds = self.queue.lock().all_holds().into_iter();
+                    let mut holds = self.local.lock().all_holds().into_iter();
                     let has_it = |hold: &Arc<Hold>| {
                         Arc::ptr_eq(&hold.record, &record) && !hold.lock().has_ended()
                     };
                     if let Some(hold) = holds.find(has_it) {
                         hold.end();
-                        self.queue.forget(&hold);
+                        self.local.forget(&hold);
                     }
                 }
             }
@@ -251,9 +251,9 @@ mod tests {
 
         /// As an acquisition does it: stands in line; at the front takes over what was left, else the lock, else waits.
         async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
-            let queue = &self.queue;
+            let local = &self.local;
             let asked = self.hold();
-            let place = queue.stand(Role::InLine, None, &Spawner::current());
+            let place = local.stand(Role::InLine, None, &Spawner::current());
             place.comes().await;
             let owing = self.owing(&asked.record);
             loop {
@@ -267,7 +267,7 @@ mod tests {
                         came: BootInstant::now(),
                     })
                 };
-                if let Some((Handoff { undo, .. }, passed)) = queue.take_over(pass)
+                if let Some((Handoff { undo, .. }, passed)) = local.take_over(pass)
                     && let Some(hold) = passed
                 {
                     undo.disarm();
@@ -281,7 +281,7 @@ mod tests {
                 }
                 if self.take(asked.key().number()) {
                     asked.granted(BootInstant::now(), lease_mode(), None, None);
-                    queue.install(&asked);
+                    local.install(&asked);
                     return (asked, owing);
                 }
                 place.news().await;
@@ -292,7 +292,7 @@ mod tests {
         async fn give_back(self: &Arc<Self>, hold: &Arc<Hold>, owing: Owing) -> bool {
             hold.give_back(Some(lease_mode()));
             let outcome = hold.record.outcome();
-            let outcome = match self.queue.leave(owing, hold, &Spawner::current()) {
+            let outcome = match self.local.leave(owing, hold, &Spawner::current()) {
                 Err(owing) => {
                     drop(owing);
                     outcome
@@ -334,7 +334,7 @@ mod tests {
                 yield_now().await;
                 *self.server() = None;
             }
-            self.queue.stir();
+            self.local.stir();
         }
 
         /// Runs tasks that pass sections while another process frees the lock by force.
@@ -383,7 +383,7 @@ mod tests {
             // A task that was ended with the lock in its hands has given it back; its hold stays noted.
             assert!(model.take("another"), "nobody holds it in the end");
             if leaving == 0 {
-                assert_eq!(model.queue.lock().all_holds().len(), 0);
+                assert_eq!(model.local.lock().all_holds().len(), 0);
                 PASSED.fetch_add(model.passed.load(Ordering::SeqCst), Ordering::SeqCst);
             }
         }

@@ -14,7 +14,7 @@ use super::hold::Hold;
 use super::releaser::Releaser;
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::name::QueueKey;
+use crate::name::LocalKey;
 use crate::protocol::fair::{self, Signed};
 use crate::protocol::hold_key::Kind;
 use crate::protocol::lock;
@@ -34,7 +34,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// Who keeps the places of this process in the queue of one lock, for as long as there are any.
 #[derive(Debug)]
 struct Keeper {
-    lock: QueueKey,
+    lock: LocalKey,
     client: Arc<str>,
     releaser: Arc<Releaser>,
     /// In how many signs every place is dated.
@@ -57,7 +57,7 @@ impl Releaser {
             // Of what a place is worth to Redisson no more than a third passes in between.
             let third = u32::try_from(line.worth.as_secs() / 3).unwrap_or(ROUND);
             let keeper = Keeper {
-                lock: hold.key().queue_key(),
+                lock: hold.key().local_key(),
                 client: client.clone(),
                 releaser: self.clone(),
                 round: third.clamp(1, ROUND) as usize,

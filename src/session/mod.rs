@@ -11,12 +11,12 @@ mod keeper;
 mod ledger;
 pub(crate) mod left;
 pub(crate) mod line;
+pub(crate) mod local_lock;
 pub(crate) mod outgoing;
 mod owners;
 mod pace;
 pub(crate) mod permit_record;
 pub(crate) mod place;
-pub(crate) mod queue;
 pub(crate) mod reaper;
 pub(crate) mod record;
 mod releaser;
@@ -53,8 +53,8 @@ use backend::{Answer, Backend, Disruptions};
 use give_back::Share;
 use hold::Loss;
 use hub::Hub;
+use local_lock::LocalLocks;
 use permit_record::{PermitRecord, PermitRegistry};
-use queue::Queues;
 use reaper::{Reaper, Worker};
 use releaser::Releaser;
 use sync::Spawner;
@@ -62,7 +62,7 @@ use undo::Undo;
 use watchdog::Watchdog;
 
 /// The waiters and holds of one lock.
-pub(crate) type Queue = give_back::QueueRef;
+pub(crate) type LocalLock = give_back::LocalLockRef;
 
 /// One connected client.
 pub(crate) struct Session {
@@ -70,7 +70,7 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) queues: Arc<Queues<Undo<Share>>>,
+    pub(crate) local_locks: Arc<LocalLocks<Undo<Share>>>,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) reaper: Reaper,
     pub(crate) releaser: Arc<Releaser>,
@@ -97,12 +97,12 @@ impl Session {
         let name = format!("redlatch:{client_id}").into();
         let (backend, disruptions) = Backend::connect(config, &settings, name).await?;
         let backend = Arc::new(backend);
-        let queues = Arc::new(Queues::default());
+        let local_locks = Arc::new(LocalLocks::default());
         let hub = Hub::new(backend.clone());
         let worker = Worker::new(backend.clone());
         let reaper = worker.reaper().clone();
         let releaser = Arc::new(Releaser {
-            queues: queues.clone(),
+            local_locks: local_locks.clone(),
             hub: hub.clone(),
             backend: backend.clone(),
             grants: Arc::default(),
@@ -115,7 +115,7 @@ impl Session {
             watchdog: Watchdog::new(releaser.clone()),
             settings,
             backend: backend.clone(),
-            queues,
+            local_locks,
             permits: PermitRegistry::new(backend, reaper.clone()),
             reaper,
             releaser,
@@ -287,7 +287,7 @@ impl Session {
     }
 
     fn lose_all(&self) {
-        for hold in self.queues.holds() {
+        for hold in self.local_locks.holds() {
             drop(self.watchdog.lose(&hold, Loss::Closed));
         }
     }
@@ -314,12 +314,12 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("client_id", &self.client_id)
-            .field("locks", &self.queues.len())
-            .field("holds", &self.queues.holds().len())
+            .field("locks", &self.local_locks.len())
+            .field("holds", &self.local_locks.holds().len())
             .field("permits", &self.permits.len())
             .field(
                 "waiting",
-                &(self.queues.in_line() + self.releaser.grants.len()),
+                &(self.local_locks.in_line() + self.releaser.grants.len()),
             )
             .field("channels", &self.hub.len())
             .finish_non_exhaustive()

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::line::{Role, Side, Ticket};
-use super::queue::{QueueRef, State};
+use super::local_lock::{LocalLockRef, State};
 use super::sync::{Spawner, sleep};
 use crate::clock::BootInstant;
 use crate::owner::Owner;
@@ -28,13 +28,13 @@ pub(crate) enum Turn {
 /// A place in line, until dropped.
 #[derive(Debug)]
 pub(crate) struct Place<'a, D> {
-    queue: &'a QueueRef<D>,
+    local: &'a LocalLockRef<D>,
     /// Of one that may take the lock again.
     owner: Option<&'a Owner>,
     ticket: Ticket,
 }
 
-impl<D> QueueRef<D> {
+impl<D> LocalLockRef<D> {
     /// Waits until this owner holds the lock, by another call.
     pub(crate) async fn appeared(&self, owner: &Owner) {
         let appeared = |state: &mut State<D>| state.owners.of(self.side).live(owner).map(drop);
@@ -61,7 +61,7 @@ impl<D> QueueRef<D> {
 
     fn place<'a>(&'a self, ticket: Ticket, owner: Option<&'a Owner>) -> Place<'a, D> {
         Place {
-            queue: self,
+            local: self,
             owner,
             ticket,
         }
@@ -95,11 +95,11 @@ impl<D> Place<'_, D> {
 
     /// What it is to do now, if not to wait.
     pub(crate) fn now(&self) -> Option<Turn> {
-        self.queue.change(|state| self.turn(state))
+        self.local.change(|state| self.turn(state))
     }
 
     fn turn(&self, state: &mut State<D>) -> Option<Turn> {
-        let side = self.queue.side;
+        let side = self.local.side;
         let has = |side| self.owner.and_then(|it| state.owners.of(side).live(it));
         if has(side).is_some() {
             return Some(Turn::Held);
@@ -113,26 +113,26 @@ impl<D> Place<'_, D> {
 
     /// From now on it stands in nobody's way, and asks when it likes.
     pub(crate) fn goes_beside(&self) {
-        self.queue
+        self.local
             .change(|state| state.line.goes_beside(self.ticket));
     }
 
     /// From now on it waits for those of the other side no longer.
     pub(crate) fn keeps_no_order(&self) {
-        self.queue
+        self.local
             .change(|state| state.line.keeps_no_order(self.ticket));
     }
 
     /// A reader at the front has asked. If it was refused, the server dates it before `latest`.
     pub(crate) fn has_asked(&self, latest: Option<BootInstant>) {
-        self.queue
+        self.local
             .change(|state| state.line.has_asked(self.ticket, latest));
     }
 
     /// Before a request is sent that is over then: keeps what is to be undone of it, which is done if nobody polls this call
     /// later, and others go before it.
     pub(crate) fn lend(&self, undo: D, until: BootInstant) {
-        let mut state = self.queue.lock();
+        let mut state = self.local.lock();
         state.line.is_alive(self.ticket, until);
         let before = state.asked.insert(self.ticket, undo);
         drop(state);
@@ -141,12 +141,12 @@ impl<D> Place<'_, D> {
 
     /// Takes it back. `None` if others went before it, and it is done.
     pub(crate) fn reclaim(&self) -> Option<D> {
-        self.queue.lock().asked.remove(&self.ticket)
+        self.local.lock().asked.remove(&self.ticket)
     }
 
     /// What has happened up to now is known. The call is polled, and may not wait here again before this moment.
     pub(crate) fn catch_up(&self, until: BootInstant) {
-        let mut state = self.queue.lock();
+        let mut state = self.local.lock();
         state.line.is_stirred(self.ticket);
         state.line.is_alive(self.ticket, until);
     }
@@ -164,7 +164,7 @@ impl<D> Place<'_, D> {
     ) -> Poll<T> {
         // Not under the mutex: what a waker does when it is cloned or dropped is its own affair.
         let mut waker = Some(context.waker().clone());
-        self.queue.change(|state| {
+        self.local.change(|state| {
             let ready = ready(state);
             if ready.is_none() {
                 state.line.waits(self.ticket, waker.take());
@@ -178,8 +178,8 @@ impl<D> Drop for Place<'_, D> {
     fn drop(&mut self) {
         // The release goes out ahead of what the next one asks.
         drop(self.reclaim());
-        let side = self.queue.side;
-        let left = self.queue.change(|state| {
+        let side = self.local.side;
+        let left = self.local.change(|state| {
             state.line.leave(self.ticket);
             state.outgoing.heeding.remove(&self.ticket);
             if let Some(owner) = self.owner {
@@ -194,7 +194,7 @@ impl<D> Drop for Place<'_, D> {
     }
 }
 
-impl<D: Send + 'static> QueueRef<D> {
+impl<D: Send + 'static> LocalLockRef<D> {
     /// Stands in line, until the place is dropped; of an owner that may take the lock again. While others stand there too, those
     /// at the front are looked after.
     pub(crate) fn stand<'a>(
@@ -216,17 +216,17 @@ impl<D: Send + 'static> QueueRef<D> {
     }
 
     fn watch_front(&self, runtime: &Spawner) {
-        let queue = self.clone();
+        let local = self.clone();
         runtime.spawn(async move {
-            while queue.is_crowded() {
+            while local.is_crowded() {
                 sleep(UNPOLLED).await;
                 let since = BootInstant::now();
-                let poked = queue.change(|state| state.line.poke(state.asked.keys().copied()));
+                let poked = local.change(|state| state.line.poke(state.asked.keys().copied()));
                 sleep(SHOWN_WITHIN).await;
-                let (unpolled, undone) = queue.unpolled(&poked, since);
+                let (unpolled, undone) = local.unpolled(&poked, since);
                 // The releases go out ahead of what the next ones ask.
                 drop(undone);
-                queue.change(|state| unpolled.iter().for_each(|it| state.line.goes_beside(*it)));
+                local.change(|state| unpolled.iter().for_each(|it| state.line.goes_beside(*it)));
             }
         });
     }
@@ -256,7 +256,7 @@ mod tests {
     use shuttle::future::{block_on, spawn, yield_now};
     use shuttle::rand::Rng;
 
-    use super::super::queue::Queues;
+    use super::super::local_lock::LocalLocks;
     use super::super::sync::{TIMERS, ended};
     use super::*;
     use crate::name::{LockName, Users};
@@ -264,24 +264,24 @@ mod tests {
     const ORDERS: usize = 2_000;
 
     /// Both sides of a lock, in use throughout: shuttle knows nothing of the locks in the map of queues.
-    fn sides() -> [QueueRef<()>; 2] {
+    fn sides() -> [LocalLockRef<()>; 2] {
         let name = LockName::read_write("", "k").expect("a name");
-        let queues = Queues::default();
-        [Users::Writers, Users::Readers].map(|users| queues.enter(name.queue_key(users)))
+        let local_locks = LocalLocks::default();
+        [Users::Writers, Users::Readers].map(|users| local_locks.enter(name.local_key(users)))
     }
 
     /// As a call does it: comes to the front, asks, waits there to be told perhaps, and leaves.
-    async fn call(queue: QueueRef<()>) {
-        let place = queue.stand(Role::InOrder, None, &Spawner::current());
+    async fn call(local: LocalLockRef<()>) {
+        let place = local.stand(Role::InOrder, None, &Spawner::current());
         assert_eq!(place.comes().await, Turn::First);
         yield_now().await;
-        if queue.side == Side::Shared {
+        if local.side == Side::Shared {
             place.has_asked(None);
         }
         if shuttle::rand::thread_rng().gen_bool(0.5) {
             place.catch_up(BootInstant::now());
-            let queue = queue.clone();
-            spawn(async move { queue.stir() });
+            let local = local.clone();
+            spawn(async move { local.stir() });
             place.news().await;
         }
     }
@@ -304,23 +304,23 @@ mod tests {
     fn call_that_nobody_polls_is_passed_with_what_it_asked_for() {
         let calls = || {
             TIMERS.set(true);
-            let [queue, _] = sides();
-            let queue = Arc::new(queue);
+            let [local, _] = sides();
+            let local = Arc::new(local);
             let unpolled = {
-                let queue = queue.clone();
+                let local = local.clone();
                 spawn(async move {
-                    let place = queue.stand(Role::InOrder, None, &Spawner::current());
+                    let place = local.stand(Role::InOrder, None, &Spawner::current());
                     place.lend((), BootInstant::now());
                     pending::<()>().await;
                 })
             };
             block_on(async {
-                while queue.lock().asked.is_empty() {
+                while local.lock().asked.is_empty() {
                     yield_now().await;
                 }
-                let place = queue.stand(Role::InOrder, None, &Spawner::current());
+                let place = local.stand(Role::InOrder, None, &Spawner::current());
                 assert_eq!(place.comes().await, Turn::First);
-                assert!(queue.lock().asked.is_empty(), "it is undone");
+                assert!(local.lock().asked.is_empty(), "it is undone");
                 unpolled.abort();
             });
         };

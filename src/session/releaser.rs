@@ -12,7 +12,7 @@ use super::give_back::Share;
 use super::grants::{Grants, Told};
 use super::hold::Hold;
 use super::hub::Hub;
-use super::queue::Queues;
+use super::local_lock::LocalLocks;
 use super::reaper::Reaper;
 use super::sync::Spawner;
 use super::turns::Courtesy;
@@ -32,7 +32,7 @@ const GRANT_LIES: Duration = Duration::from_secs(1);
 
 /// What it takes to give a hold back.
 pub(crate) struct Releaser {
-    pub(super) queues: Arc<Queues<Undo<Share>>>,
+    pub(super) local_locks: Arc<LocalLocks<Undo<Share>>>,
     pub(super) hub: Arc<Hub>,
     pub(super) backend: Arc<Backend>,
     pub(crate) grants: Arc<Grants>,
@@ -52,17 +52,17 @@ impl Releaser {
         }
         let trip = sent.until(BootInstant::now());
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
-        let queue = self.queues.enter(hold.key().queue_key());
+        let local = self.local_locks.enter(hold.key().local_key());
         let courtesy = Courtesy {
             // Our own message is one of both.
             last_message: heard + told,
             pause,
         };
-        queue.turns(|turns| turns.give_way(courtesy));
+        local.turns(|turns| turns.give_way(courtesy));
         // The queue is kept for a while, though nobody here may use it.
         self.runtime.spawn(async move {
             sleep(pause).await;
-            drop(queue);
+            drop(local);
         });
     }
 
@@ -96,8 +96,8 @@ impl Releaser {
 
     /// Has whatever the server has of a hold released in the background.
     fn release_unused(self: &Arc<Self>, hold: &Arc<Hold>) {
-        let queue = self.queues.enter(hold.key().queue_key());
-        drop(self.undo(hold, &queue));
+        let local = self.local_locks.enter(hold.key().local_key());
+        drop(self.undo(hold, &local));
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions};
-use super::give_back::{QueueRef, Share};
+use super::give_back::{LocalLockRef, Share};
 use super::hold::{Hold, Left, Loss, State};
 use super::pace::Pace;
 use super::record::Record;
@@ -128,10 +128,10 @@ impl Watchdog {
         let guarded = hold.is_guarded();
         let left = hold.end()?;
         self.unwatch(hold);
-        let queue = self.releaser.queues.enter(hold.key().queue_key());
-        queue.forget(hold);
+        let local = self.releaser.local_locks.enter(hold.key().local_key());
+        local.forget(hold);
         if loss == Loss::Gone && hold.record.is_loss_to_be_told() {
-            self.lose_all(&queue, &hold.record);
+            self.lose_all(&local, &hold.record);
         }
         // A hold without guards was detached: it lives until its lease, and this was it, unless others renewed it.
         let was_renewed = left == Left::Nothing && hold.record.was_joined();
@@ -151,7 +151,7 @@ impl Watchdog {
                 // What stands there now may be another hold that is not told apart from this one.
                 Loss::Expired | Loss::Displaced | Loss::Forced => hold.key().is_told_apart(),
             };
-        let undo = || self.releaser.undo(hold, &queue);
+        let undo = || self.releaser.undo(hold, &local);
         owes.then(|| match loss {
             Loss::Expired => undo().unhurried(),
             _ => undo(),
@@ -159,8 +159,8 @@ impl Watchdog {
     }
 
     /// Ends all holds that have a record, which the server has no more.
-    fn lose_all(&self, queue: &QueueRef, record: &Arc<Record>) {
-        for hold in queue.having(record) {
+    fn lose_all(&self, local: &LocalLockRef, record: &Arc<Record>) {
+        for hold in local.having(record) {
             drop(self.lose(&hold, Loss::Gone));
         }
     }
@@ -178,12 +178,12 @@ impl Watchdog {
 
     async fn confirm_all(&self, record: &Arc<Record>, lease: LeaseTime, budget: Duration) {
         let key = &record.key;
-        let queue = self.releaser.queues.enter(key.queue_key());
+        let local = self.releaser.local_locks.enter(key.local_key());
         loop {
             // Whoever stands in line passes it on soon, and may share the request.
             let begun = BootInstant::now();
             for _ in 0..GATHERED {
-                if queue.in_line() == 0 || begun.until(BootInstant::now()) > GATHERING {
+                if local.in_line() == 0 || begun.until(BootInstant::now()) > GATHERING {
                     break;
                 }
                 yield_now().await;
@@ -205,9 +205,9 @@ impl Watchdog {
                     record.saw(sent, now, others);
                     unlocks.stood();
                     if listeners.is_some() && !key.kind.is_shared() {
-                        queue.turns(|turns| turns.others_wait(others.is_some()));
+                        local.turns(|turns| turns.others_wait(others.is_some()));
                     }
-                    for hold in queue.having(record) {
+                    for hold in local.having(record) {
                         let mut state = hold.lock();
                         // One that was left to its owner ends by its lease.
                         if state.is_left() {
@@ -219,7 +219,7 @@ impl Watchdog {
                 }
                 Ok((_, Confirmed::Absent)) => {
                     if unlocks.was_gone() {
-                        self.lose_all(&queue, record);
+                        self.lose_all(&local, record);
                     }
                 }
                 Err(error) => {
@@ -247,7 +247,7 @@ impl Watchdog {
                     Err(error) => {
                         warn!(%error, "a renewal ended early");
                         // Their deadlines come all the same.
-                        self.releaser.queues.holds().iter().for_each(|hold| self.watch(hold));
+                        self.releaser.local_locks.holds().iter().for_each(|hold| self.watch(hold));
                     }
                 },
                 disruption = disruptions.next() => match disruption {
@@ -390,7 +390,7 @@ impl Watchdog {
     /// Has every hold checked now that a disruption is about.
     fn check(&self, disruption: &Disruption) {
         let now = BootInstant::now();
-        for hold in self.releaser.queues.holds() {
+        for hold in self.releaser.local_locks.holds() {
             if !self
                 .releaser
                 .backend

@@ -26,16 +26,16 @@ use super::record::Record;
 use super::sync::{Mutex, MutexGuard};
 use super::turns::Turns;
 use crate::clock::BootInstant;
-use crate::name::QueueKey;
+use crate::name::LocalKey;
 use crate::owner::Owner;
 
 /// The queues of all lock names in use. `D` is what is owed to the server, done in the background if it is dropped.
 #[derive(Debug)]
-pub(crate) struct Queues<D>(Arc<Map<D>>);
+pub(crate) struct LocalLocks<D>(Arc<Map<D>>);
 
-type Map<D> = DashMap<QueueKey, Arc<Queue<D>>>;
+type Map<D> = DashMap<LocalKey, Arc<LocalLock<D>>>;
 
-impl<D> Default for Queues<D> {
+impl<D> Default for LocalLocks<D> {
     fn default() -> Self {
         Self(Arc::default())
     }
@@ -43,9 +43,9 @@ impl<D> Default for Queues<D> {
 
 /// The waiters and holds of one lock, of a read-write lock those of both sides.
 #[derive(Debug)]
-pub(crate) struct Queue<D> {
+pub(crate) struct LocalLock<D> {
     /// Where it is found, and by what.
-    home: (Weak<Map<D>>, QueueKey),
+    home: (Weak<Map<D>>, LocalKey),
     /// Counts the references to this queue. It leaves zero, and comes back to it, only under the lock of the map's
     /// shard, so that a queue that nobody uses can be removed without racing somebody who enters. Relaxed suffices:
     /// that lock orders it.
@@ -68,30 +68,32 @@ pub(super) struct State<D> {
     pub(super) is_front_watched: bool,
 }
 
-impl<D> Queues<D> {
+impl<D> LocalLocks<D> {
     /// The queue of a lock, made if there is none.
-    pub(crate) fn enter(&self, key: QueueKey) -> QueueRef<D> {
+    pub(crate) fn enter(&self, key: LocalKey) -> LocalLockRef<D> {
         let (side, key) = parts(key);
         let home = || (Arc::downgrade(&self.0), key.clone());
-        let queue = self.0.entry(key.clone());
-        QueueRef::to(&queue.or_insert_with(|| Queue::new(home())), side)
+        let local = self.0.entry(key.clone());
+        LocalLockRef::to(&local.or_insert_with(|| LocalLock::new(home())), side)
     }
 
     /// The queue of a lock, if somebody uses it.
-    pub(crate) fn find(&self, key: QueueKey) -> Option<QueueRef<D>> {
+    pub(crate) fn find(&self, key: LocalKey) -> Option<LocalLockRef<D>> {
         let (side, key) = parts(key);
-        Some(QueueRef::to(&*self.0.get(&key)?, side))
+        Some(LocalLockRef::to(&*self.0.get(&key)?, side))
     }
 
     /// Every hold of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        let queues = self.0.iter();
-        queues.flat_map(|queue| queue.lock().all_holds()).collect()
+        let local_locks = self.0.iter();
+        local_locks
+            .flat_map(|local| local.lock().all_holds())
+            .collect()
     }
 
     /// How many calls wait to ask for a lock.
     pub(crate) fn in_line(&self) -> usize {
-        self.0.iter().map(|queue| queue.lock().line.len()).sum()
+        self.0.iter().map(|local| local.lock().line.len()).sum()
     }
 
     /// How many lock names are in use.
@@ -100,7 +102,7 @@ impl<D> Queues<D> {
     }
 }
 
-fn parts(key: QueueKey) -> (Side, QueueKey) {
+fn parts(key: LocalKey) -> (Side, LocalKey) {
     let side = match key.is_of_readers() {
         true => Side::Shared,
         false => Side::Alone,
@@ -108,8 +110,8 @@ fn parts(key: QueueKey) -> (Side, QueueKey) {
     (side, key.of_both_sides())
 }
 
-impl<D> Queue<D> {
-    fn new(home: (Weak<Map<D>>, QueueKey)) -> Arc<Self> {
+impl<D> LocalLock<D> {
+    fn new(home: (Weak<Map<D>>, LocalKey)) -> Arc<Self> {
         Arc::new(Self {
             home,
             users: AtomicUsize::new(0),
@@ -143,25 +145,25 @@ impl<D> Queue<D> {
 
 /// A queue in use, seen from one side. The last one to go removes it, unless somebody holds the lock.
 #[derive(Debug)]
-pub(crate) struct QueueRef<D> {
-    queue: Arc<Queue<D>>,
+pub(crate) struct LocalLockRef<D> {
+    local: Arc<LocalLock<D>>,
     pub(super) side: Side,
 }
 
-impl<D> Deref for QueueRef<D> {
-    type Target = Queue<D>;
+impl<D> Deref for LocalLockRef<D> {
+    type Target = LocalLock<D>;
 
-    fn deref(&self) -> &Queue<D> {
-        &self.queue
+    fn deref(&self) -> &LocalLock<D> {
+        &self.local
     }
 }
 
-impl<D> QueueRef<D> {
+impl<D> LocalLockRef<D> {
     /// To a queue that is in the map, and in the shard that is locked, or in use.
-    fn to(queue: &Arc<Queue<D>>, side: Side) -> Self {
-        queue.users.fetch_add(1, Ordering::Relaxed);
-        let queue = queue.clone();
-        Self { queue, side }
+    fn to(local: &Arc<LocalLock<D>>, side: Side) -> Self {
+        local.users.fetch_add(1, Ordering::Relaxed);
+        let local = local.clone();
+        Self { local, side }
     }
 
     /// The hold of this owner, if it can be trusted.
@@ -344,28 +346,28 @@ pub(crate) enum Lets {
     Nobody,
 }
 
-impl<D> Clone for QueueRef<D> {
+impl<D> Clone for LocalLockRef<D> {
     fn clone(&self) -> Self {
-        Self::to(&self.queue, self.side)
+        Self::to(&self.local, self.side)
     }
 }
 
-impl<D> Drop for QueueRef<D> {
+impl<D> Drop for LocalLockRef<D> {
     fn drop(&mut self) {
         let others = |users: usize| (users > 1).then(|| users - 1);
-        let users = &self.queue.users;
+        let users = &self.local.users;
         if users
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, others)
             .is_ok()
         {
             return;
         }
-        let (queues, key) = &self.queue.home;
+        let (local_locks, key) = &self.local.home;
         // Else the client is gone.
-        if let Some(queues) = queues.upgrade() {
-            queues.remove_if(key, |_, queue| {
-                let is_last = queue.users.fetch_sub(1, Ordering::Relaxed) == 1;
-                is_last && queue.lock().all_holds().is_empty()
+        if let Some(local_locks) = local_locks.upgrade() {
+            local_locks.remove_if(key, |_, local| {
+                let is_last = local.users.fetch_sub(1, Ordering::Relaxed) == 1;
+                is_last && local.lock().all_holds().is_empty()
             });
         }
     }
@@ -398,7 +400,7 @@ mod tests {
         numbers: AtomicU64,
         kind: Kind,
         name: LockName,
-        queue: QueueRef<Owing>,
+        local: LocalLockRef<Owing>,
     }
 
     /// What is undone on that server when it is dropped.
@@ -433,11 +435,11 @@ mod tests {
                 .give_back(Some(lease_mode()))
                 .expect("it has not ended");
             if left == hold::Left::Others {
-                model.queue.forget(hold);
+                model.local.forget(hold);
                 return;
             }
             let owing = Owing(model.clone(), hold.record.clone());
-            drop(model.queue.leave(owing, hold, &Spawner::current()));
+            drop(model.local.leave(owing, hold, &Spawner::current()));
         }
     }
 
@@ -452,7 +454,7 @@ mod tests {
             Arc::new(Self {
                 records: Mutex::default(),
                 numbers: AtomicU64::new(0),
-                queue: Queues::default().enter(kind.queue_key(&name)),
+                local: LocalLocks::default().enter(kind.local_key(&name)),
                 kind,
                 name,
             })
@@ -473,7 +475,7 @@ mod tests {
                 max_hold: None,
                 came: now,
             };
-            let join = |lets| self.queue.join(&owner, lets, |hold| hold.join(&next));
+            let join = |lets| self.local.join(&owner, lets, |hold| hold.join(&next));
             let joined = |hold| {
                 JOINED.fetch_add(1, Ordering::Relaxed);
                 Reading(self.clone(), hold)
@@ -482,13 +484,13 @@ mod tests {
                 return joined(hold);
             }
             let place = self
-                .queue
+                .local
                 .stand(Role::InOrder, Some(&owner), &Spawner::current());
             assert_eq!(place.comes().await, Turn::First);
             if let Some(hold) = join(Lets::Nobody) {
                 return joined(hold);
             }
-            let passed = self.queue.take_over(|left| left.hold.pass_to(&next));
+            let passed = self.local.take_over(|left| left.hold.pass_to(&next));
             if let Some((Handoff { undo, .. }, Some(hold))) = passed {
                 std::mem::forget(undo);
                 return joined(hold);
@@ -510,7 +512,7 @@ mod tests {
             );
             hold.granted(now, lease_mode(), None, None);
             hold.record.saw(now, BootInstant::now(), None);
-            drop(self.queue.install(&hold));
+            drop(self.local.install(&hold));
             Reading(self.clone(), hold)
         }
 
@@ -538,8 +540,8 @@ mod tests {
             let stay = (0..3).map(|_| start()).collect();
             let leave = (0..2).map(|_| start()).collect();
             block_on(ended(stay, leave));
-            assert!(model.queue.lock().all_holds().is_empty());
-            drop(model.queue.take_handoff());
+            assert!(model.local.lock().all_holds().is_empty());
+            drop(model.local.take_handoff());
             assert!(model.server().is_empty(), "nothing is left");
         };
         shuttle::check_random(readers, ORDERS);
