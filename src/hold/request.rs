@@ -14,7 +14,7 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::red::EPOCH_KEY;
 use crate::protocol::wait::WakeSource;
 use crate::session::hold::{Hold, Successor};
-use crate::session::line::Role;
+use crate::session::local_queue::Role;
 use crate::session::{ClientHandle, LocalLock};
 
 /// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has

@@ -20,7 +20,7 @@ use crate::protocol::waiter::Local;
 use crate::session::LocalLock;
 use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
-use crate::session::line::Role;
+use crate::session::local_queue::Role;
 use crate::wait::{Asked, Waiting, Wanted};
 
 /// Callers that were told of a release at the same time part within this time.

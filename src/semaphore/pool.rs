@@ -16,7 +16,7 @@ use crate::protocol::counted::{Count, Set, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
 use crate::session::hold::fresh_number;
-use crate::session::line::Role;
+use crate::session::local_queue::Role;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 use crate::wait::{Asked, Waiting, Wanted};

@@ -1,7 +1,7 @@
 //! The turn to ask the server: of one owner one call at a time, and behind the releases that are on their way.
 
-use super::line::{Line, Side};
 use super::local_lock::{LocalLockRef, State};
+use super::local_queue::{LocalQueue, Side};
 use super::outgoing::Heed;
 use crate::owner::Owner;
 
@@ -14,7 +14,7 @@ impl<D> State<D> {
     /// A release is no longer on its way, or is ahead.
     fn settle(&mut self) {
         for ticket in &self.outgoing.heeding {
-            self.line.stir(*ticket);
+            self.queue.stir(*ticket);
         }
     }
 }
@@ -91,7 +91,7 @@ impl<D> Asking<'_, D> {
                 slot.is_asking = in_queue;
                 slot.is_in_queue = in_queue;
             });
-            state.tell(self.owner, Line::stir_apart);
+            state.tell(self.owner, LocalQueue::stir_apart);
         });
     }
 }
@@ -123,7 +123,7 @@ impl<D> Sending<D> {
             state.outgoing.is_ahead(self.number, is_ahead);
             state.settle();
             if is_ahead && !state.is_held(side) {
-                state.line.stir_first(side.other());
+                state.queue.stir_first(side.other());
             }
         });
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::hold::Hold;
 use super::left::Handoff;
-use super::line::Side;
 use super::local_lock::LocalLockRef;
+use super::local_queue::Side;
 use super::record::Outcome;
 use super::sync::{Spawner, oneshot, sleep};
 
@@ -71,13 +71,13 @@ impl<D: Send + 'static> LocalLockRef<D> {
             let removed = state.remove(side, hold);
             // What was granted since was asked behind those that are ahead.
             let is_overtaking = side == Side::Alone && !state.outgoing.are_ahead();
-            if !state.line.has_heir(side) || is_overtaking || !state.left.is_empty() {
+            if !state.queue.has_heir(side) || is_overtaking || !state.left.is_empty() {
                 return (removed, Err(undo));
             }
             let outcome = hold.record.outcome();
             let hold = hold.clone();
             let is_watched = state.left.put(side, Handoff { hold, undo });
-            state.line.stir_first(side);
+            state.queue.stir_first(side);
             (removed, Ok((outcome, is_watched)))
         });
         drop(removed);
@@ -102,8 +102,8 @@ impl<D: Send + 'static> LocalLockRef<D> {
 #[cfg(test)]
 mod tests {
     use super::super::hold::Successor;
-    use super::super::line::Role;
     use super::super::local_lock::LocalLocks;
+    use super::super::local_queue::Role;
     use super::super::record::Record;
     use super::super::sync::{TIMERS, ended};
     use super::*;

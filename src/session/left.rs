@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::hold::Hold;
-use super::line::Side;
+use super::local_queue::Side;
 
 /// With the release that is owed for it: dropped, that is sent in the background.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use dashmap::DashMap;
 
 use super::hold::Hold;
 use super::left::{Handoff, Left};
-use super::line::{Line, Side, Sides, Ticket};
+use super::local_queue::{LocalQueue, Side, Sides, Ticket};
 use super::outgoing::Outgoing;
 use super::owners::Owners;
 use super::record::Record;
@@ -55,7 +55,7 @@ pub(crate) struct LocalLock<D> {
 
 #[derive(Debug)]
 pub(super) struct State<D> {
-    pub(super) line: Line,
+    pub(super) queue: LocalQueue,
     pub(super) owners: Sides<Owners>,
     /// Of one that readers may join, the hold that took it last.
     joinable: Option<Arc<Hold>>,
@@ -93,7 +93,7 @@ impl<D> LocalLocks<D> {
 
     /// How many calls wait to ask for a lock.
     pub(crate) fn in_line(&self) -> usize {
-        self.0.iter().map(|local| local.lock().line.len()).sum()
+        self.0.iter().map(|local| local.lock().queue.len()).sum()
     }
 
     /// How many lock names are in use.
@@ -116,7 +116,7 @@ impl<D> LocalLock<D> {
             home,
             users: AtomicUsize::new(0),
             state: Mutex::new(State {
-                line: Line::default(),
+                queue: LocalQueue::default(),
                 owners: Sides::default(),
                 joinable: None,
                 left: Left::default(),
@@ -136,7 +136,7 @@ impl<D> LocalLock<D> {
     pub(super) fn change<T>(&self, step: impl FnOnce(&mut State<D>) -> T) -> T {
         let mut state = self.lock();
         let value = step(&mut state);
-        let woken = state.line.move_up();
+        let woken = state.queue.move_up();
         drop(state);
         woken.wake();
         value
@@ -228,7 +228,7 @@ impl<D> LocalLockRef<D> {
         join: impl FnOnce(&Hold) -> Option<Arc<Hold>>,
     ) -> Option<Arc<Hold>> {
         self.change(|state| {
-            let writers = state.line.standing(Side::Alone);
+            let writers = state.queue.standing(Side::Alone);
             let goes_behind = lets == Lets::AnyWriter && writers > 0
                 || state.owners.shared.is_engaged(owner)
                 // Who writes may read too, by a record that is nobody else's.
@@ -274,12 +274,12 @@ impl<D> LocalLockRef<D> {
 
     /// Something has happened that the front may wait for.
     pub(crate) fn stir(&self) {
-        self.change(|state| state.line.stir_first(self.side));
+        self.change(|state| state.queue.stir_first(self.side));
     }
 
     /// How many calls stand in line.
     pub(crate) fn in_line(&self) -> u32 {
-        u32::try_from(self.lock().line.standing(self.side)).unwrap_or(u32::MAX)
+        u32::try_from(self.lock().queue.standing(self.side)).unwrap_or(u32::MAX)
     }
 
     /// Takes out what was left, and has no hold here pass its record on from now on. Every hold.
@@ -297,7 +297,7 @@ impl<D> LocalLockRef<D> {
 
     /// When a writer counts as come that asks now: not before the readers that asked before it.
     pub(crate) fn behind_readers(&self, came: BootInstant) -> BootInstant {
-        self.lock().line.behind_readers(came)
+        self.lock().queue.behind_readers(came)
     }
 }
 
@@ -315,15 +315,15 @@ impl<D> State<D> {
     /// Notes a hold of its owner, and lets its other calls know; returns the one before.
     pub(super) fn put(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         let older = self.owners.of_mut(side).put(hold);
-        self.tell(&hold.owner, Line::stir);
+        self.tell(&hold.owner, LocalQueue::stir);
         older
     }
 
     /// Lets the calls of this owner know that wait for something.
-    pub(super) fn tell(&mut self, owner: &Owner, tell: impl Fn(&mut Line, Ticket)) {
+    pub(super) fn tell(&mut self, owner: &Owner, tell: impl Fn(&mut LocalQueue, Ticket)) {
         for owners in self.owners.both() {
             for ticket in owners.waiting(owner) {
-                tell(&mut self.line, *ticket);
+                tell(&mut self.queue, *ticket);
             }
         }
     }
@@ -331,7 +331,7 @@ impl<D> State<D> {
     /// Removes a hold that has ended, and lets the front know; of those that read, when what they have is given back.
     pub(super) fn remove(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         if side == Side::Alone {
-            self.line.stir_first(side);
+            self.queue.stir_first(side);
         }
         self.owners.of_mut(side).remove(hold)
     }
@@ -381,7 +381,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::super::hold::{self, Successor};
-    use super::super::line::Role;
+    use super::super::local_queue::Role;
     use super::super::place::Turn;
     use super::super::sync::{Spawner, TIMERS, ended};
     use super::*;

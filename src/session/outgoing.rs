@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::line::{Side, Ticket};
+use super::local_queue::{Side, Ticket};
 use crate::owner::Owner;
 
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::hold::Hold;
-use super::line::Ticket;
+use super::local_queue::Ticket;
 use crate::owner::Owner;
 
 #[derive(Debug, Default)]

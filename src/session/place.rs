@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::line::{Role, Side, Ticket};
 use super::local_lock::{LocalLockRef, State};
+use super::local_queue::{Role, Side, Ticket};
 use super::sync::{Spawner, sleep};
 use crate::clock::BootInstant;
 use crate::owner::Owner;
@@ -71,7 +71,7 @@ impl<D> LocalLockRef<D> {
     /// Whoever comes now asks behind that.
     pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
         let mut state = self.lock();
-        if state.line.len() == 0 && std::mem::take(&mut state.turns.is_placed) {
+        if state.queue.len() == 0 && std::mem::take(&mut state.turns.is_placed) {
             leave();
         }
     }
@@ -79,7 +79,7 @@ impl<D> LocalLockRef<D> {
 
 impl<D> State<D> {
     fn stand(&mut self, side: Side, role: Role, owner: Option<&Owner>) -> Ticket {
-        let ticket = self.line.stand(side, role);
+        let ticket = self.queue.stand(side, role);
         if let Some(owner) = owner {
             self.owners.of_mut(side).waits(owner, ticket);
         }
@@ -106,34 +106,34 @@ impl<D> Place<'_, D> {
         }
         // Whoever stands before it may wait for what its owner writes.
         if side == Side::Shared && has(Side::Alone).is_some() {
-            state.line.goes_beside(self.ticket);
+            state.queue.goes_beside(self.ticket);
         }
-        state.line.is_first(self.ticket).then_some(Turn::First)
+        state.queue.is_first(self.ticket).then_some(Turn::First)
     }
 
     /// From now on it stands in nobody's way, and asks when it likes.
     pub(crate) fn goes_beside(&self) {
         self.local
-            .change(|state| state.line.goes_beside(self.ticket));
+            .change(|state| state.queue.goes_beside(self.ticket));
     }
 
     /// From now on it waits for those of the other side no longer.
     pub(crate) fn keeps_no_order(&self) {
         self.local
-            .change(|state| state.line.keeps_no_order(self.ticket));
+            .change(|state| state.queue.keeps_no_order(self.ticket));
     }
 
     /// A reader at the front has asked. If it was refused, the server dates it before `latest`.
     pub(crate) fn has_asked(&self, latest: Option<BootInstant>) {
         self.local
-            .change(|state| state.line.has_asked(self.ticket, latest));
+            .change(|state| state.queue.has_asked(self.ticket, latest));
     }
 
     /// Before a request is sent that is over then: keeps what is to be undone of it, which is done if nobody polls this call
     /// later, and others go before it.
     pub(crate) fn lend(&self, undo: D, until: BootInstant) {
         let mut state = self.local.lock();
-        state.line.is_alive(self.ticket, until);
+        state.queue.is_alive(self.ticket, until);
         let before = state.asked.insert(self.ticket, undo);
         drop(state);
         drop(before);
@@ -147,13 +147,13 @@ impl<D> Place<'_, D> {
     /// What has happened up to now is known. The call is polled, and may not wait here again before this moment.
     pub(crate) fn catch_up(&self, until: BootInstant) {
         let mut state = self.local.lock();
-        state.line.is_stirred(self.ticket);
-        state.line.is_alive(self.ticket, until);
+        state.queue.is_stirred(self.ticket);
+        state.queue.is_alive(self.ticket, until);
     }
 
     /// Waits until something happens here that makes it worth asking.
     pub(crate) async fn news(&self) {
-        let news = |state: &mut State<D>| state.line.is_stirred(self.ticket).then_some(());
+        let news = |state: &mut State<D>| state.queue.is_stirred(self.ticket).then_some(());
         poll_fn(|context| self.poll(context, news)).await;
     }
 
@@ -167,7 +167,7 @@ impl<D> Place<'_, D> {
         self.local.change(|state| {
             let ready = ready(state);
             if ready.is_none() {
-                state.line.waits(self.ticket, waker.take());
+                state.queue.waits(self.ticket, waker.take());
             }
             ready.map_or(Poll::Pending, Poll::Ready)
         })
@@ -180,12 +180,12 @@ impl<D> Drop for Place<'_, D> {
         drop(self.reclaim());
         let side = self.local.side;
         let left = self.local.change(|state| {
-            state.line.leave(self.ticket);
+            state.queue.leave(self.ticket);
             state.outgoing.heeding.remove(&self.ticket);
             if let Some(owner) = self.owner {
                 state.owners.of_mut(side).leaves(owner, self.ticket);
             }
-            match state.line.has_heir(side) {
+            match state.queue.has_heir(side) {
                 true => None,
                 false => state.left.take(side),
             }
@@ -206,7 +206,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
         let (ticket, is_watched) = self.change(|state| {
             let ticket = state.stand(self.side, role, owner);
             let is_watched =
-                !state.line.is_crowded() || std::mem::replace(&mut state.is_front_watched, true);
+                !state.queue.is_crowded() || std::mem::replace(&mut state.is_front_watched, true);
             (ticket, is_watched)
         });
         if !is_watched {
@@ -221,12 +221,12 @@ impl<D: Send + 'static> LocalLockRef<D> {
             while local.is_crowded() {
                 sleep(UNPOLLED).await;
                 let since = BootInstant::now();
-                let poked = local.change(|state| state.line.poke(state.asked.keys().copied()));
+                let poked = local.change(|state| state.queue.poke(state.asked.keys().copied()));
                 sleep(SHOWN_WITHIN).await;
                 let (unpolled, undone) = local.unpolled(&poked, since);
                 // The releases go out ahead of what the next ones ask.
                 drop(undone);
-                local.change(|state| unpolled.iter().for_each(|it| state.line.goes_beside(*it)));
+                local.change(|state| unpolled.iter().for_each(|it| state.queue.goes_beside(*it)));
             }
         });
     }
@@ -234,7 +234,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
     /// Those of them that nobody has polled since, and what they have asked for, if anybody else is there.
     fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> (Vec<Ticket>, Vec<D>) {
         let mut state = self.lock();
-        let unpolled = state.line.unpolled(poked, since);
+        let unpolled = state.queue.unpolled(poked, since);
         let undone = unpolled.iter().filter_map(|it| state.asked.remove(it));
         let undone = undone.collect();
         (unpolled, undone)
@@ -243,7 +243,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
     /// Whether more than one stand there. If not, the watch is over.
     fn is_crowded(&self) -> bool {
         let mut state = self.lock();
-        state.is_front_watched = state.line.is_crowded();
+        state.is_front_watched = state.queue.is_crowded();
         state.is_front_watched
     }
 }
@@ -295,7 +295,7 @@ mod tests {
             let stay = (0..3).map(start).collect();
             let leave = (1..4).map(start).collect();
             block_on(ended(stay, leave));
-            assert_eq!(sides[0].lock().line.len(), 0);
+            assert_eq!(sides[0].lock().queue.len(), 0);
         };
         shuttle::check_random(calls, ORDERS);
     }

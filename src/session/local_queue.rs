@@ -83,7 +83,7 @@ impl Role {
 pub(super) type Ticket = u64;
 
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct LocalQueue {
     last: Ticket,
     waiters: BTreeMap<Ticket, Waiter>,
     /// Those that wait for their turn, or have it.
@@ -124,7 +124,7 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
-impl Line {
+impl LocalQueue {
     pub(super) fn stand(&mut self, side: Side, role: Role) -> Ticket {
         self.last += 1;
         let ticket = self.last;
@@ -346,77 +346,79 @@ mod tests {
 
     const SIDES: [Side; 2] = [Side::Alone, Side::Shared];
 
-    fn stand(line: &mut Line, side: Side) -> Ticket {
-        let ticket = line.stand(side, Role::InOrder);
-        line.move_up().wake();
+    fn stand(queue: &mut LocalQueue, side: Side) -> Ticket {
+        let ticket = queue.stand(side, Role::InOrder);
+        queue.move_up().wake();
         ticket
     }
 
-    fn leave(line: &mut Line, ticket: Ticket) {
-        line.leave(ticket);
-        line.move_up().wake();
+    fn leave(queue: &mut LocalQueue, ticket: Ticket) {
+        queue.leave(ticket);
+        queue.move_up().wake();
     }
 
-    fn firsts<const N: usize>(line: &Line, tickets: [Ticket; N]) -> [bool; N] {
-        tickets.map(|ticket| line.is_first(ticket))
+    fn firsts<const N: usize>(queue: &LocalQueue, tickets: [Ticket; N]) -> [bool; N] {
+        tickets.map(|ticket| queue.is_first(ticket))
     }
 
     #[test]
     fn whoever_came_first_asks_first_whatever_its_side() {
-        let line = &mut Line::default();
-        let writer = stand(line, Side::Alone);
-        let readers = [stand(line, Side::Shared), stand(line, Side::Shared)];
-        let last = stand(line, Side::Alone);
-        assert_eq!(firsts(line, readers), [false, false]);
-        leave(line, writer);
-        assert_eq!(firsts(line, readers), [true, false]);
-        assert!(!line.is_first(last), "a reader before it has not asked");
-        line.has_asked(readers[0], None);
-        line.move_up().wake();
-        assert!(line.is_first(last), "one has asked for both");
-        leave(line, readers[0]);
-        assert!(line.is_first(readers[1]));
+        let queue = &mut LocalQueue::default();
+        let writer = stand(queue, Side::Alone);
+        let readers = [stand(queue, Side::Shared), stand(queue, Side::Shared)];
+        let last = stand(queue, Side::Alone);
+        assert_eq!(firsts(queue, readers), [false, false]);
+        leave(queue, writer);
+        assert_eq!(firsts(queue, readers), [true, false]);
+        assert!(!queue.is_first(last), "a reader before it has not asked");
+        queue.has_asked(readers[0], None);
+        queue.move_up().wake();
+        assert!(queue.is_first(last), "one has asked for both");
+        leave(queue, readers[0]);
+        assert!(queue.is_first(readers[1]));
     }
 
     #[test]
     fn reader_has_asked_for_none_that_stand_behind_a_writer() {
-        let line = &mut Line::default();
-        let first = stand(line, Side::Shared);
-        let writer = stand(line, Side::Alone);
-        let behind = stand(line, Side::Shared);
-        let last = stand(line, Side::Alone);
-        line.has_asked(first, None);
-        leave(line, first);
-        assert_eq!(firsts(line, [writer, behind, last]), [true, false, false]);
-        leave(line, writer);
-        assert_eq!(firsts(line, [behind, last]), [true, false]);
+        let queue = &mut LocalQueue::default();
+        let first = stand(queue, Side::Shared);
+        let writer = stand(queue, Side::Alone);
+        let behind = stand(queue, Side::Shared);
+        let last = stand(queue, Side::Alone);
+        queue.has_asked(first, None);
+        leave(queue, first);
+        assert_eq!(firsts(queue, [writer, behind, last]), [true, false, false]);
+        leave(queue, writer);
+        assert_eq!(firsts(queue, [behind, last]), [true, false]);
     }
 
     #[test]
     fn writer_counts_as_come_behind_the_readers_that_asked() {
-        let line = &mut Line::default();
-        let reader = stand(line, Side::Shared);
+        let queue = &mut LocalQueue::default();
+        let reader = stand(queue, Side::Shared);
         let [early, late] = [1, 2].map(BootInstant::from_millis);
-        line.has_asked(reader, Some(late));
-        assert_eq!(line.behind_readers(early), late);
+        queue.has_asked(reader, Some(late));
+        assert_eq!(queue.behind_readers(early), late);
     }
 
     #[test]
     fn one_that_is_polled_is_not_passed() {
         for is_polled in [true, false] {
-            let line = &mut Line::default();
-            let front = stand(line, Side::Alone);
-            let next = stand(line, Side::Alone);
+            let queue = &mut LocalQueue::default();
+            let front = stand(queue, Side::Alone);
+            let next = stand(queue, Side::Alone);
             let since = BootInstant::now();
-            let poked = line.poke([].into_iter());
+            let poked = queue.poke([].into_iter());
             if is_polled {
-                line.waits(front, Some(Waker::noop().clone()));
+                queue.waits(front, Some(Waker::noop().clone()));
             }
-            let unpolled = line.unpolled(&poked, since);
+            let unpolled = queue.unpolled(&poked, since);
             assert_eq!(unpolled.is_empty(), is_polled);
-            unpolled.iter().for_each(|ticket| line.goes_beside(*ticket));
-            line.move_up().wake();
-            assert_eq!(line.is_first(next), !is_polled);
+            unpolled
+                .iter()
+                .for_each(|ticket| queue.goes_beside(*ticket));
+            queue.move_up().wake();
+            assert_eq!(queue.is_first(next), !is_polled);
         }
     }
 
@@ -442,19 +444,19 @@ mod tests {
         /// Somebody always asks, and nobody past one of the other side that came before and has not asked.
         #[test]
         fn line_moves_up_in_order(events in vec(event(), 0..40)) {
-            let mut line = Line::default();
+            let mut queue = LocalQueue::default();
             // Those in line, with their sides, and whether one has asked for them.
             let mut standing: Vec<(Ticket, Side, bool)> = Vec::new();
             let mut were_first = BTreeSet::new();
             for event in events {
                 match event {
-                    Event::Stand(side) => standing.push((line.stand(side, Role::InOrder), side, false)),
-                    Event::Leave(at) if at < standing.len() => line.leave(standing.remove(at).0),
-                    Event::Beside(at) if at < standing.len() => line.goes_beside(standing.remove(at).0),
+                    Event::Stand(side) => standing.push((queue.stand(side, Role::InOrder), side, false)),
+                    Event::Leave(at) if at < standing.len() => queue.leave(standing.remove(at).0),
+                    Event::Beside(at) if at < standing.len() => queue.goes_beside(standing.remove(at).0),
                     Event::Ask(at) if at < standing.len() => {
                         let (ticket, side, _) = standing[at];
-                        if side == Side::Shared && line.is_first(ticket) {
-                            line.has_asked(ticket, None);
+                        if side == Side::Shared && queue.is_first(ticket) {
+                            queue.has_asked(ticket, None);
                             let behind = standing.iter().skip_while(|it| it.1 == Side::Shared);
                             let writer = behind.map(|it| it.0).next().unwrap_or(Ticket::MAX);
                             for it in standing.iter_mut().filter(|it| it.0 < writer.max(ticket + 1)) {
@@ -464,13 +466,13 @@ mod tests {
                     }
                     _ => {}
                 }
-                line.move_up().wake();
-                let asks = |it: &&(Ticket, Side, bool)| line.is_first(it.0);
+                queue.move_up().wake();
+                let asks = |it: &&(Ticket, Side, bool)| queue.is_first(it.0);
                 prop_assert_eq!(standing.is_empty(), standing.iter().filter(asks).count() == 0);
                 for side in SIDES {
                     let of_side: Vec<_> = standing.iter().filter(|it| it.1 == side).collect();
-                    prop_assert!(of_side.iter().skip(1).all(|it| !line.is_first(it.0)));
-                    for it in of_side.iter().filter(|it| line.is_first(it.0)) {
+                    prop_assert!(of_side.iter().skip(1).all(|it| !queue.is_first(it.0)));
+                    for it in of_side.iter().filter(|it| queue.is_first(it.0)) {
                         let in_the_way = |other: &&(Ticket, Side, bool)| {
                             other.0 < it.0 && other.1 != side && !other.2
                         };
