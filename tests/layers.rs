@@ -243,7 +243,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("hold::readers", "hold::guard hold::line hold::request"),
         ("hold::front", "hold::attempt hold::line hold::request wait"),
-        ("hold::in_queue", "hold::attempt hold::line hold::request"),
+        (
+            "hold::server_queue",
+            "hold::attempt hold::line hold::request",
+        ),
         (
             "hold::acquire",
             "hold::attempt hold::guard hold::line hold::request",

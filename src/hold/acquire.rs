@@ -67,7 +67,7 @@ impl AcquireRequest {
             let outcome = if wait.is_single_attempt() {
                 Box::pin(self.ask_once(&local)).await?
             } else if let WakeSource::ServerQueue { priority } = self.wake_source {
-                Box::pin(self.in_queue(&local, &mut wait, priority)).await?
+                Box::pin(self.in_server_queue(&local, &mut wait, priority)).await?
             } else {
                 // From now on, a hold that is given back here may be left for us.
                 let place = in_line.get_or_insert_with(|| InLine::new(self, &local));

@@ -51,7 +51,10 @@ impl<D> LocalLockRef<D> {
                 return None;
             }
             let owners = state.owners.of_mut(self.side);
-            if owners.slot(owner).is_some_and(|slot| slot.is_in_queue) {
+            if owners
+                .slot(owner)
+                .is_some_and(|slot| slot.is_in_server_queue)
+            {
                 return Some(false);
             }
             owners.claim_turn(owner).then_some(true)
@@ -80,16 +83,16 @@ pub(crate) struct Asking<'a, D> {
 
 impl<D> Asking<'_, D> {
     /// From now on the call stands in a queue on the server.
-    pub(crate) fn stands_in_queue(&self) {
+    pub(crate) fn stands_in_server_queue(&self) {
         self.set(true);
     }
 
-    fn set(&self, in_queue: bool) {
+    fn set(&self, in_server_queue: bool) {
         self.local.change(|state| {
             let owners = state.owners.of_mut(self.local.side);
             owners.edit(self.owner, |slot| {
-                slot.is_asking = in_queue;
-                slot.is_in_queue = in_queue;
+                slot.is_asking = in_server_queue;
+                slot.is_in_server_queue = in_server_queue;
             });
             state.tell(self.owner, LocalQueue::stir_apart);
         });

@@ -17,7 +17,7 @@ pub(super) struct Slot {
     /// lock would look busy.
     pub(super) is_asking: bool,
     /// That call stands in a queue on the server, which may last; another finds out for itself what is its owner's.
-    pub(super) is_in_queue: bool,
+    pub(super) is_in_server_queue: bool,
     /// The calls that wait for something.
     waiting: Vec<Ticket>,
 }

@@ -18,7 +18,7 @@ use crate::session::hub::Subscription;
 impl AcquireRequest {
     /// Stands in the queue until the lock is granted: asks for a place, which is kept for all of this process together, then
     /// waits to be told. A grant comes with that, whoever gave the lock back, but for one of Redisson's: that is heard here.
-    pub(super) async fn in_queue(
+    pub(super) async fn in_server_queue(
         &self,
         local: &LocalLock,
         wait: &mut Wait,
@@ -33,7 +33,7 @@ impl AcquireRequest {
         }
         let mut attempt = Attempt::new(self, local);
         attempt.expect_grant();
-        asking.stands_in_queue();
+        asking.stands_in_server_queue();
         let mut foreign: Option<Box<Subscription>> = None;
         loop {
             if attempt.is_given_up() {
