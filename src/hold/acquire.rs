@@ -8,7 +8,7 @@ use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted};
 use super::guard::LockGuard;
-use super::line::{InLine, Outcome};
+use super::place::{InQueue, Outcome};
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -40,7 +40,7 @@ impl AcquireRequest {
         );
         let mut wait = wait.attempts(self.attempts);
         let local = self.local();
-        let mut in_line = None;
+        let mut in_queue = None;
         loop {
             while let Some(hold) = self.own(&local) {
                 match Box::pin(self.reenter(&local, &hold)).await {
@@ -70,7 +70,7 @@ impl AcquireRequest {
                 Box::pin(self.in_server_queue(&local, &mut wait, priority)).await?
             } else {
                 // From now on, a hold that is given back here may be left for us.
-                let place = in_line.get_or_insert_with(|| InLine::new(self, &local));
+                let place = in_queue.get_or_insert_with(|| InQueue::new(self, &local));
                 match self.stand_in_line(&local, place, &wait).await? {
                     Some(outcome) => outcome,
                     // On the heap, so that a call which stands in line does without it.
@@ -122,7 +122,7 @@ impl AcquireRequest {
             place.keeps_no_order();
             place.comes().await
         });
-        Ok(match self.client.in_line(&self.name, wait, turn).await? {
+        Ok(match self.client.in_queue(&self.name, wait, turn).await? {
             Some(Turn::First) => None,
             Some(Turn::Held) => Some(Outcome::Reenter),
             // It has not asked so far, and may be let in beside those that have the lock.

@@ -456,7 +456,7 @@ impl<'a> Attempt<'a> {
         match self.follows {
             // The calls of this process take turns, however few stand in line just now.
             true => MOST_TOKENS,
-            false => self.local.in_line().clamp(1, MOST_TOKENS),
+            false => self.local.in_queue().clamp(1, MOST_TOKENS),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::attempt::{Attempt, Attempted};
-use super::line::{InLine, Outcome};
+use super::place::{InQueue, Outcome};
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -21,7 +21,7 @@ use crate::wait::{Asked, Waiting, Wanted};
 struct First<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
-    place: &'a InLine<'a>,
+    place: &'a InQueue<'a>,
     policy: Policy,
     came: BootInstant,
     attempt: Attempt<'a>,
@@ -33,7 +33,7 @@ impl AcquireRequest {
         &self,
         local: &LocalLock,
         wait: &mut Wait,
-        place: &InLine<'_>,
+        place: &InQueue<'_>,
     ) -> Result<Outcome, Error> {
         let policy = self.kind.policy();
         let came = match self.kind {

@@ -8,7 +8,7 @@ pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod lease;
 pub(crate) mod level;
-mod line;
+mod place;
 pub(crate) mod quorum_acquire;
 pub(crate) mod quorum_hold;
 mod readers;

@@ -91,7 +91,7 @@ impl AcquireRequest {
             Some(_) if self.kind.is_shared() && self.owner.is_named() => Role::Beside,
             Some(Prefer::Arrival) => Role::InOrder,
             Some(Prefer::Writers) if self.kind.is_shared() => Role::Behind,
-            _ => Role::InLine,
+            _ => Role::InQueue,
         }
     }
 

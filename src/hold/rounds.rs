@@ -103,11 +103,11 @@ impl QuorumAcquire {
         line: &'a LocalLock,
         wait: &Wait,
     ) -> Result<Option<Outcome<'a>>, Error> {
-        let Step::Park(at_most) = wait.in_line(BootInstant::now(), None) else {
+        let Step::Park(at_most) = wait.in_queue(BootInstant::now(), None) else {
             return Ok(None);
         };
         let runtime = &self.requests[0].client.releaser.runtime;
-        let place = line.stand(Role::InLine, None, runtime);
+        let place = line.stand(Role::InQueue, None, runtime);
         if place.now().is_some() {
             return Ok(Some(Outcome::Front(place)));
         }

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::pin::pin;
 
 use super::attempt::{Attempt, Attempted};
-use super::line::Outcome;
+use super::place::Outcome;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -69,7 +69,7 @@ impl AcquireRequest {
                         () = local.appeared(&self.owner) => Ok(None),
                     }
                 });
-                self.client.in_line(&self.name, wait, told).await
+                self.client.in_queue(&self.name, wait, told).await
             };
             match Box::pin(told).await? {
                 None => return Ok(Outcome::GaveUp),
@@ -90,7 +90,7 @@ impl AcquireRequest {
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
         let turn = pin!(local.asking(&self.owner));
-        self.client.in_line(&self.name, wait, turn).await
+        self.client.in_queue(&self.name, wait, turn).await
     }
 }
 

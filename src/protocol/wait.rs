@@ -144,7 +144,7 @@ impl Wait {
     }
 
     /// For a call that stands in line and asks nothing itself.
-    pub(crate) fn in_line(&self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
+    pub(crate) fn in_queue(&self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
         if self.is_out_of_patience(now, unanswered) {
             return Step::GiveUp;
         }
@@ -225,7 +225,7 @@ mod tests {
             let endured = since.max(start).until(now);
             let gave_up = decision.failed(now, Some(since)) == Step::GiveUp;
             prop_assert_eq!(gave_up, endured >= PATIENCE);
-            prop_assert_eq!(decision.in_line(now, Some(since)) == Step::GiveUp, endured >= PATIENCE);
+            prop_assert_eq!(decision.in_queue(now, Some(since)) == Step::GiveUp, endured >= PATIENCE);
         }
 
         #[test]

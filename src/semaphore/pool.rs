@@ -138,7 +138,7 @@ impl Pool {
         let mut wait = self.counter.wait(deadline);
         let once = wait.is_single_attempt();
         let line = client.local_locks.enter(name.local_key(Users::Permits));
-        if line.in_line() == 0 {
+        if line.in_queue() == 0 {
             match take.run().await {
                 Ok(Asked::Ready(taken)) => return Ok(Some(taken)),
                 Err(error) if once || !error.is_passing() => return Err(error),
@@ -148,9 +148,9 @@ impl Pool {
         if once {
             return Ok(None);
         }
-        let place = line.stand(Role::InLine, None, &client.releaser.runtime);
+        let place = line.stand(Role::InQueue, None, &client.releaser.runtime);
         let turn = pin!(place.comes());
-        if client.in_line(name, &wait, turn).await?.is_none() {
+        if client.in_queue(name, &wait, turn).await?.is_none() {
             return Ok(None);
         }
         let mut waiting = self.counter.waiting(name, &mut wait).at(&place);

@@ -253,7 +253,7 @@ mod tests {
         async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
             let local = &self.local;
             let asked = self.hold();
-            let place = local.stand(Role::InLine, None, &Spawner::current());
+            let place = local.stand(Role::InQueue, None, &Spawner::current());
             place.comes().await;
             let owing = self.owing(&asked.record);
             loop {

@@ -194,7 +194,7 @@ mod tests {
 
     const HERE: Place = Some(1);
 
-    fn in_line(ledger: &Ledger<Owed>) -> usize {
+    fn in_queue(ledger: &Ledger<Owed>) -> usize {
         ledger.lines.values().map(|line| line.waiting.len()).sum()
     }
 
@@ -232,7 +232,7 @@ mod tests {
                 ledger.came_back(HERE);
             }
         }
-        assert_eq!((served, in_line(&ledger), ledger.due()), (200, 0, None));
+        assert_eq!((served, in_queue(&ledger), ledger.due()), (200, 0, None));
     }
 
     #[test]
@@ -265,12 +265,12 @@ mod tests {
             ledger.add(HERE, Owed(7));
             ledger.add(HERE, Owed(100));
         }
-        assert_eq!(in_line(&ledger), 6);
+        assert_eq!(in_queue(&ledger), 6);
         let (_, first) = ledger.next(BootInstant::now()).expect("owed");
         assert_eq!(first, Owed(7));
         ledger.add(HERE, first);
         ledger.add(HERE, Owed(7));
-        assert_eq!(in_line(&ledger), 6, "it may stand in line anew");
+        assert_eq!(in_queue(&ledger), 6, "it may stand in line anew");
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl<D> LocalLocks<D> {
     }
 
     /// How many calls wait to ask for a lock.
-    pub(crate) fn in_line(&self) -> usize {
+    pub(crate) fn in_queue(&self) -> usize {
         self.0.iter().map(|local| local.lock().queue.len()).sum()
     }
 
@@ -278,7 +278,7 @@ impl<D> LocalLockRef<D> {
     }
 
     /// How many calls stand in line.
-    pub(crate) fn in_line(&self) -> u32 {
+    pub(crate) fn in_queue(&self) -> u32 {
         u32::try_from(self.lock().queue.standing(self.side)).unwrap_or(u32::MAX)
     }
 

@@ -62,7 +62,7 @@ impl<T> Sides<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Its turn to ask.
-    InLine,
+    InQueue,
     /// The same behind those of the other side that came before.
     InOrder,
     /// The same behind all of the other side.
@@ -87,7 +87,7 @@ pub(super) struct LocalQueue {
     last: Ticket,
     waiters: BTreeMap<Ticket, Waiter>,
     /// Those that wait for their turn, or have it.
-    in_line: Sides<BTreeSet<Ticket>>,
+    in_queue: Sides<BTreeSet<Ticket>>,
     beside: Sides<BTreeSet<Ticket>>,
     /// The readers up to this one keep no writer from asking: one has asked for them, and the server keeps the order.
     asked: Ticket,
@@ -154,13 +154,13 @@ impl LocalQueue {
 
     /// How many wait to ask.
     pub(super) fn len(&self) -> usize {
-        let all = self.in_line.both().chain(self.beside.both());
+        let all = self.in_queue.both().chain(self.beside.both());
         all.map(BTreeSet::len).sum()
     }
 
     /// How many of this side stand in line.
     pub(super) fn standing(&self, side: Side) -> usize {
-        self.in_line.of(side).len()
+        self.in_queue.of(side).len()
     }
 
     pub(super) fn is_first(&self, ticket: Ticket) -> bool {
@@ -192,14 +192,14 @@ impl LocalQueue {
         if let Some(waiter) = self.waiters.get_mut(&ticket)
             && waiter.role.waits_for_other_side()
         {
-            waiter.role = Role::InLine;
+            waiter.role = Role::InQueue;
         }
     }
 
     /// A reader at the front has asked, also for those that stand behind it up to the next writer: from now on the server keeps
     /// the order. If it was refused, the server dates it before `latest`.
     pub(super) fn has_asked(&mut self, ticket: Ticket, latest: Option<BootInstant>) {
-        let readers = &self.in_line.shared;
+        let readers = &self.in_queue.shared;
         if !readers.contains(&ticket) {
             return;
         }
@@ -316,12 +316,12 @@ impl LocalQueue {
         match waiter.role {
             Role::InOrder => other.is_some_and(|other| other < first),
             Role::Behind => other.is_some(),
-            Role::InLine | Role::Beside | Role::Apart => false,
+            Role::InQueue | Role::Beside | Role::Apart => false,
         }
     }
 
     fn first(&self, side: Side) -> Option<Ticket> {
-        self.in_line.of(side).first().copied()
+        self.in_queue.of(side).first().copied()
     }
 
     fn firsts(&self) -> impl Iterator<Item = Ticket> + use<> {
@@ -331,7 +331,7 @@ impl LocalQueue {
 
     fn those(&mut self, side: Side, role: Role) -> Option<&mut BTreeSet<Ticket>> {
         match role {
-            Role::InLine | Role::InOrder | Role::Behind => Some(self.in_line.of_mut(side)),
+            Role::InQueue | Role::InOrder | Role::Behind => Some(self.in_queue.of_mut(side)),
             Role::Beside => Some(self.beside.of_mut(side)),
             Role::Apart => None,
         }

@@ -236,7 +236,7 @@ impl Session {
         clippy::manual_async_fn,
         reason = "an async function keeps its arguments twice"
     )]
-    pub(crate) fn in_line<T>(
+    pub(crate) fn in_queue<T>(
         &self,
         name: &LockName,
         wait: &Wait,
@@ -245,7 +245,7 @@ impl Session {
         async move {
             loop {
                 let (since, silence) = self.backend.silence(name.key()).unzip();
-                let Step::Park(at_most) = wait.in_line(BootInstant::now(), since) else {
+                let Step::Park(at_most) = wait.in_queue(BootInstant::now(), since) else {
                     return silence.map_or(Ok(None), Err);
                 };
                 drop(silence);
@@ -319,7 +319,7 @@ impl fmt::Debug for Session {
             .field("permits", &self.permits.len())
             .field(
                 "waiting",
-                &(self.local_locks.in_line() + self.releaser.grants.len()),
+                &(self.local_locks.in_queue() + self.releaser.grants.len()),
             )
             .field("channels", &self.hub.len())
             .finish_non_exhaustive()

@@ -169,7 +169,7 @@ pub(crate) struct Worker {
 enum Way {
     AtOnce,
     /// It was taken out of a line, where others wait for it.
-    InLine,
+    InQueue,
     /// The server has refused it for good, perhaps.
     Refused,
 }
@@ -202,7 +202,7 @@ impl Worker {
     pub(crate) async fn run(&mut self) {
         loop {
             while let Some((place, owed)) = self.ledger.next(BootInstant::now()) {
-                self.start(owed, place, Way::InLine);
+                self.start(owed, place, Way::InQueue);
             }
             self.reaper.0.backlog.note(&self.ledger);
             let due = self.ledger.due();
@@ -260,13 +260,13 @@ impl Worker {
     }
 
     fn tried(&mut self, (place, way, left): Tried) {
-        let in_line = way == Way::InLine;
+        let in_queue = way == Way::InQueue;
         match left {
             Some((owed, error)) if error.is_passing() => {
                 self.ledger.failed(place, owed, error.is_unsent());
             }
             left => {
-                if in_line {
+                if in_queue {
                     self.ledger.answered(place);
                 }
                 if let Some((owed, _)) = left {
@@ -274,7 +274,7 @@ impl Worker {
                 }
             }
         }
-        if in_line {
+        if in_queue {
             self.ledger.came_back(place);
         }
     }
@@ -301,7 +301,7 @@ async fn send(
             debug!(?owed, %error, "gave up what was owed: its time has passed");
             return None;
         }
-        if error.is_passing() || way == Way::InLine {
+        if error.is_passing() || way == Way::InQueue {
             return Some((owed, error));
         }
         refused = true;

@@ -183,7 +183,7 @@ impl Watchdog {
             // Whoever stands in line passes it on soon, and may share the request.
             let begun = BootInstant::now();
             for _ in 0..GATHERED {
-                if local.in_line() == 0 || begun.until(BootInstant::now()) > GATHERING {
+                if local.in_queue() == 0 || begun.until(BootInstant::now()) > GATHERING {
                     break;
                 }
                 yield_now().await;

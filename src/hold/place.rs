@@ -17,13 +17,13 @@ pub(super) enum Outcome {
 }
 
 /// A place in line here.
-pub(super) struct InLine<'a> {
+pub(super) struct InQueue<'a> {
     place: Place<'a>,
     /// Dropped behind that.
     _leaving: Leaving<'a>,
 }
 
-impl<'a> InLine<'a> {
+impl<'a> InQueue<'a> {
     pub(super) fn new(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
         let reenters = request.kind.is_reentrant();
         let owner = reenters.then_some(&request.owner);
@@ -34,7 +34,7 @@ impl<'a> InLine<'a> {
     }
 }
 
-impl<'a> Deref for InLine<'a> {
+impl<'a> Deref for InQueue<'a> {
     type Target = Place<'a>;
 
     fn deref(&self) -> &Place<'a> {
