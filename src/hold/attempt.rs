@@ -63,12 +63,12 @@ pub(crate) struct Attempt<'a> {
     /// Where a grant by a release of this process is told, of a hold that stands in a queue.
     expected: Option<Expected>,
     /// Of a call at the front of its line: what is to be undone lies there.
-    front: Option<&'a Place<'a>>,
+    place: Option<&'a Place<'a>>,
     is_lent: bool,
     /// Others went before it meanwhile, since nobody polled it.
     was_passed: bool,
     /// Of a call that waits for a read-write lock, which came at this moment.
-    place: Option<(answer::Place, BootInstant)>,
+    mark: Option<(answer::WaiterMark, BootInstant)>,
     /// Where its process stands among those that wait for their turn, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
     /// The lock was given back for it here, and could not be passed on.
@@ -103,10 +103,10 @@ impl<'a> Attempt<'a> {
             placed: false,
             is_foreign: false,
             expected: None,
-            front: None,
+            place: None,
             is_lent: false,
             was_passed: false,
-            place: None,
+            mark: None,
             standing: None,
             follows: false,
         }
@@ -116,25 +116,25 @@ impl<'a> Attempt<'a> {
     pub(crate) fn waiting(
         request: &'a AcquireRequest,
         local: &'a LocalLock,
-        front: &'a Place<'a>,
+        place: &'a Place<'a>,
         came: BootInstant,
     ) -> Self {
-        let unknown = answer::Place {
+        let unknown = answer::WaiterMark {
             came: 0,
             marked: false,
         };
         Self {
-            front: Some(front),
-            place: request.kind.sides().map(|_| (unknown, came)),
+            place: Some(place),
+            mark: request.kind.sides().map(|_| (unknown, came)),
             ..Self::new(request, local)
         }
     }
 
     /// After how long to ask again, so that others do not forget that this call waits.
     pub(crate) fn reminder(&self) -> Option<Duration> {
-        let (place, _) = self.place?;
+        let (mark, _) = self.mark?;
         // A writer, one a process, also takes over the mark of one that came before it and has gone.
-        (place.marked || !self.request.kind.is_shared()).then_some(WAITER_MARK_TTL / 3)
+        (mark.marked || !self.request.kind.is_shared()).then_some(WAITER_MARK_TTL / 3)
     }
 
     /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
@@ -183,10 +183,10 @@ impl<'a> Attempt<'a> {
             true => Ok(Attempted::Yielded),
             false => self.ask_and_settle(mode).await,
         };
-        if let Some(front) = self.front.filter(|_| self.was_passed) {
+        if let Some(place) = self.place.filter(|_| self.was_passed) {
             // What came of it was given back, and a copy of that must find nothing.
-            let came = self.place.map_or_else(BootInstant::now, |(_, came)| came);
-            *self = Self::waiting(self.request, self.local, front, came);
+            let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
+            *self = Self::waiting(self.request, self.local, place, came);
             return Ok(Attempted::Yielded);
         }
         // A mark, or what a request may do that went unanswered.
@@ -205,10 +205,10 @@ impl<'a> Attempt<'a> {
     /// Leaves what is to be undone at the front: it is done if nobody polls this call later, and others go before it. Not of a
     /// hold that its release does not tell from others, which is undone only while it is known to be ours.
     fn lend(&mut self, until: BootInstant) {
-        if let Some(front) = self.front.filter(|_| self.hold.key().is_told_apart())
+        if let Some(place) = self.place.filter(|_| self.hold.key().is_told_apart())
             && let Some(undo) = self.undo.take()
         {
-            front.lend(undo, until);
+            place.lend(undo, until);
             self.is_lent = true;
         }
     }
@@ -216,7 +216,7 @@ impl<'a> Attempt<'a> {
     /// Takes it back. False if it was done: others went before this call.
     fn regain(&mut self) -> bool {
         if std::mem::take(&mut self.is_lent) {
-            self.undo = self.front.and_then(|front| front.reclaim());
+            self.undo = self.place.and_then(|place| place.reclaim());
             return self.undo.is_some();
         }
         true
@@ -279,7 +279,7 @@ impl<'a> Attempt<'a> {
                 Ok(Attempted::Busy(Ttl::Never))
             }
             Acquired::Waits { ttl, place } => {
-                if let Some((mine, _)) = &mut self.place {
+                if let Some((mine, _)) = &mut self.mark {
                     *mine = place;
                 }
                 // The release that is owed takes the mark away.
@@ -368,7 +368,7 @@ impl<'a> Attempt<'a> {
         let pass = |handoff: &LeftHere| {
             let old = &handoff.hold;
             let is_fit = *kind == old.key().kind && !owner.is_named();
-            let came = self.place.map_or_else(BootInstant::now, |(_, came)| came);
+            let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
             is_fit.then(|| old.pass_to(&self.request.successor(came)))?
         };
         let (Handoff { undo, .. }, passed) = self.local.take_over(pass)?;
@@ -441,10 +441,10 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self, mode: AcquireMode) -> Result<Answer, Error> {
         let lease = self.request.lease_mode.lease();
         let hold = self.hold.clone();
-        let place = self
-            .place
+        let mark = self
+            .mark
             .map(|(it, came)| it.sent(came, BootInstant::now()));
-        let call = hold.key().acquire(1, lease, mode, place, self.tokens());
+        let call = hold.key().acquire(1, lease, mode, mark, self.tokens());
         self.run(&call).await
     }
 

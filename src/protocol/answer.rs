@@ -55,7 +55,7 @@ pub(crate) enum Acquired {
     /// Busy, and the place of this call is known: of a read-write lock.
     Waits {
         ttl: Ttl,
-        place: Place,
+        place: WaiterMark,
     },
     Free,
     /// The owner reads, and asks to write.
@@ -112,14 +112,14 @@ impl Standing {
 
 /// The place of a call among those that wait for a read-write lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct WaiterMark {
     /// When it came, by the server's clock in microseconds; before the server told, how long it has waited, negative.
     pub(crate) came: i64,
     /// Whether a mark on the server tells others that it waits.
     pub(crate) marked: bool,
 }
 
-impl Place {
+impl WaiterMark {
     /// The same in a request that is sent `now`, of a call that came at `came`.
     pub(crate) fn sent(self, came: BootInstant, now: BootInstant) -> Self {
         let waited = || i64::try_from(came.until(now).as_micros()).unwrap_or(i64::MAX);
@@ -299,7 +299,7 @@ impl Acquired {
                 ],
             )) => Ok(Self::Waits {
                 ttl: Ttl::from_millis(millis),
-                place: Place {
+                place: WaiterMark {
                     came,
                     marked: marked == 1,
                 },

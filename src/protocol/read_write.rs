@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
-use crate::protocol::answer::Place;
+use crate::protocol::answer::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
 use crate::protocol::lock::{AcquireMode, TransferSource};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};
@@ -17,7 +17,7 @@ pub(crate) fn read<'a>(
     sides: &'a ReadWrite,
     share: u32,
     lease: LeaseTime,
-    waits: Option<Place>,
+    waits: Option<WaiterMark>,
 ) -> Call<'a> {
     let [came, mark] = place(waits);
     let rest = [
@@ -39,7 +39,7 @@ pub(crate) fn write<'a>(
     share: u32,
     lease: LeaseTime,
     mode: AcquireMode,
-    waits: Option<Place>,
+    waits: Option<WaiterMark>,
 ) -> Call<'a> {
     let [came, mark] = place(waits);
     let entry = Arg::Text(match mode {
@@ -66,7 +66,7 @@ fn entry(key: &HoldKey) -> &'static str {
 }
 
 /// When a call came, and how long its mark lasts.
-fn place<'a>(waits: Option<Place>) -> [Arg<'a>; 2] {
+fn place<'a>(waits: Option<WaiterMark>) -> [Arg<'a>; 2] {
     let came = waits.map_or(0, |place| place.came);
     let mark = waits.map_or(0, |_| WAITER_MARK_TTL.as_millis() as i64);
     [came, mark].map(Arg::Number)
@@ -248,7 +248,7 @@ mod tests {
         let (name, sides) = sides();
         let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
         let key = HoldKey::new(name, Kind::Read(sides), "c", &Owner::unique(), 1);
-        let place = Place {
+        let place = WaiterMark {
             came: 7,
             marked: true,
         };

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
-use crate::protocol::answer::Place;
+use crate::protocol::answer::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
 use crate::protocol::lock::{self, AcquireMode, SILENT, TransferSource};
 use crate::protocol::script::{Arg, Call, Cut};
@@ -18,7 +18,7 @@ impl HoldKey {
         share: u32,
         lease: LeaseTime,
         mode: AcquireMode,
-        waits: Option<Place>,
+        waits: Option<WaiterMark>,
         tokens: u32,
     ) -> Call<'_> {
         let call = match &self.kind {
