@@ -39,14 +39,14 @@ impl<D> LocalLockRef<D> {
     ) -> Option<(Handoff<D>, Option<Arc<Hold>>)> {
         self.change(|state| {
             let handoff = state.left.take(self.side)?;
-            let is_had =
-                self.side == Side::Alone && state.owners.alone.holds().any(|it| it.is_live());
+            let is_had = self.side == Side::Exclusive
+                && state.owners.exclusive.holds().any(|it| it.is_live());
             let hold = match is_had {
                 true => None,
                 false => pass(&handoff),
             };
             if let Some(hold) = &hold {
-                if self.side == Side::Alone {
+                if self.side == Side::Exclusive {
                     state.turns.is_had();
                     state.turns.count(true);
                 }
@@ -70,7 +70,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
             let side = self.side;
             let removed = state.remove(side, hold);
             // What was granted since was asked behind those that are ahead.
-            let is_overtaking = side == Side::Alone && !state.outgoing.are_ahead();
+            let is_overtaking = side == Side::Exclusive && !state.outgoing.are_ahead();
             if !state.queue.has_heir(side) || is_overtaking || !state.left.is_empty() {
                 return (removed, Err(undo));
             }

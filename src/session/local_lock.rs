@@ -105,7 +105,7 @@ impl<D> LocalLocks<D> {
 fn parts(key: LocalKey) -> (Side, LocalKey) {
     let side = match key.is_of_readers() {
         true => Side::Shared,
-        false => Side::Alone,
+        false => Side::Exclusive,
     };
     (side, key.of_both_sides())
 }
@@ -202,10 +202,10 @@ impl<D> LocalLockRef<D> {
         let (displaced, gone) = self.change(|state| {
             // The server has granted the lock: what was left here was gone.
             let left = state.left.take(self.side);
-            let others: Vec<_> = state.owners.alone.holds().cloned().collect();
+            let others: Vec<_> = state.owners.exclusive.holds().cloned().collect();
             let older = state.put(self.side, hold);
             match self.side {
-                Side::Alone => {
+                Side::Exclusive => {
                     state.turns.is_had();
                     (others, (left, None))
                 }
@@ -228,11 +228,11 @@ impl<D> LocalLockRef<D> {
         join: impl FnOnce(&Hold) -> Option<Arc<Hold>>,
     ) -> Option<Arc<Hold>> {
         self.change(|state| {
-            let writers = state.queue.standing(Side::Alone);
+            let writers = state.queue.standing(Side::Exclusive);
             let goes_behind = lets == Lets::AnyWriter && writers > 0
                 || state.owners.shared.is_engaged(owner)
                 // Who writes may read too, by a record that is nobody else's.
-                || state.owners.alone.holds().any(|hold| hold.is_live());
+                || state.owners.exclusive.holds().any(|hold| hold.is_live());
             if goes_behind {
                 return None;
             }
@@ -249,10 +249,10 @@ impl<D> LocalLockRef<D> {
             .owners
             .shared
             .holds()
-            .filter(|_| self.side == Side::Alone);
-        let holds = readers.chain(state.owners.alone.holds());
+            .filter(|_| self.side == Side::Exclusive);
+        let holds = readers.chain(state.owners.exclusive.holds());
         let others = holds.filter(|hold| hold.is_live() && hold.owner != *owner);
-        let is_left = self.side == Side::Alone && state.left.is_for(Side::Shared);
+        let is_left = self.side == Side::Exclusive && state.left.is_for(Side::Shared);
         let left = state.joinable.iter().filter(|_| is_left);
         others.chain(left).map(|hold| hold.record.trip()).max()
     }
@@ -330,7 +330,7 @@ impl<D> State<D> {
 
     /// Removes a hold that has ended, and lets the front know; of those that read, when what they have is given back.
     pub(super) fn remove(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
-        if side == Side::Alone {
+        if side == Side::Exclusive {
             self.queue.stir_first(side);
         }
         self.owners.of_mut(side).remove(hold)

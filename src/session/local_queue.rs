@@ -18,15 +18,15 @@ use crate::clock::BootInstant;
 /// How a call wants the lock. Of most kinds nobody shares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    Alone,
+    Exclusive,
     Shared,
 }
 
 impl Side {
     pub(super) fn other(self) -> Self {
         match self {
-            Self::Alone => Self::Shared,
-            Self::Shared => Self::Alone,
+            Self::Exclusive => Self::Shared,
+            Self::Shared => Self::Exclusive,
         }
     }
 }
@@ -34,27 +34,27 @@ impl Side {
 /// Something of each side.
 #[derive(Debug, Default)]
 pub(super) struct Sides<T> {
-    pub(super) alone: T,
+    pub(super) exclusive: T,
     pub(super) shared: T,
 }
 
 impl<T> Sides<T> {
     pub(super) fn of(&self, side: Side) -> &T {
         match side {
-            Side::Alone => &self.alone,
+            Side::Exclusive => &self.exclusive,
             Side::Shared => &self.shared,
         }
     }
 
     pub(super) fn of_mut(&mut self, side: Side) -> &mut T {
         match side {
-            Side::Alone => &mut self.alone,
+            Side::Exclusive => &mut self.exclusive,
             Side::Shared => &mut self.shared,
         }
     }
 
     pub(super) fn both(&self) -> impl Iterator<Item = &T> {
-        [&self.alone, &self.shared].into_iter()
+        [&self.exclusive, &self.shared].into_iter()
     }
 }
 
@@ -203,7 +203,7 @@ impl LocalQueue {
         if !readers.contains(&ticket) {
             return;
         }
-        let behind = self.first(Side::Alone).unwrap_or(Ticket::MAX);
+        let behind = self.first(Side::Exclusive).unwrap_or(Ticket::MAX);
         let last = readers.range(..behind).next_back();
         self.asked = last.copied().unwrap_or(ticket).max(ticket);
         self.readers_came = self.readers_came.max(latest);
@@ -310,8 +310,8 @@ impl LocalQueue {
             return true;
         };
         let other = match waiter.side {
-            Side::Alone => self.first(Side::Shared).filter(|&it| it > self.asked),
-            Side::Shared => self.first(Side::Alone),
+            Side::Exclusive => self.first(Side::Shared).filter(|&it| it > self.asked),
+            Side::Shared => self.first(Side::Exclusive),
         };
         match waiter.role {
             Role::InOrder => other.is_some_and(|other| other < first),
@@ -325,7 +325,7 @@ impl LocalQueue {
     }
 
     fn firsts(&self) -> impl Iterator<Item = Ticket> + use<> {
-        let firsts = [Side::Alone, Side::Shared].map(|side| self.first(side));
+        let firsts = [Side::Exclusive, Side::Shared].map(|side| self.first(side));
         firsts.into_iter().flatten()
     }
 
@@ -344,7 +344,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    const SIDES: [Side; 2] = [Side::Alone, Side::Shared];
+    const SIDES: [Side; 2] = [Side::Exclusive, Side::Shared];
 
     fn stand(queue: &mut LocalQueue, side: Side) -> Ticket {
         let ticket = queue.stand(side, Role::InOrder);
@@ -364,9 +364,9 @@ mod tests {
     #[test]
     fn whoever_came_first_asks_first_whatever_its_side() {
         let queue = &mut LocalQueue::default();
-        let writer = stand(queue, Side::Alone);
+        let writer = stand(queue, Side::Exclusive);
         let readers = [stand(queue, Side::Shared), stand(queue, Side::Shared)];
-        let last = stand(queue, Side::Alone);
+        let last = stand(queue, Side::Exclusive);
         assert_eq!(firsts(queue, readers), [false, false]);
         leave(queue, writer);
         assert_eq!(firsts(queue, readers), [true, false]);
@@ -382,9 +382,9 @@ mod tests {
     fn reader_has_asked_for_none_that_stand_behind_a_writer() {
         let queue = &mut LocalQueue::default();
         let first = stand(queue, Side::Shared);
-        let writer = stand(queue, Side::Alone);
+        let writer = stand(queue, Side::Exclusive);
         let behind = stand(queue, Side::Shared);
-        let last = stand(queue, Side::Alone);
+        let last = stand(queue, Side::Exclusive);
         queue.has_asked(first, None);
         leave(queue, first);
         assert_eq!(firsts(queue, [writer, behind, last]), [true, false, false]);
@@ -405,8 +405,8 @@ mod tests {
     fn one_that_is_polled_is_not_passed() {
         for is_polled in [true, false] {
             let queue = &mut LocalQueue::default();
-            let front = stand(queue, Side::Alone);
-            let next = stand(queue, Side::Alone);
+            let front = stand(queue, Side::Exclusive);
+            let next = stand(queue, Side::Exclusive);
             let since = BootInstant::now();
             let poked = queue.poke([].into_iter());
             if is_polled {

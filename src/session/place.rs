@@ -105,7 +105,7 @@ impl<D> Place<'_, D> {
             return Some(Turn::Held);
         }
         // Whoever stands before it may wait for what its owner writes.
-        if side == Side::Shared && has(Side::Alone).is_some() {
+        if side == Side::Shared && has(Side::Exclusive).is_some() {
             state.queue.goes_beside(self.ticket);
         }
         state.queue.is_first(self.ticket).then_some(Turn::First)
