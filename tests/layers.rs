@@ -128,14 +128,14 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::backend::resp", ""),
         ("session::backend::tls", ""),
         ("session::backend::contact", "session::backend::tls"),
-        ("session::backend::line", "session::backend::resp"),
+        ("session::backend::link", "session::backend::resp"),
         (
             "session::backend::dial",
-            "session::backend::contact session::backend::line session::backend::refusal session::backend::resp session::backend::sentinel session::backend::tls",
+            "session::backend::contact session::backend::link session::backend::refusal session::backend::resp session::backend::sentinel session::backend::tls",
         ),
         (
             "session::backend::sentinel",
-            "session::backend::dial session::backend::line session::backend::resp",
+            "session::backend::dial session::backend::link session::backend::resp",
         ),
         (
             "session::backend::post",
@@ -143,15 +143,15 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::desk",
-            "session::backend::line session::backend::resp",
+            "session::backend::link session::backend::resp",
         ),
         (
             "session::backend::connection",
-            "session::backend::desk session::backend::dial session::backend::line session::backend::resp session::pace",
+            "session::backend::desk session::backend::dial session::backend::link session::backend::resp session::pace",
         ),
         (
             "session::backend::transaction",
-            "session::backend::connection session::backend::dial session::backend::line session::backend::node session::backend::resp",
+            "session::backend::connection session::backend::dial session::backend::link session::backend::node session::backend::resp",
         ),
         (
             "session::backend::maker",
@@ -159,7 +159,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::listener",
-            "session::backend::dial session::backend::line session::backend::resp session::backend::slots",
+            "session::backend::dial session::backend::link session::backend::resp session::backend::slots",
         ),
         (
             "session::backend::node",

@@ -24,7 +24,7 @@ use tracing::{debug, info};
 pub(super) use super::desk::Broken;
 use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
-use super::line::{Line, Seat, Writer};
+use super::link::{Link, ServerSide, Writer};
 use super::resp::{self, Request, Said};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -107,8 +107,8 @@ impl Connection {
     /// Connects now, and tells if that fails; if it was used before it keeps connecting by itself.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         if self.kept.get().is_none() {
-            let line = self.dialer.dial().await?;
-            self.keep(Some(line));
+            let link = self.dialer.dial().await?;
+            self.keep(Some(link));
         }
         Ok(())
     }
@@ -201,9 +201,9 @@ impl Connection {
         self.dialer.close();
     }
 
-    fn keep(&self, line: Option<Line>) {
+    fn keep(&self, link: Option<Link>) {
         self.kept.get_or_init(|| {
-            let kept = keep(Kept(self.shared.clone()), self.dialer.clone(), line);
+            let kept = keep(Kept(self.shared.clone()), self.dialer.clone(), link);
             AbortOnDropHandle::new(self.runtime.spawn(kept))
         });
     }
@@ -228,31 +228,31 @@ impl Drop for Kept {
 }
 
 /// Connects, serves the connection until it breaks, and connects again, without end.
-async fn keep(kept: Kept, mut dialer: Dialer, mut line: Option<Line>) {
+async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>) {
     let shared = &kept.0;
     // A server that hangs answers a try that is under way as soon as it goes on, and between two it is not heard.
     dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
-    let mut seat: Option<Seat> = None;
+    let mut server_side: Option<ServerSide> = None;
     let told = Pace::default();
     loop {
         let mut place = dialer.place();
         let began = BootInstant::now();
-        let dialled = match line.take() {
-            Some(line) => Ok(line),
-            None => dialer.redial(seat.as_ref()).await,
+        let dialled = match link.take() {
+            Some(link) => Ok(link),
+            None => dialer.redial(server_side.as_ref()).await,
         };
         let (opened, greeted) = (BootInstant::now(), dialled.is_ok());
         let error = match dialled {
-            Ok(line) => {
+            Ok(link) => {
                 match told.tell() {
-                    Some(untold) => info!(server = %line.place, untold, "connected"),
-                    None => debug!(server = %line.place, "connected"),
+                    Some(untold) => info!(server = %link.place, untold, "connected"),
+                    None => debug!(server = %link.place, "connected"),
                 }
-                let here = place.insert(line.place.clone());
-                seat.clone_from(&line.seat);
+                let here = place.insert(link.place.clone());
+                server_side.clone_from(&link.server_side);
                 tokio::select! {
-                    error = shared.serve(line) => error,
+                    error = shared.serve(link) => error,
                     () = dialer.leads_elsewhere(Some(here)) => left(),
                 }
             }
@@ -318,13 +318,13 @@ impl Shared {
     }
 
     /// Reads and writes until the connection breaks, and tells why it did.
-    async fn serve(&self, line: Line) -> Error {
-        let Line {
+    async fn serve(&self, link: Link) -> Error {
+        let Link {
             reader,
             writer,
             version,
             ..
-        } = line;
+        } = link;
         let socket = match &writer {
             Writer::Open(socket) => Some(socket.clone()),
             #[cfg(feature = "tls")]

@@ -14,7 +14,7 @@ use bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::error::Elapsed;
 
-use super::line::Socket;
+use super::link::Socket;
 use super::resp::{Request, Said};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};

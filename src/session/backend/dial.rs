@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::contact::{Step, failed, late, refused};
-use super::line::{Line, Seat, Socket, Writer};
+use super::link::{Link, ServerSide, Socket, Writer};
 use super::refusal::code;
 use super::resp::{Request, Said, Version};
 use super::sentinel::Sentinels;
@@ -39,7 +39,7 @@ pub(super) struct Dialer {
 
 impl Dialer {
     /// Connects to the server, or to the one that sentinels name as the primary.
-    pub(super) async fn dial(&self) -> Result<Line, Error> {
+    pub(super) async fn dial(&self) -> Result<Link, Error> {
         while let Some(sentinels) = &self.sentinels {
             let primary = sentinels.primary().await?;
             let place = primary.to_string();
@@ -59,7 +59,7 @@ impl Dialer {
                 let opened = self.step(&place, Step::Connect, UnixStream::connect(path));
                 let (reader, writer) = opened.await?.into_split();
                 let writer = Writer::Open(Arc::new(Socket::Unix(writer)));
-                self.introduced(Line::new(reader, writer, place)).await
+                self.introduced(Link::new(reader, writer, place)).await
             }
             #[cfg(not(unix))]
             Deployment::UnixSocket(_) => Err(Error::invalid("this system has no unix sockets")),
@@ -91,9 +91,9 @@ impl Dialer {
     }
 
     /// Connects to a server, if it is a primary.
-    async fn dial_primary(&self, server: &Server) -> Result<Line, Error> {
-        let mut line = self.dial_server(server).await?;
-        let [role] = self.talk(&mut line, &[Request::of(&["ROLE"])]).await?;
+    async fn dial_primary(&self, server: &Server) -> Result<Link, Error> {
+        let mut link = self.dial_server(server).await?;
+        let [role] = self.talk(&mut link, &[Request::of(&["ROLE"])]).await?;
         match role {
             // A sentinel may be late with the news.
             Ok(role) if !is_primary(&role) => {
@@ -102,17 +102,17 @@ impl Dialer {
                 Err(Error::new(ErrorKind::Backend, text))
             }
             // A user that may not ask for the role is told by the first script.
-            _ => Ok(line),
+            _ => Ok(link),
         }
     }
 
-    async fn dial_server(&self, server: &Server) -> Result<Line, Error> {
-        let line = self.open(server).await?;
-        self.introduced(line).await
+    async fn dial_server(&self, server: &Server) -> Result<Link, Error> {
+        let link = self.open(server).await?;
+        self.introduced(link).await
     }
 
     /// A connection on which nothing was said.
-    pub(super) async fn open(&self, server: &Server) -> Result<Line, Error> {
+    pub(super) async fn open(&self, server: &Server) -> Result<Link, Error> {
         let place = server.to_string();
         let reached = async {
             let found = lookup_host((server.host.as_str(), server.port)).await?;
@@ -125,19 +125,19 @@ impl Dialer {
             let secured = tls.secure(&server.host, stream);
             let stream = self.step(&place, Step::Secure, secured).await?;
             let (reader, writer) = tokio::io::split(stream);
-            return Ok(Line::new(reader, Writer::Secured(Box::new(writer)), place));
+            return Ok(Link::new(reader, Writer::Secured(Box::new(writer)), place));
         }
         let (reader, writer) = stream.into_split();
         let writer = Writer::Open(Arc::new(Socket::Tcp(writer)));
-        Ok(Line::new(reader, writer, place))
+        Ok(Link::new(reader, writer, place))
     }
 
     /// Logs in, chooses the database, and tells the name of the connection.
-    async fn introduced(&self, mut line: Line) -> Result<Line, Error> {
-        let greeting = self.log_in(&mut line, &self.config.login).await?;
+    async fn introduced(&self, mut link: Link) -> Result<Link, Error> {
+        let greeting = self.log_in(&mut link, &self.config.login).await?;
         // It would take the connection, and refuse every script.
         if greeting.field("mode") == Some("sentinel") {
-            let place = &line.place;
+            let place = &link.place;
             let text = format!(
                 "it is a sentinel; the URL is redis-sentinel://{place}?sentinelServiceName=.."
             );
@@ -156,39 +156,39 @@ impl Dialer {
             0 => (&requests[1..], false),
             _ => (&requests[..], true),
         };
-        let said = self.talk_all(&mut line, requests).await?;
+        let said = self.talk_all(&mut link, requests).await?;
         match said.first() {
-            Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&line.place, text)),
+            Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&link.place, text)),
             // Names are for operators: a server, or a user, that knows nothing of them does as well.
             _ => {
-                line.seat = match said.last() {
-                    Some(Ok(Reply::Text(info))) => Seat::read(info),
+                link.server_side = match said.last() {
+                    Some(Ok(Reply::Text(info))) => ServerSide::read(info),
                     _ => None,
                 };
-                Ok(line)
+                Ok(link)
             }
         }
     }
 
     /// Connects in the place of a connection that is gone.
-    pub(super) async fn redial(&self, old: Option<&Seat>) -> Result<Line, Error> {
-        let mut line = self.dial().await?;
+    pub(super) async fn redial(&self, old: Option<&ServerSide>) -> Result<Link, Error> {
+        let mut link = self.dial().await?;
         if let Some(old) = old {
-            self.replace(&mut line, old).await?;
+            self.replace(&mut link, old).await?;
         }
-        Ok(line)
+        Ok(link)
     }
 
     /// Has the server end a connection that this one comes in the place of. What was sent there and was not read so far,
     /// since the server hung, is then never carried out: not after what is asked for here. A user that has no right to
     /// that does without.
-    async fn replace(&self, line: &mut Line, old: &Seat) -> Result<(), Error> {
+    async fn replace(&self, link: &mut Link, old: &ServerSide) -> Result<(), Error> {
         let kill = Request::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
-        self.talk(line, &[kill]).await.map(drop)
+        self.talk(link, &[kill]).await.map(drop)
     }
 
     /// Chooses the version of the protocol, and says who we are. What the server tells of itself; nil in the older version.
-    pub(super) async fn log_in(&self, line: &mut Line, login: &Login) -> Result<Reply, Error> {
+    pub(super) async fn log_in(&self, link: &mut Link, login: &Login) -> Result<Reply, Error> {
         let user = login.user.as_deref();
         let password = login.password.as_ref().map(Secret::reveal);
         let password = password.or_else(|| user.map(|_| ""));
@@ -199,17 +199,17 @@ impl Dialer {
                 }
                 None => Request::of(&["HELLO", "3"]),
             };
-            line.version = Version::Resp3;
-            match self.talk(line, &[hello]).await? {
+            link.version = Version::Resp3;
+            match self.talk(link, &[hello]).await? {
                 [Ok(greeting)] => return Ok(greeting),
                 // It speaks the older version only, or this user may not ask for the newer.
                 [Err(text)]
                     if text.starts_with("ERR unknown command")
                         || matches!(code(&text), "NOPROTO" | "NOPERM") =>
                 {
-                    line.version = Version::Resp2;
+                    link.version = Version::Resp2;
                 }
-                [Err(text)] => return Err(refused(&line.place, &veiled(&text, password))),
+                [Err(text)] => return Err(refused(&link.place, &veiled(&text, password))),
             }
         }
         let Some(password) = password else {
@@ -219,26 +219,26 @@ impl Dialer {
             Some(user) => Request::of(&["AUTH", user, password]),
             None => Request::of(&["AUTH", password]),
         };
-        match self.talk(line, &[auth]).await? {
+        match self.talk(link, &[auth]).await? {
             [Ok(_)] => Ok(Reply::Nil),
-            [Err(text)] => Err(refused(&line.place, &veiled(&text, Some(password)))),
+            [Err(text)] => Err(refused(&link.place, &veiled(&text, Some(password)))),
         }
     }
 
     pub(super) async fn talk<const N: usize>(
         &self,
-        line: &mut Line,
+        link: &mut Link,
         requests: &[Request; N],
     ) -> Result<[Said; N], Error> {
-        let said = self.talk_all(line, requests).await?;
+        let said = self.talk_all(link, requests).await?;
         // As many as there are requests.
         said.try_into()
-            .map_err(|_| refused(&line.place, "its answers are not those that were asked for"))
+            .map_err(|_| refused(&link.place, "its answers are not those that were asked for"))
     }
 
-    async fn talk_all(&self, line: &mut Line, requests: &[Request]) -> Result<Vec<Said>, Error> {
-        let place = line.place.clone();
-        self.step(&place, Step::Talk, line.talk(requests)).await
+    async fn talk_all(&self, link: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Error> {
+        let place = link.place.clone();
+        self.step(&place, Step::Talk, link.talk(requests)).await
     }
 
     /// Does a step on the way to a connection, within its time.

@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use super::dial::Dialer;
-use super::line::Line;
+use super::link::Link;
 use super::resp::{Heard, Request};
 use super::slots::{self, Redirect};
 use crate::clock::BootInstant;
@@ -128,8 +128,8 @@ impl Listener {
     /// Connects now, and tells if that fails; if it was used before it keeps connecting by itself.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         if self.kept.get().is_none() {
-            let line = self.dialer.dial().await?;
-            self.keep(Some(line));
+            let link = self.dialer.dial().await?;
+            self.keep(Some(link));
         }
         Ok(())
     }
@@ -202,34 +202,34 @@ impl Listener {
         }
     }
 
-    fn keep(&self, line: Option<Line>) {
+    fn keep(&self, link: Option<Link>) {
         self.kept.get_or_init(|| {
-            let kept = keep(self.shared.clone(), self.dialer.clone(), line);
+            let kept = keep(self.shared.clone(), self.dialer.clone(), link);
             AbortOnDropHandle::new(self.runtime.spawn(kept))
         });
     }
 }
 
 /// Connects, serves the connection until it breaks, and connects again, without end.
-async fn keep(shared: Arc<Shared>, dialer: Dialer, mut line: Option<Line>) {
+async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
     let mut is_first = true;
     let mut pause = FIRST_PAUSE;
     loop {
         let started = BootInstant::now();
         let mut place = dialer.place();
-        let dialled = match line.take() {
-            Some(line) => Ok(line),
+        let dialled = match link.take() {
+            Some(link) => Ok(link),
             None => dialer.dial().await,
         };
         match dialled {
-            Ok(line) => {
+            Ok(link) => {
                 if !std::mem::take(&mut is_first) {
                     // Before anybody can give an order.
                     shared.again.send_modify(|again| *again += 1);
                 }
-                let here = place.insert(line.place.clone());
+                let here = place.insert(link.place.clone());
                 let ended = tokio::select! {
-                    ended = shared.serve(line, dialer.patience) => ended,
+                    ended = shared.serve(link, dialer.patience) => ended,
                     () = dialer.leads_elsewhere(Some(here)) => Ok(()),
                 };
                 shared.present.send_replace(None);
@@ -250,7 +250,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut line: Option<Line>) {
 
 impl Shared {
     /// Gives orders, and tells what comes, until the connection breaks or is given up.
-    async fn serve(&self, mut line: Line, patience: Duration) -> io::Result<()> {
+    async fn serve(&self, mut link: Link, patience: Duration) -> io::Result<()> {
         let (present, mut orders) = mpsc::unbounded_channel();
         self.present.send_replace(Some(present));
         let mut given: VecDeque<Order> = VecDeque::new();
@@ -262,10 +262,10 @@ impl Shared {
                         return Ok(());
                     }
                     let requests: Vec<_> = batch.iter().map(Order::request).collect();
-                    timeout(patience, line.send(&requests)).await??;
+                    timeout(patience, link.send(&requests)).await??;
                     given.extend(batch.drain(..));
                 }
-                heard = line.next() => {
+                heard = link.next() => {
                     if let Some(told) = told(heard?) {
                         self.pass_on(told, &mut given)?;
                     }

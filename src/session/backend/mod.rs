@@ -12,7 +12,7 @@ mod connection;
 mod contact;
 mod desk;
 mod dial;
-mod line;
+mod link;
 mod listener;
 mod maker;
 mod node;

@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info};
 
 use super::dial::Dialer;
-use super::line::Line;
+use super::link::Link;
 use super::resp::{Heard, Request, Said, Version};
 use crate::clock::BootInstant;
 use crate::config::{Login, Server};
@@ -202,8 +202,8 @@ impl Circle {
     }
 
     async fn converse(&self, sentinel: &Server) -> Result<Infallible, Error> {
-        let mut line = self.dialer.open(sentinel).await?;
-        let entered = self.dialer.log_in(&mut line, &self.login).await;
+        let mut link = self.dialer.open(sentinel).await?;
+        let entered = self.dialer.log_in(&mut link, &self.login).await;
         entered.map_err(|error| {
             let text = format!(
                 "the sentinel {sentinel} refused; it has a login of its own, by Config::sentinel_password, or \
@@ -212,15 +212,15 @@ impl Circle {
             Error::new(ErrorKind::Backend, text).caused_by(error)
         })?;
         // In the older version nothing can be asked where channels are listened to.
-        let listens = line.version == Version::Resp3;
+        let listens = link.version == Version::Resp3;
         if listens {
             let words = [&["SUBSCRIBE"], &CHANNELS[..]].concat();
-            let subscribed = line.send(&[Request::of(&words)]).await;
+            let subscribed = link.send(&[Request::of(&words)]).await;
             subscribed.map_err(|error| cut(sentinel, error))?;
         }
         loop {
             let asked = BootInstant::now();
-            let answers = timeout(self.dialer.patience, self.ask(&mut line)).await;
+            let answers = timeout(self.dialer.patience, self.ask(&mut link)).await;
             let (answers, mut is_late) = match answers {
                 Ok(answers) => answers.map_err(|error| cut(sentinel, error))?,
                 Err(late) => return Err(cut(sentinel, late.into())),
@@ -228,7 +228,7 @@ impl Circle {
             self.note(sentinel, Ok(self.read(sentinel, answers)?));
             while !is_late {
                 tokio::select! {
-                    heard = line.next() => {
+                    heard = link.next() => {
                         is_late = is_message(&heard.map_err(|error| cut(sentinel, error))?);
                     }
                     () = sleep(EACH) => {
@@ -242,7 +242,7 @@ impl Circle {
 
     /// Asks for the primary, the epoch, the others, and who it is. Whether a message came meanwhile, so that the answer
     /// may be from before.
-    async fn ask(&self, line: &mut Line) -> io::Result<(Vec<Said>, bool)> {
+    async fn ask(&self, link: &mut Link) -> io::Result<(Vec<Said>, bool)> {
         let service = &self.service;
         let requests = [
             // During a failover this is the first to tell of it.
@@ -251,10 +251,10 @@ impl Circle {
             Request::of(&["SENTINEL", "SENTINELS", service]),
             Request::of(&["SENTINEL", "MYID"]),
         ];
-        line.send(&requests).await?;
+        link.send(&requests).await?;
         let (mut answers, mut is_late) = (Vec::new(), false);
         while answers.len() < requests.len() {
-            match line.next().await? {
+            match link.next().await? {
                 Heard::Reply(said) => answers.push(said),
                 heard => is_late |= is_message(&heard),
             }

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{Broken, left};
 use super::dial::Dialer;
-use super::line::Line;
+use super::link::Link;
 use super::node::{Fault, Node};
 use super::resp::{Request, Said};
 use crate::clock::BootInstant;
@@ -88,7 +88,7 @@ pub(super) struct Transactions {
     runtime: Handle,
     /// Nothing is watched or queued on it. With the number of the connection for commands, which may lead elsewhere by
     /// now.
-    idle: Mutex<Option<(u64, Line)>>,
+    idle: Mutex<Option<(u64, Link)>>,
 }
 
 impl Transactions {
@@ -147,7 +147,7 @@ impl Transactions {
         drop(self.idle.lock().await.take());
     }
 
-    async fn dial(&self) -> Result<Line, Error> {
+    async fn dial(&self) -> Result<Link, Error> {
         let dialer = self.dialer.clone();
         let dialling = self.runtime.spawn(async move { dialer.dial().await });
         AbortOnDropHandle::new(dialling)
@@ -172,7 +172,7 @@ impl From<Failure> for Fault {
 }
 
 async fn sequence(
-    line: &mut Line,
+    line: &mut Link,
     call: &Call<'_>,
     steps: Steps,
     in_doubt: &AtomicBool,
@@ -211,7 +211,7 @@ async fn sequence(
     }
 }
 
-async fn send(line: &mut Line, requests: &[Request]) -> Result<Vec<Said>, Failure> {
+async fn send(line: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Failure> {
     let said = line.talk(requests).await;
     said.map_err(|error| Failure::Broken(silent().caused_by(error)))
 }

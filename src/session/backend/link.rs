@@ -17,14 +17,14 @@ use super::resp::{self, Heard, Request, Said, Version};
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// A connection that is ready for commands.
-pub(super) struct Line {
+pub(super) struct Link {
     pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(super) writer: Writer,
     pub(super) version: Version,
     /// Where it leads.
     pub(super) place: String,
     /// How the server tells it from others, if it says so.
-    pub(super) seat: Option<Seat>,
+    pub(super) server_side: Option<ServerSide>,
     /// What has arrived and was not read so far.
     arrived: BytesMut,
 }
@@ -47,12 +47,12 @@ pub(super) enum Socket {
 /// What a server calls a connection: its number there, and the address that it comes from. Numbers begin anew with each
 /// start of a server; both together do not come again. Over a unix socket all come from the same address.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct ServerSide {
     pub(super) id: String,
     pub(super) address: String,
 }
 
-impl Seat {
+impl ServerSide {
     /// From what `CLIENT INFO` says. None if others may have the same one day.
     pub(super) fn read(info: &str) -> Option<Self> {
         let value = |name: &str| {
@@ -85,7 +85,7 @@ impl Socket {
     }
 }
 
-impl Line {
+impl Link {
     pub(super) fn new(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: Writer,
@@ -96,7 +96,7 @@ impl Line {
             writer,
             version: Version::Resp2,
             place,
-            seat: None,
+            server_side: None,
             arrived: BytesMut::new(),
         }
     }
