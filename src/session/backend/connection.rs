@@ -24,7 +24,7 @@ use tracing::{debug, info};
 pub(super) use super::desk::Broken;
 use super::desk::{self, Desk, no_connection};
 use super::dial::Dialer;
-use super::link::{Link, ServerSide, Writer};
+use super::link::{ConnectionId, Link, Writer};
 use super::resp::{self, Request, Said};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -233,14 +233,14 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>) {
     // A server that hangs answers a try that is under way as soon as it goes on, and between two it is not heard.
     dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
-    let mut server_side: Option<ServerSide> = None;
+    let mut connection_id: Option<ConnectionId> = None;
     let told = Pace::default();
     loop {
         let mut place = dialer.place();
         let began = BootInstant::now();
         let dialled = match link.take() {
             Some(link) => Ok(link),
-            None => dialer.redial(server_side.as_ref()).await,
+            None => dialer.redial(connection_id.as_ref()).await,
         };
         let (opened, greeted) = (BootInstant::now(), dialled.is_ok());
         let error = match dialled {
@@ -250,7 +250,7 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>) {
                     None => debug!(server = %link.place, "connected"),
                 }
                 let here = place.insert(link.place.clone());
-                server_side.clone_from(&link.server_side);
+                connection_id.clone_from(&link.connection_id);
                 tokio::select! {
                     error = shared.serve(link) => error,
                     () = dialer.leads_elsewhere(Some(here)) => left(),

@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::contact::{Step, failed, late, refused};
-use super::link::{Link, ServerSide, Socket, Writer};
+use super::link::{ConnectionId, Link, Socket, Writer};
 use super::refusal::code;
 use super::resp::{Request, Said, Version};
 use super::sentinel::Sentinels;
@@ -161,8 +161,8 @@ impl Dialer {
             Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&link.place, text)),
             // Names are for operators: a server, or a user, that knows nothing of them does as well.
             _ => {
-                link.server_side = match said.last() {
-                    Some(Ok(Reply::Text(info))) => ServerSide::read(info),
+                link.connection_id = match said.last() {
+                    Some(Ok(Reply::Text(info))) => ConnectionId::read(info),
                     _ => None,
                 };
                 Ok(link)
@@ -171,7 +171,7 @@ impl Dialer {
     }
 
     /// Connects in the place of a connection that is gone.
-    pub(super) async fn redial(&self, old: Option<&ServerSide>) -> Result<Link, Error> {
+    pub(super) async fn redial(&self, old: Option<&ConnectionId>) -> Result<Link, Error> {
         let mut link = self.dial().await?;
         if let Some(old) = old {
             self.replace(&mut link, old).await?;
@@ -182,7 +182,7 @@ impl Dialer {
     /// Has the server end a connection that this one comes in the place of. What was sent there and was not read so far,
     /// since the server hung, is then never carried out: not after what is asked for here. A user that has no right to
     /// that does without.
-    async fn replace(&self, link: &mut Link, old: &ServerSide) -> Result<(), Error> {
+    async fn replace(&self, link: &mut Link, old: &ConnectionId) -> Result<(), Error> {
         let kill = Request::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
         self.talk(link, &[kill]).await.map(drop)
     }

@@ -24,7 +24,7 @@ pub(super) struct Link {
     /// Where it leads.
     pub(super) place: String,
     /// How the server tells it from others, if it says so.
-    pub(super) server_side: Option<ServerSide>,
+    pub(super) connection_id: Option<ConnectionId>,
     /// What has arrived and was not read so far.
     arrived: BytesMut,
 }
@@ -47,12 +47,12 @@ pub(super) enum Socket {
 /// What a server calls a connection: its number there, and the address that it comes from. Numbers begin anew with each
 /// start of a server; both together do not come again. Over a unix socket all come from the same address.
 #[derive(Clone, Debug)]
-pub(super) struct ServerSide {
+pub(super) struct ConnectionId {
     pub(super) id: String,
     pub(super) address: String,
 }
 
-impl ServerSide {
+impl ConnectionId {
     /// From what `CLIENT INFO` says. None if others may have the same one day.
     pub(super) fn read(info: &str) -> Option<Self> {
         let value = |name: &str| {
@@ -96,7 +96,7 @@ impl Link {
             writer,
             version: Version::Resp2,
             place,
-            server_side: None,
+            connection_id: None,
             arrived: BytesMut::new(),
         }
     }
