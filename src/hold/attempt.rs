@@ -24,7 +24,7 @@ use crate::session::give_back::{Asking, GivenBack, LeftHere, Place, Share};
 use crate::session::grants::{Expected, Told};
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::left::Handoff;
-use crate::session::outgoing::Heed;
+use crate::session::outgoing::Barrier;
 use crate::session::undo::Undo;
 
 /// The most tokens that one request reserves.
@@ -144,23 +144,23 @@ impl<'a> Attempt<'a> {
             let now = BootInstant::now();
             self.local.turns(|turns| turns.is_wanted_elsewhere(now))
         };
-        let heed = match self.request.kind {
-            Kind::Read(_) => Heed::Own,
+        let barrier = match self.request.kind {
+            Kind::Read(_) => Barrier::Own,
             // Writers that wait elsewhere are let go first, if the answer tells of them.
-            Kind::Write(_) if is_wanted_elsewhere() => Heed::Answered,
-            _ => Heed::Sent,
+            Kind::Write(_) if is_wanted_elsewhere() => Barrier::Answered,
+            _ => Barrier::Sent,
         };
         self.request
             .client
             .reaper
             .ensure_credit(&self.request.name)?;
         let owner = &self.request.owner;
-        if let Some(asking) = self.local.turn_at_once(owner, heed) {
+        if let Some(asking) = self.local.turn_at_once(owner, barrier) {
             self.budget = self.hold.timeout;
             return Ok(Some(asking));
         }
         let started = BootInstant::now();
-        let turn = timeout(self.hold.timeout, self.local.turn(owner, heed));
+        let turn = timeout(self.hold.timeout, self.local.turn(owner, barrier));
         let asking = self
             .request
             .client

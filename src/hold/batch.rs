@@ -17,7 +17,7 @@ use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::LocalLock;
 use crate::session::give_back::{GivenBack, Share, still_held};
 use crate::session::hold::fresh_number;
-use crate::session::outgoing::Heed;
+use crate::session::outgoing::Barrier;
 use crate::session::undo::Undo;
 
 /// Locks in one request.
@@ -55,7 +55,7 @@ pub(crate) async fn acquire(
         let place = match deadline {
             Deadline::Once => {
                 let apart = local.has_handoff() || request.own(local).is_some();
-                let asking = local.turn_at_once(&request.owner, Heed::Sent);
+                let asking = local.turn_at_once(&request.owner, Barrier::Sent);
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
             // The front of its line, if nobody stands there.

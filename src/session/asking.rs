@@ -2,18 +2,18 @@
 
 use super::local_lock::{LocalLockRef, State};
 use super::local_queue::{LocalQueue, Side};
-use super::outgoing::Heed;
+use super::outgoing::Barrier;
 use crate::owner::Owner;
 
 impl<D> State<D> {
     /// No release is in the way of an acquisition, or a handoff lies here.
-    fn is_settled(&self, side: Side, owner: &Owner, heed: Heed) -> bool {
-        self.left.is_for(side) || !self.outgoing.is_in_the_way(side, owner, heed)
+    fn is_settled(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
+        self.left.is_for(side) || !self.outgoing.is_in_the_way(side, owner, barrier)
     }
 
     /// A release is no longer on its way, or is ahead.
     fn settle(&mut self) {
-        for ticket in &self.outgoing.heeding {
+        for ticket in &self.outgoing.blocked {
             self.queue.stir(*ticket);
         }
     }
@@ -24,10 +24,10 @@ impl<D> LocalLockRef<D> {
     pub(crate) fn turn_at_once<'a>(
         &'a self,
         owner: &'a Owner,
-        heed: Heed,
+        barrier: Barrier,
     ) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
-        let open = state.is_settled(self.side, owner, heed);
+        let open = state.is_settled(self.side, owner, barrier);
         let claimed = open && state.owners.of_mut(self.side).claim_turn(owner);
         claimed.then(|| Asking { local: self, owner })
     }
@@ -45,9 +45,13 @@ impl<D> LocalLockRef<D> {
 
     /// Waits for releases on their way, unless a handoff lies here, then for the turn to ask. None if a call of this
     /// owner stands in a queue: to ask beside it does no harm.
-    pub(crate) async fn turn<'a>(&'a self, owner: &'a Owner, heed: Heed) -> Option<Asking<'a, D>> {
+    pub(crate) async fn turn<'a>(
+        &'a self,
+        owner: &'a Owner,
+        barrier: Barrier,
+    ) -> Option<Asking<'a, D>> {
         let turn = |state: &mut State<D>| {
-            if !state.is_settled(self.side, owner, heed) {
+            if !state.is_settled(self.side, owner, barrier) {
                 return None;
             }
             let owners = state.owners.of_mut(self.side);

@@ -10,7 +10,7 @@ pub(super) struct Outgoing {
     last: u64,
     releases: Vec<Release>,
     /// The calls that wait for one of them.
-    pub(super) heeding: BTreeSet<Ticket>,
+    pub(super) blocked: BTreeSet<Ticket>,
 }
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct Release {
 /// Whose releases are in the way of an acquisition while they are on their way: of the other side, those of the same owner that
 /// are not ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heed {
+pub(crate) enum Barrier {
     /// Until they are answered, which tells who waits.
     Answered,
     /// Until they are ahead on the connection.
@@ -69,14 +69,14 @@ impl Outgoing {
     }
 
     /// Whether one of them is in the way of this owner.
-    pub(super) fn is_in_the_way(&self, side: Side, owner: &Owner, heed: Heed) -> bool {
+    pub(super) fn is_in_the_way(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
         self.releases.iter().any(|release| {
             let is_own = || release.owner == *owner;
-            match heed {
-                Heed::Own => release.side == side && !release.is_ahead && is_own(),
+            match barrier {
+                Barrier::Own => release.side == side && !release.is_ahead && is_own(),
                 _ if release.side != side => !release.is_ahead && is_own(),
-                Heed::Answered => true,
-                Heed::Sent => !release.is_ahead,
+                Barrier::Answered => true,
+                Barrier::Sent => !release.is_ahead,
             }
         })
     }

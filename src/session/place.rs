@@ -45,13 +45,13 @@ impl<D> LocalLockRef<D> {
     pub(super) async fn until<T>(
         &self,
         owner: &Owner,
-        heeds: bool,
+        is_blocked: bool,
         mut ready: impl FnMut(&mut State<D>) -> Option<T>,
     ) -> T {
         let ticket = self.change(|state| {
             let ticket = state.stand(self.side, Role::Apart, Some(owner));
-            if heeds {
-                state.outgoing.heeding.insert(ticket);
+            if is_blocked {
+                state.outgoing.blocked.insert(ticket);
             }
             ticket
         });
@@ -181,7 +181,7 @@ impl<D> Drop for Place<'_, D> {
         let side = self.local.side;
         let left = self.local.change(|state| {
             state.queue.leave(self.ticket);
-            state.outgoing.heeding.remove(&self.ticket);
+            state.outgoing.blocked.remove(&self.ticket);
             if let Some(owner) = self.owner {
                 state.owners.of_mut(side).leaves(owner, self.ticket);
             }
