@@ -16,7 +16,7 @@ use crate::protocol::waiter::{Channels, Listening, Local, Refusal, Start, Step, 
 use crate::session::Session;
 use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
-use crate::session::turns::Courtesy;
+use crate::session::turns::YieldPeriod;
 
 /// What is asked for until it is had.
 pub(crate) trait Wanted: Local + Send {
@@ -252,14 +252,14 @@ impl<'a> Waiting<'a> {
 
     /// Before the lock is asked for: lets others that wait go first, as long as this process owes them that. Of a kind
     /// whose releases are told to everybody.
-    pub(crate) async fn give_way(
+    pub(crate) async fn yield_lock(
         &mut self,
-        owed: impl Fn() -> Option<Courtesy>,
+        owed: impl Fn() -> Option<YieldPeriod>,
     ) -> Result<(), Error> {
         let session = self.session;
         let subscribe = || Box::new(session.hub.subscribe(self.name.channel()));
         let own = self.own.get_or_insert_with(subscribe);
-        while let Some(Courtesy {
+        while let Some(YieldPeriod {
             last_message,
             pause,
         }) = owed()
@@ -267,7 +267,7 @@ impl<'a> Waiting<'a> {
             let is_over = own.count() >= last_message;
             let Some(pause) = self
                 .waiter
-                .gives_way(self.wait, BootInstant::now(), pause, is_over)
+                .yields(self.wait, BootInstant::now(), pause, is_over)
             else {
                 break;
             };

@@ -59,8 +59,8 @@ impl AcquireRequest {
             if self.may_join() {
                 // Readers that come and go in memory alone are to let others of their thread go on.
                 consume_budget().await;
-                let lets = self.lets(false);
-                if let Some(joined) = self.join_readers(&local, wait.started(), lets) {
+                let yields_to = self.yields_to(false);
+                if let Some(joined) = self.join_readers(&local, wait.started(), yields_to) {
                     return joined.map(Some);
                 }
             }

@@ -82,8 +82,8 @@ impl Wanted for First<'_> {
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
-        let lets = self.request.lets(true);
-        if let Some(joined) = self.request.join_readers(self.local, self.came, lets) {
+        let yields_to = self.request.yields_to(true);
+        if let Some(joined) = self.request.join_readers(self.local, self.came, yields_to) {
             self.has_asked(None);
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
@@ -94,9 +94,9 @@ impl Wanted for First<'_> {
         }
         let local = self.local;
         // Now, since a release that was on its way is done, and tells whether others wait.
-        let courtesy = || local.turns(|turns| turns.courtesy());
-        if self.gives_way() && courtesy().is_some() && !local.has_handoff() {
-            Box::pin(waiting.give_way(courtesy)).await?;
+        let yield_period = || local.turns(|turns| turns.yield_period());
+        if self.yields() && yield_period().is_some() && !local.has_handoff() {
+            Box::pin(waiting.yield_lock(yield_period)).await?;
         }
         let attempted = match self.take_passed() {
             Some(attempted) => attempted,
@@ -187,7 +187,7 @@ impl First<'_> {
     }
 
     /// Whether it lets others go first that were told of a release. Where processes take turns the server sees to it.
-    fn gives_way(&self) -> bool {
+    fn yields(&self) -> bool {
         self.policy.listens && !self.policy.takes_turns && !self.policy.shares
     }
 }

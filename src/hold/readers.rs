@@ -16,7 +16,7 @@ use crate::protocol::wait::{Step, Wait};
 use crate::session::LocalLock;
 use crate::session::give_back::Place;
 use crate::session::hold::Hold;
-use crate::session::local_lock::Lets;
+use crate::session::local_lock::YieldsTo;
 
 impl AcquireRequest {
     /// Whether this reads by a record that others may have too. Other processes may know a named owner, and look for it.
@@ -25,11 +25,11 @@ impl AcquireRequest {
     }
 
     /// Whom of this process it lets go first; at the front those that came before have gone.
-    pub(super) fn lets(&self, at_front: bool) -> Lets {
+    pub(super) fn yields_to(&self, at_front: bool) -> YieldsTo {
         match self.kind.sides().map(|sides| sides.prefer) {
-            Some(Prefer::Writers) => Lets::AnyWriter,
-            Some(Prefer::Arrival) if !at_front => Lets::AnyWriter,
-            _ => Lets::Nobody,
+            Some(Prefer::Writers) => YieldsTo::AnyWriter,
+            Some(Prefer::Arrival) if !at_front => YieldsTo::AnyWriter,
+            _ => YieldsTo::Nobody,
         }
     }
 
@@ -38,13 +38,13 @@ impl AcquireRequest {
         &self,
         local: &LocalLock,
         came: BootInstant,
-        lets: Lets,
+        yields_to: YieldsTo,
     ) -> Option<Result<LockGuard, Error>> {
         if !self.may_join() {
             return None;
         }
         let join = |hold: &Hold| hold.join(&self.successor(came));
-        let hold = local.join(&self.owner, lets, join)?;
+        let hold = local.join(&self.owner, yields_to, join)?;
         debug!("joined");
         let guard = self.hand_out(local, &hold);
         if hold.record.is_to_be_asked_about(BootInstant::now()) {

@@ -79,7 +79,7 @@ impl Wait {
         }
     }
 
-    /// Lets the lock be found busy so often at the most.
+    /// YieldsTo the lock be found busy so often at the most.
     pub(crate) fn attempts(mut self, attempts: Option<u32>) -> Self {
         self.attempts = attempts;
         self

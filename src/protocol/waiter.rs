@@ -258,7 +258,7 @@ impl Waiter {
 
     /// How long to let others go first that waited when this process had the lock, before asking for it again: none if
     /// they had their turn, which messages tell, or if there is no time for that.
-    pub(crate) fn gives_way(
+    pub(crate) fn yields(
         &self,
         wait: &Wait,
         now: BootInstant,

@@ -37,7 +37,7 @@ impl<D> LocalLockRef<D> {
         let mut state = self.lock();
         let idle = state.outgoing.is_empty()
             && state.left.is_empty()
-            && state.turns.courtesy().is_none()
+            && state.turns.yield_period().is_none()
             && state.owners.of(self.side).holds().next().is_none();
         let claimed = idle && state.owners.of_mut(self.side).claim_turn(owner);
         claimed.then(|| Asking { local: self, owner })

@@ -449,7 +449,7 @@ impl Releaser {
             false => {}
         }
         match released {
-            Released::Freed { told } => self.give_way(hold, told, release.heard, answer.sent),
+            Released::Freed { told } => self.yield_lock(hold, told, release.heard, answer.sent),
             Released::Moved { number } => self.granted(number.into(), answer.sent),
             // Whoever has it by now took it after us.
             Released::Kept | Released::Absent | Released::Taken => {}

@@ -224,12 +224,12 @@ impl<D> LocalLockRef<D> {
     pub(crate) fn join(
         &self,
         owner: &Owner,
-        lets: Lets,
+        yields_to: YieldsTo,
         join: impl FnOnce(&Hold) -> Option<Arc<Hold>>,
     ) -> Option<Arc<Hold>> {
         self.change(|state| {
             let writers = state.queue.standing(Side::Exclusive);
-            let goes_behind = lets == Lets::AnyWriter && writers > 0
+            let goes_behind = yields_to == YieldsTo::AnyWriter && writers > 0
                 || state.owners.shared.is_engaged(owner)
                 // Who writes may read too, by a record that is nobody else's.
                 || state.owners.exclusive.holds().any(|hold| hold.is_live());
@@ -319,7 +319,7 @@ impl<D> State<D> {
         older
     }
 
-    /// Lets the calls of this owner know that wait for something.
+    /// YieldsTo the calls of this owner know that wait for something.
     pub(super) fn tell(&mut self, owner: &Owner, tell: impl Fn(&mut LocalQueue, Ticket)) {
         for owners in self.owners.both() {
             for ticket in owners.waiting(owner) {
@@ -339,7 +339,7 @@ impl<D> State<D> {
 
 /// Whom a reader that may join others lets go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lets {
+pub(crate) enum YieldsTo {
     /// All that wait in this process to write.
     AnyWriter,
     /// Nobody more: those that came before have gone.
@@ -475,19 +475,19 @@ mod tests {
                 max_hold: None,
                 came: now,
             };
-            let join = |lets| self.local.join(&owner, lets, |hold| hold.join(&next));
+            let join = |yields_to| self.local.join(&owner, yields_to, |hold| hold.join(&next));
             let joined = |hold| {
                 JOINED.fetch_add(1, Ordering::Relaxed);
                 Reading(self.clone(), hold)
             };
-            if let Some(hold) = join(Lets::AnyWriter) {
+            if let Some(hold) = join(YieldsTo::AnyWriter) {
                 return joined(hold);
             }
             let place = self
                 .local
                 .stand(Role::InOrder, Some(&owner), &Spawner::current());
             assert_eq!(place.comes().await, Turn::First);
-            if let Some(hold) = join(Lets::Nobody) {
+            if let Some(hold) = join(YieldsTo::Nobody) {
                 return joined(hold);
             }
             let passed = self.local.take_over(|left| left.hold.pass_to(&next));

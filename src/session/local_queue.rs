@@ -261,7 +261,7 @@ impl LocalQueue {
         }
     }
 
-    /// Lets those know that have come to the front, and returns whom to wake.
+    /// YieldsTo those know that have come to the front, and returns whom to wake.
     pub(super) fn move_up(&mut self) -> Wakers {
         for first in self.firsts() {
             if self.may_ask(first)

@@ -150,7 +150,7 @@ impl Record {
         !std::mem::replace(&mut state.is_loss_told, true)
     }
 
-    /// Lets one that reads, and `came` then, have it beside those that do, unless that is for the server to say.
+    /// YieldsTo one that reads, and `came` then, have it beside those that do, unless that is for the server to say.
     pub(crate) fn join(&self, now: BootInstant, came: BootInstant) -> bool {
         let mut state = self.lock();
         let may_join = state.holders > 0 && state.is_open(now, came);

@@ -15,7 +15,7 @@ use super::hub::Hub;
 use super::local_lock::LocalLocks;
 use super::reaper::Reaper;
 use super::sync::Spawner;
-use super::turns::Courtesy;
+use super::turns::YieldPeriod;
 use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::protocol::hold_key::HoldKey;
@@ -43,7 +43,7 @@ pub(crate) struct Releaser {
 impl Releaser {
     /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before
     /// the request for that was sent, at `sent`: how long it took tells how far the server is.
-    pub(super) fn give_way(&self, hold: &Hold, told: u64, heard: u64, sent: BootInstant) {
+    pub(super) fn yield_lock(&self, hold: &Hold, told: u64, heard: u64, sent: BootInstant) {
         // Readers go together, and are told who goes first. Where processes take turns the server sees to it.
         let kind = &hold.key().kind;
         let in_reach = || self.hub.listeners(hold.key().name.channel());
@@ -53,12 +53,12 @@ impl Releaser {
         let trip = sent.until(BootInstant::now());
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
         let local = self.local_locks.enter(hold.key().local_key());
-        let courtesy = Courtesy {
+        let yield_period = YieldPeriod {
             // Our own message is one of both.
             last_message: heard + told,
             pause,
         };
-        local.turns(|turns| turns.give_way(courtesy));
+        local.turns(|turns| turns.yield_lock(yield_period));
         // The queue is kept for a while, though nobody here may use it.
         self.runtime.spawn(async move {
             sleep(pause).await;

@@ -19,7 +19,7 @@ pub(crate) struct Turns {
     /// When others were last known to wait for the lock.
     others_waited: Option<BootInstant>,
     /// Others that wait go first.
-    courtesy: Option<Courtesy>,
+    yield_period: Option<YieldPeriod>,
     /// This process has a place in line on the server, or may have.
     pub(crate) is_placed: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Turns {
 /// Whom a process that had the lock lets go first: as many as were told that it is free, each of whom tells when it
 /// gives the lock back in turn.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Courtesy {
+pub(crate) struct YieldPeriod {
     /// The last of their messages, by the hub's count.
     pub(crate) last_message: u64,
     /// If it stays quiet for so long, nobody else wants the lock just now.
@@ -68,20 +68,20 @@ impl Turns {
         self.streak
     }
 
-    /// Lets others that wait go first, until the lock is granted here again.
-    pub(crate) fn give_way(&mut self, courtesy: Courtesy) {
+    /// YieldsTo others that wait go first, until the lock is granted here again.
+    pub(crate) fn yield_lock(&mut self, yield_period: YieldPeriod) {
         self.count(false);
         self.others_wait(true);
-        self.courtesy = Some(courtesy);
+        self.yield_period = Some(yield_period);
     }
 
-    pub(crate) fn courtesy(&self) -> Option<Courtesy> {
-        self.courtesy
+    pub(crate) fn yield_period(&self) -> Option<YieldPeriod> {
+        self.yield_period
     }
 
     /// The lock was granted here.
     pub(super) fn is_had(&mut self) {
-        self.courtesy = None;
+        self.yield_period = None;
     }
 }
 

@@ -230,7 +230,7 @@ fn others_go_first_until_they_had_their_turn_or_there_is_no_time_for_it() {
     );
     let waiter = Waiter::new(COUNTER);
     let wait = |deadline| Wait::new(now, deadline, CAP, wake_source.clone());
-    let gives = |deadline, is_over| waiter.gives_way(&wait(deadline), now, pause, is_over);
+    let gives = |deadline, is_over| waiter.yields(&wait(deadline), now, pause, is_over);
     assert_eq!(gives(Deadline::Never, false), Some(pause));
     assert_eq!(gives(Deadline::Never, true), None);
     assert_eq!(

@@ -286,7 +286,7 @@ impl Map {
         })
     }
 
-    /// Lets go of servers without a slot. Their connections end when the last call there does.
+    /// YieldsTo go of servers without a slot. Their connections end when the last call there does.
     fn drop_unused(&mut self) {
         let used: BTreeSet<u64> = self.slots.owners().map(|node| node.id()).collect();
         self.nodes.retain(|_, node| used.contains(&node.id()));
