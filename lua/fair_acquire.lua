@@ -4,16 +4,16 @@
 -- What a grant costs does not depend on how many wait, unless a waiter of Redisson's is among them. What a new place
 -- costs depends on how many it overtakes.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
 -- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, worth of
---         the place (with a j if somebody of Redisson's stood before it), and what its companion field has before the
+--         the place (with a j if somebody of Redisson's stood before it), and what its acquisition field has before the
 --         owner field
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] lease, in milliseconds
 -- ARGV[5] try or wait: leave the queue alone, or stand in it
 -- ARGV[6] priority: a new place is behind the last one with the same or a higher priority
@@ -33,7 +33,7 @@
 local worth = tonumber(ARGV[9])
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
-local total, companion = found[1], found[2]
+local total, acquisition_field = found[1], found[2]
 if found[3] or total and not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
@@ -71,7 +71,7 @@ end
 local named = #ARGV[2] > #ARGV[1] + 1
 local share, share_lasts, replaced
 if total then
-  share, share_lasts, replaced = share_of(companion, ARGV[3], total)
+  share, share_lasts, replaced = share_of(acquisition_field, ARGV[3], total)
 end
 if share then
   -- A copy of the first call that comes late takes back nothing that was taken since.
@@ -121,7 +121,7 @@ local function line()
   return table.concat({ARGV[3], ARGV[4], string.format('%.0f', now), ARGV[6], size, client}, ' ') .. '\n'
 end
 
--- Whether a release by Redisson's can be the one that this place waits for. A holder of ours has a companion field too.
+-- Whether a release by Redisson's can be the one that this place waits for. A holder of ours has an acquisition field too.
 local function is_foreign()
   return (java == 'j' or ttl ~= -2 and redis.call('HLEN', KEYS[1]) == 1) and 1 or 0
 end

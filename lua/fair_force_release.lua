@@ -1,6 +1,6 @@
 -- Frees the lock whoever holds it, and wakes the first in the queue.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition fields
 -- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead

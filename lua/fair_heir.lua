@@ -38,8 +38,8 @@ local function pass_on(client, worth, publish, message)
   end
   local hold, lease, before = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
   leave(field, places, line)
-  local companion = before .. field
-  redis.call('HSET', KEYS[1], field, 1, companion, share_text(hold, 1, #companion > #field + 1, lease))
+  local acquisition_field = before .. field
+  redis.call('HSET', KEYS[1], field, 1, acquisition_field, share_text(hold, 1, #acquisition_field > #field + 1, lease))
   redis.call('PEXPIRE', KEYS[1], lease)
   return hold
 end

@@ -1,22 +1,22 @@
 -- Brings one hold down to a lower share; when no level is left, moves the lock to the first in the queue if it waits in
 -- this client, else frees the lock and wakes the first. Of a hold that was not granted, gives up the place.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
 -- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, worth of
---         the place (with a j if somebody of Redisson's stood before it), and what its companion field has before the
+--         the place (with a j if somebody of Redisson's stood before it), and what its acquisition field has before the
 --         owner field
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to keep, in levels
 -- ARGV[5] message to publish
 -- ARGV[6] publish command, PUBLISH or SPUBLISH
 -- ARGV[7] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
 -- Returns released: the lock is free
--- Returns moved, hold number: the lock is with a hold of this client that waited for it
+-- Returns moved, acquisition id: the lock is with a hold of this client that waited for it
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
 -- longest share, unless there are levels of clients that record none
 -- Returns absent: this hold is not there any more; its place in the queue, if it had one, is given up

@@ -2,7 +2,7 @@
 -- free, to the first in the queue if that is one of them.
 -- What it costs depends on how many are named, not on how many wait, unless a waiter of Redisson's is among them.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
@@ -12,8 +12,8 @@
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
 -- ARGV[4] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
 -- ARGV[1 of 2] owner field of a place
--- ARGV[2 of 2] its hold number, h and 16 hex digits
--- Returns signed, 0 or 1, TTL in milliseconds, hold number, hold number, hold numbers: 1 if an earlier sign stands, so that
+-- ARGV[2 of 2] its acquisition id, h and 16 hex digits
+-- Returns signed, 0 or 1, TTL in milliseconds, acquisition id, acquisition id, acquisition ids: 1 if an earlier sign stands, so that
 --         nothing was forgotten; the lock's TTL if the first in the queue is of this client, else -1; the hold that the
 --         lock was moved to; the hold that has the lock, or may join its owner, and is this client's; those that were
 --         named and have no place. Empty where there is none

@@ -1,11 +1,11 @@
 -- Takes the fenced lock for one owner, with tokens higher than all before, or tells how long its holder's lease lasts.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its last token
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, |token -> its last token
 --         if that is remembered for a limited time
 -- KEYS[2] the last token
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
 -- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
@@ -27,7 +27,7 @@
 -- turn lasts, or the lock is held, on those of the next
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode', '|token')
-local total, companion, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
+local total, acquisition_field, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
 local last = redis.call('GET', KEYS[2])
 if found[3] or last and not string.find(last, '^%d+$') then
   return {'wrong_kind'}
@@ -65,7 +65,7 @@ local token = found[4] or last
 if not string.find(token or '', '^%d+$') or not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share, ends, replaced = share_of(companion, ARGV[3], total)
+local share, ends, replaced = share_of(acquisition_field, ARGV[3], total)
 if not share then
   return refusal(KEYS[1], redis.call('PTTL', KEYS[1]), ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
 end

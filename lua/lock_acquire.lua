@@ -1,9 +1,9 @@
 -- Takes the lock for one owner, or tells how long its holder's lease lasts.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
 -- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
@@ -22,7 +22,7 @@
 -- turn lasts, or the lock is held, on those of the next
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
-local total, companion, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
+local total, acquisition_field, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
 if found[3] then
   return {'wrong_kind'}
 end
@@ -44,7 +44,7 @@ end
 if not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share, ends, replaced = share_of(companion, ARGV[3], total)
+local share, ends, replaced = share_of(acquisition_field, ARGV[3], total)
 if not share then
   return refusal(KEYS[1], redis.call('PTTL', KEYS[1]), ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
 end

@@ -1,11 +1,11 @@
 -- Takes several locks for one owner: all of them, or none.
 --
--- KEYS[1 of 1] the lock, a hash: owner field -> hold count, companion field -> hold number:share, |token -> its token if
+-- KEYS[1 of 1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, |token -> its token if
 --              the last one is not remembered for ever
 -- KEYS[..] behind all locks: the last token of each that has tokens
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] publish command, PUBLISH or SPUBLISH
 -- ARGV[1 of 3] lease, in milliseconds
 -- ARGV[2 of 3] how long the token is remembered, in milliseconds, 0: for ever; -1: the lock has no tokens
@@ -18,13 +18,13 @@
 -- Publishes on the channel of the first in line for such a lock that it is its turn, if the lock is free and it was not told
 
 local call = redis.call
-local field, companion, number = ARGV[1], ARGV[2], ARGV[3]
+local field, acquisition_field, number = ARGV[1], ARGV[2], ARGV[3]
 local locks = (#ARGV - 4) / 3
-local named = #companion > #field + 1
+local named = #acquisition_field > #field + 1
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 
 -- Whether this lock, which is free, is left to the first of those that wait for it.
-local client, mine = string.sub(companion, 2, 37), {}
+local client, mine = string.sub(acquisition_field, 2, 37), {}
 local function is_left(i)
   local channel = ARGV[i * 3 + 4]
   if not is_waited_for(channel) then
@@ -54,7 +54,7 @@ if free and #KEYS == locks then
   -- As a rule: there is nothing to read.
   leave()
   for i = 1, locks do
-    call('HSET', KEYS[i], field, '1', companion, share_text(number, 1, named, ARGV[i * 3 + 2]))
+    call('HSET', KEYS[i], field, '1', acquisition_field, share_text(number, 1, named, ARGV[i * 3 + 2]))
     call('PEXPIRE', KEYS[i], ARGV[i * 3 + 2])
   end
   return {'granted', {}}
@@ -65,7 +65,7 @@ local now
 for i = 1, locks do
   local fenced = ARGV[i * 3 + 3] ~= '-1'
   local last = fenced and redis.pcall('GET', KEYS[locks + #tokens + 1])
-  local found = redis.pcall('HMGET', KEYS[i], field, companion, 'mode', '|token')
+  local found = redis.pcall('HMGET', KEYS[i], field, acquisition_field, 'mode', '|token')
   local failed = found.err and found or type(last) == 'table' and last
   if failed and not string.find(failed.err, 'WRONGTYPE', 1, true) then
     return failed
@@ -120,7 +120,7 @@ local token_at = 0
 for i = 1, locks do
   local lease, remembered = ARGV[i * 3 + 2], ARGV[i * 3 + 3]
   local share = share_text(number, shares[i] or 1, named, lease, before[i])
-  call('HSET', KEYS[i], field, totals[i] or '1', companion, share)
+  call('HSET', KEYS[i], field, totals[i] or '1', acquisition_field, share)
   if not totals[i] or call('PTTL', KEYS[i]) < tonumber(lease) then
     call('PEXPIRE', KEYS[i], lease)
   end

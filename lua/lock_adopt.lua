@@ -1,12 +1,12 @@
 -- Moves one level of an owner's hold, recorded for another client or for none, to this client's share.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds, which the TTL is raised to; 0 leaves it alone
--- ARGV[6] field to take from: another client's companion field, or the owner field for a level that nobody recorded
+-- ARGV[6] field to take from: another client's acquisition field, or the owner field for a level that nobody recorded
 -- ARGV[7] what that field held when it was read
 -- Returns adopted, hold count: the share is reached; the hold count is the same as before, less what this client held
 -- by another number until its lease ended

@@ -1,8 +1,8 @@
 -- Tells of many holds at once whether they still stand; changes nothing.
 --
--- KEYS[..] the locks, each a hash: companion field -> hold number:share
--- ARGV[1 of 2] companion field of this client and owner
--- ARGV[2 of 2] hold number, h and 16 hex digits
+-- KEYS[..] the locks, each a hash: acquisition field -> acquisition id:share
+-- ARGV[1 of 2] acquisition field of this client and owner
+-- ARGV[2 of 2] acquisition id, h and 16 hex digits
 -- Returns for each key 1: the hold stands
 -- Returns for each key 0: this hold is not there any more
 -- Publishes nothing

@@ -1,8 +1,8 @@
 -- Renews a hold that its process passed on from owner to owner, and tells whether others wait for the lock.
 --
--- KEYS[1] the lock, a hash: companion field -> hold number:share
--- ARGV[1] companion field of this client and the owner that took the lock
--- ARGV[2] hold number, h and 16 hex digits
+-- KEYS[1] the lock, a hash: acquisition field -> acquisition id:share
+-- ARGV[1] acquisition field of this client and the owner that took the lock
+-- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] lease, in milliseconds
 -- ARGV[4] how many subscribers to the channel are this process; -1: do not look for others
 -- ARGV[5] publish command, PUBLISH or SPUBLISH

@@ -1,9 +1,9 @@
 -- Gives a hold a new lease from now.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] lease, in milliseconds
 -- ARGV[5] at_least: only raises what is left; else the end of the one lease that may be cut, 0 for none so far
 -- Returns extended: the lease is set; never shortened while other levels of the owner depend on it

@@ -1,6 +1,6 @@
 -- Frees the lock whoever holds it, and tells the first of those that wait, and the holder's process.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion fields
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition fields
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH; empty: tell nobody
 -- ARGV[3] the lock's channel

@@ -1,9 +1,9 @@
 -- Brings a hold that still stands to a higher share; never takes the lock anew.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before

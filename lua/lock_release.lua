@@ -1,9 +1,9 @@
 -- Brings one hold down to a lower share; when no level is left, frees the lock and tells the first of those that wait.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
--- ARGV[3] hold number, h and 16 hex digits
+-- ARGV[2] acquisition field of this client and owner
+-- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to keep, in levels
 -- ARGV[5] message to publish
 -- ARGV[6] publish command, PUBLISH or SPUBLISH; empty: tell nobody

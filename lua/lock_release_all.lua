@@ -1,12 +1,12 @@
 -- Brings several holds of one owner down to lower shares; frees those locks of which no level is left, and tells the first
 -- of those that wait for each.
 --
--- KEYS[1 of 1] the lock, a hash: owner field -> hold count, companion field -> hold number:share
+-- KEYS[1 of 1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
--- ARGV[2] companion field of this client and owner
+-- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] message to publish
 -- ARGV[4] publish command, PUBLISH or SPUBLISH
--- ARGV[1 of 3] hold number, h and 16 hex digits
+-- ARGV[1 of 3] acquisition id, h and 16 hex digits
 -- ARGV[2 of 3] share to keep, in levels
 -- ARGV[3 of 3] the lock's channel
 -- Returns done, a list of how many subscribers of each lock were told that it is free; -1 if levels are left, -2 if
@@ -15,11 +15,11 @@
 -- a refusal to publish is the last item of the answer, and undoes nothing
 
 local call, ask = redis.call, redis.pcall
-local field, companion = ARGV[1], ARGV[2]
+local field, acquisition_field = ARGV[1], ARGV[2]
 local outcomes, freed = {}, {}
 for i = 1, #KEYS do
   local lock, number, keep = KEYS[i], ARGV[i * 3 + 2], ARGV[i * 3 + 3]
-  local found = ask('HMGET', lock, field, companion)
+  local found = ask('HMGET', lock, field, acquisition_field)
   local outcome = -2
   if keep == '0' and found[1] == '1' and found[2] == number .. ':1' then
     -- As a rule.
@@ -30,12 +30,12 @@ for i = 1, #KEYS do
       local total, share, kept = tonumber(found[1]), tonumber(recorded), tonumber(keep)
       outcome = -1
       if kept == 0 then
-        outcome = take_share_out(lock, field, companion, total - share) == 0 and 0 or -1
+        outcome = take_share_out(lock, field, acquisition_field, total - share) == 0 and 0 or -1
       elseif kept < share then
         -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
-        call('HDEL', lock, companion)
+        call('HDEL', lock, acquisition_field)
         local left = math.max(total - share + kept, kept)
-        call('HSET', lock, field, string.format('%.0f', left), companion, number .. ':' .. kept .. (ends ~= '' and ':' .. ends or ''))
+        call('HSET', lock, field, string.format('%.0f', left), acquisition_field, number .. ':' .. kept .. (ends ~= '' and ':' .. ends or ''))
       end
     end
   end

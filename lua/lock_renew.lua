@@ -1,8 +1,8 @@
 -- Renews the leases of many holds at once.
 --
--- KEYS[..] the locks, each a hash: companion field -> hold number:share
--- ARGV[1 of 3] companion field of this client and owner
--- ARGV[2 of 3] hold number, h and 16 hex digits
+-- KEYS[..] the locks, each a hash: acquisition field -> acquisition id:share
+-- ARGV[1 of 3] acquisition field of this client and owner
+-- ARGV[2 of 3] acquisition id, h and 16 hex digits
 -- ARGV[3 of 3] lease, in milliseconds
 -- Returns for each key 1: renewed; the lease is no shorter than before
 -- Returns for each key 0: this hold is not there any more; nothing was changed

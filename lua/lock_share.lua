@@ -1,4 +1,4 @@
--- The share of one client in a lock, as its companion field tells: hold number:share, and of a named owner :end behind,
+-- The share of one client in a lock, as its acquisition field tells: acquisition id:share, and of a named owner :end behind,
 -- when the lease of that share ends, in milliseconds of the server's clock. Stands ahead of the scripts that set it.
 --
 -- Clients that lock under one name keep one hash alive. What one of them leaves behind when it dies ends all the same
@@ -9,14 +9,14 @@ local function share_clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- What a hold of this number has, as its companion field and the owner's total of levels tell: its share; when the
+-- What a hold of this number has, as its acquisition field and the owner's total of levels tell: its share; when the
 -- lease of that is known to end; and how many levels it replaces, which this client had by another number until their
 -- lease ended. Nil if those may stand, or if nobody would hold the lock without them: then the hash ends at once.
-local function share_of(companion, number, total)
-  if not companion then
+local function share_of(acquisition_field, number, total)
+  if not acquisition_field then
     return 0, nil, 0
   end
-  local theirs, levels, ends = string.match(companion, '^(h%x+):(%d+):?(%d*)$')
+  local theirs, levels, ends = string.match(acquisition_field, '^(h%x+):(%d+):?(%d*)$')
   if theirs == number then
     return tonumber(levels), ends, 0
   end
@@ -25,7 +25,7 @@ local function share_of(companion, number, total)
   end
 end
 
--- What a companion field holds once the lease is set; a share that is known to end later does so.
+-- What an acquisition field holds once the lease is set; a share that is known to end later does so.
 local function share_text(number, levels, named, lease, before)
   if not named then
     return number .. ':' .. levels

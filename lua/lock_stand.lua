@@ -5,12 +5,12 @@
 -- least. Nil if the lock is there for it; then it is in line no more, and those that are first and second there learn how long
 -- it has the lock. `ttl` is the lock's, or -2 if it is free.
 
-local function refusal(lock, ttl, channel, publish, stay, companion, lease)
+local function refusal(lock, ttl, channel, publish, stay, acquisition_field, lease)
   local is_held = ttl ~= -2
   if not is_held and (publish == '' or not is_waited_for(channel)) then
     return
   end
-  local line, client = line_of(channel, publish), string.sub(companion, 2, 37)
+  local line, client = line_of(channel, publish), string.sub(acquisition_field, 2, 37)
   if not is_held then
     local first, left, moved = line.first(client)
     if first == client then
@@ -27,7 +27,7 @@ local function refusal(lock, ttl, channel, publish, stay, companion, lease)
   if stay == '0' then
     return {'busy', ttl}
   end
-  -- A holder of ours has a companion field too.
+  -- A holder of ours has an acquisition field too.
   local is_foreign = is_held and redis.call('HLEN', lock) == 1
   local place = line.stand(client, stay, is_held)
   -- Further behind nobody need look whether the first has come.

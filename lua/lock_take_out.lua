@@ -2,21 +2,21 @@
 -- that died would have a part in the lock for as long as others take it under the name. Stands ahead of the scripts that
 -- give back.
 --
--- take_share_out(key, field, companion, left) is told the lock, the owner's fields, and how many levels are left without that
+-- take_share_out(key, field, acquisition_field, left) is told the lock, the owner's fields, and how many levels are left without that
 -- share. It answers how many are left without the others too; if none are, it has changed nothing.
 
-local function take_share_out(key, field, companion, left)
+local function take_share_out(key, field, acquisition_field, left)
   if left <= 0 then
     return 0
   end
-  local gone, lasting, longest = {companion}, 0, 0
-  -- A companion field without a client of its own is an owner's who has no name, and is in one client only.
-  if #companion > #field + 1 then
+  local gone, lasting, longest = {acquisition_field}, 0, 0
+  -- An acquisition field without a client of its own is an owner's who has no name, and is in one client only.
+  if #acquisition_field > #field + 1 then
     local time, fields = redis.call('TIME'), redis.call('HGETALL', key)
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     for i = 1, #fields, 2 do
       local levels, ends = string.match(fields[i + 1], '^h%x+:(%d+):(%d+)$')
-      if levels and fields[i] ~= companion then
+      if levels and fields[i] ~= acquisition_field then
         if tonumber(ends) <= now then
           gone[#gone + 1] = fields[i]
           left = left - levels

@@ -1,9 +1,9 @@
 -- Moves one level of an owner on one side of a read-write lock, another hold's or nobody's, to this client's share.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
--- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
 -- ARGV[1] field of the owner on this side
--- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds, which the TTLs are raised to; 0 leaves them alone
 -- ARGV[5] level to take

@@ -1,10 +1,10 @@
 -- Renews a read lock that several owners of one client have together, and tells whether a writer waits for it.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
--- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
--- KEYS[3] the mark of a writer that waits: when it came:hold number
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
+-- KEYS[3] the mark of a writer that waits: when it came:acquisition id
 -- ARGV[1] field of the owner that took the lock
--- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] lease, in milliseconds
 -- ARGV[4] readers, writers or arrival: who goes first
 -- Returns stands, for how many microseconds a writer has waited or -1: nobody wrote; the lease is no shorter than before

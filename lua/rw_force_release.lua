@@ -2,7 +2,7 @@
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] the lock's channel
--- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> hold number
+-- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> acquisition id
 -- ARGV[1] read or write: which side
 -- ARGV[2] message to publish
 -- ARGV[3] publish command, PUBLISH or SPUBLISH

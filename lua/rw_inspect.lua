@@ -1,7 +1,7 @@
 -- Tells who holds a read-write lock, on which side, how often, and for how long; changes nothing.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
--- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id
 -- ARGV[1] field whose levels are told; empty for none
 -- Returns held, TTL in ms or -1 for none, fields and values in turn, what each level's key holds: somebody holds it
 -- Returns free: nobody holds it

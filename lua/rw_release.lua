@@ -3,10 +3,10 @@
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] the lock's channel
--- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> hold number, with its lease
--- KEYS[4] the mark of one that waits on this side: when it came:hold number
+-- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
+-- KEYS[4] the mark of one that waits on this side: when it came:acquisition id
 -- ARGV[1] owner field on this side
--- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to keep, in levels
 -- ARGV[4] message to publish
 -- ARGV[5] publish command, PUBLISH or SPUBLISH

@@ -1,6 +1,6 @@
 -- What is alike when either side of a read-write lock is asked for. Stands ahead of the scripts that take them, and of what
 -- they are told knows the lock, KEYS[1]; what its level keys begin with, KEYS[2]; the field of the owner on this side, ARGV[1];
--- the hold number, the share to reach and the lease behind that; when the call came, ARGV[6]; how long its mark lasts, ARGV[7].
+-- the acquisition id, the share to reach and the lease behind that; when the call came, ARGV[6]; how long its mark lasts, ARGV[7].
 
 -- To join a number to a string is slow: it is printed as a fraction.
 local function level_key(field, level)
@@ -34,7 +34,7 @@ local function look(other)
   return is_lock and string.find(total, '^%d+$') and tonumber(total), mode, found[3]
 end
 
--- The keys of the owner's levels that have this hold number.
+-- The keys of the owner's levels that have this acquisition id.
 local function recorded_of(total)
   local recorded = {}
   for level = 1, math.min(total, 1000) do

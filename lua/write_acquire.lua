@@ -1,11 +1,11 @@
 -- Takes the write lock for one owner alone, or tells how long whoever is in the way may stay.
 --
 -- KEYS[1] the lock, a hash: mode -> read or write, owner field -> read levels, owner field:write -> write levels
--- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> hold number, with its lease
--- KEYS[3] the mark of a writer that waits: when it came:hold number
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
+-- KEYS[3] the mark of a writer that waits: when it came:acquisition id
 -- KEYS[4] the mark of a reader that waits, likewise
 -- ARGV[1] owner field:write
--- ARGV[2] hold number, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds
 -- ARGV[5] readers, writers or arrival: who goes first

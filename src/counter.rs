@@ -13,7 +13,7 @@ use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::ClientHandle;
-use crate::session::hold::fresh_number;
+use crate::session::hold::fresh_acquisition_id;
 use crate::wait::Waiting;
 
 /// Java counts in an int.
@@ -54,7 +54,7 @@ impl Counter {
         name: &LockName,
         call: impl for<'a> FnOnce(&'a LockName, &'a RequestMark) -> Call<'a> + Send,
     ) -> Result<Reply, Error> {
-        let mark = Arc::new(RequestMark::new(name, fresh_number()));
+        let mark = Arc::new(RequestMark::new(name, fresh_acquisition_id()));
         let answer = {
             let call = call(name, &mark);
             self.client.run(&call, self.timeout()).await?

@@ -45,7 +45,7 @@ impl Owner {
     /// The current tokio task, or outside a task the current thread.
     ///
     /// tokio may give the number of a finished task to a new one; what a finished task still held is told apart
-    /// by its hold number and is never taken over.
+    /// by its acquisition id and is never taken over.
     #[must_use]
     pub fn current() -> Self {
         let number = task_number().unwrap_or_else(thread_number);
@@ -84,7 +84,7 @@ impl Owner {
         } else if name.ends_with(":write") {
             "ends in \":write\", as the writer's field of a read-write lock does"
         } else if name.starts_with('|') {
-            "begins with \"|\", as this crate's companion fields do"
+            "begins with \"|\", as this crate's acquisition fields do"
         } else {
             return Ok(());
         };

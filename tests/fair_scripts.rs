@@ -32,7 +32,7 @@ const STALE: i64 = 3_000;
 #[derive(Clone)]
 struct Hold {
     field: String,
-    companion: String,
+    acquisition_field: String,
     number: String,
     priority: i32,
 }
@@ -41,7 +41,7 @@ impl Hold {
     fn new(client: &str, owner: u64) -> Self {
         let field = format!("{client}:{owner}");
         Self {
-            companion: format!("|{field}"),
+            acquisition_field: format!("|{field}"),
             number: format!("h{owner:016x}"),
             field,
             priority: 0,
@@ -51,7 +51,7 @@ impl Hold {
     fn named(client: &str, name: &str, number: u64) -> Self {
         Self {
             field: name.to_owned(),
-            companion: format!("|{client}:{name}"),
+            acquisition_field: format!("|{client}:{name}"),
             number: format!("h{number:016x}"),
             priority: 0,
         }
@@ -89,7 +89,7 @@ impl Bench {
             &["k", CHANNEL, QUEUE, SCORES, PLACES],
             &[
                 &hold.field,
-                &hold.companion,
+                &hold.acquisition_field,
                 &hold.number,
                 &lease,
                 mode,
@@ -112,7 +112,7 @@ impl Bench {
             &["k", CHANNEL, QUEUE, SCORES, PLACES],
             &[
                 &hold.field,
-                &hold.companion,
+                &hold.acquisition_field,
                 &hold.number,
                 "0",
                 "0",
@@ -203,7 +203,7 @@ impl Bench {
         let hash = self.probe.hgetall("k");
         hash.get(&hold.field).map(String::as_str) == Some("1")
             && hash
-                .get(&hold.companion)
+                .get(&hold.acquisition_field)
                 .is_some_and(|share| share.starts_with(&format!("{}:1", hold.number)))
     }
 }
@@ -739,11 +739,11 @@ fn a_late_copy_of_the_first_request_takes_nothing_back() {
     let record = format!("{}:3", hold.number);
     bench
         .probe
-        .command(&["HSET", "k", &hold.companion, &record]);
+        .command(&["HSET", "k", &hold.acquisition_field, &record]);
     for mode in ["wait", "try"] {
         assert_eq!(bench.acquire(&hold, mode), answer("granted", 3));
         let hash = bench.probe.hgetall("k");
-        assert_eq!(hash.get(&hold.companion), Some(&record));
+        assert_eq!(hash.get(&hold.acquisition_field), Some(&record));
     }
 }
 

@@ -38,16 +38,16 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The owner, companion field and number of a hold.
+/// The owner, acquisition field and number of a hold.
 fn hold(client: &str, owner: &str, number: u64) -> [String; 3] {
-    let (field, companion) = match owner.parse::<u64>() {
+    let (field, acquisition_field) = match owner.parse::<u64>() {
         Ok(_) => (format!("{client}:{owner}"), format!("|{client}:{owner}")),
         Err(_) => (owner.to_owned(), format!("|{client}:{owner}")),
     };
-    [field, companion, format!("h{number:016x}")]
+    [field, acquisition_field, format!("h{number:016x}")]
 }
 
-/// A case; `{0}`, `{1}` and `{2}` stand for the hold's field, companion field and number.
+/// A case; `{0}`, `{1}` and `{2}` stand for the hold's field, acquisition field and number.
 fn case(script: &'static str, keys: &str, args: &str, answer: &'static str, leased: &str) -> Case {
     Case {
         script,

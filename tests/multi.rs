@@ -86,7 +86,7 @@ async fn members_are_on_the_server_what_they_are_by_themselves() {
     let client = client(&server).await;
     let owner = Owner::unique();
     let field = format!("{}:{owner}", client.id());
-    let companion = format!("|{field}");
+    let acquisition_field = format!("|{field}");
     let mut probe = server.connection();
     let mut shapes = Vec::new();
     for together in [true, false] {
@@ -101,7 +101,7 @@ async fn members_are_on_the_server_what_they_are_by_themselves() {
         for name in ["a", "b"] {
             let hash = probe.hgetall(name);
             assert_eq!(hash.len(), 2);
-            let (number, share) = hash[&companion].split_once(':').unwrap();
+            let (number, share) = hash[&acquisition_field].split_once(':').unwrap();
             assert!(number.starts_with('h') && number.len() == 17, "{number}");
             assert!((8_000..=9_000).contains(&probe.pttl(name)));
             shapes.push((hash[&field].clone(), share.to_owned()));

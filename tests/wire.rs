@@ -33,9 +33,9 @@ fn fields<const N: usize>(fields: [(&str, &str); N]) -> BTreeMap<String, String>
         .into()
 }
 
-/// The share in a companion field's value, `h<16 hex>:<share>`, and the hold number before it.
-fn hold(hash: &BTreeMap<String, String>, companion: &str) -> (String, String) {
-    let (number, rest) = hash[companion].split_once(':').unwrap();
+/// The share in an acquisition field's value, `h<16 hex>:<share>`, and the acquisition id before it.
+fn hold(hash: &BTreeMap<String, String>, acquisition_field: &str) -> (String, String) {
+    let (number, rest) = hash[acquisition_field].split_once(':').unwrap();
     // Of a named owner the end of the share's lease follows.
     let share = rest.split(':').next().unwrap();
     assert_eq!(number.len(), 17, "{number}");
@@ -64,17 +64,17 @@ async fn a_hold_is_a_hash_with_redissons_field_and_one_companion() {
     let (me, outer, inner) = task.await.unwrap();
     let mut probe = server.connection();
     let id = client.id();
-    let (field, companion) = (format!("{id}:{me}"), format!("|{id}:{me}"));
+    let (field, acquisition_field) = (format!("{id}:{me}"), format!("|{id}:{me}"));
     assert_eq!(id.len(), 36);
     assert!(uuid_like(id), "{id}");
 
     assert_eq!(probe.keys(), ["k"], "no other key");
     let hash = probe.hgetall("k");
-    let (number, share) = hold(&hash, &companion);
+    let (number, share) = hold(&hash, &acquisition_field);
     assert_eq!(share, "2");
     assert_eq!(
         hash,
-        fields([(&field, "2"), (&companion, &format!("{number}:2"))])
+        fields([(&field, "2"), (&acquisition_field, &format!("{number}:2"))])
     );
     let encoding = probe.command(&["OBJECT", "ENCODING", "k"]).text();
     // Compact, as Redis 6 and as later ones call it.
@@ -84,15 +84,15 @@ async fn a_hold_is_a_hash_with_redissons_field_and_one_companion() {
     let hash = probe.hgetall("k");
     assert_eq!(
         hash,
-        fields([(&field, "1"), (&companion, &format!("{number}:1"))])
+        fields([(&field, "1"), (&acquisition_field, &format!("{number}:1"))])
     );
     outer.unlock().await.unwrap();
     assert!(probe.keys().is_empty());
 
     let again = client.lock("k").lock().await.unwrap();
-    let companion = format!("|{id}:{}", again.owner());
+    let acquisition_field = format!("|{id}:{}", again.owner());
     assert_ne!(
-        hold(&probe.hgetall("k"), &companion).0,
+        hold(&probe.hgetall("k"), &acquisition_field).0,
         number,
         "each hold has its own"
     );
@@ -386,9 +386,9 @@ async fn call_under_another_hold_number_changes_nothing() {
         "unlock", "drop", "handle", "verify", "extend", "reenter", "lock", "renewal",
     ] {
         let guard = lock.lock().await.unwrap();
-        let companion = format!("|{}:{}", client.id(), guard.owner());
+        let acquisition_field = format!("|{}:{}", client.id(), guard.owner());
         // As if this were a late packet, and its owner had lost the lock and taken it again.
-        probe.command(&["HSET", "k", &companion, "h0123456789abcdef:1"]);
+        probe.command(&["HSET", "k", &acquisition_field, "h0123456789abcdef:1"]);
         probe.command(&["PERSIST", "k"]);
         let before = probe.hgetall("k");
         let lost = match call {

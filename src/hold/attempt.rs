@@ -44,7 +44,7 @@ pub(crate) enum Polling {
     Abstains(Abstention),
 }
 
-/// One acquisition that has no hold yet, with the same hold number in all its tries.
+/// One acquisition that has no hold yet, with the same acquisition id in all its tries.
 pub(crate) struct Attempt<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
@@ -77,10 +77,10 @@ pub(crate) struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     pub(crate) fn new(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
-        Self::numbered(request, local, hold::fresh_number())
+        Self::numbered(request, local, hold::fresh_acquisition_id())
     }
 
-    /// The same by this hold number, which holds of several locks may have.
+    /// The same by this acquisition id, which holds of several locks may have.
     pub(crate) fn numbered(request: &'a AcquireRequest, local: &'a LocalLock, number: u64) -> Self {
         let client = &request.client.client_id;
         let key = HoldKey::new(

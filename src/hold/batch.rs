@@ -16,7 +16,7 @@ use crate::protocol::answer::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::LocalLock;
 use crate::session::give_back::{GivenBack, Share, still_held};
-use crate::session::hold::fresh_number;
+use crate::session::hold::fresh_acquisition_id;
 use crate::session::outgoing::Barrier;
 use crate::session::undo::Undo;
 
@@ -50,7 +50,7 @@ pub(crate) async fn acquire(
 ) -> Result<Batched, Error> {
     let local_locks: Vec<LocalLock> = requests.iter().map(|request| request.local()).collect();
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
-    let number = fresh_number();
+    let number = fresh_acquisition_id();
     for (at, (request, local)) in requests.iter().zip(&local_locks).enumerate() {
         let place = match deadline {
             Deadline::Once => {

@@ -26,7 +26,7 @@ pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
     if let Some((first, _)) = holds.first() {
         args.extend([
             Arg::Text(first.field()),
-            Arg::Text(first.companion()),
+            Arg::Text(first.acquisition_field()),
             Arg::Text(first.number()),
             Arg::Publish,
         ]);
@@ -53,7 +53,7 @@ pub(crate) fn release<'a>(holds: &[(&'a HoldKey, u32)]) -> Call<'a> {
     if let Some((first, _)) = holds.first() {
         args.extend([
             Arg::Text(first.field()),
-            Arg::Text(first.companion()),
+            Arg::Text(first.acquisition_field()),
             Arg::Number(UNLOCKED),
             Arg::Publish,
         ]);

@@ -156,7 +156,7 @@ const WRITE: &str = ":write";
 
 /// Which hold a call is about: the lock, the owner's fields in it, and the number.
 ///
-/// The hold number tells one hold from every other, of the same owner too: random, so that a command of an old hold
+/// The acquisition id tells one hold from every other, of the same owner too: random, so that a command of an old hold
 /// that arrives late changes nothing. It is `h` and 16 hex digits; the `h` keeps it text, since one in 750 strings of
 /// 16 hex digits is a number to Lua.
 #[derive(Clone, Debug)]
@@ -226,8 +226,8 @@ impl HoldKey {
         &self.text[self.field_at..self.field_end]
     }
 
-    /// The field with this client's share of that count, beside the hold number.
-    pub(crate) fn companion(&self) -> &str {
+    /// The field with this client's share of that count, beside the acquisition id.
+    pub(crate) fn acquisition_field(&self) -> &str {
         &self.text[..self.field_end]
     }
 
@@ -249,7 +249,7 @@ impl HoldKey {
     }
 }
 
-/// The hold number that is written so.
+/// The acquisition id that is written so.
 pub(crate) fn numeral(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix('h')?, 16).ok()
 }
@@ -265,12 +265,15 @@ mod tests {
         let owner = Owner::unique();
         let key = HoldKey::new(name.clone(), Kind::Reentrant, "c-1", &owner, 1);
         assert_eq!(key.field(), format!("c-1:{owner}"));
-        assert_eq!(key.companion(), format!("|c-1:{owner}"));
+        assert_eq!(key.acquisition_field(), format!("|c-1:{owner}"));
         assert_eq!(key.number(), "h0000000000000001");
         assert_eq!(key.numeral(), 1);
 
         let named = HoldKey::new(name, Kind::Reentrant, "c-1", &Owner::named("req-7"), 1);
-        assert_eq!((named.field(), named.companion()), ("req-7", "|c-1:req-7"));
+        assert_eq!(
+            (named.field(), named.acquisition_field()),
+            ("req-7", "|c-1:req-7")
+        );
 
         assert_eq!(key.value(), format!("c-1:{owner}:h0000000000000001"));
         assert_eq!((named.value(), named.number()), ("req-7", key.number()));
@@ -311,6 +314,6 @@ mod tests {
             &Owner::unique(),
             1,
         );
-        assert!(key.companion().len() < 64 && key.field().len() < 64);
+        assert!(key.acquisition_field().len() < 64 && key.field().len() < 64);
     }
 }

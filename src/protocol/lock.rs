@@ -1,4 +1,4 @@
-//! Calls of the locks that are a hash: a field for the owner, and a companion field.
+//! Calls of the locks that are a hash: a field for the owner, and an acquisition field.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,7 +106,7 @@ pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Cal
 /// more subscribers than the `listeners` of this process. With `None` those are not looked for.
 pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
     let args = vec![
-        Arg::Text(key.companion()),
+        Arg::Text(key.acquisition_field()),
         Arg::Text(key.number()),
         lease.into(),
         Arg::Number(listeners.map_or(-1, |listeners| listeners as i64)),
@@ -152,7 +152,7 @@ pub(crate) fn source(
     let Ok(count) = total.parse::<u64>() else {
         return Err(Error::wrong_kind(key.name.key()));
     };
-    let ending = key.companion()[37..].to_owned();
+    let ending = key.acquisition_field()[37..].to_owned();
     let share = |record: &str| record.split(':').nth(1)?.parse::<u64>().ok();
     let shares = fields
         .iter()
@@ -164,7 +164,7 @@ pub(crate) fn source(
     } else {
         match shares
             .into_iter()
-            .find(|(field, _, _)| **field != *key.companion())
+            .find(|(field, _, _)| **field != *key.acquisition_field())
         {
             Some((field, record, _)) => (&**field, &**record),
             None => return Ok(None),
@@ -185,7 +185,7 @@ pub(crate) fn call<'a, const N: usize>(
     let mut args = Vec::with_capacity(N + 3);
     args.extend([
         Arg::Text(key.field()),
-        Arg::Text(key.companion()),
+        Arg::Text(key.acquisition_field()),
         Arg::Text(key.number()),
     ]);
     args.extend(rest);
@@ -230,7 +230,7 @@ pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -
     for (hold, lease) in holds {
         keys.push(&**hold.name.key());
         args.extend([
-            Arg::Text(hold.companion()),
+            Arg::Text(hold.acquisition_field()),
             Arg::Text(hold.number()),
             lease.into(),
         ]);
@@ -244,7 +244,10 @@ pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
     let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));
     for hold in holds {
         keys.push(&**hold.name.key());
-        args.extend([Arg::Text(hold.companion()), Arg::Text(hold.number())]);
+        args.extend([
+            Arg::Text(hold.acquisition_field()),
+            Arg::Text(hold.number()),
+        ]);
     }
     Call::new(&script::LOCK_CHECK, keys, args)
 }
@@ -296,7 +299,7 @@ mod tests {
             from("req-7")
         );
         assert_eq!(
-            source(&[("req-7", "1"), (key.companion(), "h1:1")]).unwrap(),
+            source(&[("req-7", "1"), (key.acquisition_field(), "h1:1")]).unwrap(),
             None
         );
         assert!(source(&[("req-7", "abc"), (&*other, "h1:1")]).is_err());

@@ -1,4 +1,4 @@
-//! Calls of the read-write lock: one hash for both sides, and a key for each level, with the hold number as its value.
+//! Calls of the read-write lock: one hash for both sides, and a key for each level, with the acquisition id as its value.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use crate::permit_id::PermitId;
 use crate::protocol::counted::{Count, Set, Taken};
 use crate::protocol::semaphore::{self, PermitKey};
 use crate::protocol::waiter::Local;
-use crate::session::hold::fresh_number;
+use crate::session::hold::fresh_acquisition_id;
 use crate::session::local_queue::Role;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
@@ -164,7 +164,7 @@ impl Pool {
         let permits = check("the number of permits", permits, 1)?;
         let (key, lease) = match self.leases {
             Leases::None => {
-                let key = PermitKey::new(name.clone(), permits, fresh_number());
+                let key = PermitKey::new(name.clone(), permits, fresh_acquisition_id());
                 (key, None)
             }
             Leases::Of(_) if permits > MOST_LEASED => {

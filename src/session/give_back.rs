@@ -228,7 +228,7 @@ impl Undo<Share> {
 
     /// Whether both are under one owner's name on the server: what was passed on is under that of who took it.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
-        self.owed.hold.key().companion() == other.owed.hold.key().companion()
+        self.owed.hold.key().acquisition_field() == other.owed.hold.key().acquisition_field()
     }
 
     /// Runs several now, of holds of one server that are given back by one request: whether each still stood. What cannot

@@ -29,7 +29,7 @@ const CARE: Duration = Duration::from_secs(1);
 ///    for it is sent until before the request that gives it back is sent; whoever lowers it owes the server a
 ///    release, a [`Undo`](super::undo::Undo).
 /// 2. A hold that has ended never becomes live again, and has no levels but those that were left to their owner.
-/// 3. Requests that change the share are sent one at a time, under the record's turn; the hold number makes renewals and
+/// 3. Requests that change the share are sent one at a time, under the record's turn; the acquisition id makes renewals and
 ///    checks harmless whenever they arrive.
 /// 4. `state` is locked for moments only and never across an await; the watchdog's registry may be locked inside.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub(crate) enum Release {
 /// 64 bits that nobody can foresee: a keyed hash of a counter, so that no two in this process are alike but by
 /// chance, and of the clock, so that two copies of a process, as of a virtual machine, part. Cheaper than asking
 /// the system for each.
-pub(crate) fn fresh_number() -> u64 {
+pub(crate) fn fresh_acquisition_id() -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), BootInstant::now()))

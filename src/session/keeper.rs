@@ -39,7 +39,7 @@ struct Keeper {
     releaser: Arc<Releaser>,
     /// In how many signs every place is dated.
     round: usize,
-    /// The hold number of the place that was dated last.
+    /// The acquisition id of the place that was dated last.
     last: u64,
     /// A sign was answered.
     has_signed: bool,

@@ -13,7 +13,7 @@ pub(super) struct Owners(HashMap<Owner, Slot>);
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     hold: Option<Arc<Hold>>,
-    /// A call asks the server for this owner's first level: to another one, which has a hold number of its own, the
+    /// A call asks the server for this owner's first level: to another one, which has an acquisition id of its own, the
     /// lock would look busy.
     pub(super) is_asking: bool,
     /// That call stands in a queue on the server, which may last; another finds out for itself what is its owner's.
