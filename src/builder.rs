@@ -121,11 +121,18 @@ impl ClientBuilder {
     /// higher number gives more throughput and longer waits elsewhere, 0 the opposite. While nobody else waits it has
     /// no effect.
     ///
-    /// Another process with this crate has such streaks too. While a client of Redisson's waits, the lock is left to those for
-    /// 5 ms after each streak.
-    pub fn streak(mut self, handoffs: u32) -> Self {
-        self.settings.streak = handoffs;
+    /// The limit holds in every process with this crate. While a client of Redisson's waits, the lock is left to those for
+    /// 5 ms after each such run.
+    pub fn local_handoff_limit(mut self, handoffs: u32) -> Self {
+        self.settings.local_handoff_limit = handoffs;
         self
+    }
+
+    /// The former name of [`local_handoff_limit`](Self::local_handoff_limit).
+    #[doc(hidden)]
+    #[deprecated(note = "renamed to `local_handoff_limit`")]
+    pub fn streak(self, handoffs: u32) -> Self {
+        self.local_handoff_limit(handoffs)
     }
 
     /// How long the last token of a [fenced lock](crate::FencedLock) is remembered after its grant; for ever if

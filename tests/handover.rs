@@ -684,7 +684,7 @@ async fn shorter_streaks_give_others_more() {
     let share = async |streak| {
         let many = Client::builder()
             .url(server.url())
-            .streak(streak)
+            .local_handoff_limit(streak)
             .build()
             .await
             .unwrap();
@@ -711,7 +711,10 @@ async fn many_processes_have_their_turns_one_after_the_other() {
     let grants = Arc::new(Mutex::new(Vec::new()));
     let (mut clients, mut tasks) = (Vec::new(), Vec::new());
     for number in 0..CLIENTS {
-        let build = Client::builder().url(server.url()).streak(4).build();
+        let build = Client::builder()
+            .url(server.url())
+            .local_handoff_limit(4)
+            .build();
         let client = build.await.unwrap();
         for _ in 0..2 {
             let (lock, grants) = (stranger(&client.lock("k")), grants.clone());

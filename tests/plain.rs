@@ -607,7 +607,11 @@ async fn waiters_here_and_those_of_a_reentrant_lock_take_nothing_from_each_other
 async fn streak_of_this_process_ends_with_a_pause_of_the_next_in_line() {
     let server = Server::start();
     for streak in [0, u32::MAX] {
-        let client = builder(server.url()).streak(streak).build().await.unwrap();
+        let client = builder(server.url())
+            .local_handoff_limit(streak)
+            .build()
+            .await
+            .unwrap();
         let lock = client.plain_lock(NAME);
         let mut held = take(&lock).await;
         let (mut from_release, mut from_its_reply) = (NEVER, NEVER);
@@ -640,7 +644,7 @@ async fn waiters_of_another_process_get_in_beside_many_here() {
     let server = scriptless();
     let many = Client::builder()
         .url(server.url())
-        .streak(2)
+        .local_handoff_limit(2)
         .build()
         .await
         .unwrap();

@@ -153,7 +153,7 @@ async fn waiters_elsewhere_get_in_beside_many_here() {
     let server = Server::start();
     let many = Client::builder()
         .url(server.url())
-        .streak(4)
+        .local_handoff_limit(4)
         .build()
         .await
         .unwrap();

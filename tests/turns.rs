@@ -232,7 +232,11 @@ async fn each_in_line_has_its_turn_as_leases_run_out() {
 async fn lock_is_passed_on_no_further_when_others_are_seen_in_line() {
     const TASKS: usize = 20;
     let server = Server::start();
-    let many = builder(server.url()).streak(0).build().await.unwrap();
+    let many = builder(server.url())
+        .local_handoff_limit(0)
+        .build()
+        .await
+        .unwrap();
     let one = patient(server.url()).await;
     let guard = many.lock("k").lock().await.unwrap();
     let sections = Arc::new(AtomicUsize::new(0));

@@ -32,7 +32,7 @@ async fn client(rules: &[&str]) -> (Server, Connection, Client) {
     let url = format!("redis://app:s3cret@127.0.0.1:{}", server.port());
     let client = builder(url)
         .poll_cap(millis(100))
-        .streak(0)
+        .local_handoff_limit(0)
         .build()
         .await
         .unwrap();

@@ -70,7 +70,7 @@ impl Local for First<'_> {
     /// Of a kind whose holds are not passed on: with the others the streak ends in another way.
     fn has_had_its_share(&self) -> bool {
         let streak = self.local.turns(|turns| turns.streak());
-        !self.policy.reenters && streak >= self.request.client.settings.streak
+        !self.policy.reenters && streak >= self.request.client.settings.local_handoff_limit
     }
 }
 
@@ -131,8 +131,8 @@ impl First<'_> {
         }
         let client = &self.request.client;
         let counts = self.policy.listens && client.backend.counts_listeners();
-        let streak = client.settings.streak;
-        let may_pass = |turns: &mut Turns| turns.may_pass(BootInstant::now(), streak, counts);
+        let limit = client.settings.local_handoff_limit;
+        let may_pass = |turns: &mut Turns| turns.may_pass(BootInstant::now(), limit, counts);
         if self.policy.shares || self.local.turns(may_pass) {
             return self.attempt.take_handoff();
         }

@@ -28,7 +28,7 @@ use crate::protocol::hold_key::Kind;
 /// Nothing is published and nothing subscribed to. The waiters of one process stand in one line; the first of them
 /// asks after pauses as of [`Backoff::exponential`], which end early when the holder's lease does or the lock is
 /// given back in this process, and never outlast [`poll_cap`](crate::ClientBuilder::poll_cap) or the caller's
-/// limit. Between processes there is no order. After a [`streak`](crate::ClientBuilder::streak) of holds in this
+/// limit. Between processes there is no order. After a [`local_handoff_limit`](crate::ClientBuilder::local_handoff_limit) of holds in this
 /// process the first in line pauses once before it asks, so that others get in.
 ///
 /// # Guarantee and limit

@@ -27,7 +27,7 @@ use crate::hold::guard::LockGuard;
 /// and nobody else, so that a release costs the same however many wait. While the lock is left to the first in line,
 /// for 300 ms at most, others find it busy, [`try_lock`](Self::try_lock) too. A process that has died has no turn; one that
 /// hangs loses it after that time. How long a process passes the lock on to itself while others wait is
-/// [`streak`](crate::ClientBuilder::streak).
+/// [`local_handoff_limit`](crate::ClientBuilder::local_handoff_limit).
 ///
 /// Redisson's clients have no place in line. While any of them waits, a process that gives the lock back leaves it to them for
 /// 5 ms first. Threads of theirs that take it one after the other need not heed us: beside 16 tasks here, 8 of them got 55 % of
