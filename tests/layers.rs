@@ -329,7 +329,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "client.rs",
         ],
     ),
-    ("dashmap", &["session/queue.rs"]),
+    ("dashmap", &["session/local_lock.rs"]),
     ("futures_util", &["hold/", "lock/", "session/"]),
     (
         "tracing",
