@@ -1,8 +1,8 @@
--- Tells a count.
+-- Reads a count; changes nothing.
 --
 -- KEYS[1] the semaphore or latch, a string: its count
--- Returns count, count: 0 if there is none
--- Returns wrong_kind: the key is no counter
+-- Returns count, count: 0 if the key does not exist
+-- Returns wrong_kind: the key is not a counter
 -- Publishes nothing
 
 local value = redis.call('GET', KEYS[1])

@@ -1,17 +1,17 @@
--- Sets a count unless there is one, and tells those that wait.
+-- Sets a count unless one exists, and wakes the waiters.
 --
 -- KEYS[1] the semaphore or latch, a string: its count
 -- KEYS[2] its channel
--- KEYS[3] mark of this call
+-- KEYS[3] request mark of this call
 -- ARGV[1] count
 -- ARGV[2] message to publish
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
 -- ARGV[4] how long the mark is kept, in milliseconds
--- Returns set: by this call, now or when it came before
--- Returns present: there is a count, now or when this call came before
--- Returns wrong_kind: the key is no counter
--- Publishes the message on KEYS[2] when the count was set;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns set: this call set the count, now or when an earlier copy of it was executed
+-- Returns present: a count exists, or existed when an earlier copy of this call was executed
+-- Returns wrong_kind: the key is not a counter
+-- Publishes the message on KEYS[2] if the count was set;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local done = redis.call('GET', KEYS[3])
 if done then

@@ -1,18 +1,19 @@
--- Frees the lock whoever holds it, and wakes the first in the queue.
+-- Releases the lock regardless of its holder, and wakes the first in the queue.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition fields
--- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
+-- KEYS[2] what the channels begin with: a colon and the client follow, or a colon and the owner field of a Redisson
+--   waiter
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
--- KEYS[5] its places, a hash: owner field -> a line for each client
+-- KEYS[5] its places, a hash: owner field -> one text line per client
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
--- Returns released: somebody held it
--- Returns free: nobody held it
--- Returns wrong_kind: the key is no lock of this shape
+-- Returns released: the lock was held
+-- Returns free: the lock was not held
+-- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes the message on the channel of the first in the queue when the lock becomes free;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then

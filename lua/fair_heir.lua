@@ -1,7 +1,7 @@
--- Gives a fair lock that is free to the first in its queue. Stands ahead of the scripts that do so, behind what they know
--- of places and of shares.
+-- Gives a free fair lock to the first in its queue. Prepended to the scripts that do so, behind fair_place and
+-- lock_share.
 
--- Takes one line out of the places of an owner. The owner's place goes with the last of them that lives.
+-- Removes one line from the place of an owner. The place goes with its last live line.
 local function leave(field, places, line)
   local others, now = '', share_clock()
   for other in string.gmatch(places, '[^\n]+') do
@@ -17,7 +17,7 @@ local function leave(field, places, line)
   end
 end
 
--- Tells the first in the queue, if there is one, that the lock is free. What is answered if that is refused.
+-- Tells the first in the queue, if there is one, that the lock is free. Returns the error if publishing is refused.
 local function tell_first(worth, publish, message)
   if redis.call('EXISTS', KEYS[3]) == 1 then
     local field, places = first(share_clock(), worth)
@@ -25,8 +25,8 @@ local function tell_first(worth, publish, message)
   end
 end
 
--- Moves a free lock to the first in the queue if that waits in this client: the number of the hold that has it now. Else the
--- first is told, and the second value is what is answered if that is refused.
+-- Moves a free lock to the first in the queue if that owner waits in this client, and returns the acquisition id that
+-- has the lock now. Otherwise tells the first, and returns nil and, if publishing is refused, the error.
 local function pass_on(client, worth, publish, message)
   if redis.call('EXISTS', KEYS[3]) == 0 then
     return

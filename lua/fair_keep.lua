@@ -1,14 +1,16 @@
--- How long a place of ours is to stand for Redisson. Stands ahead of the scripts that keep places, behind what they know of them.
+-- Keeps places of ours alive for Redisson, by their scores. Prepended to the scripts that keep places, behind
+-- fair_place.
 
 local DAY = 86400000
 
--- What scores are reckoned by just now, `ttl` being the lock's. Redisson takes a place of ours for dead when the lock's time is
--- up and what the place is worth; and STALE later, since it is asked for now and then only.
+-- Returns what scores are computed from in this call; `ttl` is that of the lock. Redisson is to take a place of ours
+-- for dead only when the lock's TTL and the worth of the place have passed, and STALE in addition, since the place is
+-- asked for only now and then.
 local function reckoning(now, worth, ttl)
   return {now = now, worth = worth, least = now + math.max(0, ttl) + STALE + worth}
 end
 
--- The same with what is known of the whole queue, read once.
+-- Adds what is known of the whole queue, read only once.
 local function with_queue(by)
   if not by.length then
     local last = redis.call('LINDEX', KEYS[3], -1)
@@ -19,7 +21,8 @@ local function with_queue(by)
   return by
 end
 
--- The score of a place at this position, from 0; with a j if somebody of Redisson's stood before it.
+-- Returns the score of a place at this position, counted from 0. If `java` is j, a Redisson waiter stood ahead of it,
+-- and the score is at least a worth behind that of the waiter ahead.
 local function score_behind(by, ahead, position, java)
   if java ~= 'j' then
     return by.least + position * by.worth
@@ -27,8 +30,8 @@ local function score_behind(by, ahead, position, java)
   return math.max(by.least, (tonumber(ahead and redis.call('ZSCORE', KEYS[4], ahead)) or 0) + by.worth)
 end
 
--- The score of a place that stands; nil if it is not in the queue any more. A score keeps its distance from the clock. A grant
--- in Java brings all scores nearer, by what its own place was worth.
+-- Returns the score of an existing place, or nil if the place is no longer in the queue. A score keeps its distance
+-- from the clock. A grant in Java lowers all scores by the worth of its own place.
 local function score_of(by, field, lines, is_first)
   local score = tonumber(redis.call('ZSCORE', KEYS[4], field) or nil)
   if not score or is_first then
@@ -58,7 +61,7 @@ local function put(by, field, score)
   return redis.call('ZADD', KEYS[4], string.format('%.0f', math.min(score, by.now + 30 * DAY)), field)
 end
 
--- None of the queue's keys ends before the others.
+-- Gives the queue's keys the same end, so that none of them expires before the others.
 local function outlive(now)
   local ends = string.format('%.0f', now + 2 * DAY)
   for i = 3, 5 do

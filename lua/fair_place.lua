@@ -1,13 +1,15 @@
--- The places in the queue of a fair lock: which of them live, and who is first. Stands ahead of the scripts that take
--- such a lock and give it back, and of their keys knows KEYS[3], the queue; KEYS[4], its scores; KEYS[5], its places.
+-- The places in the queue of a fair lock: which of them are alive, and who is first. Prepended to the scripts that
+-- acquire and release such a lock. Of their keys it uses KEYS[3], the queue; KEYS[4], its scores; and KEYS[5], its
+-- places.
 --
--- Beside the places each client leaves a sign of life, for all of its own at once: a key that ends by itself.
+-- Next to the places, each client keeps a sign of life, one for all its places in the queue: a key that expires by
+-- itself.
 
--- How long a place stands that nobody asks for; how long it does while its client gives signs of life, all told; and how
--- long one of Redisson's has at the least to take the lock.
+-- In milliseconds: how long a place stands without being asked for; how long it does so in all while its client gives
+-- signs of life; and the least time that a Redisson waiter is left to acquire the lock.
 local STALE, KEPT, GRACE = 3000, 60000, 5000
 
--- The client that a line is of.
+-- Returns the client to which a line belongs.
 local function client_of(line, field)
   return string.sub(string.match(line, '(%S+)$') .. field, 2, 37)
 end
@@ -16,9 +18,10 @@ local function sign_of(client)
   return 'redlatch_lock_sign' .. string.sub(KEYS[5], #'redlatch_lock_places' + 1) .. ':' .. client
 end
 
--- Whether a client has given a sign of life lately. One that would last longer is of before the clock was set back.
+-- Returns whether a client has given a sign of life within STALE. A sign that would last longer is from before the
+-- clock was set back, and is cut.
 local function is_there(client)
-  -- Without the right to look, nobody's sign is there.
+  -- Without permission to read it, every sign counts as absent.
   local left = redis.pcall('PTTL', sign_of(client))
   if type(left) ~= 'number' then
     return false
@@ -29,8 +32,9 @@ local function is_there(client)
   return left >= 0
 end
 
--- The lines of a place that live, and when it was last asked for. A line that is dated ahead is of before the clock was
--- set back: its age begins now, so that the living keep their place and the dead do not stay for what was set back.
+-- Returns the live lines of a place, and when the place was last asked for. A line dated in the future is from before
+-- the clock was set back: its age starts now, so that live waiters keep their place, and dead ones do not stay for as
+-- long as the clock was set back.
 local function alive(lines, now, field)
   local living, asked = '', 0
   for line in string.gmatch(lines, '[^\n]+') do
@@ -47,7 +51,7 @@ local function alive(lines, now, field)
   return living, asked
 end
 
--- The line among these that is of a client, and the others.
+-- Returns the line of this client among `lines`, and the other lines.
 local function line_of(client, lines, field)
   local own, others = nil, ''
   for line in string.gmatch(lines or '', '[^\n]+') do
@@ -60,19 +64,19 @@ local function line_of(client, lines, field)
   return own, others
 end
 
--- Whether a waiter of Redisson's can be in the queue, by the lines of the last one in it.
+-- Returns whether a Redisson waiter can be in the queue, according to the lines of the last place in it.
 local function mixed(lines)
   return not lines or string.find(lines, '^h%x+ %d+ %d+ %-?%d+ %d+j ') ~= nil
 end
 
--- What the place of these lines is worth.
+-- Returns the worth of the place that has these lines.
 local function worth_of(lines)
   return tonumber(string.match(lines, '^h%x+ %d+ %d+ %-?%d+ (%d+)')) or 0
 end
 
--- Redisson counts the time of whoever stands behind a place from that place's own. So when those `at` this position and
--- behind it have lost one that was worth so much, or several, they come nearer by that, as after a grant in Java; but to no
--- less than GRACE, and not at all where nobody of Redisson's is among them.
+-- Redisson computes the score of a waiter from that of the place ahead of it. When one or more places, worth `less` in
+-- all, were removed ahead of position `at`, this lowers the scores from that position on by as much, as a grant in Java
+-- does; but not below GRACE from now, and not at all if no Redisson waiter can be in the queue.
 local function bring_nearer(at, less, now)
   local last = less > 0 and redis.call('LINDEX', KEYS[3], -1)
   if not last or not mixed(redis.call('HGET', KEYS[5], last)) then
@@ -87,7 +91,7 @@ local function bring_nearer(at, less, now)
   end
 end
 
--- Takes a place out of the queue.
+-- Takes a place out of the queue, and lowers the scores behind it if a Redisson waiter can be in the queue.
 local function take_out(field, lines, now)
   local last, at = redis.call('LINDEX', KEYS[3], -1), nil
   if last and last ~= field and mixed(redis.call('HGET', KEYS[5], last)) then
@@ -100,11 +104,12 @@ local function take_out(field, lines, now)
   end
 end
 
--- The first in the queue, after those that are dead are taken out, and the lines of its place that live. The owner that
--- asks is not looked at. One of Redisson's that is first while the lock is free is told so; from then on it has no
--- longer than a place of ours is worth, whatever its clock and ours say: say that worth if the lock is free.
+-- Takes out the dead places at the front. Returns the first in the queue, and the live lines of its place; the place of
+-- the owner that asks (`own`) is not looked at. A Redisson waiter that is first while the lock is free is told so; from
+-- then on it has at most the worth of a place of ours, whatever its clock and ours say: callers pass `worth` only if
+-- the lock is free.
 local function first(now, worth, own)
-  -- What those were worth that were taken out: others come nearer by all of that at once, however many died.
+  -- The worth of all places taken out: the scores behind them are lowered once by the sum, however many died.
   local gone = 0
   while true do
     local field = redis.call('LINDEX', KEYS[3], 0)
@@ -144,8 +149,8 @@ local function first(now, worth, own)
   end
 end
 
--- Tells the first in the queue that the lock is free: the clients that its lines are of, each on a channel of its own, or
--- one of Redisson's. What is answered if that is refused.
+-- Tells the first in the queue that the lock is free: each client with a line of this place, on the channel of that
+-- client; or a Redisson waiter, on its own. Returns the error if publishing is refused.
 local function wake(field, lines, publish, message)
   local refused
   local function tell(whom)

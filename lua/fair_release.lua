@@ -1,13 +1,15 @@
--- Brings one hold down to a lower share; when no level is left, moves the lock to the first in the queue if it waits in
--- this client, else frees the lock and wakes the first. Of a hold that was not granted, gives up the place.
+-- Lowers one hold to a smaller share; when no level is left, moves the lock to the first in the queue if that owner
+-- waits in this client, otherwise frees the lock and wakes the first. Gives up the place of a hold that was not
+-- granted.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
--- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
+-- KEYS[2] what the channels begin with: a colon and the client follow, or a colon and the owner field of a Redisson
+--   waiter
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
--- KEYS[5] its places, a hash: owner field -> a line for each client: number, lease, last asked for, priority, worth of
---         the place (with a j if somebody of Redisson's stood before it), and what its acquisition field has before the
---         owner field
+-- KEYS[5] its places, a hash: owner field -> one text line per client: acquisition id, lease, last asked for, priority,
+--   worth of the place (with a j if a Redisson waiter stood ahead of it), and the part of its acquisition field before
+--   the owner field
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
@@ -18,11 +20,11 @@
 -- Returns released: the lock is free
 -- Returns moved, acquisition id: the lock is with a hold of this client that waited for it
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
--- longest share, unless there are levels of clients that record none
--- Returns absent: this hold is not there any more; its place in the queue, if it had one, is given up
+--   longest share, unless there are levels of clients that record none
+-- Returns absent: this hold no longer exists; its place in the queue, if it had one, is given up
 -- Publishes the message on the channel of the first in the queue when the lock becomes free, or is free when the first
--- has left: that of its client, or of each that shares its place; a refusal to publish is the last item of the answer that
--- the lock is free, and undoes nothing
+-- has left: that of its client, or of each client that shares its place; if publishing is refused, the error is the
+-- last item of the answer that the lock is free, and nothing is undone
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local client, worth = string.sub(ARGV[2], 2, 37), tonumber(ARGV[7])
@@ -46,7 +48,7 @@ end
 
 if keep > 0 then
   local left = math.max(total - share + keep, keep)
-  -- A server that is out of memory refuses a script at its first write only, and never an HDEL or a DEL.
+  -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL or a DEL.
   redis.call('HDEL', KEYS[1], ARGV[2])
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', left), ARGV[2], number .. ':' .. keep .. (ends ~= '' and ':' .. ends or ''))
   return {'kept', left}

@@ -1,26 +1,28 @@
--- A client's sign of life for all its places in the queue of a fair lock. Dates some of them anew, and moves the lock, if it is
--- free, to the first in the queue if that is one of them.
--- What it costs depends on how many are named, not on how many wait, unless a waiter of Redisson's is among them.
+-- Gives a client's sign of life for all its places in the queue of a fair lock. Renews the date of those that are
+-- named, and moves the lock, if it is free, to the first in the queue if that place is the client's. The cost depends
+-- on the number of places named, not on the number of waiters, unless a Redisson waiter is among them.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
--- KEYS[2] what the channels begin with: a colon and the client follow, or the owner field of a waiter of Redisson's
+-- KEYS[2] what the channels begin with: a colon and the client follow, or a colon and the owner field of a Redisson
+--   waiter
 -- KEYS[3] the queue, a list of owner fields
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
--- KEYS[5] its places, a hash: owner field -> a line for each client
+-- KEYS[5] its places, a hash: owner field -> one text line per client
 -- ARGV[1] client
 -- ARGV[2] message to publish
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
 -- ARGV[4] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
 -- ARGV[1 of 2] owner field of a place
 -- ARGV[2 of 2] its acquisition id, h and 16 hex digits
--- Returns signed, 0 or 1, TTL in milliseconds, acquisition id, acquisition id, acquisition ids: 1 if an earlier sign stands, so that
---         nothing was forgotten; the lock's TTL if the first in the queue is of this client, else -1; the hold that the
---         lock was moved to; the hold that has the lock, or may join its owner, and is this client's; those that were
---         named and have no place. Empty where there is none
--- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on the channel of the first in the queue when the lock is free and not moved: that of its client, or
--- of each that shares its place
--- Writes a key of its own beside those: redlatch_lock_sign, what KEYS[5] has behind its first word, a colon and the client
+-- Returns signed, 0 or 1, TTL in milliseconds, acquisition id, acquisition id, acquisition ids: 1 if an earlier sign
+--   still stands, so that nothing was forgotten; the lock's TTL if the first in the queue belongs to this client, else
+--   -1; the hold that the lock was moved to; the hold of this client that has the lock, or may join its owner; those
+--   that were named and have no place. Empty where there is none
+-- Returns wrong_kind: the key is not a lock of this shape
+-- Publishes the message on the channel of the first in the queue when the lock is free and not moved: that of its
+-- client, or of each client that shares its place
+-- Writes one more key, which is not in KEYS: redlatch_lock_sign, the part of KEYS[5] behind redlatch_lock_places, a
+-- colon and the client
 
 local client, worth = ARGV[1], tonumber(ARGV[4])
 local fields = redis.call('HGETALL', KEYS[1])
@@ -38,7 +40,7 @@ for i = 1, #fields, 2 do
   end
 end
 
--- A server that is out of memory refuses a script at its first write only, and never a PEXPIRE.
+-- A server that is out of memory refuses a script only at its first write, and never refuses a PEXPIRE.
 local is_known = redis.call('PEXPIRE', sign_of(client), STALE)
 if is_known == 0 then
   redis.call('SET', sign_of(client), '', 'PX', STALE)

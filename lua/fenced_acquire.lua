@@ -1,30 +1,33 @@
--- Takes the fenced lock for one owner, with tokens higher than all before, or tells how long its holder's lease lasts.
+-- Acquires the fenced lock for one owner, with tokens higher than all before, or reports how long the holder's lease
+-- lasts.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, |token -> its last token
---         if that is remembered for a limited time
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, |token -> its last
+--   token if the token is remembered for a limited time
 -- KEYS[2] the last token
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
--- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
+-- ARGV[6] take or join: acquire a free lock too, or only join an owner that holds the lock
 -- ARGV[7] the lock's channel
--- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore those that wait
--- ARGV[9] how long to stand in line if it is busy, in milliseconds; 0: not at all
--- ARGV[10] how long the token is remembered, in milliseconds; 0: for ever
--- ARGV[11] how many tokens: one for the owner, the others for owners of this client that it passes the lock on to
--- Returns granted, hold count, first token, how many: the share is reached; an owner that held the lock has the last one
--- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included unless
--- its lease has ended; or it is free, and reserved for that long for the first in line
--- Returns stands, TTL as above, place in line from 0 or -1 for none, 1 if a client of Redisson's holds it, else 0: the same, for
--- a client that waits
--- Returns free: nobody holds it (join only)
--- Returns exhausted: the hold count would pass its maximum
--- Returns spent: the token would pass 2^53
--- Returns wrong_kind: the key is no lock of this shape, or the token no number; or the owner's hold has none
--- Publishes on the channels of the first in line that it is its turn, if the lock is free and they were not told; how long a
--- turn lasts, or the lock is held, on those of the next
+-- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore the waiters
+-- ARGV[9] how long to stand in the turn queue if the lock is busy, in milliseconds; 0: not at all
+-- ARGV[10] how long the token is remembered, in milliseconds; 0: without limit
+-- ARGV[11] how many tokens: one for the owner, the others for owners of this client that the lock is passed on to
+-- Returns granted, hold count, first token, how many: the share is reached; an owner that held the lock gets the last
+--   token
+-- Returns busy, TTL in milliseconds or -1 for none: another owner holds the lock, or this owner by another acquisition
+--   id, unless that lease has ended; or the lock is free, and reserved for that long for the first in the turn queue
+-- Returns stands, TTL as above, position in the turn queue from 0 or -1 for none, 1 if a Redisson client holds the
+--   lock, else 0: busy, for a client that waits
+-- Returns free: nobody holds the lock (join only)
+-- Returns exhausted: the hold count would exceed its maximum
+-- Returns spent: the token would exceed 2^53
+-- Returns wrong_kind: the key is not a lock of this shape, or the token is not a number; or the owner's hold has no
+--   token
+-- Publishes to the first in the turn queue that it is its turn, if the lock is free and the first was not told yet; and
+-- to the next ones how long that turn, or the hold, lasts: each on the client's own channel
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode', '|token')
 local total, acquisition_field, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
@@ -42,11 +45,11 @@ if not total then
   if refused then
     return refused
   end
-  -- Lua counts exactly up to here.
+  -- Lua counts exactly only up to 2^53.
   if tonumber(last or 0) > 9007199254740992 - ARGV[11] then
     return {'spent'}
   end
-  -- The clock carries the order over a server that has forgotten its tokens.
+  -- The clock keeps tokens rising even if the server has forgotten the last one.
   local now = redis.call('TIME')
   local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
@@ -55,7 +58,8 @@ if not total then
   redis.call('SET', KEYS[2], final)
   if ARGV[10] ~= '0' then
     redis.call('PEXPIRE', KEYS[2], ARGV[10])
-    -- A hold that is renewed may outlast that, and its owner may join or be taken over all the same.
+    -- A hold that is renewed may outlast the remembered token. Its owner can still join it, and it can still be taken
+    -- over, so the hash keeps a copy.
     redis.call('HSET', KEYS[1], '|token', final)
   end
   return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[11])}
@@ -69,7 +73,7 @@ local share, ends, replaced = share_of(acquisition_field, ARGV[3], total)
 if not share then
   return refusal(KEYS[1], redis.call('PTTL', KEYS[1]), ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
 end
--- A copy of a call that comes late takes back nothing that was taken since.
+-- A late copy of this call must not take back levels that were acquired since.
 local reached = math.max(share, tonumber(ARGV[4]))
 local after = tonumber(total) - replaced - share + reached
 -- Java counts holds in an int.

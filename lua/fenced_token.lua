@@ -1,6 +1,6 @@
--- Reads the token of the hold that stands.
+-- Reads the token of the present hold.
 --
--- KEYS[1] the lock, a hash: |token -> its token if the last one is not remembered for ever
+-- KEYS[1] the lock, a hash: |token -> its token if the last one is remembered for a limited time only
 -- KEYS[2] its last token
 -- Returns token, the number
 -- Returns absent: there is none

@@ -1,15 +1,15 @@
--- Counts a latch down by one; opens it at zero, and wakes those that wait.
+-- Decrements the count of a latch by one; opens the latch at zero, and wakes the waiters.
 --
 -- KEYS[1] the latch, a string: its count
 -- KEYS[2] its channel
--- KEYS[3] mark of this call
+-- KEYS[3] request mark of this call
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] how long the mark is kept, in milliseconds
--- Returns counted, count left: by this call, now or when it came before; 0 if the latch was open
--- Returns wrong_kind: the key is no counter
--- Publishes the message on KEYS[2] when the latch opens;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns counted, count left: by this call, now or when an earlier copy of it was executed; 0 if the latch was open
+-- Returns wrong_kind: the key is not a counter
+-- Publishes the message on KEYS[2] if this opens the latch;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local done = redis.call('GET', KEYS[3])
 if done then
@@ -24,7 +24,7 @@ if not value then
   return {'counted', 0}
 end
 local left = math.max(tonumber(value) - 1, 0)
--- A server that is out of memory refuses a script at its first write only, and never a DEL.
+-- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
 redis.call('DEL', KEYS[3])
 redis.call('SET', KEYS[3], left, 'PX', ARGV[3])
 if left > 0 then

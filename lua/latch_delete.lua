@@ -1,16 +1,16 @@
--- Removes a latch, which opens it, and wakes those that wait.
+-- Deletes a latch, which opens it, and wakes the waiters.
 --
 -- KEYS[1] the latch, a string: its count
 -- KEYS[2] its channel
--- KEYS[3] mark of this call
+-- KEYS[3] request mark of this call
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] how long the mark is kept, in milliseconds
--- Returns deleted: by this call, now or when it came before
--- Returns absent: there is none, now or when this call came before
--- Returns wrong_kind: the key is no counter
--- Publishes the message on KEYS[2] when the latch was removed;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns deleted: by this call, now or when an earlier copy of it was executed
+-- Returns absent: the latch does not exist, or did not when an earlier copy of this call was executed
+-- Returns wrong_kind: the key is not a counter
+-- Publishes the message on KEYS[2] if the latch was deleted;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local done = redis.call('GET', KEYS[3])
 if done then

@@ -1,13 +1,14 @@
--- When the lease of a key ends, by the server's clock in milliseconds: the same at every look until another lease is set.
--- Stands ahead of the scripts that cut a lease. Each cuts the one whose end it names, so that a copy that comes late
--- finds another end and cuts nothing.
+-- The end of a key's lease, in milliseconds of the server's clock: the same value on every read until another lease is
+-- set. Prepended to the scripts that can cut a lease. Each cuts only the lease whose end it names, so a late copy finds
+-- another end and cuts nothing.
 
 local function lease_end(key)
   local ends = redis.pcall('PEXPIRETIME', key)
   if type(ends) == 'number' then
     return ends
   end
-  -- Before Redis 7 nothing tells. The clock goes on inside scripts, so both are read within one millisecond.
+  -- Before Redis 7 no command reports the end. The clock advances while a script runs, so the clock and the TTL have to
+  -- be read within the same millisecond.
   local function now()
     local time = redis.call('TIME')
     return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,4 +1,4 @@
--- Takes the lock for one owner, or tells how long its holder's lease lasts.
+-- Acquires the lock for one owner, or reports how long the holder's lease lasts.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
@@ -6,20 +6,20 @@
 -- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
--- ARGV[6] take or join: take a free lock too, or only join an owner that holds it
+-- ARGV[6] take or join: acquire a free lock too, or only join an owner that holds the lock
 -- ARGV[7] the lock's channel
--- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore those that wait
--- ARGV[9] how long to stand in line if it is busy, in milliseconds; 0: not at all
+-- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore the waiters
+-- ARGV[9] how long to stand in the turn queue if the lock is busy, in milliseconds; 0: not at all
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before
--- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, this owner's other hold included unless
--- its lease has ended; or it is free, and reserved for that long for the first in line
--- Returns stands, TTL as above, place in line from 0 or -1 for none, 1 if a client of Redisson's holds it, else 0: the same, for
--- a client that waits
--- Returns free: nobody holds it (join only)
--- Returns exhausted: the hold count would pass its maximum
--- Returns wrong_kind: the key is no lock of this shape
--- Publishes on the channels of the first in line that it is its turn, if the lock is free and they were not told; how long a
--- turn lasts, or the lock is held, on those of the next
+-- Returns busy, TTL in milliseconds or -1 for none: another owner holds the lock, or this owner by another acquisition
+--   id, unless that lease has ended; or the lock is free, and reserved for that long for the first in the turn queue
+-- Returns stands, TTL as above, position in the turn queue from 0 or -1 for none, 1 if a Redisson client holds the
+--   lock, else 0: busy, for a client that waits
+-- Returns free: nobody holds the lock (join only)
+-- Returns exhausted: the hold count would exceed its maximum
+-- Returns wrong_kind: the key is not a lock of this shape
+-- Publishes to the first in the turn queue that it is its turn, if the lock is free and the first was not told yet; and
+-- to the next ones how long that turn, or the hold, lasts: each on the client's own channel
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
 local total, acquisition_field, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1

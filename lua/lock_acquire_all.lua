@@ -1,21 +1,23 @@
--- Takes several locks for one owner: all of them, or none.
+-- Acquires several locks for one owner: all of them, or none.
 --
--- KEYS[1 of 1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, |token -> its token if
---              the last one is not remembered for ever
--- KEYS[..] behind all locks: the last token of each that has tokens
+-- KEYS[1 of 1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, |token -> its
+--   token if the last one is remembered for a limited time only
+-- KEYS[..] behind all locks: the last token of each lock that has tokens
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] publish command, PUBLISH or SPUBLISH
 -- ARGV[1 of 3] lease, in milliseconds
--- ARGV[2 of 3] how long the token is remembered, in milliseconds, 0: for ever; -1: the lock has no tokens
+-- ARGV[2 of 3] how long the token is remembered, in milliseconds, 0: without limit; -1: the lock has no tokens
 -- ARGV[3 of 3] the lock's channel
--- Returns granted, a list of the tokens, of the locks that have them: each share is 1 at least; no lease is shorter
--- Returns busy, place from 1: somebody else holds that lock, or is to have it next; nothing was changed
--- Returns exhausted, place from 1: that hold count would pass its maximum; nothing was changed
--- Returns spent, place from 1: that token would pass 2^53; nothing was changed
--- Returns wrong_kind, place from 1: that key is no lock of this shape, or its token no number, or its hold has none
--- Publishes on the channel of the first in line for such a lock that it is its turn, if the lock is free and it was not told
+-- Returns granted, a list of the tokens, of the locks that have them: each share is at least 1; no lease is shorter
+-- Returns busy, position from 1: another owner holds that lock, or is to have it next; nothing was changed
+-- Returns exhausted, position from 1: that hold count would exceed its maximum; nothing was changed
+-- Returns spent, position from 1: that token would exceed 2^53; nothing was changed
+-- Returns wrong_kind, position from 1: that key is not a lock of this shape, or its token is not a number, or its hold
+--   has no token
+-- Publishes to the first in the turn queue of such a lock that it is its turn, if the lock is free and the first was
+-- not told yet, on the client's own channel
 
 local call = redis.call
 local field, acquisition_field, number = ARGV[1], ARGV[2], ARGV[3]
@@ -23,7 +25,7 @@ local locks = (#ARGV - 4) / 3
 local named = #acquisition_field > #field + 1
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 
--- Whether this lock, which is free, is left to the first of those that wait for it.
+-- Returns whether this free lock is left to the first in its turn queue. Notes those in which this client is the first.
 local client, mine = string.sub(acquisition_field, 2, 37), {}
 local function is_left(i)
   local channel = ARGV[i * 3 + 4]
@@ -37,7 +39,7 @@ local function is_left(i)
   end
   return first and first ~= client
 end
--- None of them is waited for by this client any more.
+-- Takes this client out of the turn queues in which it is the first, and tells the next.
 local function leave()
   for _, waited in ipairs(mine) do
     waited[1].leave(client)
@@ -51,7 +53,7 @@ for i = 1, free and locks or 0 do
   end
 end
 if free and #KEYS == locks then
-  -- As a rule: there is nothing to read.
+  -- The common case: all locks are free and none has tokens, so there is nothing to read.
   leave()
   for i = 1, locks do
     call('HSET', KEYS[i], field, '1', acquisition_field, share_text(number, 1, named, ARGV[i * 3 + 2]))
@@ -60,6 +62,7 @@ if free and #KEYS == locks then
   return {'granted', {}}
 end
 
+-- Every lock is checked before any of them is written, so that a refusal changes none.
 local totals, shares, before, tokens = {}, {}, {}, {}
 local now
 for i = 1, locks do
@@ -79,11 +82,11 @@ for i = 1, locks do
       return {'busy', i}
     end
     if fenced then
-      -- Lua counts exactly up to here.
+      -- Lua counts exactly only up to 2^53.
       if tonumber(last or 0) >= 9007199254740992 then
         return {'spent', i}
       end
-      -- The clock carries the order over a server that has forgotten its tokens.
+      -- The clock keeps tokens rising even if the server has forgotten the last one.
       if not now then
         local time = call('TIME')
         now = time[1] * 1000000 + time[2]
@@ -100,7 +103,7 @@ for i = 1, locks do
       return {'busy', i}
     end
     before[i] = ends
-    -- A copy of a call that comes late takes back nothing that was taken since.
+    -- A late copy of this call must not take back levels that were acquired since.
     local reached = math.max(share, 1)
     local after = tonumber(total) - replaced - share + reached
     -- Java counts holds in an int.

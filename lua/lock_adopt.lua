@@ -5,14 +5,15 @@
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to reach, in levels
--- ARGV[5] lease, in milliseconds, which the TTL is raised to; 0 leaves it alone
--- ARGV[6] field to take from: another client's acquisition field, or the owner field for a level that nobody recorded
+-- ARGV[5] lease, in milliseconds, which the TTL is raised to; 0 leaves the TTL alone
+-- ARGV[6] field to take from: another client's acquisition field, or the owner field for a level that no client
+--   recorded
 -- ARGV[7] what that field held when it was read
--- Returns adopted, hold count: the share is reached; the hold count is the same as before, less what this client held
--- by another number until its lease ended
--- Returns changed: what was read is not so any more; nothing was changed
--- Returns absent: the owner holds nothing, or this client holds it by another number
--- Returns wrong_kind: the key is no lock of this shape, or the field to take from records no share
+-- Returns adopted, hold count: the share is reached; the hold count is the same as before, less the levels that this
+--   client held by another acquisition id until their lease ended
+-- Returns changed: the field no longer holds what was read; nothing was changed
+-- Returns absent: the owner holds nothing, or this client holds the lock by another acquisition id
+-- Returns wrong_kind: the key is not a lock of this shape, or the field to take from records no share
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], ARGV[6], 'mode')
@@ -41,7 +42,7 @@ if missing > 0 then
   if ARGV[6] ~= ARGV[1] and not number then
     return {'wrong_kind'}
   end
-  -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+  -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
   redis.call('HDEL', KEYS[1], ARGV[2])
   if ARGV[6] ~= ARGV[1] then
     redis.call('HDEL', KEYS[1], ARGV[6])
@@ -59,7 +60,7 @@ if lease > 0 then
   redis.call('PEXPIRE', KEYS[1], math.max(left, lease))
 end
 if missing > 0 or lease > 0 and named then
-  -- What is taken over without a lease is given back at once.
+  -- A level that is taken over without a lease is released at once, so what is left of the key's TTL is enough.
   local lasts = lease > 0 and lease or math.max(left, 0)
   redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], share, named, lasts, ends))
 end

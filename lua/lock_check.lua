@@ -1,10 +1,10 @@
--- Tells of many holds at once whether they still stand; changes nothing.
+-- Reports for many holds at once whether each still stands; changes nothing.
 --
 -- KEYS[..] the locks, each a hash: acquisition field -> acquisition id:share
 -- ARGV[1 of 2] acquisition field of this client and owner
 -- ARGV[2 of 2] acquisition id, h and 16 hex digits
 -- Returns for each key 1: the hold stands
--- Returns for each key 0: this hold is not there any more
+-- Returns for each key 0: this hold no longer exists
 -- Publishes nothing
 
 local answers = {}

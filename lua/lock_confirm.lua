@@ -1,14 +1,14 @@
--- Renews a hold that its process passed on from owner to owner, and tells whether others wait for the lock.
+-- Renews a hold that its process passed on from owner to owner, and reports whether others wait for the lock.
 --
 -- KEYS[1] the lock, a hash: acquisition field -> acquisition id:share
--- ARGV[1] acquisition field of this client and the owner that took the lock
+-- ARGV[1] acquisition field of this client and the owner that acquired the lock
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] lease, in milliseconds
--- ARGV[4] how many subscribers to the channel are this process; -1: do not look for others
+-- ARGV[4] how many subscribers of the channel belong to this process; -1: do not look for others
 -- ARGV[5] publish command, PUBLISH or SPUBLISH
 -- ARGV[6] the lock's channel
 -- Returns stands, 0 if others wait, else -1: nobody else had the lock; the lease is no shorter than before
--- Returns absent: this hold is not there any more; nothing was changed
+-- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
 local value = redis.pcall('HGET', KEYS[1], ARGV[1])
@@ -27,5 +27,5 @@ if waiting[2] or waiting[1] and waiting[1] ~= client then
   return {'stands', 0}
 end
 local heard = redis.pcall('PUBSUB', ARGV[5] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', ARGV[6])
--- Without the right to ask, there may be others.
+-- Without permission to count the subscribers, assumes that others wait.
 return {'stands', (heard.err or heard[2] > tonumber(ARGV[4])) and 0 or -1}

@@ -1,14 +1,15 @@
--- Gives a hold a new lease from now.
+-- Gives a hold a new lease that starts now.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] lease, in milliseconds
--- ARGV[5] at_least: only raises what is left; else the end of the one lease that may be cut, 0 for none so far
--- Returns extended: the lease is set; never shortened while other levels of the owner depend on it
--- Returns longer, its end in milliseconds by the server's clock: what is left was not to be cut; nothing was changed
--- Returns absent: this hold is not there any more; nothing was changed
+-- ARGV[5] at_least: only raises the TTL; otherwise the end of the one lease that may be cut, 0 if none is known yet
+-- Returns extended: the lease is set; it is never shortened while other levels of the owner depend on it
+-- Returns longer, its end in milliseconds by the server's clock: the present lease ends later and must not be cut;
+--   nothing was changed
+-- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
@@ -24,7 +25,7 @@ if left > lease and not kept then
     return {'longer', cut}
   end
 end
--- A server that is out of memory refuses a script at its first write only, and never a PEXPIRE.
+-- A server that is out of memory refuses a script only at its first write, and never refuses a PEXPIRE.
 redis.call('PEXPIRE', KEYS[1], kept and left or lease)
 if ends ~= '' then
   redis.call('HSET', KEYS[1], ARGV[2], share_text(number, share, true, lease, kept and ends))

@@ -1,15 +1,15 @@
--- Frees the lock whoever holds it, and tells the first of those that wait, and the holder's process.
+-- Releases the lock regardless of its holder, and tells the first waiter and the holder's process.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition fields
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH; empty: tell nobody
 -- ARGV[3] the lock's channel
--- Returns released: somebody held it
--- Returns free: nobody held it
--- Returns wrong_kind: the key is no lock of this shape
--- Publishes the message on ARGV[3] when the lock becomes free, and on the channels of the holder's client and of the first in
--- line;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns released: the lock was held
+-- Returns free: the lock was not held
+-- Returns wrong_kind: the key is not a lock of this shape
+-- Publishes the message on ARGV[3] when the lock becomes free, and on the channels of the holder's client and of the
+-- first in the turn queue;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then
@@ -26,7 +26,7 @@ redis.call('DEL', KEYS[1])
 if ARGV[2] == '' then
   return {'released'}
 end
--- Those that wait behind the holder in its own process do not stand in line.
+-- The waiters in the holder's own process do not stand in the turn queue.
 for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == '|' then
     redis.pcall(ARGV[2], ARGV[3] .. ':' .. string.sub(fields[i], 2, 37), ARGV[1])

@@ -1,7 +1,8 @@
--- Tells that a lock was freed. Stands ahead of the scripts that free it, behind the line of those that wait.
+-- Tells waiters that a lock was released. Prepended to the scripts that release it, behind lock_turns.
 --
--- Redisson's clients are told, if any listens, and it is left to them for a while; else the first in line is. Answers what came
--- of the publication on the lock's channel: how many heard it, or why it was refused.
+-- The message goes to the lock's channel. If anybody receives it, the lock is left to Redisson's clients for a while;
+-- otherwise the first in the turn queue is told that it is its turn. The result is that of publishing on the lock's
+-- channel: the number of receivers, or the error.
 
 local function tell_freed(channel, publish, message)
   local heard = redis.pcall(publish, channel, message)

@@ -1,9 +1,9 @@
--- Tells who holds the lock, how often, and for how long; changes nothing.
+-- Reports who holds the lock, how many times, and for how long; changes nothing.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count
--- Returns held, TTL in milliseconds or -1 for none, fields and values in turn: somebody holds it
--- Returns free: nobody holds it
--- Returns wrong_kind: the key is no lock of this shape
+-- Returns held, TTL in milliseconds or -1 for none, fields and values in turn: the lock is held
+-- Returns free: the lock is not held
+-- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes nothing
 
 local fields = redis.call('HGETALL', KEYS[1])

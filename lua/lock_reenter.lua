@@ -1,4 +1,4 @@
--- Brings a hold that still stands to a higher share; never takes the lock anew.
+-- Raises a hold that still stands to a higher share; never acquires the lock again.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
@@ -7,8 +7,8 @@
 -- ARGV[4] share to reach, in levels
 -- ARGV[5] lease, in milliseconds
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before
--- Returns absent: this hold is not there any more
--- Returns exhausted: the hold count would pass its maximum
+-- Returns absent: this hold no longer exists
+-- Returns exhausted: the hold count would exceed its maximum
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
@@ -16,7 +16,7 @@ local number, share, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$'
 if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
   return {'absent'}
 end
--- A copy of a call that comes late takes back nothing that was taken since.
+-- A late copy of this call must not take back levels that were acquired since.
 local reached = math.max(tonumber(share), tonumber(ARGV[4]))
 local after = tonumber(found[1]) - tonumber(share) + reached
 -- Java counts holds in an int.

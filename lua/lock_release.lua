@@ -1,4 +1,4 @@
--- Brings one hold down to a lower share; when no level is left, frees the lock and tells the first of those that wait.
+-- Lowers one hold to a smaller share; when no level is left, releases the lock and tells the first waiter.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
@@ -7,14 +7,14 @@
 -- ARGV[4] share to keep, in levels
 -- ARGV[5] message to publish
 -- ARGV[6] publish command, PUBLISH or SPUBLISH; empty: tell nobody
--- ARGV[7] the lock's channel: as a key, it would be one that is nowhere, and a slot that is half moved refuses a script
--- that has a key here and another one elsewhere
+-- ARGV[7] the lock's channel. Not among KEYS, where it would name a key that does not exist: while a slot is being
+--   moved, the server refuses a script that has one key here and another one elsewhere
 -- Returns released, subscribers told: the lock is free
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
--- longest share, unless there are levels of clients that record none
--- Returns absent: this hold is not there any more; nothing was changed
--- Publishes the message on ARGV[7] when the lock becomes free, and on the channel of the first in line that it is its turn;
--- a refusal to publish is the last item of the answer, and undoes nothing
+--   longest share, unless there are levels of clients that record none
+-- Returns absent: this hold no longer exists; nothing was changed
+-- Publishes the message on ARGV[7] when the lock becomes free, and tells the first in the turn queue of its turn;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local number, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
@@ -28,7 +28,7 @@ end
 
 if keep > 0 then
   local left = math.max(total - share + keep, keep)
-  -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+  -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
   redis.call('HDEL', KEYS[1], ARGV[2])
   redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', left), ARGV[2], number .. ':' .. keep .. (ends ~= '' and ':' .. ends or ''))
   return {'kept', left}

@@ -1,5 +1,5 @@
--- Brings several holds of one owner down to lower shares; frees those locks of which no level is left, and tells the first
--- of those that wait for each.
+-- Lowers several holds of one owner to smaller shares; releases those locks of which no level is left, and tells the
+-- first waiter of each.
 --
 -- KEYS[1 of 1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
 -- ARGV[1] owner field
@@ -9,10 +9,10 @@
 -- ARGV[1 of 3] acquisition id, h and 16 hex digits
 -- ARGV[2 of 3] share to keep, in levels
 -- ARGV[3 of 3] the lock's channel
--- Returns done, a list of how many subscribers of each lock were told that it is free; -1 if levels are left, -2 if
--- this hold is not there any more
--- Publishes the message on ARGV[3 of 3] when that lock becomes free, and on the channel of the first in line that it is its turn;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns done, a list with the number of subscribers of each lock that were told that it is free; -1 if levels are
+--   left, -2 if this hold no longer exists
+-- Publishes the message on ARGV[3 of 3] when that lock becomes free, and tells the first in its turn queue of its turn;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local call, ask = redis.call, redis.pcall
 local field, acquisition_field = ARGV[1], ARGV[2]
@@ -22,7 +22,7 @@ for i = 1, #KEYS do
   local found = ask('HMGET', lock, field, acquisition_field)
   local outcome = -2
   if keep == '0' and found[1] == '1' and found[2] == number .. ':1' then
-    -- As a rule.
+    -- The common case: one level, of this hold alone.
     outcome = 0
   elseif string.find(found[1] or '', '^%d+$') then
     local theirs, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
@@ -32,7 +32,7 @@ for i = 1, #KEYS do
       if kept == 0 then
         outcome = take_share_out(lock, field, acquisition_field, total - share) == 0 and 0 or -1
       elseif kept < share then
-        -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+        -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
         call('HDEL', lock, acquisition_field)
         local left = math.max(total - share + kept, kept)
         call('HSET', lock, field, string.format('%.0f', left), acquisition_field, number .. ':' .. kept .. (ends ~= '' and ':' .. ends or ''))

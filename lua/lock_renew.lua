@@ -5,7 +5,7 @@
 -- ARGV[2 of 3] acquisition id, h and 16 hex digits
 -- ARGV[3 of 3] lease, in milliseconds
 -- Returns for each key 1: renewed; the lease is no shorter than before
--- Returns for each key 0: this hold is not there any more; nothing was changed
+-- Returns for each key 0: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
 local answers = {}

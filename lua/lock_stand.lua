@@ -1,9 +1,10 @@
--- What is answered to a client that may not have the lock now. Stands ahead of the scripts that take such a lock, behind the
--- line of those that wait for it.
+-- Answers a client that may not have the lock now. Prepended to the scripts that acquire such a lock, behind
+-- lock_turns.
 --
--- Somebody else holds the lock, or is to have it next: says so, and has the client stand in line, for `stay` milliseconds at
--- least. Nil if the lock is there for it; then it is in line no more, and those that are first and second there learn how long
--- it has the lock. `ttl` is the lock's, or -2 if it is free.
+-- If another owner holds the lock, or is to have it next, `refusal` returns an answer that says so, and puts the client
+-- into the turn queue for at least `stay` milliseconds. Otherwise it returns nil: the client is no longer in the turn
+-- queue, and the first and the second there learn how long it has the lock. `ttl` is that of the lock, or -2 if the
+-- lock is free.
 
 local function refusal(lock, ttl, channel, publish, stay, acquisition_field, lease)
   local is_held = ttl ~= -2
@@ -18,7 +19,7 @@ local function refusal(lock, ttl, channel, publish, stay, acquisition_field, lea
       -- Those that moved up by more than this ask, and learn where they stand.
       line.notify(0, 1, moved and '0' or 'next:' .. lease)
     end
-    -- A try finds nobody in its way that may not come at all.
+    -- Redisson's clients may not come at all, so their turn does not refuse a call that does not wait.
     if not first or first == client or stay == '0' and line.is_foreign() then
       return
     end
@@ -27,10 +28,10 @@ local function refusal(lock, ttl, channel, publish, stay, acquisition_field, lea
   if stay == '0' then
     return {'busy', ttl}
   end
-  -- A holder of ours has an acquisition field too.
+  -- A holder of ours also has an acquisition field.
   local is_foreign = is_held and redis.call('HLEN', lock) == 1
   local place = line.stand(client, stay, is_held)
-  -- Further behind nobody need look whether the first has come.
+  -- Only the first two have to look whether the first has come for the lock.
   return {'stands', not is_held and place > 1 and -1 or ttl, place, is_foreign and 1 or 0}
 end
 

@@ -1,16 +1,17 @@
--- Takes a client's share out of a lock, and with it those of a named owner whose lease has ended: without that a client
--- that died would have a part in the lock for as long as others take it under the name. Stands ahead of the scripts that
--- give back.
+-- Takes a client's share out of a lock, together with the shares of a named owner whose lease has ended: otherwise a
+-- client that died would keep its share for as long as others lock under that name. Prepended to the scripts that
+-- release.
 --
--- take_share_out(key, field, acquisition_field, left) is told the lock, the owner's fields, and how many levels are left without that
--- share. It answers how many are left without the others too; if none are, it has changed nothing.
+-- take_share_out(key, field, acquisition_field, left) gets the lock, the owner's fields, and the number of levels that
+-- are left without that share. It returns the number that is left without the ended shares too; if that is 0, nothing
+-- was changed.
 
 local function take_share_out(key, field, acquisition_field, left)
   if left <= 0 then
     return 0
   end
   local gone, lasting, longest = {acquisition_field}, 0, 0
-  -- An acquisition field without a client of its own is an owner's who has no name, and is in one client only.
+  -- An acquisition field that names no client belongs to an owner without a name, which exists in one client only.
   if #acquisition_field > #field + 1 then
     local time, fields = redis.call('TIME'), redis.call('HGETALL', key)
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -30,7 +31,7 @@ local function take_share_out(key, field, acquisition_field, left)
       return 0
     end
   end
-  -- A server that is out of memory refuses a script at its first write only, and never an HDEL.
+  -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
   for _, other in ipairs(gone) do
     redis.call('HDEL', key, other)
   end

@@ -1,21 +1,23 @@
--- The line of processes that wait for a lock, each for its next turn. Stands ahead of the scripts that take such a lock and
--- give it back.
+-- The turn queue of a lock: the processes that wait for it, each for its next turn. Prepended to the scripts that
+-- acquire and release such a lock.
 --
--- It is a sorted set beside the lock: client -> when it came, in microseconds; or, of the first, once it was told that it is
--- its turn, until when it may come for the lock, in milliseconds less TOLD, and so ahead of all others. By the server's
--- clock. Clients of Redisson's do not stand there; while they have a turn, all of them together, FOREIGN stands first.
--- Who stands there listens to a channel of its own: the lock's, a colon and the client. So one that nobody hears is gone.
+-- It is a sorted set next to the lock: client -> when it arrived, in microseconds. Once the first client was told that
+-- it is its turn, its score is the time until which it may come for the lock, in milliseconds, minus TOLD: this keeps
+-- it ahead of all others. All times are by the server's clock. Redisson's clients are not in the queue; while they have
+-- a turn, all of them together, FOREIGN stands first. A client in the queue listens to a channel of its own: the lock's
+-- channel, a colon and the client. So a client whose message nobody receives is gone.
 --
--- The line is a courtesy; whether the lock is free is what counts. Where the line cannot be read or written (no rights, out
--- of memory, a slot that is half moved, a key of another type) there is none. So all of it is asked for by pcall.
+-- The turn queue is best effort; what counts is whether the lock is free. If the queue cannot be read or written (no
+-- permission, out of memory, a slot that is being moved, a key of another type), the lock works without one. So all of
+-- its commands are sent by pcall.
 
 local function turns_beside(channel)
   return 'redlatch_turns' .. string.sub(channel, #'redisson_lock__channel' + 1)
 end
 
--- What can be asked of the line of one lock. None of it is made where nobody stands there, as a rule.
+-- Returns the operations on the turn queue of one lock. As a rule nobody waits, and then none of them is created.
 local function line_of(channel, publish)
-  -- How long a free lock is left to the first in line, and to Redisson's clients, in milliseconds.
+  -- How long a free lock is left to the first in the turn queue, and to Redisson's clients, in milliseconds.
   local TURN, FOREIGN_TURN = 300, 5
   local TOLD, FOREIGN = 1e15, '*'
   local line, turns = {}, turns_beside(channel)
@@ -25,15 +27,15 @@ local function line_of(channel, publish)
     return time[1] * 1000000 + time[2]
   end
 
-  -- Sends a message to those at these places, from 0.
+  -- Sends a message to the clients at these positions, counted from 0.
   function line.notify(from, to, message)
     for _, client in ipairs(redis.pcall('ZRANGE', turns, from, to)) do
       redis.pcall(publish, channel .. ':' .. client, message)
     end
   end
 
-  -- From now on it is the turn of this one, which stands first. Those behind it are told when that ends, and the next one. False
-  -- if there is no line.
+  -- Starts the turn of this client, which stands first. The second is told when that turn ends, and the third when the
+  -- next one does. Returns false if the turn queue cannot be written.
   local function begin_turn(client, lasts)
     local score = math.floor(micros() / 1000) + lasts - TOLD
     if type(redis.pcall('ZADD', turns, score, client)) ~= 'number' then
@@ -44,9 +46,10 @@ local function line_of(channel, publish)
     return true
   end
 
-  -- The lock is free: whose turn it is, told if it was not or if that `is_news`; for how many milliseconds the lock is left to
-  -- that client; and whether others were taken out, who did not come. Nil if nobody stands here. The client that asks is not
-  -- told.
+  -- Called when the lock is free. Returns the client whose turn it is, for how many milliseconds the lock is left to
+  -- it, and whether other clients, which did not come, were taken out; nil if nobody is in the queue or nobody can be
+  -- told. Tells the client if it was not told before, and in any case if this `is_news`. The client that asks
+  -- (`asking`) is not told.
   function line.first(asking, is_news)
     local moved = false
     while true do
@@ -63,31 +66,31 @@ local function line_of(channel, publish)
       if not was_told then
         local heard = redis.pcall(publish, channel .. ':' .. client, '0')
         if type(heard) ~= 'number' then
-          -- Nobody can be told.
+          -- Publishing failed, so nobody can be told.
           return
         elseif heard > 0 then
           begin_turn(client, TURN)
           return client, TURN, moved
         end
       end
-      -- It is gone, or did not come.
+      -- The client is gone, or did not come in time.
       if not line.leave(client) then
         return
       end
-      -- Redisson's clients were in nobody's way.
+      -- The turn of Redisson's clients moved nobody up: positions do not count it.
       moved = moved or client ~= FOREIGN
     end
   end
 
-  -- Redisson's clients have the next turn.
+  -- Gives Redisson's clients the next turn.
   function line.to_foreign()
     if begin_turn(FOREIGN, FOREIGN_TURN) and redis.pcall('PTTL', turns) == -1 then
       redis.pcall('PEXPIRE', turns, FOREIGN_TURN)
     end
   end
 
-  -- Stands here from now on, at least for so many milliseconds. The place, from 0; -1 if there is none. Whoever was told that
-  -- the lock is free hears of it again if it is held by now.
+  -- Puts a client into the turn queue for at least `lasts` milliseconds. Returns its position, counted from 0, or -1 if
+  -- it has none. A first client that was told of its turn is told of the next release again if the lock is held by now.
   function line.stand(client, lasts, is_held)
     if type(redis.pcall('ZADD', turns, 'NX', micros(), client)) ~= 'number' then
       return -1
@@ -107,19 +110,19 @@ local function line_of(channel, publish)
     return 0
   end
 
-  -- The place of a client, from 0; nil if it has none.
+  -- Returns the position of a client, counted from 0, or nil if it is not in the turn queue.
   function line.place(client)
     local place = redis.pcall('ZRANK', turns, client)
     return type(place) == 'number' and place or nil
   end
 
-  -- Whether nobody but Redisson's clients is to come.
+  -- Returns whether the turn of Redisson's clients is the only entry.
   function line.is_foreign()
     local line = redis.pcall('ZRANGE', turns, 0, 1)
     return line[1] == FOREIGN and not line[2]
   end
 
-  -- Takes a client out; whether it was there.
+  -- Takes a client out. Returns whether it was in the turn queue.
   function line.leave(client)
     return redis.pcall('ZREM', turns, client) == 1
   end
@@ -127,7 +130,7 @@ local function line_of(channel, publish)
   return line
 end
 
--- Whether anybody stands in line.
+-- Returns whether the turn queue has any entry.
 local function is_waited_for(channel)
   return redis.pcall('EXISTS', turns_beside(channel)) == 1
 end

@@ -1,21 +1,22 @@
--- Takes permits with a lease if so many are free, after those whose lease has ended were given back.
+-- Acquires permits with a lease if that number of permits is free, after reclaiming those whose lease has ended.
 --
--- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[1] the semaphore, a string: the number of free permits
 -- KEYS[2] its channel
--- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
--- KEYS[4] mark of these permits: returned, or the number of an extension
--- ARGV[1] permits to take
+-- KEYS[3] acquired permits, a sorted set: id, 16 bytes -> when its lease ends, by the server's clock
+-- KEYS[4] request mark of these permits: returned, or the number of an extension
+-- ARGV[1] permits to acquire
 -- ARGV[2] their ids, 32 hex digits each
--- ARGV[3] lease, in milliseconds; 0: without end
+-- ARGV[3] lease, in milliseconds; 0: no end
 -- ARGV[4] publish command, PUBLISH or SPUBLISH
--- Returns granted, permits left: by this call, now or when it came before; their lease counts from now, or ends later
--- Returns busy, milliseconds or -1: so many are not free; when the first lease ends
--- Returns returned: these permits were granted before, and then given back, given up or extended
--- Returns wrong_kind: the key is no counter
--- Publishes how many are free on KEYS[2] when leases have ended, and any are;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns granted, permits left: by this call, now or when an earlier copy of it was executed; the lease of these
+--   permits counts from now, or ends later
+-- Returns busy, milliseconds or -1: fewer permits are free; the time until the first lease ends, -1 if none does
+-- Returns returned: these permits were granted before, and then returned, given up or extended
+-- Returns wrong_kind: the key is not a counter
+-- Publishes the number of free permits on KEYS[2] if leases have ended, and any permit is free;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
--- What Redisson writes for a permit without a lease.
+-- The score that Redisson writes for a permit without a lease.
 local NEVER = 922337203685477
 
 if redis.call('EXISTS', KEYS[4]) == 1 then
@@ -38,7 +39,8 @@ for hex in string.gmatch(ARGV[2], string.rep('%x', 32)) do
   entries[#entries + 1] = string.format('%.0f', ends)
   entries[#entries + 1] = id
 end
--- Who asks again counts the lease from then. Permits whose lease has ended are taken anew.
+-- A repeated call counts the lease from the time of the repetition. Permits whose lease has ended are acquired again,
+-- as if they were new.
 if score and tonumber(score) > now then
   redis.call('ZADD', KEYS[3], 'XX', 'GT', unpack(entries))
   return {'granted', free}
@@ -48,7 +50,7 @@ local told
 local ended = redis.call('ZCOUNT', KEYS[3], '-inf', now)
 if ended > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-  -- Java counts permits in an int, and cannot bear to be told of less than none.
+  -- Java counts permits in an int, and throws if it is told of a negative number.
   free = redis.call('INCRBY', KEYS[1], math.max(math.min(ended, 2147483647 - free), 0))
   if free > 0 then
     told = redis.pcall(ARGV[4], KEYS[2], math.min(free, 2147483647))
@@ -60,10 +62,11 @@ if free < permits then
   local score = tonumber(first[2] or NEVER)
   return {'busy', score < NEVER and math.max(score - now, 0) or -1, refused}
 end
--- Some of them may have been given back since they were granted: the others are not taken twice, nor cut short.
+-- Some of these permits may have been returned since they were granted: the others are not acquired twice, nor is their
+-- lease cut.
 local added = redis.call('ZADD', KEYS[3], 'GT', unpack(entries))
 free = redis.call('DECRBY', KEYS[1], added)
--- A semaphore that Redisson gave an end has it for its permits too.
+-- If Redisson gave the semaphore an expiry, its permits expire with it.
 local ttl = redis.call('PTTL', KEYS[1])
 if ttl > 0 then
   redis.call('PEXPIRE', KEYS[3], ttl)

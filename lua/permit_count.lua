@@ -1,13 +1,13 @@
--- Tells how many permits are free, after those whose lease has ended were given back.
+-- Counts the free permits, after reclaiming those whose lease has ended.
 --
--- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[1] the semaphore, a string: the number of free permits
 -- KEYS[2] its channel
--- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
+-- KEYS[3] acquired permits, a sorted set: id, 16 bytes -> when its lease ends, by the server's clock
 -- ARGV[1] publish command, PUBLISH or SPUBLISH
--- Returns count, count: 0 if there is none
--- Returns wrong_kind: the key is no counter
--- Publishes how many are free on KEYS[2] when leases have ended, and any are;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns count, count: 0 if the key does not exist
+-- Returns wrong_kind: the key is not a counter
+-- Publishes the number of free permits on KEYS[2] if leases have ended, and any permit is free;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local value = redis.call('GET', KEYS[1])
 if value and not counts(value) then
@@ -20,7 +20,7 @@ local told
 local ended = redis.call('ZCOUNT', KEYS[3], '-inf', now)
 if ended > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-  -- Java counts permits in an int, and cannot bear to be told of less than none.
+  -- Java counts permits in an int, and throws if it is told of a negative number.
   free = redis.call('INCRBY', KEYS[1], math.max(math.min(ended, 2147483647 - free), 0))
   if free > 0 then
     told = redis.pcall(ARGV[1], KEYS[2], math.min(free, 2147483647))

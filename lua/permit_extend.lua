@@ -1,13 +1,13 @@
--- Gives permits a new lease from now on, if the present one has not ended.
+-- Gives permits a new lease that starts now, if their present lease has not ended.
 --
--- KEYS[1] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
--- KEYS[2] mark of these permits: returned, or the number of an extension
+-- KEYS[1] acquired permits, a sorted set: id, 16 bytes -> when its lease ends, by the server's clock
+-- KEYS[2] request mark of these permits: returned, or the number of an extension
 -- ARGV[1] their ids, 32 hex digits each
 -- ARGV[2] lease, in milliseconds
--- ARGV[3] number of this extension, from 1; each of the same permits has a higher one
--- ARGV[4] how long to remember the number, in milliseconds; 0: not at all, no copy of an earlier one can come
--- Returns extended: the new lease is set for each, or the last one is set or forgone by a later call
--- Returns absent: one of them is not taken any more, or its lease has ended; nothing was changed
+-- ARGV[3] number of this extension, from 1; each later extension of the same permits has a higher number
+-- ARGV[4] how long to remember the number, in milliseconds; 0: not at all, no copy of an earlier extension can arrive
+-- Returns extended: each permit has the new lease, or a later call has set the last lease or forgone it
+-- Returns absent: one of the permits is no longer acquired, or its lease has ended; nothing was changed
 -- Publishes nothing
 
 local time = redis.call('TIME')
@@ -30,7 +30,7 @@ if mark and (tonumber(mark) or math.huge) > tonumber(ARGV[3]) then
   return {'extended'}
 end
 if ARGV[4] ~= '0' then
-  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
   redis.call('DEL', KEYS[2])
   redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 end

@@ -1,15 +1,16 @@
--- Gives permits with a lease back, and wakes those that wait.
+-- Releases permits that have a lease, and wakes the waiters.
 --
--- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[1] the semaphore, a string: the number of free permits
 -- KEYS[2] its channel
--- KEYS[3] permits that are taken, a sorted set: id, 16 bytes -> when its lease ends, by this server's clock
--- KEYS[4] mark of these permits: returned, or the number of an extension
+-- KEYS[3] acquired permits, a sorted set: id, 16 bytes -> when its lease ends, by the server's clock
+-- KEYS[4] request mark of these permits: returned, or the number of an extension
 -- ARGV[1] their ids, 32 hex digits each
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
--- ARGV[3] how long to remember that they were given back, in milliseconds; 0: leave the mark as it is
--- Returns returned, permits: how many of them were taken, and their lease had not ended; none if the key is no counter
--- Publishes how many are free on KEYS[2] when permits were given back, and any are;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- ARGV[3] how long to remember that they were returned, in milliseconds; 0: leave the mark as it is
+-- Returns returned, permits: how many of them were acquired with a lease that had not ended; 0 if the key is not a
+--   counter
+-- Publishes the number of free permits on KEYS[2] if permits were returned, and any is free;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -29,13 +30,13 @@ for hex in string.gmatch(counts(value) and ARGV[1] or '', string.rep('%x', 32)) 
   end
 end
 if ARGV[3] ~= '0' then
-  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
   redis.call('DEL', KEYS[4])
   redis.call('SET', KEYS[4], 'returned', 'PX', ARGV[3])
 end
 local told
 if found > 0 then
-  -- Java counts permits in an int, and cannot bear to be told of less than none.
+  -- Java counts permits in an int, and throws if it is told of a negative number.
   local free = redis.call('INCRBY', KEYS[1], math.max(math.min(found, 2147483647 - tonumber(value)), 0))
   if free > 0 then
     told = redis.pcall(ARGV[2], KEYS[2], math.min(free, 2147483647))

@@ -1,11 +1,11 @@
--- Takes the lock if it is free, or tells how long its holder's lease lasts.
+-- Acquires the lock if it is free, or reports how long the holder's lease lasts.
 --
 -- KEYS[1] the lock, a string: the value of its holder
 -- ARGV[1] value of this hold
 -- ARGV[2] lease, in milliseconds
--- ARGV[3] hold or owner: is the value this hold's alone, or the same for every hold of the owner
+-- ARGV[3] hold or owner: the value is unique to this hold, or the same for every hold of the owner
 -- Returns granted, hold count: this hold has the lock; the lease is no shorter than before
--- Returns busy, TTL in milliseconds or -1 for none: somebody else holds it, or this owner by another hold
+-- Returns busy, TTL in milliseconds or -1 for none: another owner holds the lock, or this owner by another hold
 -- Publishes nothing
 
 local value = redis.call('GET', KEYS[1])

@@ -1,10 +1,10 @@
--- Finds out whether the owner of this value holds the lock, for a client that takes it over.
+-- Decides whether the owner of this value holds the lock, for a client that takes the hold over.
 --
 -- KEYS[1] the lock, a string: the value of its holder
 -- ARGV[1] value of the hold
--- ARGV[2] lease, in milliseconds, which the TTL is raised to; 0 leaves it alone
+-- ARGV[2] lease, in milliseconds, which the TTL is raised to; 0 leaves the TTL alone
 -- Returns adopted, hold count: the owner holds the lock
--- Returns absent: it does not; nothing was changed
+-- Returns absent: the owner does not hold the lock; nothing was changed
 -- Publishes nothing
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then

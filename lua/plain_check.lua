@@ -1,9 +1,9 @@
--- Tells of many holds at once whether they still stand; changes nothing.
+-- Reports for many holds at once whether each still stands; changes nothing.
 --
 -- KEYS[..] the locks, each a string: the value of its holder
 -- ARGV[1 of 1] value of the hold
 -- Returns for each key 1: the hold stands
--- Returns for each key 0: this hold is not there any more
+-- Returns for each key 0: this hold no longer exists
 -- Publishes nothing
 
 local answers = {}

@@ -1,8 +1,8 @@
--- Frees the lock whoever holds it.
+-- Releases the lock regardless of its holder.
 --
 -- KEYS[1] the lock, a string: the value of its holder
--- Returns released: somebody held it
--- Returns free: nobody held it
+-- Returns released: the lock was held
+-- Returns free: the lock was not held
 -- Publishes nothing
 
 if not redis.call('GET', KEYS[1]) then

@@ -1,8 +1,8 @@
--- Tells who holds the lock, and for how long; changes nothing.
+-- Reports who holds the lock, and for how long; changes nothing.
 --
 -- KEYS[1] the lock, a string: the value of its holder
--- Returns held, TTL in milliseconds or -1 for none, value and hold count: somebody holds it
--- Returns free: nobody holds it
+-- Returns held, TTL in milliseconds or -1 for none, value and hold count: the lock is held
+-- Returns free: the lock is not held
 -- Publishes nothing
 
 local value = redis.call('GET', KEYS[1])

@@ -1,10 +1,10 @@
--- Frees the lock if this hold has it.
+-- Releases the lock if this hold has it.
 --
 -- KEYS[1] the lock, a string: the value of its holder
 -- ARGV[1] value of this hold
--- Returns released, subscribers told, which is none: the lock is free
--- Returns absent: nobody holds it
--- Returns taken: somebody else holds it; nothing was changed
+-- Returns released, subscribers told, which is always 0: the lock is free
+-- Returns absent: nobody holds the lock
+-- Returns taken: another hold has the lock; nothing was changed
 -- Publishes nothing
 
 local value = redis.call('GET', KEYS[1])

@@ -4,7 +4,7 @@
 -- ARGV[1 of 2] value of the hold
 -- ARGV[2 of 2] lease, in milliseconds
 -- Returns for each key 1: renewed; the lease is no shorter than before
--- Returns for each key 0: this hold is not there any more; nothing was changed
+-- Returns for each key 0: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
 local answers = {}

@@ -1,14 +1,15 @@
--- Lets a server vote on a lock over several only while nothing that it granted and may have forgotten can still be in
--- force. Else it abstains, until a longest lease has passed since then. Stands ahead of the script that takes the lock
--- there.
+-- Lets a server vote on a RedLock only if no grant that it may have forgotten can still be in force. Otherwise the
+-- server abstains, until the longest lease has passed since the time from which it has forgotten nothing. Prepended to
+-- the script that acquires the lock on the server.
 --
--- KEYS[+1] the epoch, a string: run id:replication id:time since which nothing was forgotten, in microseconds:cause
+-- KEYS[+1] the server epoch, a string: run id:replication id:time since which nothing was forgotten, in
+--   microseconds:cause
 -- ARGV[+1] longest lease of the fleet, in milliseconds
--- ARGV[+2] run or data: does an epoch count only in the run of the server that made it, or wherever it is found
--- ARGV[+3] wait or trust: what of a server that forgot nothing but what was before its start
--- ARGV[+4] life of the epoch from each call on, in milliseconds, 0 for without end
+-- ARGV[+2] run or data: an epoch counts only in the run of the server that wrote it, or wherever it is found
+-- ARGV[+3] wait or trust: whether a server that forgot nothing but what was before its start abstains or votes
+-- ARGV[+4] lifetime of the epoch, counted from each call, in milliseconds, 0 for no end
 -- Returns abstains, milliseconds until it votes, cause: started, cleared, replication or clock
--- Refuses with READONLY on a replica, and with NOPERM where this user may not run INFO
+-- Refuses with READONLY on a replica, and with NOPERM if this user may not run INFO
 
 do
   local denied
@@ -39,7 +40,8 @@ do
   local replid = string.match(replication, 'master_replid:(%x+)')
   local run, history, since, cause = string.match(redis.call('GET', epoch) or '', '^(%x+):(%x+):(%d+):(%l+)$')
   since = tonumber(since)
-  -- A replication id lives no longer than a run of a server, and is its master's alone, so that it stands for both.
+  -- A replication id lasts no longer than one run of a server, and belongs to one primary alone. So an unchanged
+  -- replication id proves both: the same run, and no failover.
   local changed = history ~= replid
   if changed then
     local server, stats = info('server'), info('commandstats')
@@ -57,7 +59,7 @@ do
       if cleared then
         since, cause = time, 'cleared'
       else
-        -- In whole seconds, so the start may have been a second later.
+        -- The uptime is in whole seconds, so the server may have started up to a second later.
         local uptime = tonumber(string.match(server, 'uptime_in_seconds:(%d+)'))
         since, cause = time - math.max(uptime - 1, 0) * 1000000, 'started'
       end

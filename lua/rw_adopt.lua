@@ -1,17 +1,18 @@
--- Moves one level of an owner on one side of a read-write lock, another hold's or nobody's, to this client's share.
+-- Moves one level of an owner on one side of a read-write lock, recorded by another hold or by none, to this client's
+-- share.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
 -- ARGV[1] field of the owner on this side
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to reach, in levels
--- ARGV[4] lease, in milliseconds, which the TTLs are raised to; 0 leaves them alone
--- ARGV[5] level to take
+-- ARGV[4] lease, in milliseconds, which the TTLs are raised to; 0 leaves the TTLs alone
+-- ARGV[5] level to take over
 -- ARGV[6] what its key held when it was read; empty for none
--- Returns adopted, levels of the owner: the share is reached; the levels are as many as before
--- Returns changed: what was read is not so any more; nothing was changed
+-- Returns adopted, levels of the owner: the share is reached; the number of levels is the same as before
+-- Returns changed: the key no longer holds what was read; nothing was changed
 -- Returns absent: the owner holds nothing on this side
--- Returns wrong_kind: the key is no lock of this shape
+-- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes nothing
 
 local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
@@ -39,12 +40,12 @@ if missing > 0 then
   if missing > 1 or tonumber(ARGV[5]) > total or (redis.call('GET', key) or '') ~= ARGV[6] then
     return {'changed'}
   end
-  -- A level that Java's writer took has no key: it lasts as long as the hash.
+  -- A level of a writer in Java has no key: it lasts as long as the hash.
   left = redis.call('PTTL', key)
   if left < 0 then
     left = math.max(redis.call('PTTL', KEYS[1]), 1000)
   end
-  -- A server that is out of memory refuses a script at its first write only, and never a DEL.
+  -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
   redis.call('DEL', key)
 end
 -- The hash before its levels: it never outlives the longest of them.

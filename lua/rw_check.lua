@@ -1,11 +1,12 @@
--- Tells of many holds of read-write locks at once whether they still stand, and has each hash last as long as they do.
+-- Reports for many holds of read-write locks at once whether each still stands, and raises each hash to last as long as
+-- its holds.
 --
 -- KEYS[..] the locks, each a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- ARGV[1 of 3] field of the owner on this side
 -- ARGV[2 of 3] what the level keys begin with, in its slot: <this>:<field>:rwlock_timeout:<level> -> acquisition id
 -- ARGV[3 of 3] acquisition id, h and 16 hex digits
 -- Returns for each key 1: the hold stands, and its hash lasts no shorter than its levels
--- Returns for each key 0: this hold is not there any more; nothing was changed
+-- Returns for each key 0: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
 local answers = {}
@@ -18,11 +19,11 @@ for i, key in ipairs(KEYS) do
   for n = 1, math.min(total, 1000) do
     local level = levels .. n
     if answers[i] == 0 and redis.pcall('GET', level) == ARGV[at + 3] then
-      -- A reader of Java cuts the hash down to its own lease when it renews.
+      -- A reader in Java cuts the TTL of the hash to its own lease when it renews.
       local left = redis.call('PTTL', level)
       if redis.call('PTTL', key) < left then
         redis.call('PEXPIRE', key, left)
-        -- The clock may have gone on, and the hash never outlives the longest of its levels.
+        -- The clock may have advanced since, and the hash must never outlive the longest of its levels.
         redis.call('PEXPIRE', level, left)
       end
       answers[i] = 1

@@ -1,14 +1,15 @@
--- Renews a read lock that several owners of one client have together, and tells whether a writer waits for it.
+-- Renews a read lock that several owners of one client share, and reports whether a writer waits for it.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
--- KEYS[3] the mark of a writer that waits: when it came:acquisition id
--- ARGV[1] field of the owner that took the lock
+-- KEYS[3] the waiter mark of a writer: when it arrived:acquisition id
+-- ARGV[1] field of the owner that acquired the lock
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] lease, in milliseconds
 -- ARGV[4] readers, writers or arrival: who goes first
--- Returns stands, for how many microseconds a writer has waited or -1: nobody wrote; the lease is no shorter than before
--- Returns absent: this hold is not there any more; nothing was changed
+-- Returns stands, for how many microseconds a writer has waited or -1: nobody wrote; the lease is no shorter than
+--   before
+-- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
 local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
@@ -23,7 +24,7 @@ if not level then
   return {'absent'}
 end
 local lease = tonumber(ARGV[3])
--- The hash before its level: it never outlives the longest of them.
+-- The hash before its level: the hash never outlives the longest of its levels.
 for _, key in ipairs({KEYS[1], level}) do
   if redis.call('PTTL', key) < lease then
     redis.call('PEXPIRE', key, lease)

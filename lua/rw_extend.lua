@@ -1,14 +1,15 @@
--- Gives a hold of one side of a read-write lock a new lease from now.
+-- Gives a hold of one side of a read-write lock a new lease that starts now.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
 -- ARGV[1] field of the owner on this side
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] lease, in milliseconds
--- ARGV[4] at_least: only raises what is left; else the end of the one lease that may be cut, 0 for none so far
+-- ARGV[4] at_least: only raises the TTL; otherwise the end of the one lease that may be cut, 0 if none is known yet
 -- Returns extended: the lease is set; the hash lasts as long as the longest of all levels
--- Returns longer, its end in milliseconds by the server's clock: what is left was not to be cut; nothing was changed
--- Returns absent: this hold is not there any more; nothing was changed
+-- Returns longer, its end in milliseconds by the server's clock: the present lease ends later and must not be cut;
+--   nothing was changed
+-- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
 local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'

@@ -1,4 +1,4 @@
--- Frees one side of a read-write lock whoever holds it, and wakes those that wait.
+-- Releases one side of a read-write lock regardless of its holders, and wakes the waiters.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] the lock's channel
@@ -6,11 +6,11 @@
 -- ARGV[1] read or write: which side
 -- ARGV[2] message to publish
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
--- Returns released: somebody held it on this side; what a writer reads stays, and the hash as long as that
--- Returns free: nobody held it on this side
--- Returns wrong_kind: the key is no lock of this shape
+-- Returns released: this side was held; the read levels of a writer stay, and the hash as long as they do
+-- Returns free: this side was not held
+-- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes the message on KEYS[2] when the side becomes free;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then

@@ -1,11 +1,11 @@
--- Tells who holds a read-write lock, on which side, how often, and for how long; changes nothing.
+-- Reports who holds a read-write lock, on which side, how many times, and for how long; changes nothing.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id
--- ARGV[1] field whose levels are told; empty for none
--- Returns held, TTL in ms or -1 for none, fields and values in turn, what each level's key holds: somebody holds it
--- Returns free: nobody holds it
--- Returns wrong_kind: the key is no lock of this shape
+-- ARGV[1] field whose levels are reported; empty for none
+-- Returns held, TTL in ms or -1 for none, fields and values in turn, what each level's key holds: the lock is held
+-- Returns free: the lock is not held
+-- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes nothing
 
 local fields = redis.call('HGETALL', KEYS[1])

@@ -1,4 +1,4 @@
--- Brings a hold of one side of a read-write lock that still stands to a higher share; never takes the lock anew.
+-- Raises a hold of one side of a read-write lock that still stands to a higher share; never acquires the lock again.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
@@ -7,8 +7,8 @@
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds
 -- Returns granted, levels of the owner: the share is reached; the lease is no shorter than before
--- Returns absent: this hold is not there any more
--- Returns exhausted: the owner would have more levels than are looked through
+-- Returns absent: this hold no longer exists
+-- Returns exhausted: the owner would have more levels than the scripts look through
 -- Publishes nothing
 
 local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'

@@ -1,33 +1,42 @@
--- Brings a hold of one side of a read-write lock down to a lower share, or withdraws the mark of one that waited; wakes
--- those that may get in by it.
+-- Lowers a hold of one side of a read-write lock to a smaller share, or removes the mark of a waiter; wakes those that
+-- may acquire the lock because of it.
+--
+--   lock     hash                       mode -> read or write, owner field -> number of levels: here from 4 to 3
+--   levels   one string per level       :1 -> other   :2 -> this   :3 -> other   :4 -> other     share to keep: 0
+--                                       :1 -> other   :2 -> other  :3 -> other                   4 renamed to 2
+--   mark     string                     when it arrived:acquisition id               deleted if it is this one's and
+--                                                                                    the hold has no level
+--   channel                             the message, if others may acquire the lock
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] the lock's channel
 -- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
--- KEYS[4] the mark of one that waits on this side: when it came:acquisition id
+-- KEYS[4] the waiter mark of this side: when it arrived:acquisition id
 -- ARGV[1] owner field on this side
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to keep, in levels
 -- ARGV[4] message to publish
 -- ARGV[5] publish command, PUBLISH or SPUBLISH
--- Returns released, subscribers told: with it the lock is free, or its writer only reads from now on
+-- Returns released, subscribers told: this freed the lock, or its writer only reads from now on
 -- Returns kept, levels of the owner: levels are left, of this hold or others
--- Returns absent: it is not there any more; at most its mark was removed, and level keys that stood beyond what the
---   hash counts: Java's force leaves them
--- Publishes the message on KEYS[2] when others may get in;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns absent: this hold no longer exists; at most its mark was removed, and its level keys beyond what the hash
+--   counts: a forced release in Java leaves them
+-- Publishes the message on KEYS[2] when others may acquire the lock;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
--- To join a number to a string is slow: it is printed as a fraction.
+-- Concatenating a number is slow: Lua formats it as a floating-point number.
 local function level_key(level)
   return KEYS[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:' .. string.format('%d', level)
 end
 
+-- Wakes the waiters. Returns the number of subscribers told, and the error if publishing is refused.
 local function publish()
   local told = redis.pcall(ARGV[5], KEYS[2], ARGV[4])
   local refused = type(told) == 'table' and told or nil
   return refused and 0 or told, refused
 end
 
+-- Finds the levels of this hold, the highest first. A level belongs to the hold if its key has the acquisition id.
 local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
 local numbers, mine = {}, {}
 for level = math.min(total, 1000), 1, -1 do
@@ -37,6 +46,8 @@ for level = math.min(total, 1000), 1, -1 do
   end
 end
 
+-- No level: the hold was lost or never granted. Removes what the acquisition may still have on the server: its level
+-- keys beyond what the hash counts, and its mark, in which case those that waited because of the mark are woken.
 if #mine == 0 then
   local mark = redis.call('GET', KEYS[4]) or ''
   local beyond, number = {}, redis.call('GET', level_key(total + 1))
@@ -58,7 +69,8 @@ if #mine == 0 then
   return {'absent', refused}
 end
 
--- From the last level of this hold on: whatever lies beyond is another's, and moves into the gap.
+-- Plans the removal of levels, the highest of this hold first. A level above it belongs to another hold: the owner's
+-- last level moves into the gap, so that levels stay numbered from 1.
 local changes, lease = {}, 0
 local ttl = redis.call('PTTL', KEYS[1])
 for n = 1, #mine - tonumber(ARGV[3]) do
@@ -75,14 +87,18 @@ end
 if #changes == 0 then
   return {'kept', total}
 end
+-- Decides what becomes of the lock when the owner's last level on this side goes: free if the hash has nothing but its
+-- mode and this field; otherwise downgraded if this was the write side.
 local free = total == 0 and redis.call('HLEN', KEYS[1]) == 2
 local downgraded = total == 0 and string.sub(ARGV[1], -6) == ':write'
--- The clock may have gone on meanwhile, and then a level that ends with the hash would seem to end before it.
+-- The clock may have advanced since the TTL of the hash was read, so that a level that ends with the hash would seem to
+-- end before it.
 if not free and lease < ttl then
   ttl = redis.call('PTTL', KEYS[1])
 end
 
--- A server that is out of memory refuses a script at its first write only, and never a DEL or RENAME.
+-- Carries out the changes to the levels, then those to the hash. A server that is out of memory refuses a script only
+-- at its first write, and never refuses a DEL or RENAME.
 for _, change in ipairs(changes) do
   redis.call(unpack(change))
 end
@@ -103,6 +119,7 @@ else
     free = true
   end
 end
+-- Only a lock that is free, or that its writer only reads from now on, lets others in: then they are told.
 if not free and not downgraded then
   return {'kept', total}
 end

@@ -1,8 +1,9 @@
--- What is alike when either side of a read-write lock is asked for. Stands ahead of the scripts that take them, and of what
--- they are told knows the lock, KEYS[1]; what its level keys begin with, KEYS[2]; the field of the owner on this side, ARGV[1];
--- the acquisition id, the share to reach and the lease behind that; when the call came, ARGV[6]; how long its mark lasts, ARGV[7].
+-- The common part of acquiring either side of a read-write lock. Prepended to read_acquire and write_acquire. It uses:
+-- the lock, KEYS[1]; what its level keys begin with, KEYS[2]; the field of the owner on this side, ARGV[1]; the
+-- acquisition id, the share to reach and the lease, which follow that; when the call arrived, ARGV[6]; how long its
+-- mark lasts, ARGV[7].
 
--- To join a number to a string is slow: it is printed as a fraction.
+-- Concatenating a number is slow: Lua formats it as a floating-point number.
 local function level_key(field, level)
   return KEYS[2] .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
 end
@@ -16,7 +17,7 @@ local function clock()
   return now
 end
 
--- When the call came, by this clock. It knows that from an answer only if it was refused before.
+-- When the call arrived, by the server's clock. A positive value comes from an answer, so the call was refused before.
 local came = tonumber(ARGV[6])
 local was_refused = came > 0
 local function arrival()
@@ -26,7 +27,8 @@ local function arrival()
   return came
 end
 
--- How many levels the owner has, the lock's mode, and another field of its hash; none if the key is no lock of this shape.
+-- Returns the number of the owner's levels, the lock's mode, and another field of its hash. The first is false or nil
+-- if the key is not a lock of this shape.
 local function look(other)
   local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1], other)
   local mode, total = found[1], found[2] or '0'
@@ -34,7 +36,7 @@ local function look(other)
   return is_lock and string.find(total, '^%d+$') and tonumber(total), mode, found[3]
 end
 
--- The keys of the owner's levels that have this acquisition id.
+-- Returns the keys of the owner's levels that have this acquisition id.
 local function recorded_of(total)
   local recorded = {}
   for level = 1, math.min(total, 1000) do
@@ -46,7 +48,8 @@ local function recorded_of(total)
   return recorded
 end
 
--- Marks that this call waits, unless the mark is one's that came before: 1 or 0.
+-- Sets the waiter mark to this call and returns 1, or returns 0 if the mark belongs to another call that arrived no
+-- later.
 local function put_mark(mark)
   local since, holder = string.match(redis.call('GET', mark) or '', '^(%d+):(h%x+)$')
   if since and holder ~= ARGV[2] and tonumber(since) <= arrival() then
@@ -56,13 +59,14 @@ local function put_mark(mark)
   return 1
 end
 
--- Brings the owner to its share: its levels, none if they would be more than are looked through. The mark goes.
+-- Raises the owner to its share, and removes the mark of this call. Returns the number of the owner's levels, or nil if
+-- that would be more than the scripts look through.
 local function grant(mode, total, recorded, mark)
   local after = math.max(total - #recorded + tonumber(ARGV[3]), total)
   if after > 1000 then
     return
   end
-  -- Every look comes before the first write, so that an error changes nothing.
+  -- Every read comes before the first write, so that an error changes nothing.
   local is_marked = was_refused and string.match(redis.call('GET', mark) or '', ':(h%x+)$') == ARGV[2]
   local lease = tonumber(ARGV[4])
   redis.call('HSET', KEYS[1], 'mode', mode, ARGV[1], string.format('%d', after))

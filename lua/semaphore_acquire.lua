@@ -1,13 +1,13 @@
--- Takes permits if so many are free.
+-- Acquires permits if that number of permits is free.
 --
--- KEYS[1] the semaphore, a string: how many are free
--- KEYS[2] mark of these permits: how many were taken, or returned
--- ARGV[1] permits to take
+-- KEYS[1] the semaphore, a string: the number of free permits
+-- KEYS[2] request mark of these permits: how many were acquired, or returned
+-- ARGV[1] permits to acquire
 -- ARGV[2] how long the mark is kept, in milliseconds
--- Returns granted, permits left: by this call, now or when it came before
--- Returns busy, -1: so many are not free, and no lease tells when they will be
--- Returns returned: these permits were given back, or given up
--- Returns wrong_kind: the key is no counter
+-- Returns granted, permits left: by this call, now or when an earlier copy of it was executed
+-- Returns busy, -1: fewer permits are free, and no lease tells when there will be more
+-- Returns returned: these permits were returned or given up
+-- Returns wrong_kind: the key is not a counter
 -- Publishes nothing
 
 local mark = redis.call('GET', KEYS[2])

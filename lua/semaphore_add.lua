@@ -1,16 +1,16 @@
--- Adds permits to those that are free, or takes some away, and wakes those that wait.
+-- Adds permits to the free ones, or takes some of them away, and wakes the waiters.
 --
--- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[1] the semaphore, a string: the number of free permits
 -- KEYS[2] its channel
--- KEYS[3] mark of this call
--- ARGV[1] permits to add, or negative
+-- KEYS[3] request mark of this call
+-- ARGV[1] permits to add; negative to take away
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] how long the mark is kept, in milliseconds
--- Returns added, permits free: by this call, now or when it came before
--- Returns exhausted: more than Java can count, now or when this call came before
--- Returns wrong_kind: the key is no counter
--- Publishes how many are free on KEYS[2] when there are more than before, and any;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- Returns added, free permits: by this call, now or when an earlier copy of it was executed
+-- Returns exhausted: the number is beyond what Java can count, now or when an earlier copy of this call was executed
+-- Returns wrong_kind: the key is not a counter
+-- Publishes the number of free permits on KEYS[2] if there are more than before, and any is free;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local done = redis.call('GET', KEYS[3])
 if done then
@@ -26,7 +26,7 @@ if free > 2147483647 or free < -2147483648 then
   redis.call('SET', KEYS[3], 'exhausted', 'PX', ARGV[3])
   return {'exhausted'}
 end
--- A server that is out of memory refuses a script at its first write only, and never a DEL.
+-- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
 redis.call('DEL', KEYS[3])
 redis.call('SET', KEYS[3], free, 'PX', ARGV[3])
 redis.call('INCRBY', KEYS[1], added)

@@ -1,10 +1,10 @@
--- Takes every permit that is free.
+-- Acquires all free permits.
 --
--- KEYS[1] the semaphore, a string: how many are free
--- KEYS[2] mark of this call
+-- KEYS[1] the semaphore, a string: the number of free permits
+-- KEYS[2] request mark of this call
 -- ARGV[1] how long the mark is kept, in milliseconds
--- Returns drained, permits taken: by this call, now or when it came before
--- Returns wrong_kind: the key is no counter
+-- Returns drained, permits acquired: by this call, now or when an earlier copy of it was executed
+-- Returns wrong_kind: the key is not a counter
 -- Publishes nothing
 
 local done = redis.call('GET', KEYS[2])

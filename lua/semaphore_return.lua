@@ -1,21 +1,21 @@
--- Gives permits back that one call has taken, and wakes those that wait.
+-- Releases permits that one call acquired, and wakes the waiters.
 --
--- KEYS[1] the semaphore, a string: how many are free
+-- KEYS[1] the semaphore, a string: the number of free permits
 -- KEYS[2] its channel
--- KEYS[3] mark of these permits: how many were taken, or returned
--- ARGV[1] permits to give back
+-- KEYS[3] request mark of these permits: how many were acquired, or returned
+-- ARGV[1] permits to return
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
--- ARGV[3] how long to remember that they were given back, in milliseconds; 0: not at all, no other call can come
--- ARGV[4] marked or lapsed: is there a mark if they were not given back, or may its time have passed
--- Returns returned, permits free: they were given back
--- Returns absent: they were not taken, or are given back already, or the semaphore is gone
--- Publishes how many are free on KEYS[2] when permits were given back, and any are;
--- a refusal to publish is the last item of the answer, and undoes nothing
+-- ARGV[3] how long to remember that they were returned, in milliseconds; 0: not at all, no other call can arrive
+-- ARGV[4] marked or lapsed: permits not returned yet have a mark, or their mark may have expired
+-- Returns returned, free permits: they were returned
+-- Returns absent: they were not acquired, or were returned already, or the semaphore does not exist
+-- Publishes the number of free permits on KEYS[2] if permits were returned, and any is free;
+-- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local mark = redis.call('GET', KEYS[3])
 local value = redis.pcall('GET', KEYS[1])
 local taken = mark and mark ~= 'returned' or not mark and ARGV[4] == 'lapsed'
--- A server that is out of memory refuses a script at its first write only, and never a DEL.
+-- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
 redis.call('DEL', KEYS[3])
 if ARGV[3] ~= '0' then
   redis.call('SET', KEYS[3], 'returned', 'PX', ARGV[3])
@@ -23,7 +23,7 @@ end
 if not (taken and counts(value)) then
   return {'absent'}
 end
--- Java counts permits in an int, and cannot bear to be told of less than none.
+-- Java counts permits in an int, and throws if it is told of a negative number.
 local free = redis.call('INCRBY', KEYS[1], math.max(math.min(tonumber(ARGV[1]), 2147483647 - tonumber(value)), 0))
 local told = free > 0 and redis.pcall(ARGV[2], KEYS[2], math.min(free, 2147483647))
 return {'returned', free, type(told) == 'table' and told or nil}

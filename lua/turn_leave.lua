@@ -1,11 +1,11 @@
--- Takes a client out of the line of those that wait for a lock.
+-- Takes a client out of the turn queue of a lock.
 --
 -- KEYS[1] the lock, a hash
 -- ARGV[1] the lock's channel
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] the client
--- Returns left: it is in line no more
--- Publishes on the channels of those that are first or second by that, so that they ask, and learn where they stand
+-- Returns left: it is no longer in the turn queue
+-- Publishes on the channels of the clients that this makes first or second, so that they ask and learn their position
 
 local line = line_of(ARGV[1], ARGV[2])
 local place = line.place(ARGV[3])

@@ -1,23 +1,25 @@
--- Takes the write lock for one owner alone, or tells how long whoever is in the way may stay.
+-- Acquires the write lock for one owner alone, or reports how long the holder or waiter in the way may stay.
 --
 -- KEYS[1] the lock, a hash: mode -> read or write, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
--- KEYS[3] the mark of a writer that waits: when it came:acquisition id
--- KEYS[4] the mark of a reader that waits, likewise
+-- KEYS[3] the waiter mark of a writer: when it arrived:acquisition id
+-- KEYS[4] the waiter mark of a reader, likewise
 -- ARGV[1] owner field:write
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds
 -- ARGV[5] readers, writers or arrival: who goes first
--- ARGV[6] when this call came, as a busy answer told it; at first, how long it has waited, negative, in microseconds
+-- ARGV[6] when this call arrived, as a busy answer reported it; in a first request, how long it has waited, negated;
+--   in microseconds
 -- ARGV[7] how long its mark lasts if it waits, in milliseconds; 0 for a call that does not wait
--- ARGV[8] take, share or join: take what is free; or share it with other holds of the owner too; or only share
+-- ARGV[8] take, share or join: acquire a free lock; or also share it with other holds of the owner; or only share it
 -- Returns granted, levels of the owner: the share is reached; the lease is no shorter than before
--- Returns busy, TTL in ms or -1 for none, when this call came, 1 or 0 for a mark of its own: somebody is in the way
--- Returns upgrade: the owner reads, and would wait for itself; not to take, which is for an owner whose client knows what
---   it reads: others may read by a level that it began
--- Returns exhausted: the owner would have more levels than are looked through
--- Returns wrong_kind: the key is no lock of this shape
+-- Returns busy, TTL in ms or -1 for none, when this call arrived, 1 or 0 for a mark of its own: another call is in the
+--   way
+-- Returns upgrade: the owner reads, and would wait for itself. Not for take: that owner's client knows what it reads,
+--   and others may read by a level that it began
+-- Returns exhausted: the owner would have more levels than the scripts look through
+-- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes nothing
 
 local owner = string.sub(ARGV[1], 1, -7)
