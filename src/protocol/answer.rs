@@ -1,4 +1,4 @@
-//! What the scripts answer, as data.
+//! The answers of the scripts, as data.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 
-/// How long a key will live, as `PTTL` tells.
+/// The remaining lifetime of a key, as `PTTL` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ttl {
     Ends(Duration),
@@ -30,43 +30,46 @@ impl Ttl {
     }
 }
 
-/// The answer to a try to take the lock.
+/// The answer to an attempt to acquire the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
     Granted {
         count: u64,
-        /// Of a fenced lock.
+        /// The tokens of a fenced lock.
         tokens: Option<Tokens>,
-        /// Of a read lock: for how long a writer has waited for it, if one waits.
+        /// For a read lock: how long a writer has waited for it, if one waits.
         writer: Option<Duration>,
     },
     Busy(Ttl),
-    /// Of a fair lock: there is a place in the queue, `anew` if there was none before.
+    /// The caller has a place in the server queue of a fair lock; `anew` if it had none before.
     Queued {
         anew: bool,
-        /// A release by Redisson's may be the one that it waits for.
+        /// Whether a release by one of Redisson's clients may be the one that this waiter needs.
         is_foreign: bool,
     },
-    /// Busy, and its process stands in line for its turn, if it could.
+    /// Another owner holds the lock, or it is reserved. The process of the caller has a place in the turn queue, if one
+    /// could be made.
     Stands {
         ttl: Ttl,
         standing: Standing,
     },
-    /// Busy, and the place of this call is known: of a read-write lock.
+    /// Another owner holds the read-write lock, and the place of this call among its waiters is known.
     Waits {
         ttl: Ttl,
         place: WaiterMark,
     },
+    /// Nobody holds the lock, and the request might only join its holder.
     Free,
-    /// The owner reads, and asks to write.
+    /// The owner holds the read lock and asks for the write lock.
     Upgrade,
+    /// The hold count would pass its maximum.
     Exhausted,
     /// The tokens of a fenced lock are used up.
     Spent,
     WrongKind,
 }
 
-/// The token of a hold of a fenced lock, and those that were reserved with it for the holds that it is passed on to.
+/// The fencing token of one hold, and the tokens reserved with it for the holds that the record is passed on to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tokens {
     pub(crate) first: u64,
@@ -74,7 +77,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// A token and those behind it, `all` together.
+    /// Makes a token and those that follow it, `all` in total.
     pub(crate) fn new(first: u64, all: u64) -> Self {
         Self {
             first,
@@ -82,7 +85,7 @@ impl Tokens {
         }
     }
 
-    /// Those of the next hold, if any was reserved for it.
+    /// Returns the tokens of the next hold, or `None` if none is reserved for it.
     pub(crate) fn next(self) -> Option<Self> {
         (self.first < self.last).then(|| Self {
             first: self.first + 1,
@@ -91,12 +94,13 @@ impl Tokens {
     }
 }
 
-/// How a process stands that waits for its turn.
+/// The position of a waiting process in the turn queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// There is no place for it.
+    /// The process has no place.
     Nowhere,
-    /// It is first or second. A client of Redisson's may hold the lock, which tells nobody by name.
+    /// The process is first or second. `is_foreign` if one of Redisson's clients may hold the lock: those tell nobody
+    /// by name.
     Near {
         is_foreign: bool,
     },
@@ -104,23 +108,24 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    /// Whether nobody tells it by name when the lock is free.
+    /// Returns whether this process is not told by name when the lock becomes free.
     pub(crate) fn is_told_with_all(self) -> bool {
         matches!(self, Self::Nowhere | Self::Near { is_foreign: true })
     }
 }
 
-/// The place of a call among those that wait for a read-write lock.
+/// The place of a call among the waiters of a read-write lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterMark {
-    /// When it came, by the server's clock in microseconds; before the server told, how long it has waited, negative.
+    /// The time at which the call arrived, in microseconds by the server's clock. Until the server has reported it: how
+    /// long the call has waited, in microseconds and negative.
     pub(crate) came: i64,
-    /// Whether a mark on the server tells others that it waits.
+    /// Whether a waiter mark on the server tells others that the call waits.
     pub(crate) marked: bool,
 }
 
 impl WaiterMark {
-    /// The same in a request that is sent `now`, of a call that came at `came`.
+    /// Returns the same place for a request that is sent at `now`, of a call that arrived at `came`.
     pub(crate) fn sent(self, came: BootInstant, now: BootInstant) -> Self {
         let waited = || i64::try_from(came.until(now).as_micros()).unwrap_or(i64::MAX);
         Self {
@@ -130,7 +135,7 @@ impl WaiterMark {
     }
 }
 
-/// The answer to a try to take it once more.
+/// The answer to an attempt to take the lock once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reentered {
     Granted { count: u64 },
@@ -138,11 +143,11 @@ pub(crate) enum Reentered {
     Exhausted,
 }
 
-/// The answer to whether a hold that several owners of this process have still stands.
+/// The answer to the question whether a hold that several owners of this process share still stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmed {
     Stands {
-        /// Others wait for the lock: of a read lock a writer, for so long.
+        /// Present if others wait for the lock. For a read lock: how long a writer has waited.
         others: Option<Duration>,
     },
     Absent,
@@ -151,21 +156,21 @@ pub(crate) enum Confirmed {
 /// The answer to a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
-    /// The lock is free, and so many subscribers were told.
+    /// The lock is free, and `told` subscribers received the message.
     Freed {
         told: u64,
     },
-    /// Of a fair lock: it is with the hold of this number, which waited for it in this client.
+    /// The fair lock was moved to the hold with this acquisition id, which waited for it in this client.
     Moved {
         number: Box<str>,
     },
     Kept,
     Absent,
-    /// Of a plain lock: somebody else holds it.
+    /// Another owner holds the plain lock.
     Taken,
 }
 
-/// The answer to a try to take a level over.
+/// The answer to an attempt to take over a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Adopted {
     Moved,
@@ -174,25 +179,26 @@ pub(crate) enum Adopted {
     WrongKind,
 }
 
-/// The answer to a new lease.
+/// The answer to a request for a new lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
     Set,
-    /// What is left is longer, and was not to be cut. When it ends, by the server's clock.
+    /// The remaining lease is longer, and the request was not allowed to cut it. `ends` is when it ends, by the
+    /// server's clock.
     Longer {
         ends: i64,
     },
     Absent,
 }
 
-/// The answer to a look at a token.
+/// The answer to a read of a fencing token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Stands(u64),
     Absent,
 }
 
-/// The answer to a release by force.
+/// The answer to a forced release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForceReleased {
     Released,
@@ -200,13 +206,13 @@ pub(crate) enum ForceReleased {
     WrongKind,
 }
 
-/// The answer to a look at the lock.
+/// The answer to an inspection of the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Inspected {
     Held {
         ttl: Ttl,
         fields: Vec<(String, String)>,
-        /// What the keys of one owner's levels hold: of a read-write lock.
+        /// For a read-write lock: the values of the keys of one owner's levels.
         levels: Vec<String>,
     },
     Free,
@@ -357,7 +363,7 @@ impl Released {
             Some(("released", &[Reply::Integer(told)])) => Ok(Self::Freed {
                 told: unsigned(told),
             }),
-            // Of a fair lock, where only the first in the queue is told.
+            // A fair lock, where only the first in the server queue is told.
             Some(("released", [])) => Ok(Self::Freed { told: 0 }),
             Some(("moved", [Reply::Text(number)])) => Ok(Self::Moved {
                 number: number.as_str().into(),
@@ -468,7 +474,8 @@ impl Inspected {
     }
 }
 
-/// The tokens that end an answer, if there are any: the first, and how many they are. None if there is something else.
+/// Decodes the tokens at the end of an answer, if there are any: the first token and the number of tokens. Returns
+/// `None` if something else is there.
 fn tokens(rest: &[Reply]) -> Option<Option<Tokens>> {
     match rest {
         [] => Some(None),
@@ -479,7 +486,7 @@ fn tokens(rest: &[Reply]) -> Option<Option<Tokens>> {
     }
 }
 
-/// For how long somebody has waited, told in microseconds; -1 if nobody waits.
+/// Decodes how long somebody has waited, given in microseconds. Returns `None` for -1, which means that nobody waits.
 fn waiting(waited: i64) -> Option<Duration> {
     u64::try_from(waited).ok().map(Duration::from_micros)
 }

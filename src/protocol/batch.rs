@@ -1,4 +1,4 @@
-//! Several locks of one server in one call, and its answers.
+//! Calls for several locks of one server at once, and their answers.
 
 use crate::error::Error;
 use crate::options::LeaseTime;
@@ -12,13 +12,14 @@ use crate::protocol::script::{self, Arg, Call};
 const SET: &str = "a set of locks";
 
 impl Kind {
-    /// Whether several locks of such kinds on one server are taken by one call, and given back by one.
+    /// Returns whether one call can take several locks of such kinds on one server, and one call release them.
     pub(crate) fn is_batched(&self) -> bool {
         matches!(self, Self::Reentrant | Self::Fenced(_))
     }
 }
 
-/// Takes the locks of holds of [such kinds](Kind::is_batched), all or none. They are of one owner, and one number.
+/// Makes a call that acquires the locks of `holds`, all or none. All holds are of [such kinds](Kind::is_batched), of
+/// one owner and with one acquisition id.
 pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
     let mut keys = Vec::with_capacity(holds.len() * 2);
     keys.extend(holds.iter().map(|(hold, _)| &**hold.name.key()));
@@ -46,7 +47,7 @@ pub(crate) fn acquire<'a>(holds: &[(&'a HoldKey, LeaseTime)]) -> Call<'a> {
     Call::new(&script::LOCK_ACQUIRE_ALL, keys, args).of(SET)
 }
 
-/// Brings holds of such kinds, of one owner, down to these shares.
+/// Makes a call that brings holds of such kinds, of one owner, down to these shares.
 pub(crate) fn release<'a>(holds: &[(&'a HoldKey, u32)]) -> Call<'a> {
     let mut keys = Vec::with_capacity(holds.len());
     let mut args = Vec::with_capacity(4 + holds.len() * 3);
@@ -69,26 +70,27 @@ pub(crate) fn release<'a>(holds: &[(&'a HoldKey, u32)]) -> Call<'a> {
     Call::new(&script::LOCK_RELEASE_ALL, keys, args).of(SET)
 }
 
-/// The answer to a try to take several locks.
+/// The answer to an attempt to acquire several locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllAcquired {
-    /// The tokens, of the locks that have them.
+    /// The tokens of those locks that have them.
     Granted(Vec<u64>),
-    /// None was taken, because of the one at this place.
+    /// No lock was taken, because of the lock at index `at`.
     Not { at: usize, because: Obstacle },
 }
 
-/// Why a lock was not taken.
+/// The reason why a lock was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     Busy,
+    /// The hold count would pass its maximum.
     Exhausted,
     /// The tokens of a fenced lock are used up.
     Spent,
     WrongKind,
 }
 
-/// The answer to the release of several holds.
+/// The answers to the release of several holds, one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllReleased(pub(crate) Vec<Released>);
 
@@ -96,7 +98,7 @@ impl AllAcquired {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["granted", "busy", "exhausted", "spent", "wrong_kind"];
 
-    /// The answer for so many locks.
+    /// Decodes the answer to a call for `locks` locks.
     pub(crate) fn decode(reply: &Reply, locks: usize) -> Result<Self, Error> {
         let (because, place) = match reply.tagged() {
             Some(("granted", [Reply::List(tokens)])) if tokens.len() <= locks => {
@@ -114,6 +116,7 @@ impl AllAcquired {
             _ => return Err(reply.unexpected()),
         };
         match usize::try_from(place) {
+            // The script counts from 1.
             Ok(place) if (1..=locks).contains(&place) => Ok(Self::Not {
                 at: place - 1,
                 because,
@@ -127,7 +130,7 @@ impl AllReleased {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["done"];
 
-    /// The answer for so many holds.
+    /// Decodes the answer to a call for `holds` holds.
     pub(crate) fn decode(reply: &Reply, holds: usize) -> Result<Self, Error> {
         let one = |outcome: &Reply| match *outcome {
             Reply::Integer(-1) => Ok(Released::Kept),

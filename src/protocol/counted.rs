@@ -1,41 +1,41 @@
-//! What the scripts of semaphores and latches answer, as data.
+//! The answers of the scripts of semaphores and latches, as data.
 
 use crate::error::{Error, ErrorKind};
 use crate::protocol::answer::Ttl;
 use crate::protocol::reply::Reply;
 
-/// A count: read, or as it is after a change.
+/// A count: as it was read, or as it is after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count(pub(crate) i64);
 
-/// The answer to a count that is set unless there is one.
+/// The answer to a request that sets a count unless there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
     Done,
     Present,
 }
 
-/// The answer to a latch that is removed.
+/// The answer to the removal of a latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deleted {
     Done,
     Absent,
 }
 
-/// The answer to a try to take permits.
+/// The answer to an attempt to take permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Granted,
-    /// Not so many are free; the first lease of a permit that ends.
+    /// Fewer permits are free than were asked for. With the time until the first lease of a permit ends.
     Busy(Ttl),
-    /// These permits were given up, or given back: a request that came late.
+    /// These permits were given up or returned before: the request arrived late.
     Returned,
 }
 
-/// The answer to permits that are given back.
+/// The answer to the return of permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Returned {
-    /// With leases: how many of them had not ended.
+    /// For permits with leases: how many of them had not ended.
     Done(i64),
     Absent,
 }
@@ -50,7 +50,7 @@ impl Count {
     #[cfg(test)]
     pub(crate) const DRAIN_TAGS: &[&str] = &["drained", "wrong_kind"];
 
-    /// `name` is the counter, for an error.
+    /// Decodes a count. `name` is the counter, for errors.
     pub(crate) fn decode(reply: &Reply, name: &str) -> Result<Self, Error> {
         match reply.tagged() {
             Some(("count" | "counted" | "added" | "drained", &[Reply::Integer(count)])) => {
@@ -64,7 +64,7 @@ impl Count {
         }
     }
 
-    /// None below zero.
+    /// Returns the count, or 0 if it is negative.
     pub(crate) fn unsigned(self) -> u32 {
         u32::try_from(self.0.max(0)).unwrap_or(u32::MAX)
     }

@@ -1,16 +1,16 @@
-//! Which counter a call is about, and the calls that semaphores and latches share.
+//! The identity of a call that changes a counter, and the calls that semaphores and latches share.
 //!
 //! In Redisson both are a string with a number, which cannot tell whether a call was carried out. So each call that
-//! changes it leaves a **mark** beside it, by which the same call is known if it comes again.
+//! changes the number leaves a **mark** next to it. The mark identifies the same call if it arrives again.
 
 use crate::name::LockName;
 use crate::protocol::script::{self, Arg, Call, Request};
 
-/// How long a mark is kept after a call, in milliseconds: longer than a late copy of it can take. A socket that its
-/// program has closed goes on sending for some 100 seconds on Linux.
+/// How long a mark is kept after a call, in milliseconds: longer than a late copy of the call can take. A socket that
+/// its program has closed goes on sending for some 100 seconds on Linux.
 pub(crate) const KEPT: Arg<'static> = Arg::Number(120_000);
 
-/// One call that changes a counter.
+/// The request mark of one call that changes a counter.
 #[derive(Debug)]
 pub(crate) struct RequestMark {
     key: Box<str>,
@@ -36,7 +36,8 @@ impl RequestMark {
     }
 }
 
-/// To be forgotten, once the call cannot come again.
+/// Removes the mark once the call cannot arrive again. While a copy may still be on its way, the mark is kept for
+/// [`KEPT`].
 impl Request for RequestMark {
     fn call(&self) -> Call<'_> {
         let kept = if self.in_doubt { KEPT } else { Arg::Number(0) };
@@ -44,7 +45,7 @@ impl Request for RequestMark {
     }
 }
 
-/// Sets a count unless there is one, and publishes `message`.
+/// Makes a call that sets a count unless there is one, and publishes `message`.
 pub(crate) fn set<'a>(
     name: &'a LockName,
     mark: &'a RequestMark,
@@ -65,7 +66,7 @@ pub(crate) fn read(name: &LockName) -> Call<'_> {
     Call::new(&script::COUNTER_READ, vec![name.key()], Vec::new())
 }
 
-/// A call that changes a counter and may publish.
+/// Makes a call that changes a counter and may publish.
 pub(crate) fn about<'a>(
     script: &'static script::Script,
     name: &'a LockName,

@@ -1,4 +1,4 @@
-//! Calls of the fair lock, whose waiters stand in a queue on the server.
+//! Calls of the fair lock, whose waiters have places in a queue on the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::protocol::lock::{self, UNLOCKED};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
-/// For so long a place stands while its client gives signs of life, and nobody asks for it.
+/// How long a place is kept while its client gives signs of life but nobody asks for the place.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(60);
 
 impl ServerQueue {
-    /// The keys that Redisson uses for a fair lock of this name, and one of our own beside them.
+    /// Makes the keys that Redisson uses for a fair lock of this name, and the key of ours next to them.
     pub(crate) fn new(name: &LockName, worth: Duration) -> Self {
         Self {
             worth,
@@ -27,12 +27,13 @@ impl ServerQueue {
     }
 
     fn worth(&self) -> Arg<'_> {
-        // At most a day of milliseconds.
+        // At most a day, in milliseconds.
         Arg::Number(self.worth.as_millis() as i64)
     }
 }
 
-/// Takes the lock if it is this owner's turn; else, with a priority, stands in the queue.
+/// Makes a call that acquires the lock if it is this owner's turn. Otherwise, if `stand` is a priority, the owner gets
+/// or keeps a place in the queue.
 pub(crate) fn acquire<'a>(
     key: &'a HoldKey,
     queue: &'a ServerQueue,
@@ -65,8 +66,8 @@ pub(crate) fn force_release<'a>(name: &'a LockName, queue: &'a ServerQueue) -> C
     Call::new(&script::FAIR_FORCE_RELEASE, keys(name, queue), args)
 }
 
-/// A sign of life of this client for all its places in the queue of one lock, of which these are dated anew. None without
-/// any.
+/// Makes a call that gives a sign of life of this client for all its places in the queue of one lock, and refreshes the
+/// time stamps of these `places`. Returns `None` if `places` is empty, or if the first is not of a fair lock.
 pub(crate) fn sign<'a>(client: &'a str, places: &[&'a HoldKey]) -> Option<Call<'a>> {
     let place = *places.first()?;
     let Kind::Fair(queue) = &place.kind else {
@@ -90,15 +91,15 @@ pub(crate) fn sign<'a>(client: &'a str, places: &[&'a HoldKey]) -> Option<Call<'
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Signed {
     Stands {
-        /// An earlier sign stands: the server has forgotten nothing.
+        /// An earlier sign still stands, so the server has forgotten nothing.
         is_known: bool,
-        /// The lock's, if the first in the queue waits here.
+        /// The TTL of the lock, if the first in the queue waits in this client.
         ttl: Ttl,
-        /// The hold that the lock was moved to.
+        /// The acquisition id of the hold that the lock was moved to.
         moved: Option<String>,
-        /// A hold of this client that has the lock, or whose owner has.
+        /// The acquisition id of a hold of this client that has the lock, or whose owner has it.
         holder: Option<String>,
-        /// Those that were named and have no place.
+        /// The acquisition ids of the named places that do not exist.
         missing: Vec<String>,
     },
     WrongKind,
@@ -113,6 +114,7 @@ impl Signed {
             Reply::Text(text) => Ok(text.clone()),
             _ => Err(reply.unexpected()),
         };
+        // Empty where there is none.
         let number = |item: &Reply| text(item).map(|text| (!text.is_empty()).then_some(text));
         match reply.tagged() {
             Some((
@@ -137,7 +139,8 @@ impl Signed {
     }
 }
 
-/// Where Redisson's clients tell the owner of this hold that it is first and the lock is free. Ours tell its client.
+/// Returns the channel on which Redisson's clients tell the owner of this hold that it is first and the lock is free.
+/// Our own clients tell the owner's client instead.
 pub(crate) fn channel(key: &HoldKey) -> Arc<str> {
     format!("{}:{}", key.name.channel(), key.field()).into()
 }

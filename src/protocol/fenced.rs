@@ -1,11 +1,11 @@
-//! Calls of the fenced lock, whose every hold has a token.
+//! Calls of the fenced lock, each hold of which has a fencing token.
 
 use crate::options::LeaseTime;
 use crate::protocol::hold_key::{Fencing, HoldKey};
 use crate::protocol::lock::{self, AcquireMode};
 use crate::protocol::script::{self, Arg, Call};
 
-/// Takes the lock; if it is free, with this many tokens.
+/// Makes a call that acquires the lock. If the lock is free, it is taken with this many tokens.
 pub(crate) fn acquire<'a>(
     key: &'a HoldKey,
     fencing: &'a Fencing,
@@ -20,13 +20,13 @@ pub(crate) fn acquire<'a>(
     call
 }
 
-/// Reads the token of the hold that stands.
+/// Makes a call that reads the token of the current hold.
 pub(crate) fn token<'a>(key: &'a HoldKey, fencing: &'a Fencing) -> Call<'a> {
     let keys = vec![&**key.name.key(), &*fencing.key];
     Call::new(&script::FENCED_TOKEN, keys, Vec::new())
 }
 
-/// Where the last token is, and how long it is remembered.
+/// Returns the key of the last token, and how long that token is remembered.
 pub(crate) fn tokens(fencing: &Fencing) -> (&str, Arg<'_>) {
     (&fencing.key, ttl(fencing))
 }

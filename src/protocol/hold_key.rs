@@ -1,4 +1,4 @@
-//! Which hold a call is about.
+//! The identity of the hold that a call is about.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::owner::Owner;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Reentrant,
-    /// A reentrant lock that tells nobody of its release.
+    /// A reentrant lock whose release is told to nobody.
     Spin,
-    /// A reentrant lock with a token for each hold.
+    /// A reentrant lock with a fencing token for each hold.
     Fenced(Arc<Fencing>),
     /// A reentrant lock that is granted in order of arrival.
     Fair(Arc<ServerQueue>),
-    /// A string with a value that tells the holder.
+    /// A string whose value identifies the holder.
     Plain(ReleaseBy),
     /// The shared side of a read-write lock.
     Read(Arc<ReadWrite>),
-    /// Its exclusive side.
+    /// The exclusive side of a read-write lock.
     Write(Arc<ReadWrite>),
 }
 
-/// Where a fenced lock keeps its tokens.
+/// Where a fenced lock keeps its tokens, and for how long.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fencing {
     pub(crate) key: Box<str>,
@@ -34,24 +34,24 @@ pub(crate) struct Fencing {
     pub(crate) ttl: Option<LeaseTime>,
 }
 
-/// Where a fair lock keeps those that wait for it.
+/// Where a fair lock keeps its waiters.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ServerQueue {
     pub(crate) list: Box<str>,
     pub(crate) scores: Box<str>,
     pub(crate) places: Box<str>,
-    /// What a place of ours counts for with Redisson: how much later those behind it are taken for dead.
+    /// What one of our places is worth to Redisson: how much later it takes the waiters behind it for dead.
     pub(crate) worth: Duration,
 }
 
-/// What stands beside a read-write lock, and who goes first there.
+/// The keys next to a read-write lock, and which side goes first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReadWrite {
-    /// What the keys of its levels begin with.
+    /// The prefix of the keys of its levels.
     pub(crate) stem: Box<str>,
-    /// The key that tells that a writer waits.
+    /// The key of the mark that a writer waits.
     pub(crate) writer: Box<str>,
-    /// Likewise for a reader.
+    /// The key of the mark that a reader waits.
     pub(crate) reader: Box<str>,
     pub(crate) prefer: Prefer,
 }
@@ -67,7 +67,8 @@ impl ReadWrite {
     }
 }
 
-/// Which scripts renew and check a hold: holds of one shape share a request.
+/// The shape of a lock's key, which selects the scripts that renew and check a hold. Holds of one shape share a
+/// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shape {
     Hash,
@@ -84,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// Of a read-write lock, what stands beside it.
+    /// Returns the [`ReadWrite`] of a read-write lock, or `None` for another kind.
     pub(crate) fn sides(&self) -> Option<&ReadWrite> {
         match self {
             Self::Read(sides) | Self::Write(sides) => Some(sides),
@@ -92,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// Whether keys beside the lock belong to it, under names that another lock may not have too.
+    /// Returns whether the lock owns keys next to its own. Another lock must not use the names of those keys too.
     pub(crate) fn has_keys_beside(&self) -> bool {
         match self {
             Self::Fenced(_) | Self::Fair(_) | Self::Read(_) | Self::Write(_) => true,
@@ -100,7 +101,8 @@ impl Kind {
         }
     }
 
-    /// Where those that wait here stand: the two sides of a read-write lock have a queue each.
+    /// Returns the key under which this process keeps the waiters of the lock. The two sides of a read-write lock have
+    /// a queue each.
     pub(crate) fn local_key(&self, name: &LockName) -> LocalKey {
         name.local_key(match self {
             Self::Read(_) => Users::Readers,
@@ -109,8 +111,8 @@ impl Kind {
         })
     }
 
-    /// The owner that a field of the lock's hash counts levels of, if it counts any of this kind; of a plain lock,
-    /// whom its value tells.
+    /// Returns the owner whose levels a field of the lock's hash counts, or `None` if the field counts no levels of
+    /// this kind. For a plain lock, `field` is the value that identifies the owner.
     pub(crate) fn owner_of<'a>(&self, field: &'a str) -> Option<&'a str> {
         let writer = field.strip_suffix(WRITE);
         match self {
@@ -123,7 +125,7 @@ impl Kind {
         }
     }
 
-    /// How many levels an owner can have.
+    /// Returns the maximum number of levels of an owner.
     pub(crate) fn most_levels(&self) -> u64 {
         match self.sides() {
             None => 2_147_483_647,
@@ -131,7 +133,7 @@ impl Kind {
         }
     }
 
-    /// What a lock of this kind is called.
+    /// Returns what a lock of this kind is called, with its article.
     pub(crate) fn title(&self) -> &'static str {
         match self {
             Self::Reentrant => "a reentrant lock",
@@ -143,30 +145,30 @@ impl Kind {
         }
     }
 
-    /// Whether holds of both kinds are alike.
+    /// Returns whether holds of the two kinds are alike. All plain locks are, however they are released.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self == other || matches!((self, other), (Self::Plain(_), Self::Plain(_)))
     }
 }
 
-/// Where the field of an owner without a name begins: behind the bar.
+/// Where the field of an owner without a name begins: after the bar.
 const UNNAMED_AT: usize = 1;
-/// What the field of a writer ends in.
+/// The suffix of a writer's field.
 const WRITE: &str = ":write";
 
-/// Which hold a call is about: the lock, the owner's fields in it, and the number.
+/// The identity of the hold that a call is about: the lock, the owner's fields in it, and the acquisition id.
 ///
-/// The acquisition id tells one hold from every other, of the same owner too: random, so that a command of an old hold
-/// that arrives late changes nothing. It is `h` and 16 hex digits; the `h` keeps it text, since one in 750 strings of
-/// 16 hex digits is a number to Lua.
+/// The acquisition id tells one hold from every other, including those of the same owner. It is random, so that a
+/// command of an old hold that arrives late changes nothing. It is written as `h` and 16 hex digits; the `h` keeps it
+/// text, because one in 750 strings of 16 hex digits is a number to Lua.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldKey {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    /// `|<client>:<own part>:<number>`, in one piece: it is made for each acquisition. A writer's own part ends in
-    /// `:write`.
+    /// `|<client>:<own part>:<acquisition id>`, in one allocation, because it is made for each acquisition. A writer's
+    /// own part ends in `:write`.
     text: Box<str>,
-    /// Where Redisson's field begins in it: `<client>:<number>`, or for a named owner the name.
+    /// Where Redisson's field begins in `text`: `<client>:<number>`, or the name for a named owner.
     field_at: usize,
     field_end: usize,
 }
@@ -204,43 +206,44 @@ impl HoldKey {
         }
     }
 
-    /// Whether the owner is known by a name, which other clients may share.
+    /// Returns whether the owner is known by a name, which other clients may share.
     pub(crate) fn is_named(&self) -> bool {
         // A numbered owner's field begins with the client's id.
         self.field_at > UNNAMED_AT
     }
 
-    /// Whether a call about this hold touches no other. The value of a plain lock of a named owner is the same for all
-    /// its holds.
+    /// Returns whether a call about this hold can touch no other hold. The value of a plain lock of a named owner is
+    /// the same for all its holds.
     pub(crate) fn is_told_apart(&self) -> bool {
         !(self.is_named() && matches!(self.kind, Kind::Plain(_)))
     }
 
-    /// Where those that wait for this lock here stand.
+    /// Returns the key under which this process keeps the waiters of this lock.
     pub(crate) fn local_key(&self) -> LocalKey {
         self.kind.local_key(&self.name)
     }
 
-    /// The field with the hold count as its value.
+    /// Returns the field whose value is the hold count.
     pub(crate) fn field(&self) -> &str {
         &self.text[self.field_at..self.field_end]
     }
 
-    /// The field with this client's share of that count, beside the acquisition id.
+    /// Returns the acquisition field: its value is the acquisition id and this client's share of the hold count.
     pub(crate) fn acquisition_field(&self) -> &str {
         &self.text[..self.field_end]
     }
 
+    /// Returns the acquisition id as text.
     pub(crate) fn number(&self) -> &str {
         &self.text[self.field_end + 1..]
     }
 
-    /// The number itself.
+    /// Returns the acquisition id as a number.
     pub(crate) fn numeral(&self) -> u64 {
         numeral(self.number()).unwrap_or_default()
     }
 
-    /// The value of a plain lock: of a named owner the name, else text that no other hold has.
+    /// Returns the value of a plain lock: the name of a named owner, otherwise text that no other hold has.
     pub(crate) fn value(&self) -> &str {
         match self.is_named() {
             true => self.field(),
@@ -249,7 +252,7 @@ impl HoldKey {
     }
 }
 
-/// The acquisition id that is written so.
+/// Parses an acquisition id. Returns `None` if `text` is not one.
 pub(crate) fn numeral(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix('h')?, 16).ok()
 }

@@ -1,12 +1,12 @@
-//! Calls of the latch: a string with the count, gone when it is open.
+//! Calls of the latch: a string with the count, which does not exist while the latch is open.
 
 use crate::name::LockName;
 use crate::protocol::counter::{self, KEPT, RequestMark};
 use crate::protocol::script::{self, Arg, Call, Script};
 
-/// What Redisson publishes when a latch opens; its waiters look at the count then.
+/// What Redisson publishes when a latch opens. Its waiters then read the count.
 const OPEN: i64 = 0;
-/// What it publishes when there is a count again.
+/// What Redisson publishes when there is a count again.
 const CLOSED: i64 = 1;
 
 pub(crate) fn set<'a>(name: &'a LockName, mark: &'a RequestMark, count: u32) -> Call<'a> {
@@ -22,7 +22,7 @@ pub(crate) fn count_down<'a>(name: &'a LockName, mark: &'a RequestMark) -> Call<
 }
 
 pub(crate) fn delete<'a>(name: &'a LockName, mark: &'a RequestMark) -> Call<'a> {
-    // Redisson says "closed" here, and its waiters wait on for what never comes.
+    // Redisson publishes "closed" here, and its waiters go on waiting for something that never comes.
     opening(&script::LATCH_DELETE, name, mark)
 }
 

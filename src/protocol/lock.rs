@@ -12,21 +12,21 @@ use crate::protocol::script::{self, Arg, Call, Cut};
 
 /// What Redisson publishes on an unlock.
 pub(crate) const UNLOCKED: i64 = 0;
-/// In place of the command that publishes: tells nobody.
+/// Takes the place of the publish command where nobody is to be told.
 pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 
-/// Whether an attempt may take a lock that is free, or only join its owner.
+/// Whether an attempt may take a lock that is free, or only join its owner; and whether it waits its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireMode {
     Free,
     JoinOnly,
-    /// Of one of several servers, which has no say in who is next: whoever waits there is not heeded.
+    /// The lock is on one of several servers. That server alone has no say in who is next, so its waiters are ignored.
     Vote,
-    /// Of a lock whose waiters take turns: if it is busy, have a place in line, at least for so long.
+    /// The waiters of the lock take turns: if it is busy, take a place in the turn queue, for at least `lasts`.
     InTurn {
         lasts: Duration,
     },
-    /// Of a fair lock: stand in the queue until it is this owner's turn.
+    /// For a fair lock: wait in the server queue until it is this owner's turn.
     Stand {
         priority: i32,
     },
@@ -48,7 +48,7 @@ pub(crate) fn acquire(key: &HoldKey, share: u32, lease: LeaseTime, mode: Acquire
     acquire_by(&script::LOCK_ACQUIRE, key, share, lease, mode)
 }
 
-/// The same by a script that may need more arguments behind these.
+/// Makes the same call with a script that may need more arguments after these.
 pub(crate) fn acquire_by<'a>(
     script: &'static script::Script,
     key: &'a HoldKey,
@@ -75,18 +75,19 @@ pub(crate) fn acquire_by<'a>(
     call(key, script, rest)
 }
 
-/// Gives up the place of a client in line.
+/// Makes a call that gives up the place of a client in the turn queue.
 pub(crate) fn leave<'a>(name: &'a LockName, client: &'a str) -> Call<'a> {
     let args = vec![Arg::Text(name.channel()), Arg::Publish, Arg::Text(client)];
     Call::new(&script::TURN_LEAVE, vec![&**name.key()], args)
 }
 
-/// Where a client is told that it is its turn.
+/// Returns the channel on which a client is told that its turn has come.
 pub(crate) fn turn_channel(name: &LockName, client: &str) -> Arc<str> {
     format!("{}:{client}", name.channel()).into()
 }
 
-/// After how long the turn of whoever was told of it ends, as the one behind it in line is told; of another message nothing.
+/// Decodes the message to the process behind the one whose turn began: after how long that turn ends. Returns `None`
+/// for any other message.
 pub(crate) fn turn_ends(message: &str) -> Option<Duration> {
     let millis = message.strip_prefix("next:")?.parse().ok()?;
     Some(Duration::from_millis(millis))
@@ -102,8 +103,9 @@ pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Cal
     call(key, &script::LOCK_RELEASE, rest)
 }
 
-/// Renews a hold that was passed on, and asks whether others wait: in line, or clients of Redisson's, if the lock's channel has
-/// more subscribers than the `listeners` of this process. With `None` those are not looked for.
+/// Makes a call that renews a hold that was passed on, and asks whether others wait: processes in the turn queue, or
+/// clients of Redisson's, which are assumed to wait if the lock's channel has more subscribers than the `listeners` of
+/// this process. With `None`, Redisson's clients are not looked for.
 pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
     let args = vec![
         Arg::Text(key.acquisition_field()),
@@ -116,8 +118,8 @@ pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -
     Call::new(&script::LOCK_CONFIRM, vec![&**key.name.key()], args)
 }
 
-/// Takes one level over from a source; without a lease the TTL stays as it is. Without a source it only finds out
-/// whether the share is reached already.
+/// Makes a call that takes over one level from `source`. Without a lease the TTL stays as it is. Without a source the
+/// call only finds out whether the share is reached already.
 pub(crate) fn adopt<'a>(
     key: &'a HoldKey,
     share: u32,
@@ -140,8 +142,8 @@ pub(crate) fn extend(key: &HoldKey, lease: LeaseTime, cut: Cut) -> Call<'_> {
     call(key, &script::LOCK_EXTEND, [lease.into(), cut.into()])
 }
 
-/// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another
-/// client.
+/// Finds a level of this owner that could be taken over: first a level that no client recorded, as those of foreign
+/// clients, otherwise a level that another client recorded. Returns `None` if there is none.
 pub(crate) fn source(
     key: &HoldKey,
     fields: &[(String, String)],
@@ -152,6 +154,7 @@ pub(crate) fn source(
     let Ok(count) = total.parse::<u64>() else {
         return Err(Error::wrong_kind(key.name.key()));
     };
+    // The bar and the client's id, a UUID, take 37 bytes: what follows is the same for each client of this owner.
     let ending = key.acquisition_field()[37..].to_owned();
     let share = |record: &str| record.split(':').nth(1)?.parse::<u64>().ok();
     let shares = fields
@@ -176,7 +179,7 @@ pub(crate) fn source(
     }))
 }
 
-/// A call of a script that begins with the hold and its lock.
+/// Makes a call of a script whose arguments begin with the hold's identity, and whose first key is the lock.
 pub(crate) fn call<'a, const N: usize>(
     key: &'a HoldKey,
     script: &'static script::Script,
@@ -193,7 +196,8 @@ pub(crate) fn call<'a, const N: usize>(
     keys.push(&**key.name.key());
     Call::begun(script, keys, args)
 }
-/// Where a level can be taken over from, as it was read: a field, or the number of a level; and what it held.
+/// Where a level can be taken over from, and what was there when it was read. The place is a field of the hash, or the
+/// number of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferSource {
     pub(crate) field: Box<str>,
@@ -208,12 +212,12 @@ impl From<u32> for Arg<'_> {
 
 impl From<LeaseTime> for Arg<'_> {
     fn from(lease: LeaseTime) -> Self {
-        // A century of milliseconds.
+        // A lease is at most a century, in milliseconds.
         Self::Number(lease.millis() as i64)
     }
 }
 
-/// The field of the lock's hash that this owner's hold count stands under.
+/// Returns the field of the lock's hash that counts the holds of this owner.
 pub(crate) fn field(client: &str, owner: &Owner) -> String {
     let part = owner.own_part();
     if owner.is_named() {
@@ -223,7 +227,7 @@ pub(crate) fn field(client: &str, owner: &Owner) -> String {
     }
 }
 
-/// Renews many holds, each with its lease.
+/// Makes a call that renews many holds, each with its own lease.
 pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
     let count = holds.size_hint().0;
     let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(3 * count));
@@ -238,7 +242,7 @@ pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -
     Call::new(&script::LOCK_RENEW, keys, args)
 }
 
-/// Asks of many holds whether they still stand.
+/// Makes a call that checks whether many holds still stand.
 pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
     let count = holds.size_hint().0;
     let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(2 * count));

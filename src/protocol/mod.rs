@@ -1,4 +1,5 @@
-//! What is said to the server, what it answers, and what follows from it. No I/O and no clock: time is passed in.
+//! The requests to the server, its answers, and the decisions that follow from them. No I/O and no clock: time is
+//! passed in.
 
 pub(crate) mod answer;
 pub(crate) mod batch;

@@ -1,14 +1,14 @@
-//! What the models have in common: a checker goes through every state that events lead to, in whatever order.
+//! What the models have in common: a checker goes through every state that events lead to, in any order.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
 use stateright::{Checker, Model, Path};
 
-/// Holds in some state, or nothing was tried.
+/// A property that some state has; without it the model has tried nothing.
 pub(super) const DONE: &str = "all is done";
 
-/// Goes through every state. What does not hold in all of them.
+/// Goes through every state. Returns the properties that do not hold in all of them.
 pub(super) fn broken<M>(scenario: M) -> Vec<&'static str>
 where
     M: Model + Clone + Debug + Send + Sync + 'static,
@@ -27,7 +27,7 @@ where
     properties
 }
 
-/// Says which events lead to a state in which this does not hold.
+/// Prints the events that lead to a state in which a property does not hold.
 pub(super) fn tell<State: Clone, Action: Clone + Debug>(
     property: &str,
     path: &Path<State, Action>,

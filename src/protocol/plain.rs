@@ -1,4 +1,4 @@
-//! Calls of the plain lock: a string, whose value tells who holds it.
+//! Calls of the plain lock: a string whose value identifies the holder.
 
 use crate::name::LockName;
 use crate::options::{LeaseTime, ReleaseBy};
@@ -21,13 +21,13 @@ pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, cut: Cut) -
     about(key, by, &script::PLAIN_EXTEND, Steps::Extend, rest)
 }
 
-/// Without a lease the TTL stays as it is.
+/// Makes a call that takes over a hold. Without a lease the TTL stays as it is.
 pub(crate) fn adopt(key: &HoldKey, by: ReleaseBy, lease: Option<LeaseTime>) -> Call<'_> {
     let lease = lease.map_or(Arg::Number(0), Arg::from);
     about(key, by, &script::PLAIN_ADOPT, Steps::Adopt, [lease])
 }
 
-/// Renews many holds, each with its lease.
+/// Makes a call that renews many holds, each with its own lease.
 pub(crate) fn renew<'a>(
     holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>,
     by: ReleaseBy,
@@ -40,7 +40,7 @@ pub(crate) fn renew<'a>(
     call(&script::PLAIN_RENEW, keys, args, Steps::Renew, by)
 }
 
-/// Asks of many holds whether they still stand.
+/// Makes a call that checks whether many holds still stand.
 pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>, by: ReleaseBy) -> Call<'a> {
     let (keys, args) = holds
         .map(|hold| (&**hold.name.key(), Arg::Text(hold.value())))
@@ -59,7 +59,8 @@ pub(crate) fn inspect(name: &LockName, by: ReleaseBy) -> Call<'_> {
     call(&script::PLAIN_INSPECT, keys, Vec::new(), Steps::Inspect, by)
 }
 
-/// Whether a value is this owner's, by whichever hold. `field` is the owner as a hash has it.
+/// Returns whether a value belongs to this owner, whichever hold wrote it. `field` is the owner's field, as a hash
+/// would have it.
 pub(crate) fn is_of(value: &str, field: &str, owner: &Owner) -> bool {
     let rest = value.strip_prefix(field);
     rest.is_some_and(|rest| match owner.is_named() {
@@ -68,7 +69,7 @@ pub(crate) fn is_of(value: &str, field: &str, owner: &Owner) -> bool {
     })
 }
 
-/// A call about one hold, with its value as the first argument.
+/// Makes a call about one hold, with its value as the first argument.
 fn about<'a, const N: usize>(
     key: &'a HoldKey,
     by: ReleaseBy,

@@ -1,4 +1,4 @@
-//! How the kinds of lock differ in waiting and in being handed on: a table, an entry a kind.
+//! How the kinds of lock differ in waiting and in handing off: a table with one entry for each kind.
 
 use super::hold_key::Kind;
 
@@ -7,21 +7,21 @@ use super::hold_key::Kind;
 pub(crate) struct Policy {
     /// Messages tell of a release. Otherwise a call asks after pauses.
     pub(crate) listens: bool,
-    /// The processes that wait stand in line on the server, which tells the first of them by name.
+    /// The waiting processes have places in a turn queue on the server, which tells the first of them by name.
     pub(crate) takes_turns: bool,
-    /// While a hold of this process stands nobody is asked, since its end is signalled here. Not where the server is told
-    /// who waits.
+    /// While a hold of this process stands, the server is not asked, because the end of that hold is signalled here.
+    /// Not set where the server is told who waits.
     pub(crate) trusts_local_holds: bool,
-    /// A hold that is given back may be left to a waiter of this process, past those of others. If owners share the lock, to
-    /// one that came before those.
+    /// A hold may be handed off to a waiter of this process, ahead of the waiters of other processes. If owners share
+    /// the lock, only to a waiter that came before those.
     pub(crate) passes_on: bool,
-    /// Owners hold the lock next to each other, those of one process by one record.
+    /// Several owners hold the lock at the same time. Those of one process share a record.
     pub(crate) shares: bool,
     /// An owner may take the lock again.
     pub(crate) reenters: bool,
 }
 
-/// Of what is asked for until a message says that the answer may have changed.
+/// The policy of calls that ask, then wait for a message that the answer may have changed.
 pub(crate) const COUNTER: Policy = Policy {
     listens: true,
     takes_turns: false,
@@ -31,7 +31,7 @@ pub(crate) const COUNTER: Policy = Policy {
     reenters: false,
 };
 
-/// Of what is asked for of several servers: whose messages count differs from round to round.
+/// The policy of calls that ask several servers. Which servers' messages count differs from round to round.
 pub(crate) const MAJORITY: Policy = Policy {
     listens: false,
     ..COUNTER
@@ -71,22 +71,23 @@ impl Kind {
         }
     }
 
-    /// Whether owners hold the lock next to each other.
+    /// Returns whether several owners may hold the lock at the same time.
     pub(crate) fn is_shared(&self) -> bool {
         self.policy().shares
     }
 
-    /// Whether a hold that is given back may be left to a waiter of this process, past those of others.
+    /// Returns whether a hold may be handed off to a waiter of this process, ahead of the waiters of other processes.
     pub(crate) fn is_passed_on(&self) -> bool {
         self.policy().passes_on
     }
 
-    /// Whether the processes that wait take turns: they stand in line on the server, and the first is told.
+    /// Returns whether the waiting processes take turns: they have places in a turn queue on the server, and the first
+    /// is told.
     pub(crate) fn takes_turns(&self) -> bool {
         self.policy().takes_turns
     }
 
-    /// Whether an owner may take the lock again.
+    /// Returns whether an owner may take the lock again.
     pub(crate) fn is_reentrant(&self) -> bool {
         self.policy().reenters
     }

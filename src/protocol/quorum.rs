@@ -1,40 +1,41 @@
-//! Decides for a lock over several servers: what their votes come to, until when a majority can be trusted, and when
+//! Decides for a lock over several servers: the outcome of their votes, until when a majority can be trusted, and when
 //! enough of them vote.
 
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 
-/// What one server has said so far.
+/// What one server has answered so far.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) enum Response {
     Awaited,
-    /// It has granted its part, which can be trusted until then.
+    /// The server has granted its part, which can be trusted until this instant.
     Yes(BootInstant),
-    /// Somebody else has its part.
+    /// Another owner has the server's part.
     No,
-    /// It abstained, failed, or did not answer in time.
+    /// The server abstained, failed, or did not answer in time.
     Missing,
 }
 
-/// What the votes come to.
+/// The outcome of the votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuorumState {
-    /// The votes that are awaited decide.
+    /// The outcome depends on votes that are still awaited.
     Open,
-    /// A majority has granted its parts, all of which can be trusted until then.
+    /// A majority has granted its parts, all of which can be trusted until this instant.
     Won(BootInstant),
-    /// A majority votes, and others have some of it.
+    /// A majority votes, but other owners have some of its parts.
     Outvoted,
     /// No majority votes.
     TooFew,
 }
 
-/// How many of so many servers decide: any two such sets have one in common.
+/// Returns how many of `servers` servers decide: any two such sets have a server in common.
 pub(crate) fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
+/// Decides the outcome of one vote for each server.
 pub(crate) fn quorum_state(votes: &[Response]) -> QuorumState {
     let most = majority(votes.len());
     let count = |is: fn(&Response) -> bool| votes.iter().filter(|vote| is(vote)).count();
@@ -54,14 +55,15 @@ pub(crate) fn quorum_state(votes: &[Response]) -> QuorumState {
     if yes + no >= most {
         QuorumState::Outvoted
     } else if awaited > 0 {
-        // Too few will be an error, which tells of all.
+        // `TooFew` becomes an error that reports all servers, so the answers still awaited are waited for.
         QuorumState::Open
     } else {
         QuorumState::TooFew
     }
 }
 
-/// Until when a majority of so many servers stands by its promise, if it does: the longest that so many have given.
+/// Returns the instant until which a majority of `servers` servers stands by its promise, or `None` if fewer have made
+/// one. It is the latest instant that the promises of a majority reach.
 pub(crate) fn trusted_until(
     promises: impl Iterator<Item = BootInstant>,
     servers: usize,
@@ -71,8 +73,8 @@ pub(crate) fn trusted_until(
     promises.get(majority(servers) - 1).copied()
 }
 
-/// After how long a majority votes, if time is all that it takes: of so many servers some are `voting`, and each that
-/// abstains has so much time `left` until it votes.
+/// Returns after how long a majority of `servers` servers votes, or `None` if time alone does not lead to one. `voting`
+/// of them vote now, and `left` is the time until each server that abstains votes.
 pub(crate) fn grace(
     voting: usize,
     left: impl Iterator<Item = Duration>,

@@ -1,9 +1,9 @@
-//! A model of the lock over several servers, for a checker that goes through every order of events: what callers
-//! decide is decided by the functions that the product runs.
+//! A model of the lock over several servers, for a checker that goes through every order of events. The callers of the
+//! model decide with the functions that the product runs.
 //!
 //! Three servers, two callers. Requests arrive late or never, answers get lost, leases end, holders extend, callers
-//! pause for as long as anything else takes; and servers forget, in every way that the rule of when they vote knows of.
-//! Each part of that rule can be left out, which must be found.
+//! pause for as long as anything else takes; and servers forget, in every way that the rule for their votes knows of.
+//! Each part of that rule can be left out, and the checker must find what then goes wrong.
 
 mod scenarios;
 mod server;
@@ -15,21 +15,21 @@ use super::renewal::deadline;
 use crate::clock::BootInstant;
 use server::{Fault, Hold, LEASE, Request, Rule, Server, lease, moment};
 
-/// What is tried.
+/// One configuration of the model.
 #[derive(Clone, Debug)]
 struct Scenario {
     rule: Rule,
     /// The servers have been asked before.
     settled: bool,
-    /// How often each caller asks.
+    /// How many times each caller asks.
     rounds: [u8; 2],
-    /// How many single servers a holder may extend the lease on.
+    /// On how many single servers a holder may extend the lease.
     extensions: u8,
-    /// How many requests, or their answers, may be lost.
+    /// How many requests or their answers may be lost.
     losses: u8,
-    /// What may happen to the servers, each at any time and in any order,
+    /// What may happen to the servers, each at any time and in any order.
     faults: &'static [Fault],
-    /// and how often in all.
+    /// How many of these faults happen in all, at most.
     most: u8,
     ticks: u8,
 }
@@ -42,7 +42,7 @@ struct World {
     callers: [Caller; 2],
     losses: u8,
     faults: u8,
-    /// The number of the last run or history that began.
+    /// The number of the run or history that began last.
     fresh: u8,
 }
 
@@ -50,7 +50,7 @@ struct World {
 struct Caller {
     round: u8,
     phase: Phase,
-    /// On their way to the servers.
+    /// The requests that are on their way to the servers.
     requests: [Option<Request>; 3],
     extensions: u8,
 }
@@ -70,7 +70,7 @@ enum Event {
     Arrive(usize, usize, bool),
     Extend(usize, usize, bool),
     Unlock(usize),
-    /// What the caller no longer uses is given back.
+    /// A server releases what the caller no longer uses.
     Release(usize, usize),
     Fault(Fault),
 }
@@ -115,12 +115,12 @@ impl Model for Scenario {
         }
         for (c, caller) in world.callers.iter().enumerate() {
             let asks_again = caller.round < self.rounds[c];
-            // The callers are alike, so that one of them can be the first.
+            // The callers are alike, so it is enough that the first of them begins.
             let is_late = c == 1 && world.callers[0].round == 0;
             match &caller.phase {
                 Phase::Idle if asks_again && !is_late => events.push(Event::Ask(c)),
                 Phase::Holding(promises) => {
-                    // Who has given the lock back, and asks no more, is in nobody's way.
+                    // A caller that has released the lock and asks no more is in nobody's way.
                     if asks_again {
                         events.push(Event::Unlock(c));
                     }
@@ -204,7 +204,8 @@ impl Model for Scenario {
         Some(world)
     }
 
-    /// Once a caller is through with its rounds, the other has nobody beside it.
+    /// Returns `false` once a caller is through with its rounds and can hold nothing more: the other caller has no
+    /// rival left.
     fn within_boundary(&self, world: &World) -> bool {
         world
             .callers
@@ -243,7 +244,7 @@ impl Caller {
         self.requests = [Some(request); 3];
     }
 
-    /// An answer to a request, or the end of the wait for one.
+    /// Handles an answer to a request, or the end of the wait for one.
     fn hear(&mut self, s: usize, request: Request, vote: Response, now: u8) {
         if request.round != self.round {
             return;
@@ -265,7 +266,7 @@ impl Caller {
                     }
                 };
             }
-            // It joins those that did not wait for it.
+            // A grant that arrives after the decision joins the others.
             (Phase::Holding(promises), Response::Yes(until)) if stands(promises, now) => {
                 promises[s] = Some(until);
             }
@@ -274,7 +275,7 @@ impl Caller {
     }
 }
 
-/// Goes through every state. Whether nobody ever held the lock beside another.
+/// Goes through every state. Returns whether the two callers never held the lock at the same time.
 fn excludes(scenario: Scenario) -> bool {
     let checker = scenario.checker().threads(2).spawn_bfs().join();
     assert!(checker.discovery("somebody holds").is_some());

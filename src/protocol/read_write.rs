@@ -1,4 +1,5 @@
-//! Calls of the read-write lock: one hash for both sides, and a key for each level, with the acquisition id as its value.
+//! Calls of the read-write lock: one hash for both sides, and a key for each level, with the acquisition id as its
+//! value.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
 use crate::protocol::lock::{AcquireMode, TransferSource};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};
 
-/// How long a mark tells others that somebody waits, after who set it was last heard of.
+/// How long a waiter mark lasts, counted from the last request of its waiter.
 pub(crate) const WAITER_MARK_TTL: Duration = Duration::from_secs(1);
 
 pub(crate) fn read<'a>(
@@ -56,8 +57,9 @@ pub(crate) fn write<'a>(
     call
 }
 
-/// Whether an owner may have levels that this client knows nothing of. A numbered one is this client's alone: whoever else
-/// bears its number is a copy of this process.
+/// Returns how an owner takes a level: `share` if it may have levels that this client knows nothing of, otherwise
+/// `take`. A numbered owner belongs to this client alone: another process that uses its number is a copy of this
+/// process.
 fn entry(key: &HoldKey) -> &'static str {
     match key.is_named() {
         true => "share",
@@ -65,7 +67,7 @@ fn entry(key: &HoldKey) -> &'static str {
     }
 }
 
-/// When a call came, and how long its mark lasts.
+/// Returns the arguments for when a call arrived and how long its mark lasts.
 fn place<'a>(waits: Option<WaiterMark>) -> [Arg<'a>; 2] {
     let came = waits.map_or(0, |place| place.came);
     let mark = waits.map_or(0, |_| WAITER_MARK_TTL.as_millis() as i64);
@@ -102,7 +104,7 @@ pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) ->
     Call::new(&script::RW_RELEASE, keys, args)
 }
 
-/// Renews a read lock that several owners have together, and asks whether a writer waits.
+/// Makes a call that renews a read lock that several owners share, and asks whether a writer waits.
 pub(crate) fn confirm<'a>(key: &'a HoldKey, sides: &'a ReadWrite, lease: LeaseTime) -> Call<'a> {
     let rest = [lease.into(), sides.prefer.into()];
     let mut call = call(key, sides, &script::RW_CONFIRM, rest);
@@ -118,7 +120,7 @@ pub(crate) fn adopt<'a>(
     source: Option<&'a TransferSource>,
 ) -> Call<'a> {
     let lease = lease.map_or(Arg::Number(0), Arg::from);
-    // There is no level 0 to take.
+    // There is no level 0 to take over.
     let (level, record) = source.map_or(("0", ""), |source| (&*source.field, &*source.record));
     let rest = [share.into(), lease, Arg::Text(level), Arg::Text(record)];
     call(key, sides, &script::RW_ADOPT, rest)
@@ -133,8 +135,8 @@ pub(crate) fn extend<'a>(
     call(key, sides, &script::RW_EXTEND, [lease.into(), cut.into()])
 }
 
-/// The level of an owner that could be taken over, by what the keys of its levels hold: one that nobody of this crate
-/// recorded, else another hold's.
+/// Finds a level of an owner that could be taken over, from the values of its level keys: first a level that no client
+/// of this crate recorded, otherwise a level of another hold. Returns `None` if there is none.
 pub(crate) fn source(key: &HoldKey, levels: &[String]) -> Option<TransferSource> {
     let foreign = |record: &String| !record.starts_with('h');
     let at = levels
@@ -147,7 +149,7 @@ pub(crate) fn source(key: &HoldKey, levels: &[String]) -> Option<TransferSource>
     })
 }
 
-/// Renews many holds, each with its lease.
+/// Makes a call that renews many holds, each with its own lease.
 pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -> Call<'a> {
     let (mut keys, mut args) = (Vec::new(), Vec::new());
     for (hold, lease) in holds {
@@ -158,7 +160,7 @@ pub(crate) fn renew<'a>(holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>) -
     Call::new(&script::RW_RENEW, keys, args)
 }
 
-/// Asks of many holds whether they still stand, and has their hashes last as long.
+/// Makes a call that checks whether many holds still stand, and has their hashes last as long as they do.
 pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
     let (mut keys, mut args) = (Vec::new(), Vec::new());
     for hold in holds {
@@ -168,6 +170,7 @@ pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
     Call::new(&script::RW_CHECK, keys, args)
 }
 
+/// Returns the arguments that identify a hold to the scripts over many holds.
 fn identity(hold: &HoldKey) -> [Arg<'_>; 3] {
     let stem = hold.kind.sides().map_or("", |sides| &*sides.stem);
     [hold.field(), stem, hold.number()].map(Arg::Text)
@@ -181,13 +184,13 @@ pub(crate) fn force_release<'a>(name: &'a LockName, kind: &Kind, sides: &'a Read
     Call::new(&script::RW_FORCE_RELEASE, keys, args)
 }
 
-/// What the server records of a lock, and of the levels under one field.
+/// Makes a call that reads what the server records of a lock, and of the levels under one field.
 pub(crate) fn inspect<'a>(name: &'a LockName, sides: &'a ReadWrite, field: &'a str) -> Call<'a> {
     let keys = vec![&**name.key(), &*sides.stem];
     Call::new(&script::RW_INSPECT, keys, vec![Arg::Text(field)])
 }
 
-/// What Redisson publishes: after 0 it wakes one waiter of a process, after 1 all.
+/// Returns what Redisson publishes: after 0 it wakes one waiter of a process, after 1 all of them.
 fn message(kind: &Kind) -> i64 {
     if kind.is_shared() { 0 } else { 1 }
 }

@@ -1,5 +1,5 @@
-//! Calls and answers of a lock over several servers: its members' acquisitions behind a guard, which lets a server vote
-//! only while nothing that it may have forgotten is in force.
+//! Calls and answers of a lock over several servers. The acquisitions of its members run behind a guard, which lets a
+//! server vote only while nothing that the server may have forgotten is in force.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use crate::protocol::answer::Acquired;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call, Unscripted};
 
-/// Where a server's epoch stands. It is the server's, and the same for every lock; in a cluster, where each slot may have
-/// another server tomorrow, it stands beside the lock.
+/// The key of a server's epoch. The epoch belongs to the server and is the same for every lock. In a cluster, where
+/// each slot may move to another server, the epoch is stored next to the lock.
 pub(crate) const EPOCH_KEY: &str = "redlatch_redlock_mark";
 
 /// When a server that may have forgotten grants votes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RestartPolicy {
-    /// The longest lease of the fleet: what a server may have forgotten is over after that.
+    /// The longest lease of the fleet: what a server may have forgotten has ended after that time.
     pub(crate) longest: LeaseTime,
     /// The server loses nothing that it has answered.
     pub(crate) durable: bool,
-    /// A server that was started a moment ago had granted nothing before.
+    /// A server that was started a short time ago had granted nothing before.
     pub(crate) trusts_fresh: bool,
-    /// Epochs end when their lock has not been asked for during two longest leases. An epoch that ended costs nothing but
-    /// what it knew of a promotion or a flush, and after that time its lock has been forgotten by everybody.
+    /// Epochs end when nobody has asked for their lock during two longest leases. An epoch that has ended loses only
+    /// what it knew of a promotion or a flush, and by then everybody has forgotten its lock.
     pub(crate) epochs_end: bool,
 }
 
-/// Takes a member, if its server votes.
+/// Makes a call that takes a member, if its server votes.
 pub(crate) fn guarded<'a>(
     acquire: Call<'a>,
     epoch_key: &'a str,
@@ -60,21 +60,21 @@ pub(crate) fn guarded<'a>(
     }
 }
 
-/// What one server says when it is asked for its vote.
+/// The answer of one server that is asked for its vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     Voted(Acquired),
     Abstains(Abstention),
 }
 
-/// A server may have forgotten grants, and votes when the last of them is over.
+/// A server may have forgotten grants. It votes again after `left`, when the last of them has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Abstention {
     pub(crate) left: Duration,
     pub(crate) cause: Cause,
 }
 
-/// Why a server may have forgotten grants.
+/// The reason why a server may have forgotten grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     Started,

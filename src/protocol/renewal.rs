@@ -1,43 +1,44 @@
-//! Decides when a hold is due for renewal, when it is to be checked, and when it can no longer be trusted.
+//! Decides when a hold is due for renewal, when it is to be checked, and until when it can be trusted.
 
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::options::LeaseTime;
 
-/// What the local promise of a lease is worth, and what is due for it.
+/// The local promise of a lease, and what is due for it.
 ///
-/// The deadline is counted from before the request that set the lease was sent, so the server's key outlives it; a
-/// renewal that nobody confirmed does not move it.
+/// The deadline is counted from before the request that set the lease was sent, so the server's key outlives it. A
+/// renewal that nobody confirmed does not move the deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     /// What each renewal sets.
     lease: LeaseTime,
-    /// The longest that the server was ever asked for.
+    /// The longest lease that the server was ever asked for.
     longest: LeaseTime,
     deadline: BootInstant,
     renew_at: Option<BootInstant>,
     check_at: Option<BootInstant>,
     /// When renewing ends, by `max_hold`.
     renew_until: BootInstant,
-    /// A request is on its way, or may be, that cuts a longer lease: to how much, and the end that it names.
+    /// A request that cuts a longer lease is on its way, or may be: the lease that it sets, and the end of the lease
+    /// that it cuts.
     cut: Option<(LeaseTime, i64)>,
-    /// Such a request may have been carried out until then, and have undone what was asked for before.
+    /// Until this instant such a request may have been carried out, and may have undone what was asked for before.
     cut_until: BootInstant,
 }
 
 /// What is due for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenewalAction {
-    /// Its deadline has passed.
+    /// The deadline has passed.
     Expire,
     Renew,
     Check,
-    /// Nothing until then.
+    /// Nothing is due until this instant.
     Rest(BootInstant),
 }
 
-/// The last moment at which a lease that was asked for at `sent` can be trusted.
+/// Returns the instant until which a lease that was asked for at `sent` can be trusted.
 pub(crate) fn deadline(sent: BootInstant, lease: LeaseTime) -> BootInstant {
     sent.plus(lease.get() - lease.margin())
 }
@@ -57,7 +58,8 @@ impl Schedule {
         }
     }
 
-    /// The schedule of a hold that goes on with this lease: nothing has been confirmed for it so far.
+    /// Returns the schedule of the next hold that goes on with this lease. Nothing has been confirmed for it yet, so it
+    /// keeps the deadline.
     pub(crate) fn passed_on(&self, now: BootInstant, max_hold: Option<Duration>) -> Self {
         Self {
             deadline: self.deadline,
@@ -66,7 +68,7 @@ impl Schedule {
         }
     }
 
-    /// Whether the server was never asked for another lease than this one.
+    /// Returns whether the server was never asked for a lease other than this one.
     pub(crate) fn is_always(&self, lease: LeaseTime) -> bool {
         self.lease == lease && self.longest == lease && self.cut.is_none()
     }
@@ -79,21 +81,23 @@ impl Schedule {
         self.lease
     }
 
-    /// The longest that the server may keep the hold if it hears nothing more.
+    /// Returns the longest time that the server may keep the hold if it receives nothing more.
     pub(crate) fn longest(&self) -> LeaseTime {
         self.longest
     }
 
-    /// A request for this lease is about to be sent.
+    /// Notes that a request for this lease is about to be sent.
     pub(crate) fn asks_for(&mut self, lease: LeaseTime) {
         self.longest = self.longest.max(lease);
     }
 
+    /// Decides what is due for the hold at `now`.
     pub(crate) fn next_action(&self, now: BootInstant) -> RenewalAction {
         let due = |at: Option<BootInstant>| at.is_some_and(|at| at <= now);
         if now >= self.deadline {
             RenewalAction::Expire
         } else if due(self.renew_at) {
+            // A renewal also finds out whether the hold stands, so it takes the place of a check.
             RenewalAction::Renew
         } else if due(self.check_at) {
             RenewalAction::Check
@@ -103,9 +107,9 @@ impl Schedule {
         }
     }
 
-    /// Renews from now on, every third of this lease. `jitter` in 0..1 takes up to a fifth off, so that leases
-    /// taken together are not renewed in one burst; the grid lets those that are due at nearly the same time share
-    /// a script.
+    /// Renews from now on, every third of this lease. `jitter` in 0..1 takes off up to a fifth, so that leases taken
+    /// together are not renewed in one burst. The grid lets renewals that are due at nearly the same time share a
+    /// script.
     pub(crate) fn renew(&mut self, now: BootInstant, lease: LeaseTime, jitter: f64) {
         self.lease = lease;
         self.asks_for(lease);
@@ -120,42 +124,48 @@ impl Schedule {
         self.renew_at = None;
     }
 
-    /// The server confirmed that the TTL was at least `lease` after `sent`. While a cut is in doubt that means nothing.
+    /// Notes that the server confirmed a TTL of at least `lease` after `sent`. Changes nothing while a cut is in doubt,
+    /// or if the request was sent before the last cut was settled.
     pub(crate) fn confirmed(&mut self, sent: BootInstant, lease: LeaseTime) {
         if self.cut.is_none() && sent >= self.cut_until {
             self.deadline = self.deadline.max(deadline(sent, lease));
         }
     }
 
-    /// The request of [`cuts`](Self::cuts), or one that only raises, was answered: the lease was set after `sent`.
+    /// Notes that the request of [`cuts`](Self::cuts), or a request that only raises, was answered: the lease was set
+    /// after `sent`.
     pub(crate) fn set(&mut self, sent: BootInstant, now: BootInstant, lease: LeaseTime) {
         self.deadline = self.deadline.max(deadline(sent, lease));
         self.cut_settled(now);
     }
 
-    /// A request is about to be sent that cuts the lease that `ends` then to this one.
+    /// Notes that a request is about to be sent that cuts the lease ending at `ends` to this one.
     pub(crate) fn cuts(&mut self, now: BootInstant, lease: LeaseTime, ends: i64) {
+        // From now on the server may have cut the lease, whether it answers or not.
         self.deadline = self.deadline.min(deadline(now, lease));
         self.cut = Some((lease, ends));
     }
 
-    /// That request, if it went unanswered so far.
+    /// Returns the request of [`cuts`](Self::cuts) while it has no answer.
     pub(crate) fn cut_in_doubt(&self) -> Option<(LeaseTime, i64)> {
         self.cut
     }
 
-    /// No copy of that request can cut anything any more: the lease ends at another time than it names.
+    /// Notes that no copy of that request can cut anything any more: the lease ends at another time than the request
+    /// names.
     pub(crate) fn cut_settled(&mut self, now: BootInstant) {
         if self.cut.take().is_some() {
             self.cut_until = now;
         }
     }
 
+    /// Has the hold checked at this instant at the latest.
     pub(crate) fn check(&mut self, at: BootInstant) {
         self.check_at = Some(self.check_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// A request about this hold is on its way: nothing further is due until it is answered.
+    /// Notes that a request about this hold is on its way. Until it is answered no check is due, and no renewal either
+    /// if the request is one.
     pub(crate) fn asked(&mut self, renewing: bool) {
         if renewing {
             self.renew_at = None;
@@ -163,7 +173,7 @@ impl Schedule {
         self.check_at = None;
     }
 
-    /// A renewal went unanswered: soon again, several times before the deadline.
+    /// Notes that a renewal or a check went unanswered: it is due again soon, several times before the deadline.
     pub(crate) fn unanswered(&mut self, now: BootInstant, renewing: bool) {
         let again = now
             .plus((self.lease.get() / 24).clamp(Duration::from_millis(5), Duration::from_secs(1)));

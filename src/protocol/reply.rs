@@ -1,4 +1,4 @@
-//! Server answers as data, and the error for one that no script of ours gives.
+//! Server answers as data, and the error for an answer that no script of ours gives.
 
 use crate::error::{Error, ErrorKind, quote};
 
@@ -13,12 +13,12 @@ pub(crate) enum Reply {
     Refusal(String),
 }
 
-/// What scripts over many holds answer for each: gone, or standing.
+/// The answers of scripts over many holds, for each hold: `0` if it is gone, `1` if it stands.
 #[cfg(test)]
 pub(crate) const STANDS: &[&str] = &["0", "1"];
 
 impl Reply {
-    /// Takes out the refusal to publish that a script may put behind its answer.
+    /// Removes and returns the refusal to publish that a script may append to its answer.
     pub(crate) fn take_refusal(&mut self) -> Option<String> {
         let Self::List(items) = self else {
             return None;
@@ -29,7 +29,7 @@ impl Reply {
         }
     }
 
-    /// The tag of an answer and what comes with it.
+    /// Splits an answer into its tag and the items after it.
     pub(crate) fn tagged(&self) -> Option<(&str, &[Self])> {
         match self {
             Self::List(items) => match items.split_first() {
@@ -40,7 +40,7 @@ impl Reply {
         }
     }
 
-    /// A value of a list in which names and values stand in turn.
+    /// Returns the value of `name` in a list of alternating names and values.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let Self::List(items) = self else {
             return None;
@@ -51,7 +51,7 @@ impl Reply {
         })
     }
 
-    /// One line of what the server tells of itself.
+    /// Returns the value of one line of an `INFO` answer.
     pub(crate) fn info(&self, what: &str) -> Option<&str> {
         let Self::Text(text) = self else {
             return None;
@@ -60,7 +60,7 @@ impl Reply {
             .find_map(|line| line.strip_prefix(what)?.strip_prefix(':'))
     }
 
-    /// One answer a key: does this hold stand?
+    /// Decodes one answer for each key: whether that hold stands.
     pub(crate) fn standing(&self, keys: usize) -> Result<Vec<bool>, Error> {
         let Self::List(items) = self else {
             return Err(self.unexpected());
@@ -76,6 +76,7 @@ impl Reply {
         items.iter().map(stands).collect()
     }
 
+    /// Makes the error for an answer that no script of ours gives.
     pub(crate) fn unexpected(&self) -> Error {
         let shown = quote(format_args!("{self:?}"));
         let message = format!(

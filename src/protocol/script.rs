@@ -1,4 +1,4 @@
-//! The Lua scripts: source, hash and arity; and a call of one.
+//! The Lua scripts with their source, hash and arity, and the calls of them.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -6,12 +6,13 @@ use std::sync::OnceLock;
 use crate::error::Error;
 use crate::options::ReleaseBy;
 
-/// One file of `lua/`. Its header is its contract; a test holds it to the arity here.
+/// A script from `lua/`: its own file, preceded by the files that it shares with others. The header of a file is its
+/// contract; a test compares it with the arity given here.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
-    /// Its file, behind those that stand ahead of it.
+    /// The text of its file, preceded by the texts of the shared files.
     #[cfg(test)]
     parts: &'static [&'static str],
     arity: Arity,
@@ -25,17 +26,18 @@ enum Arity {
         keys: usize,
         args: usize,
     },
-    /// Any number of keys, with so many arguments for each.
+    /// Any number of keys, with `args` arguments for each.
     PerKey {
         args: usize,
     },
-    /// Any number of locks, with so many keys for each, and arguments behind the others. There may be more keys.
+    /// Any number of locks, each with `keys` keys, and with `each` arguments after the `args` common ones. More keys
+    /// may follow.
     PerLock {
         keys: usize,
         args: usize,
         each: usize,
     },
-    /// Any number of entries but none, with so many arguments for each behind the others.
+    /// At least one entry, each with `each` arguments after the `args` common ones.
     PerEntry {
         keys: usize,
         args: usize,
@@ -44,7 +46,7 @@ enum Arity {
 }
 
 impl Script {
-    /// The SHA-1 that the server knows the script by.
+    /// Returns the SHA-1 by which the server knows the script.
     pub(crate) fn hash(&self) -> &str {
         self.hash
             .get_or_init(|| sha1_smol::Sha1::from(self.source).digest().to_string())
@@ -127,21 +129,21 @@ scripts! {
 pub(crate) enum Arg<'a> {
     Text(&'a str),
     Number(i64),
-    /// The command that publishes where the servers are: `PUBLISH`, or `SPUBLISH` in a cluster.
+    /// The publish command of the servers in use: `PUBLISH`, or `SPUBLISH` in a cluster.
     Publish,
 }
 
 /// What a new lease may do to a longer one.
 ///
-/// Only a request that names the very end of the longer one cuts it. So a copy that comes late, after whatever else
-/// set a lease, finds another end and cuts nothing.
+/// Only a request that names the exact end of the longer lease cuts it. So a copy that arrives late, after another
+/// request has set a lease, finds another end and cuts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// Leave it.
+    /// Leave the longer lease.
     Never,
-    /// Leave it, and tell when it ends.
+    /// Leave the longer lease, and report when it ends.
     Ask,
-    /// Cut the one that ends then.
+    /// Cut the lease that ends at this time.
     Ending(i64),
 }
 
@@ -164,16 +166,16 @@ pub(crate) struct Call<'a> {
     pub(crate) unscripted: Unscripted,
 }
 
-/// How a call goes where the server runs no scripts.
+/// How a call is made on a server that runs no scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unscripted {
-    /// Not at all: it is a call of such a lock.
+    /// The call is refused. The text says which kind of lock it belongs to.
     Refused(&'static str),
-    /// By these steps, or always, or never, as the lock was told.
+    /// These steps replace the script: on such servers only, always, or never, as [`ReleaseBy`] says.
     Steps(Steps, ReleaseBy),
 }
 
-/// What a script of the plain lock does, told in commands.
+/// What a script of the plain lock does, expressed as commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
     Acquire,
@@ -186,12 +188,13 @@ pub(crate) enum Steps {
     ForceRelease,
 }
 
-/// What a call can be made of, at any time, and sent until it is answered.
+/// A request from which a call can be made at any time, and sent until it is answered.
 pub(crate) trait Request: fmt::Debug + Send + Sync {
     fn call(&self) -> Call<'_>;
 }
 
 impl<'a> Call<'a> {
+    /// Makes a call with all its keys and arguments.
     pub(crate) fn new(script: &'static Script, keys: Vec<&'a str>, args: Vec<Arg<'a>>) -> Self {
         debug_assert!(
             match script.arity {
@@ -221,7 +224,7 @@ impl<'a> Call<'a> {
         Self::begun(script, keys, args)
     }
 
-    /// A call that gets more keys or arguments yet.
+    /// Makes a call to which more keys or arguments will be added.
     pub(crate) fn begun(script: &'static Script, keys: Vec<&'a str>, args: Vec<Arg<'a>>) -> Self {
         Self {
             script,
@@ -231,7 +234,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Says which locks an error of this call is about.
+    /// Adds to an error of this call the locks that it is about.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let (count, apart) = match self.script.arity {
             Arity::Fixed { .. } | Arity::PerEntry { .. } => (1, 1),
@@ -247,7 +250,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Names the lock that makes the call, for a server that runs no scripts.
+    /// Names the kind of lock that makes the call, for servers that run no scripts.
     pub(crate) fn of(mut self, lock: &'static str) -> Self {
         if let Unscripted::Refused(asking) = &mut self.unscripted {
             *asking = lock;
@@ -261,12 +264,13 @@ mod tests {
     use super::*;
     use crate::protocol::{answer, batch, counted, fair, red, reply};
 
-    /// The lines of a script's header, and of its guard's, without the dashes.
+    /// Returns the header lines of a script and of the files before it, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
         let lines = |part: &&'static str| part.lines().map_while(|line| line.strip_prefix("--"));
         script.parts.iter().flat_map(lines).map(str::trim).collect()
     }
 
+    /// Returns the arity that the headers declare.
     fn declared(script: &Script) -> Arity {
         let lines = header(script);
         let count = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
@@ -292,7 +296,7 @@ mod tests {
         let (keys, mut args) = (count("KEYS["), count("ARGV["));
         args -= each.unwrap_or(0);
         for (what, all) in [("KEYS", keys), ("ARGV", args)] {
-            // A guard counts on from the script that it stands ahead of.
+            // A guard numbers its keys and arguments after those of the script that it precedes.
             let guards = count(&format!("{what}[+"));
             let own = (1..=all - guards).all(|n| count(&format!("{what}[{n}] ")) == 1);
             let further = (1..=guards).all(|n| count(&format!("{what}[+{n}] ")) == 1);
@@ -304,7 +308,7 @@ mod tests {
         }
     }
 
-    /// The answers that the header names.
+    /// Returns the answers that the header names.
     fn promised(script: &Script) -> Vec<String> {
         let mut answers: Vec<String> = header(script)
             .iter()
@@ -321,7 +325,7 @@ mod tests {
         answers
     }
 
-    /// The answers that the code below the header gives.
+    /// Returns the answers that the code below the header gives.
     fn given(script: &Script) -> Vec<String> {
         let mut answers: Vec<String> = Vec::new();
         for line in script.source.lines().filter(|line| !line.starts_with("--")) {
@@ -419,7 +423,7 @@ mod tests {
     #[test]
     fn headers_say_what_is_published() {
         for script in ALL {
-            // By a call that may fail: what was given back stands, though nobody may be told of it.
+            // Scripts publish with `pcall`: a release stands even if publishing fails and nobody is told of it.
             assert!(!script.source.contains(".call(ARGV["), "{}", script.name);
             let last = script.parts.last().unwrap_or(&"");
             let publishes = [

@@ -1,5 +1,5 @@
-//! Which permits a call is about, and the calls of the semaphores: a string with the number of free permits, and of the
-//! expirable one a sorted set beside it, with the permits that are taken.
+//! The identity of permits, and the calls of the semaphores. A semaphore is a string with the number of free permits.
+//! An expirable one also has a sorted set of the permits that are taken.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use crate::protocol::script::{self, Arg, Call};
 
 const TITLE: &str = "a semaphore";
 
-/// How long it is remembered that permits without a lease were taken, or were given back after longer than that.
+/// How long the server remembers that permits without a lease were taken. The return of permits that were taken longer
+/// ago is remembered for the same time.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// For how long it is tried to give permits back.
+/// For how long the return of permits is attempted.
 pub(crate) const TRIED: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) fn set<'a>(name: &'a LockName, mark: &'a RequestMark, permits: u32) -> Call<'a> {
@@ -25,7 +26,7 @@ pub(crate) fn read(name: &LockName) -> Call<'_> {
     counter::read(name).of(TITLE)
 }
 
-/// Adds permits, or takes some away.
+/// Makes a call that adds permits, or removes some.
 pub(crate) fn add<'a>(name: &'a LockName, mark: &'a RequestMark, permits: i64) -> Call<'a> {
     let args = vec![Arg::Number(permits), Arg::Publish, KEPT];
     counter::about(&script::SEMAPHORE_ADD, name, mark, args).of(TITLE)
@@ -36,7 +37,7 @@ pub(crate) fn drain<'a>(name: &'a LockName, mark: &'a RequestMark) -> Call<'a> {
     Call::new(&script::SEMAPHORE_DRAIN, keys, vec![KEPT]).of(TITLE)
 }
 
-/// The permits of one call.
+/// The identity of the permits of one call.
 #[derive(Debug)]
 pub(crate) struct PermitKey {
     pub(crate) name: LockName,
@@ -47,20 +48,20 @@ pub(crate) struct PermitKey {
 
 #[derive(Debug)]
 struct Leased {
-    /// Where the permits stand that are taken.
+    /// The key of the sorted set of permits that are taken.
     key: Box<str>,
     ids: Vec<PermitId>,
-    /// The ids in one piece.
+    /// The ids, one after the other.
     hex: Box<str>,
     lease: Option<LeaseTime>,
 }
 
-/// What is known of permits that are given back.
+/// What is known of permits that are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GiveBack {
     /// A copy of the call that took them may still be on its way.
     pub(crate) in_doubt: bool,
-    /// They were taken so long ago that this may not be remembered.
+    /// They were taken so long ago that the server may not remember it.
     pub(crate) lapsed: bool,
 }
 
@@ -74,7 +75,7 @@ impl GiveBack {
 }
 
 impl PermitKey {
-    /// Permits that stay taken until they are given back.
+    /// Makes the identity of permits that stay taken until they are returned.
     pub(crate) fn new(name: LockName, count: u32, number: u64) -> Self {
         Self {
             mark: mark(&name, format_args!("{number:016x}")),
@@ -84,7 +85,7 @@ impl PermitKey {
         }
     }
 
-    /// Permits that come back when their lease ends.
+    /// Makes the identity of permits that come back when their lease ends.
     pub(crate) fn leased(name: LockName, ids: Vec<PermitId>, lease: Option<LeaseTime>) -> Self {
         let hex: String = ids.iter().map(PermitId::to_string).collect();
         let first = hex.get(..32).unwrap_or_default();
@@ -101,12 +102,12 @@ impl PermitKey {
         }
     }
 
-    /// What no other permits have.
+    /// Returns the key of their mark, which no other permits have.
     pub(crate) fn mark(&self) -> &str {
         &self.mark
     }
 
-    /// The ids of permits with a lease.
+    /// Returns the ids of permits with a lease.
     pub(crate) fn ids(&self) -> &[PermitId] {
         self.leased.as_ref().map_or(&[], |leased| &leased.ids)
     }
@@ -140,8 +141,8 @@ impl PermitKey {
         self.about(leased, &script::PERMIT_RETURN, args)
     }
 
-    /// A new lease, by the extension of this number; none for permits without. `in_doubt` if a copy of an earlier one
-    /// may still be on its way.
+    /// Makes a call that sets a new lease. `number` is the number of this extension; `in_doubt` if a copy of an earlier
+    /// extension may still be on its way. Returns `None` for permits without leases.
     pub(crate) fn extend(&self, lease: LeaseTime, number: u32, in_doubt: bool) -> Option<Call<'_>> {
         let leased = self.leased.as_ref()?;
         let kept = if in_doubt { KEPT } else { Arg::Number(0) };
@@ -162,13 +163,13 @@ impl PermitKey {
     }
 }
 
-/// How many permits are free, after those whose lease has ended came back.
+/// Makes a call that counts the free permits, after those whose lease has ended came back.
 pub(crate) fn count<'a>(name: &'a LockName, taken: &'a str) -> Call<'a> {
     let keys = vec![&**name.key(), name.channel(), taken];
     Call::new(&script::PERMIT_COUNT, keys, vec![Arg::Publish]).of(TITLE)
 }
 
-/// Where the permits of an expirable semaphore stand that are taken.
+/// Returns the key of the sorted set of permits that are taken from an expirable semaphore.
 pub(crate) fn taken(name: &LockName) -> Box<str> {
     format!("{}:timeout", name.stem()).into()
 }

@@ -1,26 +1,26 @@
-//! What the scripts of the plain lock do, told in commands for a server that runs none: given what stands at a
-//! key, what is to become of it, and the answer then. The answers are those of the scripts.
+//! The scripts of the plain lock as commands, for a server that runs no scripts: given the value found at a key, the
+//! change to make and the answer that follows. The answers are those of the scripts.
 
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Steps};
 
-/// In place of the end of a lease: a transaction is off if anything about its key has changed since it looked.
+/// Takes the place of the end of a lease: a transaction fails if anything about its key has changed since it looked.
 const WATCHED: i64 = 1;
 
-/// What stands at a key.
+/// What was found at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
-    /// A value, and what `PTTL` says of it.
+    /// A value, and its TTL as `PTTL` reports it.
     Value(String, i64),
-    /// Something that is no string.
+    /// A value that is not a string.
     Other,
 }
 
-/// What is to become of a key, unless somebody changes it meanwhile.
+/// The change to make to a key, unless somebody else changes it meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
-    /// The key is free: it gets this value, for so many milliseconds.
+    /// The key is free: set it to this value, for this many milliseconds.
     Set(&'a str, i64),
     Delete,
     Expire(i64),
@@ -30,27 +30,27 @@ pub(crate) enum Change<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision<'a> {
     pub(crate) change: Option<Change<'a>>,
-    /// The answer once that is done; none if the key is no lock of this shape.
+    /// The answer once the change is made; `None` if the key is not a lock of this shape.
     pub(crate) answer: Option<Reply>,
 }
 
 impl Steps {
-    /// The answer when a free lock was taken.
+    /// Returns the answer for a free lock that was taken.
     pub(crate) fn granted(self) -> Reply {
         counted("granted", 1)
     }
 
-    /// The answer when a lock was given back.
+    /// Returns the answer for a lock that was released.
     pub(crate) fn released(self) -> Reply {
         counted("released", 0)
     }
 
-    /// Whether nothing is changed, whatever is found.
+    /// Returns whether these steps change nothing, whatever is found.
     pub(crate) fn only_asks(self) -> bool {
         matches!(self, Self::Check | Self::Inspect)
     }
 
-    /// What to do about a key, with the arguments that the script has for it.
+    /// Decides what to do about a key, given the arguments that the script has for it.
     pub(crate) fn decide<'a>(self, args: &[Arg<'a>], found: &Found) -> Decision<'a> {
         let text = |at: usize| match args.get(at) {
             Some(Arg::Text(text)) => *text,
@@ -71,6 +71,7 @@ impl Steps {
         let (change, answer) = match self {
             Self::Acquire => match value {
                 None => (Some(Change::Set(text(0), lease)), counted("granted", 1)),
+                // The value is this hold's alone, so this request or a copy of it has taken the lock before.
                 Some(_) if ours && text(2) == "hold" => (raised, counted("granted", 1)),
                 Some(_) => (None, counted("busy", ttl)),
             },
@@ -107,6 +108,7 @@ impl Steps {
         }
     }
 
+    /// Decides about a key that is not a lock of this shape.
     fn other<'a>(self) -> Decision<'a> {
         let gone = matches!(self, Self::Renew | Self::Check);
         Decision {
@@ -115,7 +117,7 @@ impl Steps {
         }
     }
 
-    /// The answer of the script, from those for its keys.
+    /// Returns the answer of the script, given the answers for its keys.
     pub(crate) fn answer(self, mut answers: Vec<Reply>) -> Reply {
         match self {
             Self::Renew | Self::Check => Reply::List(answers),

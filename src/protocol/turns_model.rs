@@ -1,9 +1,10 @@
 //! A model of the lock whose waiters take turns, for a checker that goes through every order of events.
 //!
-//! Processes of ours, which stand in line and are told by name, and one of Redisson's, which heeds no line and listens to the
-//! common channel. If anybody is heard there, the lock is left to Redisson's for a short turn, ahead of the line. A request and
-//! its answer are two steps, and so is a subscription, so that anything may come between; and faults befall a process or the
-//! server at any time. Each rule can be left out, which must be found.
+//! It has processes of ours, which have places in the turn queue and are told by name, and one process of Redisson's,
+//! which ignores the turn queue and listens to the common channel. If a message on the common channel reaches anybody,
+//! the lock is left to Redisson's clients for a short turn, ahead of the turn queue. A request and its answer are two
+//! steps, and so are a subscription and its acknowledgement, so anything may come between them. Faults befall a process
+//! or the server at any time. Each rule can be left out, and the checker must find what then goes wrong.
 
 mod fault;
 mod process;
@@ -17,69 +18,70 @@ use fault::Fault;
 use process::{Channel, Ear, Java, JavaPhase, Phase, Place, Process};
 use server::{Holder, Told};
 
-/// The server and those that hold the lock agree on who that is.
+/// The server and the processes that hold the lock agree on who that is.
 const ONE: &str = "one holder";
-/// Of those that wait with a place, and that no fault befell, the one that came first goes first.
+/// Of the processes that wait with a place, and that no fault befell, the first to arrive is the first to go.
 const ORDER: &str = "in order";
-/// Nobody waits for a free lock with nothing under way that makes somebody take it.
+/// Nobody waits for a free lock unless something is under way that makes a process take it.
 const WOKEN: &str = "woken";
-/// The same, or the lease that one of them was told of makes it ask.
+/// As `WOKEN`, or a process asks because the lease ends that it was told of.
 const LEASE: &str = "woken within a lease";
-/// Where there are none of Redisson's, the lock is left to none of them.
+/// Where Redisson has no clients, the lock is never left to them.
 const FOREIGN: &str = "no turn of nobody";
-/// Once nobody waits and nothing is under way, the line is empty.
+/// Once nobody waits and nothing is under way, the turn queue is empty.
 const EMPTY: &str = "nobody is left in line";
 
-/// What the processes and the server do: everything, or everything but one rule.
+/// The rules that the processes and the server follow: all of them, or all but one.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 enum Rule {
     Whole,
-    /// A place is not taken by the script that refuses, but by a request of its own.
+    /// A place is not made by the script that refuses the lock, but by a separate request.
     StandLater,
-    /// A place is taken before it is known that its process hears, which asks no more once it does.
+    /// A place is made before its process is known to receive messages, and the process does not ask again once it
+    /// does.
     StandDeaf,
-    /// A process does not ask again once it hears what is sent to it by name.
+    /// A process does not ask again once its subscription to its own channel is acknowledged.
     NoLookOwn,
-    /// The same, of the common channel.
+    /// As `NoLookOwn`, for the common channel.
     NoLookCommon,
-    /// Nobody is told that it is first or second by now, since another left.
+    /// A process that becomes first or second because another one left is not told.
     SilentLeave,
-    /// A place may be given up later than the next one of its process is taken.
+    /// The request that gives up a place may arrive after its process has taken the next one.
     LateLeave,
-    /// Who was told has all the time there is.
+    /// A turn never ends.
     EndlessTurn,
-    /// The second is not told when the turn of the first ends.
+    /// The second process is not told when the turn of the first ends.
     NoNext,
-    /// Nobody listens for a release by Redisson.
+    /// No process listens for releases by Redisson.
     DeafToJava,
-    /// Only the first does.
+    /// Only the first process listens for releases by Redisson.
     SecondDeaf,
-    /// Redisson's turn counts as a place, and only the first of ours is told when it ends.
+    /// The turn of Redisson's clients counts as a place, and only the first of our processes is told when it ends.
     ForeignPlace,
-    /// Only the first of ours is told when Redisson's turn ends.
+    /// Only the first of our processes is told when the turn of Redisson's clients ends.
     NextToFirst,
-    /// None of ours is told when Redisson's turn ends.
+    /// None of our processes is told when the turn of Redisson's clients ends.
     NextToNone,
-    /// Whoever asks may take a free lock.
+    /// Any process that asks may take a free lock.
     AnyTurn,
-    /// Who was told and comes too late for the lock counts as told all the same.
+    /// A process that was told, and comes too late for the lock, still counts as told.
     KeepNote,
 }
 
-/// What is tried.
+/// One configuration of the model.
 #[derive(Clone, Debug)]
 struct Scenario {
     rule: Rule,
     processes: usize,
-    /// How often each of them wants the lock.
+    /// How many times each process wants the lock.
     sections: u8,
-    /// How often Java does.
+    /// How many times Redisson's process does.
     java: u8,
-    /// Processes listen to their channels between their sections too.
+    /// Processes go on listening to their channels between their sections.
     keeps: bool,
-    /// What may befall, each once.
+    /// The faults that may happen, each once.
     faults: &'static [Fault],
-    /// How many of these do, at most.
+    /// How many of these faults happen, at most.
     befall: usize,
 }
 
@@ -89,18 +91,19 @@ struct World {
     keeps: bool,
     lock: Option<Holder>,
     line: Vec<usize>,
-    /// Of the first in line.
+    /// Whether the first process in `line` was told.
     told: Told,
-    /// Of all of Redisson's together, that stand ahead of the line while they have a turn.
+    /// Whether Redisson's clients, all of them together, have a turn ahead of the turn queue.
     foreign: Told,
     processes: Vec<Process>,
     java: Java,
-    /// What may still befall, and how much of it.
+    /// The faults that may still happen, and how many of them.
     faults: Vec<Fault>,
     befall: usize,
-    /// Who waits with a place, by when it got one, without those that a fault has befallen.
+    /// The processes that wait with a place, in the order in which they got it, without those that a fault has
+    /// befallen.
     came: Vec<usize>,
-    /// One of these was passed over.
+    /// One of these processes was passed over.
     overtaken: bool,
 }
 
@@ -110,39 +113,39 @@ enum Event {
     Start(usize),
     /// The server carries out a request.
     Arrive(usize),
-    /// The answer comes back.
+    /// The answer arrives.
     Hear(usize),
-    /// A message comes in.
+    /// A message arrives.
     Mail(usize, Channel),
-    /// The message that the turn of another began.
+    /// The message arrives that the turn of another process began.
     Next(usize),
-    /// The time that was told with it is over.
+    /// The time named in that message has passed.
     Soon(usize),
     Listen(usize, Channel),
     Acknowledge(usize, Channel),
     Release(usize),
     Leave(usize),
-    /// The turn of the first ends.
+    /// The turn of the first process ends.
     TurnEnds,
-    /// That of Redisson's does.
+    /// The turn of Redisson's clients ends.
     ForeignTurnEnds,
-    /// A line that holds nothing but this one expires.
+    /// A turn queue that holds nothing but the entry of Redisson's clients expires.
     LineEnds,
-    /// The lease of a holder that is no more ends.
+    /// The lease of a holder that is gone ends.
     Expire,
     JavaStart,
     JavaListens,
     JavaLooks,
     JavaWakes,
     JavaReleases,
-    /// A process asks of its own accord: since a lease may have ended, or as the last resort.
+    /// A process asks of its own accord: because a lease may have ended, or as a last resort.
     Poll(usize),
     LateCopy(usize),
     Fault(Fault, usize),
 }
 
 impl Scenario {
-    /// What happens without anybody's further doing, and soon.
+    /// Returns the events that happen soon and without any other cause.
     fn prompt(world: &World) -> Vec<Event> {
         let mut events = Vec::new();
         for (c, process) in world.processes.iter().enumerate() {
@@ -221,7 +224,7 @@ impl Model for Scenario {
     fn actions(&self, world: &World, events: &mut Vec<Event>) {
         events.extend(Self::prompt(world));
         for (c, process) in world.processes.iter().enumerate() {
-            // The processes are alike, so that they can begin one after another.
+            // The processes are alike, so it is enough that they begin one after another.
             let is_late = c > 0 && world.processes[c - 1].is_new(self.sections);
             match process.phase {
                 Phase::Idle if process.sections > 0 && !is_late => events.push(Event::Start(c)),
@@ -319,7 +322,7 @@ impl Model for Scenario {
 }
 
 impl World {
-    /// Somebody waits for the lock.
+    /// Returns whether a process waits for the lock.
     fn waits(&self) -> bool {
         let waits = |process: &Process| {
             !matches!(
@@ -330,12 +333,12 @@ impl World {
         self.processes.iter().any(waits) || self.java.phase == JavaPhase::Parked
     }
 
-    /// The lock is left to somebody for now.
+    /// Returns whether the lock is left to somebody at present.
     fn is_left(&self) -> bool {
         [self.told, self.foreign].contains(&Told::Yes)
     }
 
-    /// One of those that wait asks when the lease ends that it was told of.
+    /// Returns whether a waiting process asks when the lease ends that it was told of.
     fn asks_within_a_lease(&self) -> bool {
         let asks = |process: &Process| {
             matches!(process.phase, Phase::Parked(Place::First | Place::Second))
@@ -344,7 +347,7 @@ impl World {
     }
 }
 
-/// Goes through the states until one is found where this does not hold.
+/// Goes through the states until one is found in which `property` does not hold. Returns whether there is one.
 fn breaks(scenario: Scenario, property: &'static str) -> bool {
     let found = HasDiscoveries::AllOf([property].into());
     let checker = scenario.clone().checker().threads(2);

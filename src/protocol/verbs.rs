@@ -1,4 +1,4 @@
-//! What each kind of lock says to the server.
+//! The calls of each kind of lock.
 
 use crate::error::Error;
 use crate::name::LockName;
@@ -11,8 +11,8 @@ use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
 impl HoldKey {
-    /// Takes the lock; `waits` is the place of a call that will wait if it is busy, and `tokens` how many a fenced lock is
-    /// taken with.
+    /// Makes a call that acquires the lock. `waits` is the place of a call that will wait if the lock is busy. `tokens`
+    /// is the number of tokens that a fenced lock is taken with.
     pub(crate) fn acquire(
         &self,
         share: u32,
@@ -58,7 +58,8 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Renews a hold that several owners of this process have, and asks whether others wait for the lock.
+    /// Makes a call that renews a hold that several owners of this process have, and asks whether others wait for the
+    /// lock.
     pub(crate) fn confirm(&self, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {
         let call = match self.kind.sides() {
             Some(sides) => read_write::confirm(self, sides, lease),
@@ -67,8 +68,8 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Takes one level over from a source; without a lease the TTL stays as it is. Without a source it only finds out
-    /// whether the share is reached already.
+    /// Makes a call that takes over one level from `source`. Without a lease the TTL stays as it is. Without a source
+    /// the call only finds out whether the share is reached already.
     pub(crate) fn adopt<'a>(
         &'a self,
         share: u32,
@@ -85,8 +86,9 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Who records a level of this owner that could be taken over: nobody, as for a foreign client's, else another
-    /// client.
+    /// Finds a level of this owner that could be taken over: first a level that no client recorded, as those of foreign
+    /// clients, otherwise a level that another client recorded (for a read-write lock: another hold). Returns `None` if
+    /// there is none.
     pub(crate) fn source(
         &self,
         fields: &[(String, String)],
@@ -98,7 +100,7 @@ impl HoldKey {
         }
     }
 
-    /// What the server records of the lock, and of the levels of this owner.
+    /// Makes a call that reads what the server records of the lock, and of the levels of this owner.
     pub(crate) fn inspect(&self) -> Call<'_> {
         match self.kind.sides() {
             Some(sides) => read_write::inspect(&self.name, sides, self.field()),
@@ -115,7 +117,7 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Reads the token of this hold, if its kind has one.
+    /// Makes a call that reads the token of this hold. Returns `None` if its kind has no tokens.
     pub(crate) fn token(&self) -> Option<Call<'_>> {
         match &self.kind {
             Kind::Reentrant
@@ -130,7 +132,7 @@ impl HoldKey {
 }
 
 impl Shape {
-    /// Renews many holds of this shape, each with its lease.
+    /// Makes a call that renews many holds of this shape, each with its own lease.
     pub(crate) fn renew<'a>(
         self,
         holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>,
@@ -142,7 +144,7 @@ impl Shape {
         }
     }
 
-    /// Asks of many holds of this shape whether they still stand.
+    /// Makes a call that checks whether many holds of this shape still stand.
     pub(crate) fn check<'a>(self, holds: impl Iterator<Item = &'a HoldKey>) -> Call<'a> {
         match self {
             Self::Hash => lock::check(holds),
@@ -153,7 +155,7 @@ impl Shape {
 }
 
 impl Kind {
-    /// Frees a lock whoever holds it.
+    /// Makes a call that frees a lock, whoever holds it.
     pub(crate) fn force_release<'a>(&'a self, name: &'a LockName) -> Call<'a> {
         let call = match self {
             Self::Fair(queue) => fair::force_release(name, queue),
@@ -164,7 +166,7 @@ impl Kind {
         call.of(self.title())
     }
 
-    /// What the server records of a lock.
+    /// Makes a call that reads what the server records of a lock.
     pub(crate) fn inspect<'a>(&'a self, name: &'a LockName) -> Call<'a> {
         let call = match self {
             Self::Plain(by) => plain::inspect(name, *by),
@@ -174,7 +176,7 @@ impl Kind {
         call.of(self.title())
     }
 
-    /// Whether the holder that the server records, in a field or as the value of a plain lock, is this owner.
+    /// Returns whether the holder that the server records, in a field or as the value of a plain lock, is this owner.
     pub(crate) fn is_of(&self, holder: &str, client: &str, owner: &Owner) -> bool {
         let own = lock::field(client, owner);
         match self {
@@ -183,7 +185,7 @@ impl Kind {
         }
     }
 
-    /// The command that tells waiters of a release.
+    /// Returns the command that tells waiters of a release.
     pub(crate) fn publish(&self) -> Arg<'static> {
         match self.policy().listens {
             true => Arg::Publish,

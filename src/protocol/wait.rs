@@ -8,23 +8,23 @@ use crate::clock::BootInstant;
 use crate::options::Deadline;
 use crate::protocol::answer::Ttl;
 
-/// A park is never shorter, so that a lock about to expire is not asked for in a hot loop.
+/// The shortest park. It keeps a lock that is about to expire from being asked for in a hot loop.
 const SHORTEST_PARK: Duration = Duration::from_millis(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What tells a waiter that it is time to ask again, beside the end of the holder's lease.
+/// What tells a waiter that it is time to ask again, in addition to the end of the holder's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WakeSource {
-    /// A message; and the poll cap, in case one is lost.
+    /// A message does; `poll_cap` limits the park in case a message is lost.
     Messages { poll_cap: Duration },
-    /// It has a place in a queue, and is told.
+    /// The waiter has a place in a server queue, and is told.
     ServerQueue { priority: i32 },
-    /// Nobody: it asks after pauses. On the heap, since as a rule those that wait are told.
+    /// Nothing does: the waiter asks after pauses. On the heap, because most waiters are told.
     Pauses(Arc<Pauses>),
 }
 
-/// Pauses between tries, each as long as the cap at most.
+/// Pauses between attempts, each of them at most as long as `cap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pauses {
     pub(crate) backoff: Backoff,
@@ -37,26 +37,26 @@ impl WakeSource {
     }
 }
 
-/// One acquisition that waits.
+/// The limits of one acquisition that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
     deadline: Deadline,
     wake_source: WakeSource,
-    /// How often the lock may still be found busy before the wait ends.
+    /// How many more times the lock may be found busy before the wait ends.
     attempts: Option<u32>,
-    /// How often in a row it was.
+    /// How many times in a row the lock was found busy.
     busy: u32,
-    /// How long the server may leave every request unanswered before a wait without limit gives up.
+    /// How long the server may leave every request unanswered before a wait without a limit gives up.
     patience: Duration,
     started: BootInstant,
-    /// How often in a row a request has failed.
+    /// How many times in a row a request has failed.
     failures: u32,
 }
 
-/// What to do next.
+/// What the call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Ask again when something happens, or after so long at the latest.
+    /// Ask again when something happens, or after this time at the latest.
     Park(Duration),
     GiveUp,
 }
@@ -79,13 +79,13 @@ impl Wait {
         }
     }
 
-    /// YieldsTo the lock be found busy so often at the most.
+    /// Limits how many times the lock may be found busy: the wait ends at the last of them. `None` sets no such limit.
     pub(crate) fn attempts(mut self, attempts: Option<u32>) -> Self {
         self.attempts = attempts;
         self
     }
 
-    /// From now on this tells that it is time to ask again.
+    /// Changes what tells the waiter that it is time to ask again.
     pub(crate) fn listen_for(&mut self, wake_source: WakeSource) {
         self.wake_source = wake_source;
     }
@@ -102,8 +102,8 @@ impl Wait {
         self.started.until(now)
     }
 
-    /// Somebody else holds the lock for at most `ttl`. A message will tell when it is free; the TTL covers a
-    /// holder that dies, and the poll cap, less up to a tenth by `jitter` in 0..1, a message that is lost.
+    /// Handles the answer that another owner holds the lock, for at most `ttl`. A message tells when it is free. The
+    /// TTL covers a holder that dies, and the poll cap, less up to a tenth by `jitter` in 0..1, covers a lost message.
     pub(crate) fn busy(&mut self, now: BootInstant, ttl: Ttl, jitter: f64) -> Step {
         self.failures = 0;
         if let Some(attempts) = &mut self.attempts {
@@ -126,7 +126,8 @@ impl Wait {
         self.clamp(now, park)
     }
 
-    /// The request failed in a way that may pass. `unanswered` is when the server last fell silent.
+    /// Handles a request that failed in a way that may pass. `unanswered` is the instant at which the server last fell
+    /// silent.
     pub(crate) fn failed(&mut self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
         if self.is_out_of_patience(now, unanswered) {
             return Step::GiveUp;
@@ -136,14 +137,14 @@ impl Wait {
         self.clamp(now, FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE))
     }
 
-    /// The servers answer, and nobody can be granted the lock for as long as is `left`, which is no silence.
+    /// Handles servers that answer, but grant the lock to nobody for the time `left`. That is not silence.
     pub(crate) fn abstained(&mut self, now: BootInstant, left: Duration) -> Step {
         self.failures = 0;
-        // Another server may come back meanwhile, and make a majority without those that abstain.
+        // Another server may come back before then, and form a majority without those that abstain.
         self.clamp(now, left.clamp(SHORTEST_PARK, LONGEST_PAUSE))
     }
 
-    /// For a call that stands in line and asks nothing itself.
+    /// Handles a call that waits in a queue and sends no requests itself.
     pub(crate) fn in_queue(&self, now: BootInstant, unanswered: Option<BootInstant>) -> Step {
         if self.is_out_of_patience(now, unanswered) {
             return Step::GiveUp;
@@ -157,7 +158,7 @@ impl Wait {
         self.deadline == Deadline::Never && silent
     }
 
-    /// A pause of this length, if there is time for any.
+    /// Returns a park of this length, shortened to the time that is left, or [`Step::GiveUp`] if none is left.
     pub(crate) fn clamp(&self, now: BootInstant, park: Duration) -> Step {
         match self.deadline {
             Deadline::Never => Step::Park(park),
@@ -175,7 +176,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
     const CAP: Duration = Duration::from_secs(5);
-    const ALARM: WakeSource = WakeSource::Messages { poll_cap: CAP };
+    const MESSAGES: WakeSource = WakeSource::Messages { poll_cap: CAP };
 
     fn moment(millis: u64) -> BootInstant {
         BootInstant::from_millis(millis)
@@ -196,7 +197,7 @@ mod tests {
             let start = moment(1_000);
             let end = start.plus(Duration::from_millis(wait));
             let now = start.plus(Duration::from_millis(elapsed));
-            let mut decision = Wait::new(start, Deadline::At(end), PATIENCE, ALARM);
+            let mut decision = Wait::new(start, Deadline::At(end), PATIENCE, MESSAGES);
             match decision.busy(now, ttl, jitter) {
                 Step::GiveUp => prop_assert!(now >= end, "gave up early"),
                 Step::Park(park) => {
@@ -217,7 +218,7 @@ mod tests {
         ) {
             let start = moment(500);
             let now = start.plus(Duration::from_millis(at));
-            let mut decision = Wait::new(start, Deadline::Never, PATIENCE, ALARM);
+            let mut decision = Wait::new(start, Deadline::Never, PATIENCE, MESSAGES);
             prop_assert!(matches!(decision.busy(now, ttl, 0.5), Step::Park(_)), "busy is no reason to give up");
             prop_assert!(matches!(decision.failed(now, None), Step::Park(_)), "a server that answers is waited for");
 
@@ -230,7 +231,7 @@ mod tests {
 
         #[test]
         fn pauses_grow_while_failures_last_and_start_over(failures in 1usize..20) {
-            let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, ALARM);
+            let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
             let mut last = Duration::ZERO;
             for _ in 0..failures {
                 let Step::Park(pause) = decision.failed(moment(1), None) else { panic!("gave up") };
@@ -244,26 +245,26 @@ mod tests {
 
     #[test]
     fn servers_that_abstain_are_waited_for_without_end_and_asked_now_and_then() {
-        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, ALARM);
+        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES);
         let late = moment(1_000_000);
         let step = decision.abstained(late, PATIENCE);
         assert_eq!(step, Step::Park(LONGEST_PAUSE));
         let soon = Duration::from_millis(7);
         assert_eq!(decision.abstained(late, soon), Step::Park(soon));
-        let mut limited = Wait::new(moment(0), Deadline::At(moment(5)), PATIENCE, ALARM);
+        let mut limited = Wait::new(moment(0), Deadline::At(moment(5)), PATIENCE, MESSAGES);
         assert_eq!(limited.abstained(moment(5), soon), Step::GiveUp);
     }
 
     #[test]
     fn one_attempt_never_parks() {
-        let mut decision = Wait::new(moment(0), Deadline::Once, PATIENCE, ALARM);
+        let mut decision = Wait::new(moment(0), Deadline::Once, PATIENCE, MESSAGES);
         assert_eq!(decision.busy(moment(0), Ttl::Never, 0.0), Step::GiveUp);
         assert_eq!(decision.failed(moment(0), None), Step::GiveUp);
     }
 
     #[test]
     fn a_wait_ends_after_its_attempts() {
-        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, ALARM).attempts(Some(3));
+        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES).attempts(Some(3));
         let mut busy = || decision.busy(moment(0), Ttl::Never, 0.0);
         assert!(matches!(busy(), Step::Park(_)) && matches!(busy(), Step::Park(_)));
         assert_eq!(busy(), Step::GiveUp);

@@ -1,17 +1,18 @@
 //! Decides what a waiting call does next: asks, asks again at once, parks, pauses or gives up.
 //!
-//! A pure machine: the driver in `wait` tells it what happened and what time it is, and carries out what it answers.
+//! This is a pure machine. The driver in `wait` tells it what happened and what time it is, and carries out its
+//! decisions.
 //!
 //! # Rules
 //!
-//! 1. **Look again before parking.** Whatever may have told the call something while its request was on its way (a
-//!    message, or the acknowledgement of its subscription) has it ask again at once: a release between the refusal and the
-//!    acknowledgement was told to nobody.
-//! 2. **Every park ends**: by the limit, the holder's lease, the poll cap, the time to remind others of this call; and
-//!    soon as long as a subscription is not acknowledged.
-//! 3. **A hold of this process spares the question** while it stands, since its end is signalled here. But only until the
-//!    first wake-up, which may mean that the server has given the lock to others.
-//! 4. **Whoever is not told by name** listens where everybody is told too.
+//! 1. **Look again before parking.** Anything that may have told the call something while its request was on its way (a
+//!    message, or the acknowledgement of its subscription) makes the call ask again at once: a release between the
+//!    refusal and the acknowledgement was told to nobody.
+//! 2. **Every park ends**: at the limit, at the end of the holder's lease, at the poll cap, or when it is time to
+//!    remind others of this call. It ends within a second as long as a subscription is not acknowledged.
+//! 3. **A hold of this process spares the question** while it stands, because its end is signalled here. But only until
+//!    the first wake-up, which may mean that the server has given the lock to others.
+//! 4. **A call that is not told by name** also listens to the channel on which everybody is told.
 
 use std::time::Duration;
 
@@ -20,17 +21,17 @@ use super::policy::Policy;
 use super::wait::{Step as Time, Wait};
 use crate::clock::BootInstant;
 
-/// While a subscription is not acknowledged, a waiter asks this often.
+/// After this time a waiter asks again, as long as a subscription is not acknowledged.
 pub(crate) const UNCONFIRMED_POLL: Duration = Duration::from_secs(1);
 
-/// What a call knows of a channel.
+/// What a call knows of its subscription to a channel.
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
 pub(crate) enum Listening {
     #[default]
     No,
     /// Messages may not arrive: the subscription is not acknowledged yet, or not any more.
     Unconfirmed,
-    /// All that is published arrives; so many messages have.
+    /// Everything that is published arrives. This many messages have arrived so far.
     Confirmed(u64),
 }
 
@@ -39,7 +40,7 @@ impl Listening {
         matches!(self, Self::Confirmed(_))
     }
 
-    /// Whether something may have been told since it was like `before`.
+    /// Returns whether something may have been told since the state was `before`.
     fn is_told_since(self, before: Self) -> bool {
         self.is_confirmed() && self != before
     }
@@ -48,38 +49,38 @@ impl Listening {
 /// What a call listens to.
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
 pub(crate) struct Channels {
-    /// The channel that this call is told on.
+    /// The channel on which this call is told.
     pub(crate) own: Listening,
-    /// The one that everybody is told on, if that is another.
+    /// The channel on which everybody is told, if it is another one.
     pub(crate) common: Listening,
 }
 
 /// What this process knows without asking the server.
 pub(crate) trait Local {
-    /// A hold of this process stands, and was not left to this call.
+    /// Returns whether a hold of this process stands that was not left to this call.
     fn is_held(&self) -> bool {
         false
     }
 
-    /// That hold is renewed, so that its loss is noticed without being looked for.
+    /// Returns whether that hold is renewed, so that its loss is noticed without a request from this call.
     fn is_renewed(&self) -> bool {
         false
     }
 
-    /// This process has had the lock often enough in a row: it is the turn of others.
+    /// Returns whether this process has had the lock often enough in a row, so that it is the turn of others.
     fn has_had_its_share(&self) -> bool {
         false
     }
 }
 
-/// What was answered to a call that does not get what it asks for.
+/// The answer to a call that does not get what it asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
-    /// Perhaps it does when this time has passed.
+    /// The call may get it after this time.
     pub(crate) ttl: Ttl,
-    /// Nobody tells this call by name.
+    /// The call is not told by name.
     pub(crate) is_told_with_all: bool,
-    /// After this time others forget that this call waits.
+    /// After this time others forget that the call waits.
     pub(crate) remind_in: Option<Duration>,
 }
 
@@ -96,20 +97,20 @@ impl From<Ttl> for Refusal {
 /// How a round begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// The server is asked.
+    /// The call asks the server.
     Ask,
-    /// Nobody is asked: a hold of this process stands.
+    /// The call does not ask, because a hold of this process stands.
     Spare,
-    /// Nobody is asked: others go first.
+    /// The call does not ask, because others go first.
     Yield,
 }
 
-/// What to do next.
+/// What the call does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Ask,
-    /// Subscribe to the call's channel, and to the common one only if so; then see what is heard, and park for this time
-    /// if it is nothing new.
+    /// Subscribe to the call's channel, and to the common channel if `common`. Then pass what was received to
+    /// [`Waiter::listens`], and park for at most `at_most` if it is nothing new.
     Listen {
         common: bool,
         at_most: Duration,
@@ -121,17 +122,18 @@ pub(crate) enum Step {
     GiveUp,
 }
 
-/// One call that waits.
+/// The machine of one call that waits.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(crate) struct Waiter {
     policy: Policy,
     trusts_local_holds: bool,
-    /// A hold of this process was waited for.
+    /// The call has waited for a hold of this process.
     is_in_succession: bool,
+    /// A park has ended or a message has arrived. Only set for kinds that listen.
     is_woken: bool,
-    /// What was heard before the last request.
+    /// The state of the subscriptions before the last request.
     before: Channels,
-    /// Its own channel was not heard when it parked.
+    /// When the call parked, the subscription to its own channel was not acknowledged.
     was_unconfirmed: bool,
 }
 
@@ -151,24 +153,25 @@ impl Waiter {
         &self.policy
     }
 
-    /// Whether a hold of this process was waited for.
+    /// Returns whether the call has waited for a hold of this process.
     pub(crate) fn is_in_succession(&self) -> bool {
         self.is_in_succession
     }
 
-    /// Whether to ask for a place in line: whoever stands there has to hear when it is its turn.
+    /// Returns whether to ask for a place in the turn queue. A process with a place has to receive the message that its
+    /// turn has come, so the subscription comes first.
     pub(crate) fn is_in_turn(&self) -> bool {
         self.policy.takes_turns && self.before.own.is_confirmed()
     }
 
-    /// Begins a round.
+    /// Begins a round: decides whether to ask the server.
     pub(crate) fn start(&mut self, channels: Channels, local: &impl Local) -> Start {
         self.before = channels;
         let is_held = self.trusts_local_holds && local.is_held();
         if is_held {
             self.is_in_succession = true;
-            // One who hears no messages trusts a hold only if that is renewed: another is not known to be gone, if it
-            // was freed by force elsewhere, before its lease ends.
+            // A call without messages trusts a hold only if the hold is renewed. Without renewals nobody here notices,
+            // before the lease ends, that the hold was released by force elsewhere.
             if self.policy.listens || local.is_renewed() {
                 return Start::Spare;
             }
@@ -179,7 +182,7 @@ impl Waiter {
         Start::Ask
     }
 
-    /// The lock is busy, by the server's account.
+    /// Handles the server's answer that the lock is busy.
     pub(crate) fn refused(
         &mut self,
         wait: &mut Wait,
@@ -187,14 +190,14 @@ impl Waiter {
         refusal: Refusal,
         jitter: f64,
     ) -> Step {
-        // Without a place in line it is not told by name, however often it asks.
+        // Without a place in the turn queue this call is not told by name, however often it asks.
         let is_unplaced = self.policy.takes_turns && !self.is_in_turn() && self.is_woken;
         let common = is_unplaced || refusal.is_told_with_all;
         let step = wait.busy(now, refusal.ttl, jitter);
         self.wait_for(step, refusal.remind_in, common)
     }
 
-    /// The lock is busy by a hold of this process, and nobody was asked.
+    /// Handles a round in which the server was not asked, because a hold of this process stands.
     pub(crate) fn spared(
         &mut self,
         wait: &mut Wait,
@@ -204,13 +207,13 @@ impl Waiter {
     ) -> Step {
         let step = match self.policy.listens {
             true => wait.busy(now, Ttl::Never, jitter),
-            // No try was made, so that the next pause is no longer than this one.
+            // No attempt was made, so the next pause must not grow because of this one.
             false => wait.clamp(now, poll_cap),
         };
         self.wait_for(step, None, false)
     }
 
-    /// The lock was left to others.
+    /// Handles a round in which the lock was left to others.
     pub(crate) fn yielded(&mut self, wait: &mut Wait, now: BootInstant, jitter: f64) -> Step {
         if self.policy.listens {
             return Step::Ask;
@@ -233,12 +236,13 @@ impl Waiter {
         }
     }
 
-    /// It listens by now. How long to park; `None` to ask again at once, since it was told something meanwhile.
+    /// Decides how long to park, once the call is subscribed. Returns `None` to ask again at once, because the call was
+    /// told something since its last request.
     pub(crate) fn listens(&mut self, channels: Channels, at_most: Duration) -> Option<Duration> {
         let Channels { own, common } = self.before;
         let looks_again = channels.own.is_told_since(own) || channels.common.is_told_since(common);
         if looks_again {
-            // An acknowledgement says nothing of the holder; a message does.
+            // An acknowledgement says nothing about the holder; a message does.
             let is_message = |now: Listening, before: Listening| {
                 before.is_confirmed() && now.is_told_since(before)
             };
@@ -256,8 +260,9 @@ impl Waiter {
         })
     }
 
-    /// How long to let others go first that waited when this process had the lock, before asking for it again: none if
-    /// they had their turn, which messages tell, or if there is no time for that.
+    /// Returns how long the call lets others go first before it asks for the lock again: those that waited while this
+    /// process had the lock. Returns `None` if they have had their turn (`is_over`), as messages tell, or if there is
+    /// no time for a pause.
     pub(crate) fn yields(
         &self,
         wait: &Wait,
@@ -271,16 +276,16 @@ impl Waiter {
         }
     }
 
-    /// What has come in by now was told before the request is sent.
+    /// Notes that the messages received so far were told before the next request is sent.
     pub(crate) fn asks_behind(&mut self, own: Listening) {
         self.before.own = own;
     }
 
-    /// Something has ended the park.
+    /// Handles the end of a park.
     pub(crate) fn woken(&mut self, own: Listening) {
         let is_acknowledged = self.was_unconfirmed && own.is_confirmed();
         self.is_woken |= self.policy.listens;
-        // That messages arrive from now on says nothing of the holder.
+        // An acknowledgement that messages arrive from now on says nothing about the holder.
         if self.policy.listens && !is_acknowledged {
             self.trusts_local_holds = false;
         }

@@ -1,9 +1,9 @@
-//! A model of calls that wait for a lock, for a checker that goes through every order of events: what they do is decided by
-//! the machine that the product runs.
+//! A model of calls that wait for a lock, for a checker that goes through every order of events. The calls of the model
+//! decide with the machine that the product runs.
 //!
-//! Each waits in a process of its own. A request and its answer are two steps, and so are a subscription and its
-//! acknowledgement, so that anything may come between; and a connection for messages may break at any time, with what is on
-//! its way there. Each rule can be left out, which must be found.
+//! Each call waits in a process of its own. A request and its answer are two steps, and so are a subscription and its
+//! acknowledgement, so anything may come between them. A connection for messages may break at any time, and the
+//! messages on their way are lost with it. Each rule can be left out, and the checker must find what then goes wrong.
 
 use std::time::Duration;
 
@@ -19,30 +19,30 @@ use crate::options::Deadline;
 
 const POLL_CAP: Duration = Duration::from_secs(5);
 
-/// Nobody waits with nothing under way that makes somebody ask.
+/// Nobody waits unless something is under way that makes a call ask.
 const WOKEN: &str = "woken";
 /// Nobody sleeps past the poll cap, nor for long while messages may not arrive.
 const ENDS: &str = "every park ends";
 
-/// What a call and its client do: everything, or everything but one rule.
+/// The rules that a call and its client follow: all of them, or all but one.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 enum Rule {
     Whole,
     /// A call does not ask again once its subscription is acknowledged.
     NoLookBehindAcknowledgement,
-    /// A message that comes while the call asks is taken as known.
+    /// A message that arrives while the call asks is taken as known.
     NoLookBehindAsk,
-    /// A connection that is made again listens to what it did before, and nobody is told.
+    /// A client that connects again listens to the same channels as before, and its calls are not told.
     QuietReconnect,
-    /// A call sleeps as if messages arrived, though they may not yet.
+    /// A call sleeps as if messages arrived, though they may not arrive yet.
     SleepsUnconfirmed,
 }
 
-/// What is tried.
+/// One configuration of the model.
 #[derive(Clone, Debug)]
 struct Scenario {
     rule: Rule,
-    /// How often each call wants the lock.
+    /// How many times each call wants the lock.
     sections: [u8; 2],
     /// How many connections break.
     breaks: u8,
@@ -62,10 +62,10 @@ struct Caller {
     sections: u8,
     phase: Phase,
     waiter: Waiter,
-    /// What it listened to before its last request.
+    /// The state of its subscription before its last request.
     before: Listening,
     link: Link,
-    /// How many messages have come in, and how many are on their way.
+    /// How many messages have arrived, and how many are on their way.
     messages: u8,
     mail: u8,
 }
@@ -73,9 +73,9 @@ struct Caller {
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// The request is on its way,
+    /// The request is on its way.
     Asked,
-    /// and by now its answer.
+    /// The answer is on its way.
     Answered(bool),
     Parked(Duration),
     Holding,
@@ -86,11 +86,11 @@ enum Phase {
 enum Link {
     Off,
     Sent,
-    /// The server has it.
+    /// The server has the subscription.
     Open,
-    /// It was acknowledged.
+    /// The subscription was acknowledged.
     Known,
-    /// The connection is gone, and the client does not know.
+    /// The connection is broken, and the client does not know.
     Broken,
 }
 
@@ -99,17 +99,17 @@ enum Event {
     Start(usize),
     /// The server carries out a request.
     Arrive(usize),
-    /// The answer comes back.
+    /// The answer arrives.
     Hear(usize),
-    /// A message comes in.
+    /// A message arrives.
     Mail(usize),
     Subscribe(usize),
     Acknowledge(usize),
     Release(usize),
     Break(usize),
-    /// The client finds out, and connects again.
+    /// The client notices the broken connection, and connects again.
     Notice(usize),
-    /// A park comes to its end by itself.
+    /// A park ends by itself.
     TimePasses(usize),
 }
 
@@ -153,7 +153,7 @@ impl Caller {
         }
     }
 
-    /// The lock is busy.
+    /// Handles the answer that the lock is busy.
     fn refused(&mut self, rule: Rule) {
         let wake_source = WakeSource::Messages { poll_cap: POLL_CAP };
         let now = BootInstant::from_millis(0);
@@ -187,7 +187,7 @@ fn channels(own: Listening) -> Channels {
 }
 
 impl Scenario {
-    /// What happens without anybody's further doing, and soon.
+    /// Returns the events that happen soon and without any other cause.
     fn prompt(&self, world: &World) -> Vec<Event> {
         let mut events = Vec::new();
         for (c, caller) in world.callers.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What holds as long as the rule is whole, and what goes wrong without each part of it.
+//! What holds while the rule is whole, and what goes wrong without each part of it.
 
 use super::Scenario;
 use super::excludes;

@@ -1,4 +1,4 @@
-//! The servers of the model: when each votes, and what may befall it.
+//! The servers of the model: when each of them votes, and the faults that may befall it.
 
 use std::mem;
 use std::time::Duration;
@@ -9,57 +9,57 @@ use crate::protocol::quorum::Response;
 use crate::protocol::renewal::deadline;
 
 const TICK: Duration = Duration::from_millis(2_500);
-/// In ticks; the longest lease of the fleet too, and how long the servers have been up in the beginning.
+/// In ticks. Also the longest lease of the fleet, and how long the servers have been up at the beginning.
 pub(super) const LEASE: u8 = 2;
 
-/// When a server votes: the guard of the script, of which a part may be left out.
+/// When a server votes: the guard of the script, a part of which may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     Whole,
     /// Every server votes.
     None,
-    /// An epoch is known by the run alone.
+    /// An epoch is identified by the run alone.
     WithoutHistory,
-    /// One without an epoch is not asked whether it was promoted.
+    /// A server without an epoch is not asked whether it was promoted.
     WithoutPromotion,
-    /// One without an epoch is not asked whether it was flushed.
+    /// A server without an epoch is not asked whether it was flushed.
     WithoutFlush,
     /// An epoch counts in any run, as for servers that lose nothing.
     Durable,
-    /// One that was started has forgotten nothing.
+    /// A server that was started is taken to have forgotten nothing.
     Trusting,
 }
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It starts again, without data.
+    /// The server starts again, without data.
     Restart(usize),
-    /// It starts again, with the data of the beginning.
+    /// The server starts again, with the data of the beginning.
     Return(usize),
     /// `FLUSHALL`, `SWAPDB`; or either of them and `CONFIG RESETSTAT`.
     Flush(usize),
-    /// Its epoch alone is gone, as in a cluster when nobody asked for a name.
+    /// Only the server's epoch is gone, as in a cluster when nobody has asked for a name.
     ForgetEpoch(usize),
-    /// The replica takes the server's place, with what it has.
+    /// The replica takes the server's place, with the data that it has.
     Promote(usize),
-    /// As `Promote`, and the first caller reaches the old primary all the same.
+    /// As `Promote`, but the first caller still reaches the old primary.
     Split(usize),
-    /// The other one becomes the server's replica, or catches up as one.
+    /// The other node becomes the server's replica, or catches up as its replica.
     Sync(usize),
-    /// The server forgets its second replication id: a first replica attaches, or its backlog goes, which takes longer
-    /// after a promotion than a lease.
+    /// The server forgets its second replication id: a first replica attaches, or its backlog is freed, which takes
+    /// longer than a lease after a promotion.
     Clear(usize),
-    /// The same, sooner.
+    /// As `Clear`, but sooner.
     ClearEarly(usize),
-    /// Its clock is a lease ahead from now on.
+    /// The server's clock is a lease ahead from now on.
     Jump(usize),
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) struct Server {
-    /// The one that clients reach.
+    /// The node that clients reach.
     pub(super) primary: Node,
-    /// Its replica, or what was the primary before.
+    /// The replica of the primary, or the former primary.
     other: Node,
     other_replicates: bool,
     split: bool,
@@ -72,7 +72,7 @@ pub(super) struct Node {
     promoted: Option<u8>,
     flushed: bool,
     started: u8,
-    /// How far its clock is ahead.
+    /// How far the node's clock is ahead.
     ahead: u8,
     pub(super) data: Data,
 }
@@ -112,7 +112,8 @@ pub(super) fn lease() -> LeaseTime {
 }
 
 impl Server {
-    /// Up since long ago, with a replica that was made a moment ago; asked before, or not.
+    /// Makes a server that has been up for long, with a replica that was made just now. The server was asked before if
+    /// `settled`.
     pub(super) fn new(number: usize, settled: bool) -> Self {
         let node = |run: usize, started: u8| Node {
             run: run as u8,
@@ -131,7 +132,7 @@ impl Server {
         }
     }
 
-    /// The one that a caller reaches.
+    /// Returns the node that a caller reaches.
     pub(super) fn reached_by(&mut self, caller: usize) -> &mut Node {
         match self.split && caller == 0 {
             true => &mut self.other,
@@ -139,7 +140,7 @@ impl Server {
         }
     }
 
-    /// Fresh is the number of the last run or history that began.
+    /// Applies a fault. `fresh` is the number of the run or history that began last.
     pub(super) fn suffer(&mut self, fault: Fault, now: u8, fresh: &mut u8, settled: bool) {
         let Self { primary, other, .. } = self;
         match fault {
@@ -157,7 +158,7 @@ impl Server {
                 self.other_replicates = false;
                 self.split = matches!(fault, Fault::Split(_));
                 if self.split {
-                    // Somebody asks the new one at once.
+                    // Somebody asks the new primary at once.
                     self.primary.votes(now, Rule::Whole);
                 }
             }
@@ -190,7 +191,7 @@ impl Node {
         now + self.ahead
     }
 
-    /// The guard of the acquisition.
+    /// Returns whether the node votes, and notes its epoch: the guard of the acquisition.
     pub(super) fn votes(&mut self, now: u8, rule: Rule) -> bool {
         let (clock, epoch) = (self.clock(now), self.data.epoch);
         let is_of_run = |epoch: &Epoch| epoch.run == self.run;
@@ -225,7 +226,7 @@ impl Node {
         }
     }
 
-    /// False if the hold is not there any more.
+    /// Sets the lease of a hold again. Returns `false` if the hold does not exist any more.
     pub(super) fn extend(&mut self, now: u8, caller: usize, round: u8) -> bool {
         let clock = self.clock(now);
         match &mut self.data.hold {
@@ -282,7 +283,7 @@ impl Fault {
             Self::Promote(_) | Self::Split(_) => server.other_replicates,
             Self::Clear(_) => primary.promoted.is_none_or(|at| now >= at + LEASE),
             Self::ClearEarly(_) => primary.promoted.is_some(),
-            // Without data it can forget nothing.
+            // A node without data can forget nothing.
             Self::Flush(_) | Self::Restart(_) => primary.data != Data::default(),
             Self::ForgetEpoch(_) => primary.data.epoch.is_some(),
             Self::Sync(_) => !server.other_replicates || server.other.data != primary.data,

@@ -1,4 +1,4 @@
-//! What may befall the processes and the server.
+//! The faults that may befall the processes and the server.
 
 use super::World;
 use super::process::{Ear, JavaPhase, Phase, Process};
@@ -6,23 +6,24 @@ use super::server::{Holder, Told};
 
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Its connections break: messages and answers are lost, it subscribes and asks again.
+    /// The connections of a process break: messages and answers are lost, and it subscribes and asks again.
     Break,
-    /// Only the one for messages does.
+    /// Only the connection for messages breaks.
     Deafen,
     Die,
-    /// It is frozen: the server still counts it as one that hears, but it does nothing.
+    /// The process is frozen: the server still counts it as a subscriber, but it does nothing.
     Freeze,
+    /// The waiter is cancelled, and gives up its place.
     Cancel,
-    /// It is cancelled, and the server never hears of that.
+    /// The waiter is cancelled, and the server is never told.
     Vanish,
-    /// A copy of its request comes at any later time, or never.
+    /// A copy of its request arrives at any later time, or never.
     Copy,
-    /// It was told, and comes only when its turn is over.
+    /// The process was told, and comes only when its turn is over.
     Dawdle,
-    /// The line is deleted.
+    /// The turn queue is deleted.
     Flush,
-    /// Java dies.
+    /// Redisson's process dies.
     End,
 }
 

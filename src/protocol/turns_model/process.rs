@@ -1,29 +1,29 @@
-//! What a process does that wants the lock: one of ours, and one of Redisson's.
+//! The processes that want the lock: those of ours, and one of Redisson's.
 
 use super::Rule;
 use super::World;
 use super::server::{Answer, Holder};
 
-/// A process of ours; what the server knows of it is what it listens to.
+/// A process of ours. The server knows of it only what it listens to.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) struct Process {
-    /// How often it will still want the lock, this time included.
+    /// How many more times it will want the lock, including this time.
     pub(super) sections: u8,
     pub(super) phase: Phase,
     pub(super) ears: [Ear; 2],
-    /// On its way, by channel: a message that there is news.
+    /// For each channel: a message that there is news is on its way.
     pub(super) mail: [bool; 2],
-    /// On its way: the message that the turn of another began.
+    /// The message that the turn of another process began is on its way.
     pub(super) next: bool,
-    /// There was news since it asked.
+    /// There has been news since the process asked.
     news: bool,
-    /// It will ask when the turn of another is over.
+    /// The process will ask when the turn of the other process is over.
     pub(super) soon: bool,
-    /// A request of its own that may come late: at which section it was made, and whether it stands.
+    /// A copy of its request that may arrive late: the section at which it was made, and whether it asks for a place.
     pub(super) copy: Option<(u8, bool)>,
-    /// It gives up its place; the server does not know yet.
+    /// The process gives up its place, and the server does not know yet.
     pub(super) leaving: bool,
-    /// A fault befell it, so that it has no claim to its turn.
+    /// A fault befell the process, so it has no claim to its turn.
     pub(super) befallen: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Phase {
     Dead,
 }
 
-/// What it was told of its place.
+/// What the process was told of its place.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Place {
     Nowhere,
@@ -53,17 +53,17 @@ pub(super) enum Channel {
     Common,
 }
 
-/// Whether it listens to a channel.
+/// Whether the process listens to a channel.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Ear {
     Off,
     Asked,
-    /// The server sends it messages, which it does not know yet.
+    /// The server sends messages to the process, which does not know yet.
     Open,
     Known,
-    /// The server sends it none any more, which it does not know yet.
+    /// The server does not send messages to the process any more, which does not know yet.
     Broken,
-    /// It listens no longer, and the server is not told so far.
+    /// The process does not listen any more, and the server has not been told yet.
     Left,
 }
 
@@ -109,12 +109,12 @@ impl Process {
         matches!(self.ears[channel as usize], Ear::Open | Ear::Known)
     }
 
-    /// It is one of those that the server counts on the common channel.
+    /// Returns whether the server counts the process as a subscriber of the common channel.
     pub(super) fn is_counted(&self) -> bool {
         self.hears(Channel::Common) || self.ears[Channel::Common as usize] == Ear::Left
     }
 
-    /// It will ask before long.
+    /// Returns whether the process will ask before long.
     pub(super) fn comes(&self) -> bool {
         let is_about = |ear: &Ear| matches!(ear, Ear::Asked | Ear::Open | Ear::Broken);
         match self.phase {
@@ -133,7 +133,7 @@ impl Process {
         self.soon = false;
     }
 
-    /// There is news, which is kept until it is known how the last request ended.
+    /// Tells the process that there is news. The news is kept until the outcome of the last request is known.
     pub(super) fn wake(&mut self) {
         match self.phase {
             Phase::Parked(_) => self.ask(),
@@ -149,7 +149,7 @@ impl Process {
         }
     }
 
-    /// It waits no longer.
+    /// Ends the wait of the process.
     pub(super) fn rest(&mut self, phase: Phase, keeps: bool) {
         self.phase = phase;
         if !keeps {
@@ -171,7 +171,7 @@ impl Process {
         self.mail[Channel::Common as usize] = false;
     }
 
-    /// It gives the lock back, or is cancelled.
+    /// Ends a section: the process releases the lock, or its waiter is cancelled.
     pub(super) fn end(&mut self) {
         self.sections -= 1;
         self.phase = Phase::Idle;
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    /// The holder is there no more, so that nobody extends its lease.
+    /// Returns whether the holder is gone, so nobody extends its lease.
     pub(super) fn is_doomed(&self) -> bool {
         match self.lock {
             None => false,
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// The lease ends, as those know that are first and second, and Java.
+    /// Ends the lease of the holder. The processes that are first and second know when that is, and so does Redisson's.
     pub(super) fn expire(&mut self) {
         self.lock = None;
         for process in &mut self.processes {
@@ -311,7 +311,7 @@ impl World {
         self.tell_all();
     }
 
-    /// A process takes a place that it had not.
+    /// Notes that a process takes a place, if it had none.
     pub(super) fn note_place(&mut self, c: usize) {
         let process = &self.processes[c];
         let waits = matches!(process.phase, Phase::Asked { .. } | Phase::Answered(_));
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// It is its turn.
+    /// Notes that the turn of a process has come.
     pub(super) fn note_turn(&mut self, c: usize) {
         if !self.processes[c].befallen {
             self.overtaken |= self.came.first().is_some_and(|first| *first != c);

@@ -1,4 +1,4 @@
-//! What holds as long as the rules are whole, and what goes wrong without each of them.
+//! What holds while the rules are whole, and what goes wrong without each of them.
 
 use super::EMPTY;
 use super::Fault;
@@ -86,7 +86,7 @@ fn everybody_is_woken_though_a_waiter_is_cancelled_or_late_or_java_dies() {
     assert_eq!(broken(with(ENDS, WITH_JAVA)), NOTHING);
 }
 
-/// What it leaves is taken away by the next one that comes.
+/// What such a process leaves behind is removed by the next process that comes.
 #[test]
 fn nobody_waits_for_one_that_is_gone() {
     for keeps in [false, true] {

@@ -1,4 +1,4 @@
-//! What the server does: a function for each script, and the function that they share.
+//! The server: a function for each script, and the functions that the scripts share.
 
 use super::Rule;
 use super::World;
@@ -7,12 +7,12 @@ use super::process::{Channel, Phase, Place};
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Holder {
     Process(usize),
-    /// By a request that came when its process wanted it no more.
+    /// Held by a request that arrived when its process did not want the lock any more.
     Copy(usize),
     Java,
 }
 
-/// Whether the first in line was told that it is its turn.
+/// Whether the first process in the turn queue was told that its turn has come.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Told {
     No,
@@ -36,7 +36,7 @@ pub(super) enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Nobodys,
-    /// All of Redisson's, that heard of it.
+    /// All of Redisson's clients that received the message.
     Foreign,
     Of(usize),
 }
@@ -98,14 +98,15 @@ impl World {
         }
     }
 
-    /// From 0, among ours: Redisson's turn, which stands ahead of all, is no place.
+    /// Returns the place of a process among ours, from 0. The turn of Redisson's clients, which is ahead of all places,
+    /// is not a place itself.
     fn place(&self, c: usize) -> Option<usize> {
         let place = self.line.iter().position(|other| *other == c)?;
         let counts = self.foreign != Told::No && self.rule == Rule::ForeignPlace;
         Some(place + usize::from(counts))
     }
 
-    /// `first` of `lock_turns.lua`; and whether others were taken out of the line.
+    /// `first` of `lock_turns.lua`. Also returns whether others were removed from the turn queue.
     fn whose_turn(&mut self, asking: Option<usize>, is_news: bool) -> (Turn, bool) {
         if self.foreign == Told::Yes && !is_news {
             return (Turn::Foreign, false);
@@ -143,19 +144,19 @@ impl World {
         true
     }
 
-    /// To one in line, if it hears.
+    /// Sends a message to a process in the turn queue, if it listens.
     fn send(&mut self, c: usize) {
         let reaches = self.processes[c].hears(Channel::Own) && self.reaches(c);
         self.processes[c].mail[Channel::Own as usize] |= reaches;
     }
 
-    /// The message that a turn began, which it is behind.
+    /// Sends the message that a turn began to the process behind the one whose turn it is.
     fn send_next(&mut self, c: usize) {
         let reaches = self.processes[c].hears(Channel::Own) && self.reaches(c);
         self.processes[c].next |= reaches;
     }
 
-    /// What is sent to a process that hears is read there.
+    /// Returns whether a process that listens reads what is sent to it.
     fn reaches(&self, c: usize) -> bool {
         self.processes[c].phase != Phase::Frozen
     }
@@ -206,7 +207,7 @@ impl World {
         }
     }
 
-    /// Those that are first and second by now hear of it, from a place on.
+    /// Tells the processes that are now first and second, from a place on.
     fn tell_moved(&mut self, from: usize) {
         for c in self.line.clone() {
             let place = self.place(c);
@@ -216,7 +217,7 @@ impl World {
         }
     }
 
-    /// A message on the common channel. Whether anybody heard it.
+    /// Publishes a message on the common channel. Returns whether it reached anybody.
     pub(super) fn tell_all(&mut self) -> bool {
         let mut is_heard = self.java.hears();
         self.java.mail |= is_heard;

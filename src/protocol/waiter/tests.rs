@@ -17,7 +17,7 @@ use crate::protocol::waiter::{
 const CAP: Duration = Duration::from_secs(5);
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// One round of a wait: what is so before the question, what is answered, and what is heard then.
+/// One round of a wait: the state before the request, the answer, and what is received after it.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     before: Channels,
@@ -114,7 +114,7 @@ proptest! {
         };
         let mut wait = Wait::new(now, Deadline::At(end), CAP, wake_source);
         let mut waiter = Waiter::new(policy);
-        // By another account than the waiter's.
+        // Computed independently of the waiter.
         let (mut trusts, mut woken) = (policy.trusts_local_holds, false);
         for round in rounds {
             let start = waiter.start(round.before, &round);
@@ -211,7 +211,7 @@ fn hold_of_this_process_spares_the_question_until_the_first_wake_up() {
     assert_eq!(waiter.start(channels(Listening::No), &Held), Start::Spare);
     waiter.listens(channels(unconfirmed), CAP);
     waiter.woken(confirmed);
-    // That it is heard from now on says nothing of the holder.
+    // That messages arrive from now on says nothing about the holder.
     assert_eq!(waiter.start(channels(confirmed), &Held), Start::Spare);
     waiter.listens(channels(confirmed), CAP);
     waiter.woken(Listening::Confirmed(1));
