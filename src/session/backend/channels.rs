@@ -1,4 +1,4 @@
-//! Which commands messages are published and listened to by.
+//! Decides which pub/sub commands publish releases, and which subscribe to them.
 
 use std::time::Duration;
 
@@ -6,24 +6,28 @@ use super::node::Node;
 use crate::error::{Error, ErrorKind};
 use crate::options::PubSub;
 
-/// How releases are told to waiters.
+/// How waiters learn of releases: the kind of pub/sub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channels {
+    /// `PUBLISH`, outside a cluster.
     Plain,
-    /// A server tells those of the others; it knows how many of its own it has told.
+    /// `PUBLISH` in a cluster. A server passes the message on to the subscribers of the other servers, but knows only
+    /// how many of its own subscribers it has told.
     PlainInCluster,
-    /// Where the slot is.
+    /// `SPUBLISH`, on the server that has the slot of the channel.
     Sharded,
 }
 
 impl Channels {
-    /// As Redisson chooses: sharded in a cluster that knows it.
+    /// Chooses as Redisson does: sharded pub/sub in a cluster that knows it. Returns `Err` if `pubsub` asks for sharded
+    /// pub/sub and the cluster does not know it, or if the server does not answer the question.
     pub(super) async fn choose(
         pubsub: PubSub,
         node: &Node,
         budget: Duration,
     ) -> Result<Self, Error> {
         match pubsub {
+            // The server is not asked: a user who may not ask about sharded channels can still choose plain ones.
             PubSub::Plain => Ok(Self::PlainInCluster),
             _ if node.has_shards(budget).await? => Ok(Self::Sharded),
             PubSub::Auto => Ok(Self::PlainInCluster),
@@ -34,6 +38,7 @@ impl Channels {
         }
     }
 
+    /// Returns the command that publishes a release.
     pub(super) fn publish(self) -> &'static str {
         match self {
             Self::Plain | Self::PlainInCluster => "PUBLISH",

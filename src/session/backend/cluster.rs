@@ -1,10 +1,11 @@
-//! The servers of a cluster, and who has which slot.
+//! The servers of a cluster, and which of them has which slot.
 //!
 //! # Invariants
 //!
 //! 1. A slot moves in our map when a server says so that is concerned: the one that we took for its owner, or the one
-//!    that has it now. What a third has heard counts only while the owner gives no answer, since it may be late.
-//! 2. Whoever depends on where a slot is, a subscription or a hold, learns of every change of the map.
+//!    that has it now. What a third server has heard may be late. It counts only while the owner is silent or a
+//!    replica, or once the owner has disowned a slot.
+//! 2. Subscriptions and holds depend on where a slot is: they learn of every move of a slot in the map.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{
@@ -26,37 +27,41 @@ use crate::config::Server;
 use crate::error::{Error, ErrorKind};
 use crate::options::PubSub;
 
-/// How often the others are asked about the slots of a server that gives no answer.
+/// How often the other servers are asked about the slots of a server that gives no answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// At least so long between two of these, whatever the number of calls that go unanswered: at first, and in a long silence.
+/// The shortest time between two such rounds, however many calls go unanswered. It doubles up to [`DEEP_BREATH`] in a
+/// long silence.
 const BREATH: Duration = Duration::from_millis(100);
+/// The longest of these times.
 const DEEP_BREATH: Duration = Duration::from_millis(400);
 
+/// The servers of one cluster.
 pub(super) struct Cluster {
     maker: Maker,
     pubsub: PubSub,
-    /// Known before any server is.
+    /// Set before the first server enters the map.
     channels: OnceLock<Channels>,
-    /// Since when no server has told of the cluster, and why not, if none ever has.
+    /// Since when no server has told of the cluster, and the last error. `None` once one has told of it.
     absence: Mutex<Option<(BootInstant, Error)>>,
-    /// Where to ask if none of the servers that we know of answers any more.
+    /// The configured servers. They are asked first, and again if none of the known servers answers.
     seeds: Vec<Server>,
     map: RwLock<Map>,
-    /// A call was not answered: its server may have lost its slots.
+    /// Signals that a call was not answered: its server may have lost its slots.
     stale: Notify,
-    /// Servers that have said that they have not got a slot which we took for theirs.
+    /// The ids of servers that have said that they do not have a slot which we took for theirs.
     disowned: Mutex<HashSet<u64>>,
+    /// Signals that slots have moved.
     moves: watch::Sender<()>,
 }
 
 struct Map {
-    /// Those with a slot, or on the way to one.
+    /// The servers with a slot, and those that a slot is moving to.
     nodes: HashMap<Server, Arc<Node>>,
     slots: Slots<Arc<Node>>,
 }
 
 impl Cluster {
-    /// Knows no server so far: they are looked for by [`find`](Self::find), or [`keep`](Self::keep).
+    /// Creates a cluster without any known server: [`find`](Self::find) or [`keep`](Self::keep) look for them.
     pub(super) fn new(maker: Maker, seeds: Vec<Server>, pubsub: PubSub) -> Self {
         Self {
             maker,
@@ -74,8 +79,8 @@ impl Cluster {
         }
     }
 
-    /// Asks the first of the configured servers that answers for the others, which are connected when they are first
-    /// used.
+    /// Asks the configured servers in turn, until one tells which servers there are. They are connected when they are
+    /// first used.
     pub(super) async fn find(&self) -> Result<(), Error> {
         let mut failure = Error::invalid("a cluster's configuration names at least one server");
         for seed in &self.seeds {
@@ -87,6 +92,7 @@ impl Cluster {
                 Err(error) => failure = error,
             }
         }
+        // The absence counts from the first attempt that failed.
         let since = self
             .absence()
             .map_or_else(BootInstant::now, |(since, _)| since);
@@ -94,18 +100,22 @@ impl Cluster {
         Err(failure)
     }
 
+    /// Takes over what one configured server tells of the cluster.
     async fn find_by(&self, seed: &Server) -> Result<(), Error> {
         let budget = self.maker.command_timeout;
         let node = Node::new(&self.maker, seed.clone());
         let ranges = table(&node, budget).await?;
         let channels = Channels::choose(self.pubsub, &node, budget).await?;
+        // Before the first server enters the map, since each call to a server needs the way to publish. The first
+        // choice stands for the life of the client.
         self.channels.get_or_init(|| channels);
+        // The connection that was just made is used if the server names itself by this address.
         self.write().nodes.insert(seed.clone(), node.clone());
         self.adopt(&ranges, &node, |_, _| true);
         Ok(())
     }
 
-    /// Since when no server has told of the cluster, and why not, if none ever has.
+    /// Returns since when no server has told of the cluster, and the last error. `None` once one has told of it.
     pub(super) fn absence(&self) -> Option<(BootInstant, Error)> {
         self.absent().clone()
     }
@@ -114,30 +124,30 @@ impl Cluster {
         self.absence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How releases are published. Known as soon as any server is.
+    /// Returns how releases are published, which is known as soon as any server is.
     pub(super) fn channels(&self) -> Channels {
         self.channels.get().copied().unwrap_or(Channels::Sharded)
     }
 
-    /// The server that has the slot of a key, as far as we know.
+    /// Returns the server that has the slot of a key, as far as is known, or any other one if its owner is not known.
     pub(super) fn home(&self, key: &str) -> Option<Arc<Node>> {
         let map = self.read();
         let owner = map.slots.owner(slot(key));
-        // Whichever is asked says where the slot is, or that nobody has it.
+        // Any server says where the slot is, or that no server has it.
         owner.or_else(|| map.nodes.values().next()).cloned()
     }
 
-    /// The server that a redirection names.
+    /// Returns the server that a redirection names, without recording it as the owner of the slot.
     pub(super) fn at(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
         let address = named_by.name().named(&redirect.host, redirect.port);
         self.write().node(&self.maker, &address)
     }
 
-    /// The server that has a slot by now.
+    /// Records that a slot has moved to the server that a redirection names, and returns that server.
     pub(super) fn learn(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
         let address = named_by.name().named(&redirect.host, redirect.port);
         let (node, is_news) = {
-            // At once: a server without a slot may be let go.
+            // In one step: in between, a server without a slot may be let go.
             let mut map = self.write();
             let node = map.node(&self.maker, &address);
             let is_news = map.slots.learn(redirect.slot, &node);
@@ -149,12 +159,13 @@ impl Cluster {
         node
     }
 
-    /// A call was not answered.
+    /// Takes note that a call was not answered. [`keep`](Self::keep) then asks the other servers.
     pub(super) fn suspect(&self) {
         self.stale.notify_one();
     }
 
-    /// A server has not got a slot that we took for its own, and names nobody who has: it may have left.
+    /// Takes note that a server does not have a slot that we took for its own, and names no server that does: it may
+    /// have left the cluster.
     pub(super) fn disowned(&self, node: &Node) {
         self.disrupted().insert(node.id());
     }
@@ -178,6 +189,7 @@ impl Cluster {
                 () = sleep(LOOK_AGAIN) => {
                     let is_silent = |node: &Arc<Node>| node.silence.begun().is_some();
                     if self.disrupted().is_empty() && !self.nodes().iter().any(is_silent) {
+                        // All servers answer: the next silence begins with short pauses again.
                         breath = BREATH;
                         continue;
                     }
@@ -189,7 +201,7 @@ impl Cluster {
         }
     }
 
-    /// Asks others about the slots of servers that give no answer, or have not got them.
+    /// Asks other servers about the slots of those that give no answer, or that have disowned a slot.
     async fn refresh(&self) {
         let disrupted = std::mem::take(&mut *self.disrupted());
         let (silent, sound): (Vec<_>, Vec<_>) = self
@@ -205,6 +217,8 @@ impl Cluster {
         for node in sound.iter().cloned().chain(seeds) {
             match table(&node, self.maker.command_timeout).await {
                 Ok(ranges) => {
+                    // Invariant 1: a server is believed about itself, and about slots of a silent server or without an
+                    // owner.
                     self.adopt(&ranges, &node, |known, told| {
                         *told == node || known.is_none_or(|known| silent.contains(known))
                     });
@@ -216,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// Takes slots that nobody has, as a server has told, from those of whom nothing else is known.
+    /// Takes slots from `silent` servers if another server's table, `ranges`, names no owner for them.
     fn drop_unlisted(&self, ranges: &[Range], silent: &[Arc<Node>]) {
         let is_listed = |slot| ranges.iter().any(|range| range.slots.contains(&slot));
         let mut map = self.write();
@@ -225,8 +239,8 @@ impl Cluster {
         map.drop_unused();
     }
 
-    /// Takes over what a server has told, as far as it is believed: of each slot, who has it in our map, and who by
-    /// what was told.
+    /// Takes over a server's table of slots, as far as `believed` returns `true` for the owner of a slot in our map and
+    /// the owner by that table.
     fn adopt(
         &self,
         ranges: &[Range],
@@ -249,6 +263,7 @@ impl Cluster {
         self.moved(moved);
     }
 
+    /// Tells subscriptions and holds that slots have moved.
     fn moved(&self, slots: BTreeSet<u16>) {
         if slots.is_empty() {
             return;
@@ -258,7 +273,7 @@ impl Cluster {
         self.moves.send_replace(());
     }
 
-    /// Every change of the map from now on.
+    /// Returns a receiver that is told of every move of slots from now on.
     pub(super) fn moves(&self) -> watch::Receiver<()> {
         self.moves.subscribe()
     }
@@ -277,6 +292,7 @@ impl Cluster {
 }
 
 impl Map {
+    /// Returns the server with this address, and adds it to the map if it is new.
     fn node(&mut self, maker: &Maker, address: &Server) -> Arc<Node> {
         let node = self.nodes.get(address).cloned();
         node.unwrap_or_else(|| {
@@ -286,14 +302,15 @@ impl Map {
         })
     }
 
-    /// YieldsTo go of servers without a slot. Their connections end when the last call there does.
+    /// Lets go of servers without a slot. Their connections end when the last call there does.
     fn drop_unused(&mut self) {
         let used: BTreeSet<u64> = self.slots.owners().map(|node| node.id()).collect();
         self.nodes.retain(|_, node| used.contains(&node.id()));
     }
 }
 
-/// The slots, as a server of a cluster tells.
+/// Asks a server of a cluster for its table of slots. Returns `Err` if it is in no cluster, or if the cluster has no
+/// slots yet.
 async fn table(node: &Node, budget: Duration) -> Result<Vec<Range>, Error> {
     node.commands.connect().await?;
     match node.slots(budget).await? {

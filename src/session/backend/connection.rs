@@ -1,10 +1,10 @@
-//! The connection that commands go over: one for a server, shared by all its callers.
+//! The connection that commands go over: one for each server, shared by all its callers.
 //!
 //! # Invariants
 //!
-//! 1. The desk, with what is to be written and those that wait for replies, is changed under one mutex.
-//! 2. No byte waits for a connection: a caller may, and gives its request up as never sent if none comes. What was in the
-//!    buffer of one that broke goes with it.
+//! 1. The desk (the bytes to be written, and the callers that wait for replies) is changed under one mutex.
+//! 2. No byte waits for a connection. A caller may wait for one, and gives its request up as never sent if none comes.
+//!    The bytes in the buffer of a connection that broke go with it.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -31,59 +31,62 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::script::Script;
 use crate::session::pace::Pace;
 
-/// Pauses before the first tries to connect again. They begin anew with a connection that has lasted, and with the second
-/// after one that has answered a caller.
+/// Pauses before the first attempts to connect again. They start over after a connection that has lasted, and with the
+/// second pause after a shorter one that has answered.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(2),
     Duration::from_millis(50),
     Duration::from_millis(200),
 ];
-/// The later ones where nobody listens: a try costs no server anything, and callers are to have their answer within half
-/// a second of its return.
+/// The later pauses where nobody listens. An attempt costs no server anything there, and callers are to have their
+/// answer within half a second of the server's return.
 const KNOCK: Duration = Duration::from_millis(300);
-/// From one try to the next where somebody accepts and it comes to nothing: each costs the server a handshake.
+/// The time from one attempt to the next where a server accepts and no lasting connection comes of it: each attempt
+/// costs the server a handshake.
 const APART: Duration = Duration::from_secs(1);
-/// So many tries have the third pause at most where the server has greeted: it is there, and short leases are to outlast
-/// that.
+/// For this many attempts the pause grows no longer than the third one if the server has greeted: it is there, and
+/// short leases have to outlast its trouble.
 const GREETED: usize = 16;
-/// A connection has lasted, and may be replaced.
+/// How long a connection has to be open to count as one that has lasted, and until it may be replaced.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Space for replies that is there before they arrive.
+/// The space in bytes that is reserved for replies before they arrive.
 const INBOX: usize = 16 << 10;
 
-/// One connection, made when it is first used, and made again when it breaks.
+/// A connection to one server, made when it is first used, and made again when it breaks.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     dialer: Dialer,
-    /// Where it lives: whoever uses it first may be elsewhere.
+    /// The runtime of its task. The caller that uses the connection first may be on another one.
     runtime: Handle,
+    /// The task that keeps the connection, from the first use on.
     kept: OnceLock<AbortOnDropHandle<()>>,
 }
 
 struct Shared {
     reconnected: Box<dyn Fn() + Send + Sync>,
     desk: Mutex<Desk>,
-    /// There is something to write.
+    /// Signals that there is something to write.
     unsent: Notify,
-    /// The last connection in whose place another was asked for.
+    /// The number of the last connection that a caller asked to have replaced.
     unwanted: watch::Sender<u64>,
     status: watch::Sender<Status>,
 }
 
-/// How it stands with the connection.
+/// The state of the connection.
 #[derive(Clone, Debug, Default)]
 struct Status {
     /// How many connections there were.
     epoch: u64,
     is_open: bool,
-    /// There will be none any more.
+    /// Whether there will never be another connection.
     is_over: bool,
-    /// Why there is none.
+    /// Why there is no connection.
     failure: Option<Error>,
 }
 
 impl Connection {
-    /// `reconnected` is called for each connection but the first.
+    /// Creates a connection that is made when it is first used. `reconnected` is called for each connection but the
+    /// first.
     pub(super) fn new(
         dialer: Dialer,
         runtime: &Handle,
@@ -104,7 +107,8 @@ impl Connection {
         }
     }
 
-    /// Connects now, and tells if that fails; if it was used before it keeps connecting by itself.
+    /// Connects now, and returns `Err` if that fails. Does nothing if the connection was used before: it then keeps
+    /// connecting by itself.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         if self.kept.get().is_none() {
             let link = self.dialer.dial().await?;
@@ -113,8 +117,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request, and waits for the reply to its last command. Waits for a connection if there is none, for as
-    /// long as the reply would be waited for.
+    /// Sends a request and waits for the reply to its last command, for at most `left`. This includes the wait for a
+    /// connection if there is none.
     ///
     /// If the future is dropped, the request may still run.
     pub(super) async fn ask(&self, request: Request, left: Duration) -> Result<Said, Broken> {
@@ -126,7 +130,8 @@ impl Connection {
                 Ok(reply) => reply,
                 Err(_) => {
                     Box::pin(self.shared.opened()).await;
-                    // Nobody may have polled this for long, and then nobody counts on it any more.
+                    // The future may not have been polled for a long time. Nothing is sent after its time is over,
+                    // since its caller no longer counts on it.
                     if BootInstant::now() >= end {
                         return Err(Broken::Unsent(self.shared.failure()));
                     }
@@ -145,18 +150,19 @@ impl Connection {
         }
     }
 
-    /// Writes a request from where nobody can wait, if there is a connection that takes it.
+    /// Writes a request from where nobody can wait. Returns `None` if there is no connection that takes it.
     pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
         self.shared.give(|desk| desk.post(request)).ok()
     }
 
-    /// Whether the server surely knows a script by its hash.
+    /// Whether the server is known to have this script, so that its hash is enough.
     pub(super) fn knows(&self, script: &'static Script) -> bool {
         self.shared.lock().knows(script)
     }
 
-    /// Opens another connection in place of the one of this number, if that is the present one.
+    /// Asks for another connection in place of the one with the number `epoch`, if that is still the present one.
     pub(super) fn redial(&self, epoch: u64) {
+        // The number lets calls that failed on one connection replace it once, and not the connection after it.
         self.shared.unwanted.send_if_modified(|unwanted| {
             let is_news = *unwanted < epoch;
             *unwanted = epoch.max(*unwanted);
@@ -164,8 +170,9 @@ impl Connection {
         });
     }
 
-    /// Opens another connection if the present one has left a request without an answer for so long.
+    /// Asks for another connection if the present one has left a request unanswered for at least `patience`.
     pub(super) fn redial_if_stalled(&self, patience: Duration) {
+        // Read before the desk: if the connection changes in between, the old number replaces nothing.
         let epoch = self.epoch();
         let desk = self.shared.lock();
         let since = desk.waits_since();
@@ -175,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// Connects in the background, if it was not used before.
+    /// Connects in the background, unless the connection was used before.
     pub(super) fn start(&self) {
         self.keep(None);
     }
@@ -193,7 +200,7 @@ impl Connection {
         self.shared.status.borrow().epoch
     }
 
-    /// Ends the connection for good.
+    /// Ends the connection for good, and stops following the sentinels if there are any.
     pub(super) fn close(&self) {
         if let Some(kept) = self.kept.get() {
             kept.abort();
@@ -201,6 +208,8 @@ impl Connection {
         self.dialer.close();
     }
 
+    /// Starts the task that keeps the connection, unless it runs already. `link` is the first connection, if it was
+    /// made before.
     fn keep(&self, link: Option<Link>) {
         self.kept.get_or_init(|| {
             let kept = keep(Kept(self.shared.clone()), self.dialer.clone(), link);
@@ -209,7 +218,7 @@ impl Connection {
     }
 }
 
-/// Waits for the reply to a request that was posted.
+/// Waits for the reply to a request that was posted, for at most `left`.
 pub(super) async fn replied(reply: desk::Reply, left: Duration) -> Result<Said, Broken> {
     match timeout(left, reply).await {
         Ok(replied) => replied.unwrap_or_else(|_| Err(Broken::Cut(no_connection()))),
@@ -217,7 +226,7 @@ pub(super) async fn replied(reply: desk::Reply, left: Duration) -> Result<Said, 
     }
 }
 
-/// Declares the connection ended when its task is dropped, whoever does that.
+/// Declares the connection over when its task is dropped, for whatever reason, so that no caller waits for it.
 struct Kept(Arc<Shared>);
 
 impl Drop for Kept {
@@ -230,12 +239,14 @@ impl Drop for Kept {
 /// Connects, serves the connection until it breaks, and connects again, without end.
 async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>) {
     let shared = &kept.0;
-    // A server that hangs answers a try that is under way as soon as it goes on, and between two it is not heard.
+    // A server that hangs answers an attempt that is under way as soon as it resumes, but nobody listens to it between
+    // two attempts. So each attempt may take at least as long as the time between two.
     dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
     let mut connection_id: Option<ConnectionId> = None;
     let told = Pace::default();
     loop {
+        // Noted before the attempt: if another primary is named during it, the pause below ends at once.
         let mut place = dialer.place();
         let began = BootInstant::now();
         let dialled = match link.take() {
@@ -274,7 +285,7 @@ async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>) {
         };
         failed += 1;
         tokio::select! {
-            // Callers that come back together are not to come to the server together.
+            // Clients that lost a server at the same time should not come back to it at the same time.
             () = sleep(pause + pause.mul_f64(fastrand::f64() / 4.0)) => {}
             () = dialer.leads_elsewhere(place.as_deref()) => failed = 0,
         }
@@ -286,7 +297,7 @@ impl Shared {
         self.give(|desk| desk.send(request))
     }
 
-    /// Gives a request to the desk, and what that has left to the task that writes.
+    /// Gives a request to the desk, and wakes the writing task if bytes are left over.
     fn give(
         &self,
         request: impl FnOnce(&mut Desk) -> Result<desk::Reply, Error>,
@@ -301,14 +312,14 @@ impl Shared {
         Ok(reply)
     }
 
-    /// Waits for a connection, unless there will be none.
+    /// Waits for a connection. Returns also if there will never be one.
     async fn opened(&self) {
         let mut status = self.status.subscribe();
         let opened = status.wait_for(|status| status.is_open || status.is_over);
         opened.await.ok();
     }
 
-    /// Why there is no connection.
+    /// Returns why there is no connection.
     fn failure(&self) -> Error {
         self.status
             .borrow()
@@ -317,7 +328,7 @@ impl Shared {
             .unwrap_or_else(no_connection)
     }
 
-    /// Reads and writes until the connection breaks, and tells why it did.
+    /// Reads and writes until the connection breaks, and returns why it did.
     async fn serve(&self, link: Link) -> Error {
         let Link {
             reader,
@@ -330,6 +341,7 @@ impl Shared {
             #[cfg(feature = "tls")]
             Writer::Secured(_) => None,
         };
+        // The desk comes before the status, so that a caller that waits until the connection is open finds it.
         *self.lock() = Desk::new(socket);
         self.status.send_modify(|status| {
             *status = Status {
@@ -351,13 +363,14 @@ impl Shared {
         Error::new(ErrorKind::Backend, format!("the connection broke: {error}")).caused_by(error)
     }
 
-    /// Waits until another connection is asked for, in the place of one that has had its time.
+    /// Waits until another connection is asked for in place of this one, and until this one is [`SETTLED`] old.
     async fn outlived(&self, epoch: u64) {
         sleep(SETTLED).await;
         let mut unwanted = self.unwanted.subscribe();
         unwanted.wait_for(|unwanted| *unwanted >= epoch).await.ok();
     }
 
+    /// Reads replies and gives each to its caller, until the connection breaks.
     async fn read(
         &self,
         mut reader: impl AsyncReadExt + Unpin,
@@ -383,7 +396,8 @@ impl Shared {
                     return Err(io::Error::other(garbled));
                 }
             }
-            // A long reply is measured as often as it has doubled, and leaves no space behind.
+            // The space doubles while a long reply arrives, so the reply is measured about as often as it has doubled.
+            // The space is given up afterwards.
             match arrived.is_empty() && arrived.capacity() > 4 * INBOX {
                 true => arrived = BytesMut::with_capacity(INBOX),
                 false => arrived.reserve(arrived.len().max(INBOX)),
@@ -391,16 +405,19 @@ impl Shared {
         }
     }
 
+    /// Writes the bytes that callers left in the desk, until the connection breaks.
     async fn write(&self, mut writer: Writer) -> Result<std::convert::Infallible, io::Error> {
         loop {
             self.unsent.notified().await;
-            // Whoever is ready to send now does so first: what has gathered is written at once. The task that wakes this
-            // one would else be followed by it before all others, and each request be written by itself.
+            // Tasks that are ready to send do so first, and all that has gathered is written at once. Otherwise this
+            // task would run directly after the one that woke it, ahead of all others, and each request would be
+            // written by itself.
             yield_now().await;
             match &mut writer {
                 Writer::Open(socket) => loop {
                     socket.writable().await?;
                     let mut desk = self.lock();
+                    // Under the mutex, since callers write to the same socket and the bytes have to keep their order.
                     desk.write(socket)?;
                     if !desk.has_unsent() {
                         break;
@@ -419,7 +436,8 @@ impl Shared {
         }
     }
 
-    /// There is no connection any more: those that wait for a reply learn of it. Whether others had one.
+    /// Takes note that the connection has ended, and tells the callers that wait for a reply. Returns whether any reply
+    /// came before.
     fn end(&self, error: Error) -> bool {
         let desk = std::mem::take(&mut *self.lock());
         self.status.send_modify(|status| {
@@ -434,7 +452,8 @@ impl Shared {
     }
 }
 
-/// With the connection every later reply is lost, so it is given up.
+/// Builds the error of a reply that cannot be read. The start of every later reply is lost with it, so the connection
+/// is given up.
 fn unread(garbled: &resp::Garbled) -> Error {
     let text = format!("{garbled}: is it a Redis or Valkey server? The connection was given up");
     Error::new(ErrorKind::Protocol, text).unanswered()

@@ -1,4 +1,4 @@
-//! Says in an error why a connection did not come about, and what may be wrong.
+//! Builds the errors of failed attempts to connect: why there is no connection, and what may be wrong.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 const WITHOUT_TLS: &str = "does it speak TLS? Without, the URL begins with redis://";
 const WITH_TLS: &str = "does it speak TLS only? Then the URL begins with rediss://";
 
-/// The step that was not answered.
+/// The step of connecting that failed or was not answered. The advice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Connect,
@@ -21,12 +21,13 @@ pub(super) enum Step {
     Talk,
 }
 
-/// The server was not reached, or broke off.
+/// Builds the error of a server that could not be reached, or that broke off the connection.
 pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error) -> Error {
     #[cfg(feature = "tls")]
     let known = tls::advice(&error);
     #[cfg(not(feature = "tls"))]
     let known = None;
+    // What rustls says is more exact than the kind of an I/O error, so it comes first.
     let advice = known.or_else(|| match (error.kind(), step) {
         (io::ErrorKind::ConnectionRefused, Step::Connect) => {
             Some("nothing listens there; is the server running, and is this its address?")
@@ -37,6 +38,7 @@ pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error)
         #[cfg(feature = "tls")]
         (_, Step::Secure) => Some(WITHOUT_TLS),
         (
+            // A server that speaks only TLS hangs up on plain commands.
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe,
@@ -47,7 +49,7 @@ pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error)
     error_of(place, &error.to_string(), advice).caused_by(error)
 }
 
-/// The server took longer than it may.
+/// Builds the error of a step that took longer than it may.
 pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
     let (what, advice) = match step {
         Step::Connect => (
@@ -64,12 +66,12 @@ pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
     error_of(place, what, advice).caused_by(late)
 }
 
-/// The server has refused, in these words.
+/// Builds the error of a server that refused, with its own `words`.
 pub(super) fn refused(place: &str, words: &str) -> Error {
     error_of(place, words, advice(words)).said(words)
 }
 
-/// What to do about these words of a server.
+/// Returns what to do about the `words` in which a server refused, if that is known.
 fn advice(words: &str) -> Option<&'static str> {
     match words.split(' ').next()? {
         "NOAUTH" => {

@@ -1,10 +1,11 @@
-//! What stands between the callers of a connection and its socket: what is to be written, and who waits for what reply.
+//! The requests of one connection: the bytes that are to be written to its socket, and the callers that wait for
+//! replies.
 //!
 //! # Invariants
 //!
-//! 1. A request enters the buffer and the list of those that wait for a reply in one step, so replies, which come in the
-//!    order of requests, cannot be taken for another's.
-//! 2. Of a request that the socket did not take as a whole nothing was carried out.
+//! 1. A request enters the buffer and the list of those that wait for a reply in one step. Replies come in the order of
+//!    requests, so none can be taken for the reply to another request.
+//! 2. Nothing was carried out of a request that the socket did not take as a whole.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,64 +21,66 @@ use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::script::Script;
 
-/// How many requests may be on their way. More than a server answers in a time-out.
+/// The most commands that may wait for their replies: more than a server answers within a time-out.
 const MOST_WAITING: usize = 1 << 17;
-/// How much may wait for the socket to take it.
+/// The most bytes that may wait for the socket to take them.
 const MOST_UNSENT: usize = 32 << 20;
-/// What goes through most networks in one packet.
+/// The number of bytes that most networks carry in one packet.
 const PACKET: usize = 1400;
 
-/// A request that brought no reply.
+/// Why a request brought no reply, and whether it may have run.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// It did not run.
+    /// The request did not run.
     Unsent(Error),
-    /// The connection broke after it was sent: it may have run.
+    /// The connection broke after the request was sent: the request may have run.
     Cut(Error),
-    /// It may have run, or run yet.
+    /// No reply came in time: the request may have run, or may still run.
     TimedOut(Elapsed),
-    /// It was sent, and what came in the place of its reply is none.
+    /// The request was sent, and the bytes in place of its reply are not a reply, or not one within the bounds.
     Garbled(Error),
 }
 
-/// Where the reply to a request arrives.
+/// The receiver of the reply to a request.
 pub(super) type Reply = oneshot::Receiver<Result<Said, Broken>>;
 
-/// The requests of one connection. Without one nothing is taken.
+/// The requests of one connection. Without a connection, takes none.
 #[derive(Default)]
 pub(super) struct Desk {
     open: Option<Open>,
-    /// What the socket has not taken so far.
+    /// Bytes that the socket has not taken so far.
     unsent: BytesMut,
-    /// Those whose replies are still to come, in the order of their requests.
+    /// One entry for each reply that is still to come, in the order of the requests.
     waiting: VecDeque<Waiting>,
-    /// Bytes of this connection that were given to it, and those that the socket has taken.
+    /// Counts of the bytes of this connection: those given to the desk, and those that the socket has taken. The end of
+    /// a request is compared with `taken` to tell whether the request was sent.
     given: u64,
     taken: u64,
-    /// A caller had a reply.
+    /// Whether a reply has come on this connection.
     has_answered: bool,
-    /// Scripts that this connection has answered: the server knows them by their hashes.
+    /// Scripts whose calls the server has answered on this connection: it knows them by their hashes.
     known: Vec<&'static Script>,
 }
 
 struct Open {
-    /// If it can be written to from here.
+    /// The socket, if callers can write to it themselves. `None` with TLS, whose state belongs to the writing task.
     socket: Option<Arc<Socket>>,
-    /// The process that connected. A child has a copy of the socket, and of the desk.
+    /// The process that connected. A forked child has a copy of the socket and of the desk, and must not use them.
     process: u32,
 }
 
 struct Waiting {
-    /// Where its request ends.
+    /// Where its request ends, counted as `given` is.
     end: u64,
     since: BootInstant,
-    /// None of a command that only prepares the next.
+    /// `None` for a command that only prepares the next one.
     caller: Option<oneshot::Sender<Result<Said, Broken>>>,
+    /// The script that the command runs, which the server is known to have once it is answered.
     script: Option<&'static Script>,
 }
 
 impl Broken {
-    /// Says in an error what it comes from.
+    /// Returns `error` with this failure as its cause.
     pub(super) fn causes(self, error: Error) -> Error {
         match self {
             Self::Unsent(cause) | Self::Cut(cause) | Self::Garbled(cause) => error.caused_by(cause),
@@ -87,7 +90,7 @@ impl Broken {
 }
 
 impl Desk {
-    /// Of a new connection.
+    /// Creates the desk of a new connection.
     pub(super) fn new(socket: Option<Arc<Socket>>) -> Self {
         Self {
             open: Some(Open {
@@ -98,16 +101,17 @@ impl Desk {
         }
     }
 
-    /// Takes a request. What was taken is given to the socket at once if nothing else is under way, or if it fills a
-    /// packet: the server works on that while the callers go on.
+    /// Takes a request, and returns where its reply arrives. The buffered bytes go to the socket at once if nothing
+    /// else is under way, or if they fill a packet: the server works on them while the callers go on. Otherwise they
+    /// are left to the writing task, which sends what has gathered.
     pub(super) fn send(&mut self, request: &Request) -> Result<Reply, Error> {
         let is_idle = self.waiting.is_empty() && self.unsent.is_empty();
         let is_due = is_idle || self.unsent.len() + request.bytes().len() >= PACKET;
         self.take(request, is_due)
     }
 
-    /// Takes a request of one who cannot wait, and gives the socket what it takes at once: the runtime may end now, and
-    /// all that writes later with it.
+    /// Takes a request from a caller that cannot wait, and gives the socket what it takes at once: the runtime may end
+    /// now, and with it the task that would write later.
     pub(super) fn post(&mut self, request: &Request) -> Result<Reply, Error> {
         self.take(request, true)
     }
@@ -118,16 +122,18 @@ impl Desk {
             let text = "too many requests are waiting for this server";
             return Err(Error::new(ErrorKind::Backend, text).passing());
         }
+        // The entry and the bytes go in together: see invariant 1.
         let reply = self.wait_for(request);
         self.unsent.extend_from_slice(request.bytes());
         if let Some(socket) = socket.filter(|_| at_once) {
-            // What goes wrong here goes wrong again where it is told.
+            // An error here comes up again in the writing task, which reports it.
             self.write(&socket).ok();
         }
         Ok(reply)
     }
 
-    /// The connection, if it is one of this process: the server answers a child where the parent reads.
+    /// Returns the connection, or `Err` if there is none or another process made it: the server would answer a forked
+    /// child on the socket that its parent reads, too.
     fn open(&self) -> Result<&Open, Error> {
         let open = self.open.as_ref().ok_or_else(no_connection)?;
         match open.process == std::process::id() {
@@ -141,11 +147,12 @@ impl Desk {
         self.waiting.len() < MOST_WAITING && unsent <= MOST_UNSENT
     }
 
-    /// Whether the server surely knows a script by its hash.
+    /// Whether the server is known to have this script, so that its hash is enough.
     pub(super) fn knows(&self, script: &'static Script) -> bool {
         self.known.iter().any(|known| std::ptr::eq(*known, script))
     }
 
+    /// Enters each command of a request into the list of those that wait for a reply. Only the last one has a caller.
     fn wait_for(&mut self, request: &Request) -> Reply {
         let (caller, reply) = oneshot::channel();
         self.given += request.bytes().len() as u64;
@@ -164,12 +171,12 @@ impl Desk {
         reply
     }
 
-    /// Whether something waits for the socket to take it.
+    /// Whether bytes wait for the socket to take them.
     pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Gives the socket what it takes at once.
+    /// Writes as much as the socket takes without waiting.
     pub(super) fn write(&mut self, socket: &Socket) -> io::Result<()> {
         match socket.try_write(&self.unsent) {
             Ok(taken) => {
@@ -182,21 +189,23 @@ impl Desk {
         }
     }
 
-    /// Everything that is to be written, for one who writes it as a whole.
+    /// Takes out all bytes that are to be written, for a caller that writes them as a whole.
     #[cfg(feature = "tls")]
     pub(super) fn take_unsent(&mut self) -> BytesMut {
-        // Of what is on its way nobody knows how much has arrived.
+        // From here on nobody knows how much has arrived, so all of it counts as sent.
         self.taken += self.unsent.len() as u64;
         self.unsent.split()
     }
 
-    /// The next reply came: who waits for it, if anybody; none if nothing was asked.
+    /// Takes note of the next reply; `said` is `None` if it cannot be read. Returns the caller that waits for it:
+    /// `Some(None)` if its command has no caller, `None` if nothing was asked.
     pub(super) fn replied(
         &mut self,
         said: Option<&Said>,
     ) -> Option<Option<oneshot::Sender<Result<Said, Broken>>>> {
         self.has_answered |= said.is_some();
         let Waiting { caller, script, .. } = self.waiting.pop_front()?;
+        // A refusal does not show that the server has the script: NOSCRIPT is one.
         let is_answer = said.is_some_and(Result::is_ok);
         if let Some(script) = script.filter(|script| is_answer && !self.knows(script)) {
             self.known.push(script);
@@ -204,14 +213,15 @@ impl Desk {
         Some(caller)
     }
 
-    /// When the first request came in that still waits for its reply.
+    /// Returns when the oldest request came in that still waits for its reply.
     pub(super) fn waits_since(&self) -> Option<BootInstant> {
         self.waiting.front().map(|first| first.since)
     }
 
-    /// Tells those that wait for a reply that there will be none. Whether others had one.
+    /// Tells the callers that wait for a reply that there will be none. Returns whether any reply came before.
     pub(super) fn end(self, error: &Error) -> bool {
         for Waiting { end, caller, .. } in self.waiting {
+            // A server does not run part of a command, so a request that was written in part is unsent.
             let broken = match end > self.taken {
                 true => Broken::Unsent(error.clone()),
                 false => Broken::Cut(error.clone()),

@@ -1,4 +1,4 @@
-//! Opens a connection: connects, and says who we are.
+//! Opens a connection: connects, logs in and introduces this client.
 
 use std::future::pending;
 use std::io;
@@ -22,23 +22,23 @@ use crate::config::{Config, Deployment, Login, Protocol, Secret, Server};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
-/// Where to connect, and as whom.
+/// Where to connect, and as which user.
 #[derive(Clone)]
 pub(super) struct Dialer {
     pub(super) config: Arc<Config>,
     pub(super) server: Server,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<Connector>,
-    /// What operators see of the connection.
+    /// The name of the connection, which operators see.
     pub(super) name: Arc<str>,
-    /// How long one way to a server may take.
+    /// How long each step on the way to a server may take.
     pub(super) patience: Duration,
-    /// Who says which server it is.
+    /// The sentinels that name the server, if there are any.
     pub(super) sentinels: Option<Arc<Sentinels>>,
 }
 
 impl Dialer {
-    /// Connects to the server, or to the one that sentinels name as the primary.
+    /// Connects to the server, or to the one that the sentinels name as the primary.
     pub(super) async fn dial(&self) -> Result<Link, Error> {
         while let Some(sentinels) = &self.sentinels {
             let primary = sentinels.primary().await?;
@@ -48,7 +48,8 @@ impl Dialer {
                     sentinels.tried(dialled.is_ok());
                     return dialled;
                 }
-                // One that is no primary any more may be frozen.
+                // A server that is no longer the primary may be frozen, and would hold this attempt up until its time
+                // is over.
                 () = sentinels.named_other_than(Some(&place)) => {}
             }
         }
@@ -67,7 +68,7 @@ impl Dialer {
         }
     }
 
-    /// Where a connection leads that is made now. None if nobody has said so yet.
+    /// Returns where a connection made now would lead. `None` if no sentinel has named a primary yet.
     pub(super) fn place(&self) -> Option<String> {
         let Some(sentinels) = &self.sentinels else {
             return Some(self.server.to_string());
@@ -75,7 +76,7 @@ impl Dialer {
         sentinels.named().map(|primary| primary.to_string())
     }
 
-    /// Waits until a connection that is made leads to another place than this one.
+    /// Waits until a new connection would lead to another place than this one. Without sentinels, waits without end.
     pub(super) async fn leads_elsewhere(&self, place: Option<&str>) {
         match &self.sentinels {
             Some(sentinels) => sentinels.named_other_than(place).await,
@@ -83,25 +84,25 @@ impl Dialer {
         }
     }
 
-    /// Asks nobody any more where to connect.
+    /// Stops following the sentinels, if there are any.
     pub(super) fn close(&self) {
         if let Some(sentinels) = &self.sentinels {
             sentinels.close();
         }
     }
 
-    /// Connects to a server, if it is a primary.
+    /// Connects to a server. Returns `Err` if the server says that it is not a primary.
     async fn dial_primary(&self, server: &Server) -> Result<Link, Error> {
         let mut link = self.dial_server(server).await?;
         let [role] = self.talk(&mut link, &[Request::of(&["ROLE"])]).await?;
         match role {
-            // A sentinel may be late with the news.
+            // A sentinel may learn of a failover late.
             Ok(role) if !is_primary(&role) => {
                 let text =
                     format!("the sentinels name {server} as the primary, which is a replica");
                 Err(Error::new(ErrorKind::Backend, text))
             }
-            // A user that may not ask for the role is told by the first script.
+            // If this user may not ask for the role, the first script tells: a replica refuses it.
             _ => Ok(link),
         }
     }
@@ -111,7 +112,7 @@ impl Dialer {
         self.introduced(link).await
     }
 
-    /// A connection on which nothing was said.
+    /// Opens a connection without sending anything on it.
     pub(super) async fn open(&self, server: &Server) -> Result<Link, Error> {
         let place = server.to_string();
         let reached = async {
@@ -132,10 +133,10 @@ impl Dialer {
         Ok(Link::new(reader, writer, place))
     }
 
-    /// Logs in, chooses the database, and tells the name of the connection.
+    /// Logs in, selects the database and sets the name of the connection.
     async fn introduced(&self, mut link: Link) -> Result<Link, Error> {
         let greeting = self.log_in(&mut link, &self.config.login).await?;
-        // It would take the connection, and refuse every script.
+        // A sentinel would accept the connection, and refuse every script.
         if greeting.field("mode") == Some("sentinel") {
             let place = &link.place;
             let text = format!(
@@ -153,13 +154,16 @@ impl Dialer {
             Request::of(&["CLIENT", "INFO"]),
         ];
         let (requests, selects) = match self.config.database {
+            // A connection begins with database 0.
             0 => (&requests[1..], false),
             _ => (&requests[..], true),
         };
         let said = self.talk_all(&mut link, requests).await?;
         match said.first() {
+            // Without a password RESP2 has no login, so a server that wants one says NOAUTH only here.
             Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&link.place, text)),
-            // Names are for operators: a server, or a user, that knows nothing of them does as well.
+            // Names are for operators: a server that does not know these commands, or a user that may not use them, is
+            // accepted.
             _ => {
                 link.connection_id = match said.last() {
                     Some(Ok(Reply::Text(info))) => ConnectionId::read(info),
@@ -170,7 +174,7 @@ impl Dialer {
         }
     }
 
-    /// Connects in the place of a connection that is gone.
+    /// Connects in place of a connection that is gone, and has the server end that one.
     pub(super) async fn redial(&self, old: Option<&ConnectionId>) -> Result<Link, Error> {
         let mut link = self.dial().await?;
         if let Some(old) = old {
@@ -179,18 +183,20 @@ impl Dialer {
         Ok(link)
     }
 
-    /// Has the server end a connection that this one comes in the place of. What was sent there and was not read so far,
-    /// since the server hung, is then never carried out: not after what is asked for here. A user that has no right to
-    /// that does without.
+    /// Has the server end the connection that this one replaces. A server that hung may not have read what was sent
+    /// there. It must not carry that out after the requests on this connection, and once the old connection is ended it
+    /// never does. If the server refuses, since the user has no right to this, the connection is used all the same.
     async fn replace(&self, link: &mut Link, old: &ConnectionId) -> Result<(), Error> {
         let kill = Request::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
         self.talk(link, &[kill]).await.map(drop)
     }
 
-    /// Chooses the version of the protocol, and says who we are. What the server tells of itself; nil in the older version.
+    /// Chooses the version of the protocol, and logs in. Returns what the server tells of itself, or [`Reply::Nil`] in
+    /// RESP2.
     pub(super) async fn log_in(&self, link: &mut Link, login: &Login) -> Result<Reply, Error> {
         let user = login.user.as_deref();
         let password = login.password.as_ref().map(Secret::reveal);
+        // A user without a password logs in with an empty one, since AUTH takes no user alone.
         let password = password.or_else(|| user.map(|_| ""));
         if self.config.protocol == Protocol::Resp3 {
             let hello = match password {
@@ -202,7 +208,7 @@ impl Dialer {
             link.version = Version::Resp3;
             match self.talk(link, &[hello]).await? {
                 [Ok(greeting)] => return Ok(greeting),
-                // It speaks the older version only, or this user may not ask for the newer.
+                // The server speaks RESP2 only, or this user may not ask for RESP3.
                 [Err(text)]
                     if text.starts_with("ERR unknown command")
                         || matches!(code(&text), "NOPROTO" | "NOPERM") =>
@@ -225,13 +231,14 @@ impl Dialer {
         }
     }
 
+    /// Sends requests together, and waits for as many replies.
     pub(super) async fn talk<const N: usize>(
         &self,
         link: &mut Link,
         requests: &[Request; N],
     ) -> Result<[Said; N], Error> {
         let said = self.talk_all(link, requests).await?;
-        // As many as there are requests.
+        // There are as many replies as requests.
         said.try_into()
             .map_err(|_| refused(&link.place, "its answers are not those that were asked for"))
     }
@@ -241,7 +248,7 @@ impl Dialer {
         self.step(&place, Step::Talk, link.talk(requests)).await
     }
 
-    /// Does a step on the way to a connection, within its time.
+    /// Carries out a step on the way to a connection, within `patience`.
     async fn step<T>(
         &self,
         place: &str,
@@ -259,14 +266,15 @@ impl Dialer {
     }
 }
 
-/// Connects to the first of a host's addresses that answers. Each has its share of the time, so that a silent one hides
-/// none behind it.
+/// Connects to the first of a host's addresses that answers. Each has its share of the time, so that a silent address
+/// does not hide those after it.
 async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpStream> {
     let mut share = patience;
     let Some((last, others)) = addresses.split_last() else {
         return Err(io::Error::other("its name has no address"));
     };
     for address in others {
+        // Half of the time that is left. The last address has the rest, which the caller limits.
         share /= 2;
         if let Ok(Ok(stream)) = timeout(share, TcpStream::connect(address)).await {
             return Ok(stream);
@@ -275,12 +283,12 @@ async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpSt
     TcpStream::connect(last).await
 }
 
-/// Whether this is what a primary answers to `ROLE`.
+/// Whether this is a primary's answer to `ROLE`.
 pub(super) fn is_primary(role: &Reply) -> bool {
     matches!(role, Reply::List(role) if role.first() == Some(&Reply::Text("master".into())))
 }
 
-/// What a server says without the password, which one that does not know the command repeats.
+/// Returns what a server said, without the password: a server that does not know a command repeats its arguments.
 fn veiled(text: &str, password: Option<&str>) -> String {
     match password {
         Some(password) if !password.is_empty() => text.replace(password, ".."),
@@ -293,7 +301,7 @@ mod tests {
     use super::*;
     use tokio::net::{TcpListener, TcpSocket};
 
-    /// Who listens there has no place for one more, which Linux answers with silence.
+    /// Returns an address that does not answer: the queue of its listener is full, which Linux answers with silence.
     async fn silent() -> (SocketAddr, impl Sized) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! A connection to a server, past the handshake: what is sent on it, and what arrives.
+//! A connection to a server, past the handshake: sends requests, and reads what arrives.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::net::unix;
 
 use super::resp::{self, Heard, Request, Said, Version};
 
-/// How a server with TLS begins to answer one who speaks none.
+/// The first bytes that a server with TLS sends to a client that does not speak TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// A connection that is ready for commands.
@@ -21,19 +21,19 @@ pub(super) struct Link {
     pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(super) writer: Writer,
     pub(super) version: Version,
-    /// Where it leads.
+    /// The address or the path that it leads to.
     pub(super) place: String,
-    /// How the server tells it from others, if it says so.
+    /// How the server identifies this connection, if it says so.
     pub(super) connection_id: Option<ConnectionId>,
-    /// What has arrived and was not read so far.
+    /// Bytes that have arrived and are not decoded yet.
     arrived: BytesMut,
 }
 
-/// The side of a connection that is written to.
+/// The writing half of a connection.
 pub(super) enum Writer {
-    /// It can be written to from everywhere, without waiting.
+    /// Can be written to from every task, without waiting.
     Open(Arc<Socket>),
-    /// It has a state of its own, and one that writes.
+    /// Has a state of its own, and so a single task that writes.
     #[cfg(feature = "tls")]
     Secured(Box<dyn AsyncWrite + Send + Unpin>),
 }
@@ -44,8 +44,9 @@ pub(super) enum Socket {
     Unix(unix::OwnedWriteHalf),
 }
 
-/// What a server calls a connection: its number there, and the address that it comes from. Numbers begin anew with each
-/// start of a server; both together do not come again. Over a unix socket all come from the same address.
+/// A server's identification of a connection: its id there, and the address that it comes from. Ids start over with
+/// each start of a server, but an id and an address do not come again together. Over a unix socket all connections come
+/// from the same address.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionId {
     pub(super) id: String,
@@ -53,12 +54,14 @@ pub(super) struct ConnectionId {
 }
 
 impl ConnectionId {
-    /// From what `CLIENT INFO` says. None if others may have the same one day.
+    /// Reads the answer to `CLIENT INFO`. Returns `None` if another connection may have the same identification one
+    /// day.
     pub(super) fn read(info: &str) -> Option<Self> {
         let value = |name: &str| {
             let mut fields = info.split_ascii_whitespace();
             fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
         };
+        // Port 0 is that of a unix socket.
         let address = value("addr").filter(|address| !address.ends_with(":0"))?;
         Some(Self {
             id: value("id")?.to_owned(),
@@ -86,6 +89,7 @@ impl Socket {
 }
 
 impl Link {
+    /// Creates a link that speaks RESP2 until the login chooses another version.
     pub(super) fn new(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: Writer,
@@ -101,9 +105,9 @@ impl Link {
         }
     }
 
-    /// Sends commands together, and waits for their replies.
+    /// Sends commands together, and waits for the replies to all of them.
     pub(super) async fn talk(&mut self, requests: &[Request]) -> io::Result<Vec<Said>> {
-        // A server that takes nothing may have said why before it hung up.
+        // A server that takes nothing may have said why before it hung up, so its words are read first.
         let sent = self.send(requests).await;
         let mut replies = Vec::new();
         while replies.len() < requests.len() {
@@ -113,20 +117,20 @@ impl Link {
                 Err(ended) => return Err(sent.err().unwrap_or(ended)),
             }
         }
-        // Whoever reads next would take the rest for another's.
+        // The next reader would take the rest for the reply to another request.
         match self.arrived.is_empty() {
             true => Ok(replies),
             false => Err(io::Error::other("the server answers what nobody asked")),
         }
     }
 
-    /// Sends commands together.
+    /// Sends commands together, without waiting for replies.
     pub(super) async fn send(&mut self, requests: &[Request]) -> io::Result<()> {
         let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).copied().collect();
         self.writer.write_all(&bytes).await
     }
 
-    /// Waits for the next that arrives. Nothing is lost if the future is dropped.
+    /// Waits for the next reply or push. Cancel safe: nothing is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> io::Result<Heard> {
         loop {
             let heard = resp::next(&mut self.arrived, self.version).map_err(|garbled| {

@@ -1,10 +1,10 @@
-//! The connection that a server's messages come on.
+//! The connection that a server's messages arrive on.
 //!
 //! # Invariants
 //!
-//! 1. An order is given to the present connection and ends with it: none is kept for the next one, which has none of the
-//!    channels.
-//! 2. Answers come in the order of the orders, be it as replies or in the form of messages.
+//! 1. A command is given to the present connection and ends with it. None is kept for the next connection, which has
+//!    none of the channels.
+//! 2. Answers come in the order of the commands, whether as replies or in the form of messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,17 +25,18 @@ use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
-/// Messages that may be waiting before some are dropped, which wakes everybody.
+/// The most messages that may be waiting. Beyond that some are dropped, which wakes every waiter.
 const BACKLOG: usize = 4096;
-/// Orders that are written at once, at the most.
+/// The most commands that are written at once.
 const BATCH: usize = 64;
-/// Pauses between two connections: the first, twice as long after each that does not last, and the last.
+/// The first pause between two connections. It doubles up to [`LONGEST_PAUSE`] as long as connections do not last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause. An attempt that lasted at least this long, its connection included, starts the pauses over.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 const PING: &str = "PING";
 
-/// What a server is asked about a channel.
+/// A command about a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Subscribe,
@@ -44,31 +45,32 @@ pub(super) enum Verb {
     UnsubscribeSharded,
 }
 
-/// How it went to ask about a channel, if that is known by now.
+/// The outcome of a command about a channel, if it is known by now.
 #[derive(Debug)]
 pub(crate) struct Asked(oneshot::Receiver<Answered>);
 
-/// What a server says to a command for messages: nothing, or in which words it refuses.
+/// A server's answer to a command for messages: `Ok`, or the words in which it refuses.
 type Answered = Result<(), String>;
 
-/// One connection, made when it is first used, and made again when it breaks.
+/// A connection for messages, made when it is first used, and made again when it breaks.
 pub(super) struct Listener {
     shared: Arc<Shared>,
     dialer: Dialer,
-    /// Where it lives: whoever uses it first may be elsewhere.
+    /// The runtime of its task. The caller that uses the connection first may be on another one.
     runtime: Handle,
+    /// The task that keeps the connection, from the first use on.
     kept: OnceLock<AbortOnDropHandle<()>>,
 }
 
 struct Shared {
-    /// To the present connection. Whoever takes it away has another one made.
+    /// Gives commands to the present connection. If it is taken away, another connection is made.
     present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
-    /// How many connections there were after the first.
+    /// How many connections there have been after the first.
     again: watch::Sender<u64>,
     news: broadcast::Sender<PushEvent>,
 }
 
-/// A command, and who may wait for its answer.
+/// A command, and where its answer goes.
 #[derive(Debug)]
 struct Order {
     verb: &'static str,
@@ -76,35 +78,36 @@ struct Order {
     answer: oneshot::Sender<Answered>,
 }
 
-/// What a connection for messages brings.
+/// An event of a connection for messages.
 #[derive(Clone, Debug)]
 pub(crate) enum PushEvent {
     Message {
         channel: String,
         text: String,
     },
-    /// The server has taken this channel away, with its slot.
+    /// The server has taken this channel away, together with its slot.
     Gone(String),
     /// Messages were dropped, or may have been.
     Missed,
+    /// There is another connection, which has none of the channels.
     Reconnected,
 }
 
-/// The stream of messages.
+/// The stream of a server's messages, and of events that may have cost some.
 #[derive(Debug)]
 pub(crate) struct Messages {
     news: broadcast::Receiver<PushEvent>,
     again: watch::Receiver<u64>,
 }
 
-/// What has arrived.
+/// A message or an answer that has arrived.
 #[derive(Debug, PartialEq)]
 enum Told {
     Message {
         channel: String,
         text: String,
     },
-    /// A subscription began or ended: the word for that, and the channel.
+    /// A subscription began or ended: the command that asks for this, and the channel.
     Done(&'static str, String),
     Pong,
     Refused(String),
@@ -125,7 +128,8 @@ impl Listener {
         }
     }
 
-    /// Connects now, and tells if that fails; if it was used before it keeps connecting by itself.
+    /// Connects now, and returns `Err` if that fails. Does nothing if the connection was used before: it then keeps
+    /// connecting by itself.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         if self.kept.get().is_none() {
             let link = self.dialer.dial().await?;
@@ -141,8 +145,8 @@ impl Listener {
         }
     }
 
-    /// Asks to be told what is published on a channel, or no longer. How it went is known when a later
-    /// [`ping`](Self::ping) is answered.
+    /// Subscribes to a channel, or unsubscribes from it. The outcome is known when a later [`ping`](Self::ping) is
+    /// answered.
     pub(super) async fn tell(
         &self,
         verb: Verb,
@@ -152,7 +156,7 @@ impl Listener {
         self.order(verb.word(), channel, budget).await.map(Asked)
     }
 
-    /// Proves that the connection for messages is alive, and that what was asked for on it before has been answered.
+    /// Proves that the connection for messages is alive, and that earlier commands on it have been answered.
     pub(super) async fn ping(&self, budget: Duration) -> Result<(), Error> {
         let end = BootInstant::now().plus(budget);
         let answer = self.order(PING, "", budget).await?;
@@ -162,12 +166,12 @@ impl Listener {
         answered.map_err(|text| refused(&text))
     }
 
-    /// Has a new connection made in place of the present one.
+    /// Has another connection made in place of the present one.
     pub(super) fn relisten(&self) {
         self.shared.present.send_replace(None);
     }
 
-    /// The messages of all subscribed channels from now on.
+    /// Returns the messages of all subscribed channels from now on.
     pub(super) fn messages(&self) -> Messages {
         Messages {
             news: self.shared.news.subscribe(),
@@ -175,7 +179,7 @@ impl Listener {
         }
     }
 
-    /// Gives an order to the present connection; waits for one if there is none.
+    /// Gives a command to the present connection, and waits for a connection if there is none, for at most `budget`.
     async fn order(
         &self,
         verb: &'static str,
@@ -202,6 +206,8 @@ impl Listener {
         }
     }
 
+    /// Starts the task that keeps the connection, unless it runs already. `link` is the first connection, if it was
+    /// made before.
     fn keep(&self, link: Option<Link>) {
         self.kept.get_or_init(|| {
             let kept = keep(self.shared.clone(), self.dialer.clone(), link);
@@ -224,7 +230,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
         match dialled {
             Ok(link) => {
                 if !std::mem::take(&mut is_first) {
-                    // Before anybody can give an order.
+                    // Before any caller can give a command to the new connection.
                     shared.again.send_modify(|again| *again += 1);
                 }
                 let here = place.insert(link.place.clone());
@@ -241,6 +247,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
             pause = FIRST_PAUSE;
         }
         tokio::select! {
+            // Clients that lost a server at the same time should not come back to it at the same time.
             () = sleep(pause + pause.mul_f64(fastrand::f64() / 2.0)) => {}
             () = dialer.leads_elsewhere(place.as_deref()) => {}
         }
@@ -249,7 +256,7 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
 }
 
 impl Shared {
-    /// Gives orders, and tells what comes, until the connection breaks or is given up.
+    /// Sends commands and passes on what arrives, until the connection breaks or is given up.
     async fn serve(&self, mut link: Link, patience: Duration) -> io::Result<()> {
         let (present, mut orders) = mpsc::unbounded_channel();
         self.present.send_replace(Some(present));
@@ -259,9 +266,11 @@ impl Shared {
             tokio::select! {
                 count = orders.recv_many(&mut batch, BATCH) => {
                     if count == 0 {
+                        // The sender was taken away: another connection is wanted.
                         return Ok(());
                     }
                     let requests: Vec<_> = batch.iter().map(Order::request).collect();
+                    // Nothing is read meanwhile, so a server that takes nothing must not hold this up for long.
                     timeout(patience, link.send(&requests)).await??;
                     given.extend(batch.drain(..));
                 }
@@ -274,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// Passes on what has arrived, to all or to whoever gave the order.
+    /// Passes on what has arrived: a message to all, an answer to the caller of the command.
     fn pass_on(&self, told: Told, given: &mut VecDeque<Order>) -> io::Result<()> {
         let is_for = |order: &Order| match &told {
             Told::Done(verb, channel) => order.verb == *verb && order.channel == *channel,
@@ -285,6 +294,7 @@ impl Shared {
             Told::Message { channel, text } => {
                 drop(self.news.send(PushEvent::Message { channel, text }));
             }
+            // It answers no command: the server has taken the channel away by itself.
             Told::Done(_, channel) if !first => drop(self.news.send(PushEvent::Gone(channel))),
             Told::Done(..) | Told::Pong | Told::Refused(_) => {
                 let unasked = || io::Error::other("the server answers what nobody asked");
@@ -293,7 +303,7 @@ impl Shared {
                     Told::Refused(text) => Err(text),
                     _ => Ok(()),
                 };
-                // Nobody may wait for it any more.
+                // The caller may have stopped waiting.
                 order.answer.send(refusal).ok();
             }
         }
@@ -329,7 +339,8 @@ impl Verb {
 }
 
 impl Asked {
-    /// What came of it. Where the slot of the channel is, if it is another server's.
+    /// Returns `Ok(None)` if the command was carried out, and the redirection if the slot of the channel is another
+    /// server's. Returns `Err` if the server has refused, or has not answered so far.
     pub(super) fn outcome(mut self) -> Result<Option<Redirect>, String> {
         match self.0.try_recv() {
             Ok(Ok(())) => Ok(None),
@@ -343,10 +354,10 @@ impl Asked {
 }
 
 impl Messages {
-    /// The next news, or none when the client was closed.
+    /// Returns the next event, or `None` once the client is closed.
     pub(crate) async fn next(&mut self) -> Option<PushEvent> {
         tokio::select! {
-            // What is heard after it is of the new connection.
+            // A reconnect is reported before any message of the new connection.
             biased;
             again = self.again.changed() => again.ok().map(|()| PushEvent::Reconnected),
             news = self.news.recv() => match news {
@@ -358,7 +369,7 @@ impl Messages {
     }
 }
 
-/// What has arrived, in either version of the protocol; none if it is nothing that is looked for.
+/// Reads what has arrived, in either version of the protocol. Returns `None` if it is neither a message nor an answer.
 fn told(heard: Heard) -> Option<Told> {
     let parts = match heard {
         Heard::Reply(Err(text)) => return Some(Told::Refused(text)),
@@ -376,6 +387,7 @@ fn told(heard: Heard) -> Option<Told> {
             channel,
             text: texts.next().unwrap_or_default(),
         },
+        // In RESP2 a connection with subscriptions answers a PING with a list.
         "PONG" => Told::Pong,
         kind => {
             let verb = Verb::ALL.into_iter().find(|verb| verb.word() == kind)?;

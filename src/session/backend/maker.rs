@@ -25,15 +25,16 @@ pub(super) struct Maker {
     tls: Option<Connector>,
     pub(super) command_timeout: Duration,
     pub(super) runtime: Handle,
-    /// Where to tell of what makes holds doubtful.
+    /// Where to report that holds may no longer stand.
     pub(super) disruptions: mpsc::UnboundedSender<Disruption>,
-    /// What operators see of our connections.
+    /// The name of the connections, which operators see.
     name: Arc<str>,
+    /// Shared by all connections, so that they follow the same primary.
     sentinels: Option<Arc<Sentinels>>,
 }
 
 impl Maker {
-    /// On the current runtime.
+    /// Creates a maker whose connections live on the current runtime. Starts to follow the sentinels, if there are any.
     pub(super) fn new(
         config: Config,
         command_timeout: Duration,
@@ -54,6 +55,7 @@ impl Maker {
             && let Some(first) = servers.first()
         {
             let sentinels = Sentinels::follow(
+                // It has no sentinels itself: they are reached by their own addresses.
                 maker.dialer(first),
                 servers.clone(),
                 service.clone(),
@@ -65,21 +67,22 @@ impl Maker {
         Ok(maker)
     }
 
-    /// The connection for commands to a server, by the number that the server has here.
+    /// Makes the connection for commands to a server. `node` is the id that the server has in this process.
     pub(super) fn connection(&self, server: &Server, node: u64) -> Connection {
         let disruptions = self.disruptions.clone();
-        // The server behind a new connection may be another one, or have forgotten.
+        // The server behind a new connection may be another one, or may have lost its data.
         let reconnected = move || {
             disruptions.send(Disruption::Node(node)).ok();
         };
         Connection::new(self.dialer(server), &self.runtime, reconnected)
     }
 
-    /// The connection for messages from a server.
+    /// Makes the connection for messages from a server.
     pub(super) fn listener(&self, server: &Server) -> Listener {
         Listener::new(self.dialer(server), &self.runtime)
     }
 
+    /// Makes the connection for transactions on a server.
     pub(super) fn transactions(&self, server: &Server) -> Transactions {
         Transactions::new(self.dialer(server), &self.runtime)
     }
@@ -96,7 +99,8 @@ impl Maker {
         }
     }
 
-    /// How long a server may take for each step until a connection is ready.
+    /// Returns how long a server may take for each step until a connection is ready. Unless configured, this is the
+    /// command timeout, within 0.5 to 10 seconds.
     fn handshake(&self) -> Duration {
         self.config.connect_timeout.unwrap_or_else(|| {
             self.command_timeout

@@ -1,8 +1,9 @@
-//! Talks to the servers: runs a script call where its slot is, yields messages.
+//! Talks to the servers: runs each call on the server of its slot, and yields messages.
 //!
-//! Commands go over one connection for each server ([`Connection`](connection::Connection)), messages over another one
-//! ([`listener`]), transactions over a third ([`transaction`]). A command is sent once: only we know which calls may be
-//! repeated. (All of ours may: see `lua/`. So [`Backend::run`] repeats them itself, within its budget.)
+//! Commands go over one connection for each server ([`Connection`](connection::Connection)), messages over a second one
+//! ([`listener`]), and transactions over a third ([`transaction`]). A connection sends a command once, since only this
+//! crate knows which calls may be repeated. (All of its calls may: see `lua/`. So [`Backend::run`] repeats them itself,
+//! within its budget.)
 //!
 //! A cluster is many servers, each with connections of its own, and a map of slots.
 
@@ -54,12 +55,12 @@ use node::{Form, SendError};
 pub(crate) use post::Posted;
 pub(crate) use slots::slot;
 
-/// Between two sends of one call whose connection was cut.
+/// The pause between two sends of a call whose connection was cut.
 const RESEND_PAUSE: Duration = Duration::from_millis(5);
-/// Between two sends of one call to a slot that is just being moved.
+/// The pause between two sends of a call to a slot that is being moved.
 const MOVING_PAUSE: Duration = Duration::from_millis(20);
 
-/// The servers.
+/// The servers of one client.
 pub(crate) struct Backend {
     servers: Servers,
     database: u32,
@@ -75,32 +76,32 @@ enum Servers {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
-    /// Before the request that was answered was sent.
+    /// An instant before the answered request was sent.
     pub(crate) sent: BootInstant,
-    /// An earlier send of this call went unanswered: it may have run too.
+    /// Whether an earlier send of this call went unanswered: it may have run too.
     pub(crate) repeated: bool,
 }
 
-/// What makes it doubtful whether holds stand.
+/// An event that makes it doubtful whether holds still stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disruption {
-    /// This server was connected to anew.
+    /// There is another connection to this server.
     Node(u64),
-    /// These slots have another server.
+    /// These slots have moved to another server.
     Slots(BTreeSet<u16>),
 }
 
-/// How it went to subscribe.
+/// The outcome of subscribing to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subscribed {
     Here,
-    /// The slot is another server's, which is known by now.
+    /// Another server has the slot, and the map has that server by now.
     Elsewhere,
     Refused,
 }
 
 impl Backend {
-    /// Connects to the server, or the servers, that `config` names; and the stream of disruptions.
+    /// Connects to the server or servers that `config` names. Returns the backend and the stream of disruptions.
     pub(crate) async fn connect(
         config: Config,
         settings: &Settings,
@@ -135,15 +136,15 @@ impl Backend {
         Ok((backend, Disruptions(disruptions)))
     }
 
-    /// Runs a script and waits for its answer, at most for `budget`. A call that was cut off is sent again within
-    /// that time, and one that was sent to the wrong server follows its slot.
+    /// Runs a script and waits for its answer, for at most `budget`. A call that was cut off is sent again within that
+    /// time, and a call that was sent to the wrong server follows its slot.
     ///
     /// If the future is dropped, the call may still run.
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
         self.go_on(call, budget, None).await
     }
 
-    /// The same for a call that may have been `posted` before.
+    /// Does the same as [`run`](Self::run), for a call that may have been `posted` before.
     async fn go_on(
         &self,
         call: &Call<'_>,
@@ -159,13 +160,13 @@ impl Backend {
             Some(posted) => posted.begun(),
             None => (self.home_of(key)?, started),
         };
-        // Behind the look for a server: with the first that is found it is known how to publish.
+        // After the look for a server: once the first server is found, the way to publish is known.
         let mut form = Form {
             whole: false,
             asking: false,
             publish: self.channels().publish(),
         };
-        // Of an earlier send nobody knows whether it was carried out, whatever is said of this one.
+        // An earlier send may have been carried out, whatever the answer to this one.
         let doubtful = |error: Error, repeated| if repeated { error.unanswered() } else { error };
         loop {
             let answered = match posted.take() {
@@ -182,6 +183,8 @@ impl Backend {
                 }
                 Err(error) => error,
             };
+            // ASKING holds for one request. It is kept only if the same server is sent the same request in another
+            // form.
             let asked = std::mem::take(&mut form.asking);
             let pause = match &error {
                 SendError::UnknownScript | SendError::Scriptless => {
@@ -198,7 +201,7 @@ impl Backend {
                         true => cluster.at(to, &node),
                         false => cluster.learn(to, &node),
                     };
-                    // Two that each send us to the other agree in a while.
+                    // Two servers that each redirect to the other agree after a while.
                     if std::mem::replace(&mut strayed, true) {
                         RESEND_PAUSE
                     } else {
@@ -207,6 +210,7 @@ impl Backend {
                 }
                 SendError::Moving(_) => MOVING_PAUSE,
                 SendError::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
+                // Not sent again: the pause is longer than any budget.
                 SendError::Refused(_)
                 | SendError::Replica(_)
                 | SendError::Disowned(_)
@@ -214,16 +218,18 @@ impl Backend {
             };
             let is_late = BootInstant::now().plus(pause) >= end || {
                 if !pause.is_zero() {
+                    // A request that was not sent as a whole has not run.
                     repeated |= matches!(error, SendError::Broken(Broken::Cut(_)));
                     sleep(pause).await;
                 }
-                // Nobody may have polled this for long.
+                // The future may not have been polled for a long time. Nothing is sent after its time is over.
                 BootInstant::now() >= end
             };
             if is_late {
                 let error = self.given_up(&node, error, started, budget, repeated);
                 return Err(doubtful(call.blame(error), repeated));
             }
+            // After a pause the slot may have another server. A redirection has named the server already.
             if !pause.is_zero() && !matches!(error, SendError::Moved(_) | SendError::Ask(_)) {
                 node = self
                     .home_of(key)
@@ -233,7 +239,8 @@ impl Backend {
         }
     }
 
-    /// The error of a call that is not sent again.
+    /// Builds the error of a call that is not sent again. In a cluster, also has the map checked if the server did not
+    /// answer or has disowned the slot.
     fn given_up(
         &self,
         node: &Node,
@@ -270,7 +277,7 @@ impl Backend {
         }
     }
 
-    /// The error of a call that no server is known for.
+    /// Builds the error of a call for which no server is known.
     fn homeless(&self, key: &str) -> Error {
         let text = format!("no server of the cluster is known to have the slot of {key}");
         let absence = self.cluster().and_then(Cluster::absence);
@@ -288,12 +295,12 @@ impl Backend {
             .ok_or_else(|| self.homeless(&format!("{key:?}")))
     }
 
-    /// The run id of the server that has this key.
+    /// Returns the run id of the server that has this key.
     pub(crate) async fn server(&self, key: &str, budget: Duration) -> Result<Arc<str>, Error> {
         self.home_of(key)?.run_id(budget).await
     }
 
-    /// The server of a key or a channel.
+    /// Returns the server of a key or a channel.
     pub(crate) fn home(&self, key: &str) -> Option<Arc<Node>> {
         match &self.servers {
             Servers::One(node) => Some(node.clone()),
@@ -301,7 +308,8 @@ impl Backend {
         }
     }
 
-    /// Which of a request's keys may not stand in one with others: those of another slot.
+    /// Returns the group of a key. Keys of different groups cannot be in one request: in a cluster, those of different
+    /// slots.
     pub(crate) fn group(&self, key: &str) -> u16 {
         match &self.servers {
             Servers::One(_) => 0,
@@ -309,7 +317,7 @@ impl Backend {
         }
     }
 
-    /// Which of its server's databases the keys lie in.
+    /// Returns the number of the database that the keys lie in.
     pub(crate) fn database(&self) -> u32 {
         self.database
     }
@@ -326,7 +334,7 @@ impl Backend {
         }
     }
 
-    /// The servers with a slot.
+    /// Returns the servers with a slot.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match &self.servers {
             Servers::One(node) => vec![node.clone()],
@@ -334,7 +342,8 @@ impl Backend {
         }
     }
 
-    /// Sends a PING to each server with a slot, and waits for all answers, at most for `budget`. The longest round trip.
+    /// Sends a PING to each server with a slot, waits for all answers, for at most `budget`, and returns the longest
+    /// round trip.
     pub(crate) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
         let nodes = self.nodes();
         let pings = nodes.iter().map(|node| node.ping(budget));
@@ -347,15 +356,15 @@ impl Backend {
         longest.ok_or_else(|| self.homeless("any key"))
     }
 
-    /// Whether any server is known, and there is a connection to each that was needed so far.
+    /// Whether any server is known, and each server that was needed so far is connected.
     pub(crate) fn is_connected(&self) -> bool {
         let nodes = self.nodes();
         let mut used = nodes.iter().filter(|node| node.is_used());
         !nodes.is_empty() && used.all(|node| node.is_connected())
     }
 
-    /// Since when every request to the server of this key went unanswered, and how the last one failed; none if the
-    /// last was answered.
+    /// Returns since when every request to the server of this key went unanswered, or was not for that server to carry
+    /// out, and how the last one failed. Returns `None` if there is no such period now.
     pub(crate) fn silence(&self, key: &str) -> Option<(BootInstant, Error)> {
         match self.home(key) {
             Some(node) => node.silence.begun(),
@@ -363,13 +372,13 @@ impl Backend {
         }
     }
 
-    /// Whether it is time that somebody who can do without a silent server asks it all the same.
+    /// Whether a caller that can do without a silent server should ask it all the same. `true` counts as a try.
     pub(crate) fn is_to_be_tried(&self, key: &str) -> bool {
         self.home(key)
             .is_none_or(|node| node.silence.is_to_be_tried())
     }
 
-    /// Whether a disruption is about a hold of this key.
+    /// Whether a disruption concerns a hold of this key.
     pub(crate) fn concerns(&self, disruption: &Disruption, key: &str) -> bool {
         match disruption {
             Disruption::Node(id) => self.home(key).is_some_and(|node| node.id() == *id),
@@ -381,12 +390,13 @@ impl Backend {
         self.cluster().map_or(Channels::Plain, Cluster::channels)
     }
 
-    /// Whether a server knows of all that listen to a channel of its slots.
+    /// Whether a server knows of all subscribers to a channel of its slots.
     pub(crate) fn counts_listeners(&self) -> bool {
         self.channels() != Channels::PlainInCluster
     }
 
-    /// Subscribes to a channel. How that went is known when the server has [proved](Self::prove) that it hears.
+    /// Subscribes to a channel. The outcome is known once the server has [proved](Self::prove) that its messages can
+    /// arrive.
     pub(crate) async fn subscribe(&self, node: &Node, channel: &str) -> Result<Asked, Error> {
         let verb = match self.channels() {
             Channels::Sharded => Verb::SubscribeSharded,
@@ -395,7 +405,7 @@ impl Backend {
         node.listener.tell(verb, channel, self.timeout).await
     }
 
-    /// How it went.
+    /// Returns the outcome of a subscription. If the slot has moved, the map learns of it.
     pub(crate) fn subscribed(&self, node: &Arc<Node>, asked: Asked) -> Subscribed {
         match (asked.outcome(), self.cluster()) {
             (Ok(Some(redirect)), Some(cluster)) => {
@@ -410,9 +420,10 @@ impl Backend {
         }
     }
 
+    /// Unsubscribes from a channel.
     pub(crate) async fn unsubscribe(&self, node: &Node, channel: &str) -> Result<(), Error> {
         let verb = match self.channels() {
-            // It went with its slot.
+            // The old server has taken the channel away together with its slot.
             Channels::Sharded if self.home(channel).is_none_or(|home| *home != *node) => {
                 return Ok(());
             }
@@ -425,21 +436,22 @@ impl Backend {
             .map(drop)
     }
 
-    /// Proves that messages of this server can arrive, and that what was asked for before has been answered.
+    /// Proves that messages of this server can arrive, and that earlier commands on that connection have been answered.
     pub(crate) async fn prove(&self, node: &Node) -> Result<(), Error> {
         node.listener.ping(self.timeout).await
     }
 
+    /// Has another connection made for the messages of a server.
     pub(crate) fn relisten(&self, node: &Node) {
         node.listener.relisten();
     }
 
-    /// Changes of where slots are, from now on.
+    /// Returns the stream of moves of slots from now on.
     pub(crate) fn moves(&self) -> Moves {
         Moves(self.cluster().map(Cluster::moves))
     }
 
-    /// Follows the slots of a cluster until the future is dropped.
+    /// Follows the slots of a cluster until the future is dropped. Without a cluster, only waits.
     pub(crate) async fn keep(&self) {
         match self.cluster() {
             Some(cluster) => cluster.keep().await,
@@ -462,18 +474,18 @@ impl fmt::Debug for Backend {
     }
 }
 
-/// A single server that sends a request elsewhere.
+/// Builds the error of a server that redirects a request although it was configured as a single one.
 fn in_a_cluster(node: &Node) -> Error {
     let text = format!("{node:?} is in a cluster; its URL is redis-cluster://{node:?}");
     Error::new(ErrorKind::Backend, text)
 }
 
-/// The stream of what makes holds doubtful.
+/// The stream of events that make holds doubtful.
 #[derive(Debug)]
 pub(crate) struct Disruptions(mpsc::UnboundedReceiver<Disruption>);
 
 impl Disruptions {
-    /// Waits for the next disruption; none when the clients are gone.
+    /// Waits for the next disruption. Returns `None` once the backend is gone.
     pub(crate) async fn next(&mut self) -> Option<Disruption> {
         self.0.recv().await
     }
@@ -484,7 +496,7 @@ impl Disruptions {
 pub(crate) struct Moves(Option<watch::Receiver<()>>);
 
 impl Moves {
-    /// Waits for the next move. Without a cluster there is none.
+    /// Waits for the next move of slots. Without a cluster there is none, and this waits without end.
     pub(crate) async fn next(&mut self) {
         let moved = match &mut self.0 {
             Some(moves) => moves.changed().await.is_ok(),

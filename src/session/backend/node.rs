@@ -1,5 +1,5 @@
-//! One server: a connection for commands and one for messages, so that neither waits for the other, one for
-//! transactions if they are needed, and how it has been answering.
+//! One server: its connection for commands, one for messages, so that neither waits for the other, and one for
+//! transactions if they are needed. Also keeps whether the server has been answering.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,73 +24,74 @@ use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 
-/// How often a server is asked what it knows of channels, if no answer comes.
+/// How many times a server is asked whether it knows sharded channels, if no answer comes.
 const PROBES: usize = 3;
 
 /// The connections to one server.
 pub(crate) struct Node {
     id: u64,
-    /// As configured; in a cluster a server's own address.
+    /// The address as configured. In a cluster, the server's own address.
     name: Server,
     pub(super) commands: Connection,
     pub(super) listener: Listener,
     pub(super) transactions: Transactions,
-    /// The server has said that this user may run no scripts. It may change its mind, and then nothing is lost but a
-    /// round trip. Relaxed: nothing else hangs on it.
+    /// Whether the server has said that this user may run no scripts. If that changes, nothing is lost but a round
+    /// trip. Relaxed: nothing else depends on it.
     scriptless: AtomicBool,
-    /// The server has refused to publish, which is told once. Relaxed: nothing else hangs on it.
+    /// Whether the server has refused to publish, which is logged once. Relaxed: nothing else depends on it.
     mute: AtomicBool,
-    /// The server has refused a subscription, which is told once. Relaxed: nothing else hangs on it.
+    /// Whether the server has refused a subscription, which is logged once. Relaxed: nothing else depends on it.
     deaf: AtomicBool,
     pub(super) silence: Silence,
+    /// The run id, once the server was asked for it.
     known: Mutex<Option<Known>>,
-    /// How long a connection may be silent before it is replaced.
+    /// How long a connection may leave a request unanswered before it is replaced.
     patience: Duration,
 }
 
-/// Which server the commands go to, as it has said.
+/// Which server the commands go to, as the server has said.
 struct Known {
     run_id: Arc<str>,
-    /// The number of the connection on which it has said so.
+    /// The number of the connection on which it said so.
     epoch: u64,
 }
 
-/// How a call is to be sent.
+/// How a call is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// With the script itself, which the server does not know by its hash.
+    /// Whether the script itself is sent, and not its hash, which the server may not know.
     pub(super) whole: bool,
-    /// To a server that the slot is just being moved to.
+    /// Whether the call goes to a server that the slot is only being moved to.
     pub(super) asking: bool,
-    /// The command that tells subscribers.
+    /// The command that publishes to subscribers.
     pub(super) publish: &'static str,
 }
 
-/// One attempt that brought no answer.
+/// Why one attempt to send a call brought no answer.
 pub(super) enum SendError {
-    /// The server does not know the script by its hash; it did not run.
+    /// The server does not know the script by its hash; the script did not run.
     UnknownScript,
     /// No answer came.
     Broken(Broken),
-    /// No scripts may be run; this one did not.
+    /// This user may run no scripts; this one did not run.
     Scriptless,
-    /// The slot is another server's; nothing ran.
+    /// Another server has the slot; nothing ran.
     Moved(Redirect),
-    /// The slot is being moved, and what the call is about has been already; nothing ran.
+    /// The slot is being moved, and the keys of the call have been already; nothing ran.
     Ask(Redirect),
-    /// The slot is being moved, and what the call is about has been in part; nothing ran.
+    /// The slot is being moved, and so far only some of the keys of the call have been; nothing ran.
     Moving(Error),
-    /// A replica, which takes no locks; nothing was changed.
+    /// The server is a replica, which takes no locks; nothing was changed.
     Replica(Error),
-    /// The server has not got the slot, and knows nobody who has; nothing ran.
+    /// The server does not have the slot, and knows no server that does; nothing ran.
     Disowned(Error),
     Refused(Error),
 }
 
-/// A command, or a sequence of them, that came to no end.
+/// Why a command, or a sequence of commands, was not completed.
 pub(super) enum Fault {
     Broken(Broken),
-    /// By the server, in these words.
+    /// The server refused, in these words.
     Refused(String),
 }
 
@@ -102,7 +103,7 @@ impl From<Broken> for Fault {
 
 impl Node {
     pub(super) fn new(maker: &Maker, name: Server) -> Arc<Self> {
-        // Node numbers tell connections apart, also to one server that was lost sight of and found again.
+        // Ids distinguish nodes, including two of one server that was let go and found again.
         static IDS: AtomicU64 = AtomicU64::new(0);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
@@ -120,18 +121,18 @@ impl Node {
         })
     }
 
-    /// Connects now, and tells if that fails.
+    /// Connects now, and returns `Err` if that fails.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         self.commands.connect().await?;
         self.listener.connect().await
     }
 
-    /// Connects in the background, and goes on trying until that comes about.
+    /// Connects in the background, and keeps trying until that succeeds.
     pub(super) fn start(&self) {
         self.commands.start();
     }
 
-    /// Whether it was ever connected to, or tried to be.
+    /// Whether a connection was ever made, or tried.
     pub(super) fn is_used(&self) -> bool {
         self.commands.is_started()
     }
@@ -148,7 +149,7 @@ impl Node {
         &self.name
     }
 
-    /// Sends a call once.
+    /// Sends a call once, or carries out its steps if it does not go by script.
     pub(super) async fn ask(
         &self,
         call: &Call<'_>,
@@ -165,13 +166,14 @@ impl Node {
         answered
     }
 
-    /// Takes notice of whether the server has answered, and as what.
+    /// Takes note of whether the server has answered, and as a primary or as a replica.
     pub(super) async fn note(&self, answered: &Result<Reply, SendError>, left: Duration) {
         match answered {
+            // The silence is noted by `failed`, once the call is given up.
             Err(SendError::Broken(_)) => {}
             Err(SendError::Replica(error)) => self.silence.note(BootInstant::now(), true, error),
             _ if self.silence.spoke() => {}
-            // Who only looks, or is told that a lock is busy, is answered by a replica too.
+            // A replica, too, answers a call that only reads or finds a lock busy. So the server is asked for its role.
             _ => match Box::pin(self.query(&["ROLE"], left)).await {
                 Ok(Ok(role)) if !is_primary(&role) => {}
                 _ => self.silence.end(),
@@ -185,7 +187,7 @@ impl Node {
         self.heard(call, replied, epoch)
     }
 
-    /// What to make of what came on the connection of this number.
+    /// Interprets what came in reply to a call on the connection with the number `epoch`.
     pub(super) fn heard(
         &self,
         call: &Call<'_>,
@@ -207,7 +209,7 @@ impl Node {
         }
     }
 
-    /// The steps to take in place of the script.
+    /// Returns the steps to take in place of the script, or `None` if the script is to be sent.
     pub(super) fn steps(&self, call: &Call<'_>) -> Option<Steps> {
         match call.unscripted {
             Unscripted::Steps(steps, ReleaseBy::Transaction) => Some(steps),
@@ -220,6 +222,7 @@ impl Node {
         }
     }
 
+    /// Interprets a fault of a call.
     fn missed_by(&self, call: &Call<'_>, fault: Fault) -> SendError {
         match fault {
             Fault::Refused(text) => self.refused(call, &text, self.commands.epoch()),
@@ -227,6 +230,7 @@ impl Node {
         }
     }
 
+    /// Interprets the refusal to run scripts. With [`ReleaseBy::Auto`], later calls of plain locks go by steps at once.
     fn without_scripts(&self, call: &Call<'_>, text: &str) -> SendError {
         let message = match call.unscripted {
             Unscripted::Steps(_, ReleaseBy::Auto) => {
@@ -246,7 +250,7 @@ impl Node {
         SendError::Refused(Error::refused(message, text))
     }
 
-    /// What the script did stands; those that wait find it by asking.
+    /// Logs once that the server refuses to publish. What the script did stands, and the waiters find it by asking.
     fn cannot_publish(&self, text: &str) {
         if !self.mute.swap(true, Ordering::Relaxed) {
             warn!(
@@ -258,7 +262,7 @@ impl Node {
         }
     }
 
-    /// Those that wait ask now and then.
+    /// Logs once that the server refuses a subscription. The waiters ask now and then.
     pub(super) fn cannot_subscribe(&self, text: &str) {
         if !self.deaf.swap(true, Ordering::Relaxed) {
             warn!(
@@ -270,7 +274,7 @@ impl Node {
         }
     }
 
-    /// What to make of a refusal on the connection of this number.
+    /// Interprets a refusal on the connection with the number `epoch`.
     fn refused(&self, call: &Call<'_>, text: &str, epoch: u64) -> SendError {
         let error = || Error::refused(format!("the server refused: {text}"), text);
         match code(text) {
@@ -279,7 +283,7 @@ impl Node {
                 let key = call.keys.first().copied().unwrap_or_default();
                 SendError::Refused(Error::wrong_kind(key).said(text))
             }
-            // This was the primary once: ask where it is now.
+            // This server was the primary before: another connection finds where the primary is now.
             "READONLY" => {
                 self.commands.redial(epoch);
                 let message = format!(
@@ -287,7 +291,7 @@ impl Node {
                 );
                 SendError::Replica(Error::refused(message, text).passing())
             }
-            // One that has lost its primary, and is told to answer nothing then.
+            // A replica that has lost its primary, and is configured to answer nothing then.
             "MASTERDOWN" => SendError::Replica(error().passing()),
             "CLUSTERDOWN" if text.contains("not served") => SendError::Disowned(error().passing()),
             "MOVED" => {
@@ -302,8 +306,8 @@ impl Node {
         }
     }
 
-    /// The error of a call that was not answered, and the note that the server is silent. `repeated` if an earlier send
-    /// of it may have run.
+    /// Builds the error of a call that was not answered, and takes note that the server is silent. `repeated` says that
+    /// an earlier send of the call may have run. Also replaces a connection that has stalled.
     pub(super) fn failed(
         &self,
         started: BootInstant,
@@ -314,6 +318,7 @@ impl Node {
         self.commands.redial_if_stalled(self.patience);
         let error = match &broken {
             Broken::Garbled(error) => error.clone().unanswered(),
+            // Only if no send can have run is the call known to have changed nothing.
             Broken::Unsent(reason) if !repeated => Error::new(
                 ErrorKind::Backend,
                 format!(
@@ -339,7 +344,7 @@ impl Node {
         self.commands.ask(Request::of(words), budget).await
     }
 
-    /// How long the server takes to answer a PING.
+    /// Sends a PING, and returns how long the server took to answer.
     pub(super) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
         let started = BootInstant::now();
         let said = self.query(&["PING"], budget).await;
@@ -354,9 +359,10 @@ impl Node {
         }
     }
 
-    /// The run id of the server. Asked for once a connection.
+    /// Returns the run id of the server, which is asked for once for each connection.
     pub(super) async fn run_id(&self, budget: Duration) -> Result<Arc<str>, Error> {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read before the question: if the connection changes during it, the run id is asked for again.
         let epoch = self.commands.epoch();
         if let Some(known) = &*known()
             && known.epoch == epoch
@@ -381,7 +387,7 @@ impl Node {
         Ok(run_id)
     }
 
-    /// What this server knows of the cluster's slots; none if it is in no cluster.
+    /// Returns what this server knows of the cluster's slots, or `None` if it is in no cluster.
     pub(super) async fn slots(&self, budget: Duration) -> Result<Option<Vec<Range>>, Error> {
         let table = self.query(&["CLUSTER", "SLOTS"], budget).await;
         let table = table.map_err(|broken| {
@@ -394,8 +400,8 @@ impl Node {
         Ok(table.and_then(|table| slots::ranges(&table)))
     }
 
-    /// Whether the server knows sharded channels. Asked again if the answer is lost: to take that for a no would last for
-    /// as long as the client.
+    /// Whether the server knows sharded channels. Asks again if the answer is lost: if that were taken for a no, the no
+    /// would last as long as the client.
     pub(super) async fn has_shards(&self, budget: Duration) -> Result<bool, Error> {
         let mut tries = 1;
         loop {
@@ -419,7 +425,7 @@ impl Node {
         }
     }
 
-    /// The messages of all subscribed channels from now on.
+    /// Returns the messages of all subscribed channels from now on.
     pub(crate) fn messages(&self) -> Messages {
         self.listener.messages()
     }
@@ -432,7 +438,7 @@ impl Node {
     }
 }
 
-/// A call as it travels.
+/// Encodes a call.
 pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
     let (command, script) = if form.whole {
         ("EVAL", call.script.source)
@@ -451,7 +457,7 @@ pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
         .chain(call.args.iter().copied());
     let length = head.len() + call.keys.len() + call.args.len();
     let request = match form.asking {
-        // Both go in one piece: what came between them would have the permission in the command's place.
+        // Both go in one piece: a command between them would use up the permission.
         true => Request::of(&["ASKING"]),
         false => Request::default(),
     };

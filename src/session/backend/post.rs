@@ -1,4 +1,5 @@
-//! Calls that are written from where nobody can wait, such as a `Drop`: whoever is there later hears of the answer.
+//! Calls that are written where nobody can wait, such as in a `Drop`. A later caller, if there is one, waits for the
+//! answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,21 +25,21 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
-    /// Where it was sent to, and when.
+    /// Returns the server that the call was sent to, and when.
     pub(super) fn begun(&self) -> (Arc<Node>, BootInstant) {
         (self.node.clone(), self.sent)
     }
 }
 
 impl Backend {
-    /// Writes a call at once, so that it is carried out whatever becomes of this process. Nothing was sent, and there is
-    /// nothing to wait for, if no connection takes it.
+    /// Writes a call at once, so that it is carried out whatever becomes of this process. Returns `None` if no
+    /// connection takes it: nothing was sent then, and there is nothing to wait for.
     pub(crate) fn post(&self, call: &Call<'_>) -> Option<Posted> {
         let key = call.keys.first()?;
         self.home(key)?.post(call, self.channels().publish())
     }
 
-    /// Waits for the answer to a call that was posted, as [`run`](Self::run) waits for one of its own.
+    /// Waits for the answer to a call that was posted, as [`run`](Self::run) does for a call that it sends itself.
     pub(crate) async fn conclude(
         &self,
         posted: Posted,
@@ -50,13 +51,14 @@ impl Backend {
 }
 
 impl Node {
-    /// Writes a call without waiting for anything.
+    /// Writes a call without waiting for anything. Returns `None` if that is not possible.
     pub(super) fn post(self: &Arc<Self>, call: &Call<'_>, publish: &'static str) -> Option<Posted> {
         if self.steps(call).is_some() {
+            // Each step needs the answer to the one before.
             return None;
         }
         let form = Form {
-            // Perhaps nobody will be there to send it again.
+            // There may be nobody to send it again if the server does not know the hash.
             whole: !self.commands.knows(call.script),
             asking: false,
             publish,
@@ -72,7 +74,7 @@ impl Node {
         })
     }
 
-    /// Waits for the answer to a call that was posted.
+    /// Waits for the answer to a call that was posted, for at most `left`.
     pub(super) async fn replied(
         &self,
         call: &Call<'_>,

@@ -1,11 +1,13 @@
-//! What the words mean in which a server refuses.
+//! Interprets the words in which a server refuses.
 
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 
-/// The word that a server's error begins with. Before Redis 7 an error inside a script is wrapped in another.
+/// Returns the word that a server's error begins with. Before Redis 7 an error inside a script is wrapped in another
+/// one.
 pub(super) fn code(text: &str) -> &str {
     let inner = if text.starts_with("ERR Error running script") {
+        // The inner error stands after the last position in the script, with or without a dash.
         let last = text.rsplit("@user_script:").next().unwrap_or(text);
         last.trim_start_matches(|c: char| c.is_ascii_digit() || ": -".contains(c))
     } else {
@@ -14,7 +16,7 @@ pub(super) fn code(text: &str) -> &str {
     inner.split(' ').next().unwrap_or(inner)
 }
 
-/// What a server says to a user that may run no scripts, or if it has none.
+/// Whether a refusal says that this user may run no scripts, or that the server has none.
 pub(super) fn forbids_scripts(text: &str) -> bool {
     match code(text) {
         "NOPERM" => text.contains("run the 'eval"),
@@ -22,8 +24,8 @@ pub(super) fn forbids_scripts(text: &str) -> bool {
     }
 }
 
-/// The answer to a question, or none from a server that does not know it. Who may not ask, or asks at a bad time, has learnt
-/// nothing.
+/// Returns the answer to a question, or `None` if the server does not know the question. Returns `Err` if the user may
+/// not ask, or if the server cannot answer now: in both cases nothing is known.
 pub(super) fn understood(
     said: Result<Reply, String>,
     untold: impl FnOnce() -> String,

@@ -1,7 +1,7 @@
-//! What travels on a connection for commands: requests as RESP writes them, and replies within bounds.
+//! What travels on a connection: requests encoded as RESP, and replies decoded within bounds.
 //!
-//! Replies are decoded by `redis-protocol`. Its decoder calls itself for each level of nesting and reads a reply that
-//! arrives in pieces from the beginning each time, so it is given whole replies only, which were measured before.
+//! Replies are decoded by `redis-protocol`. Its decoder recurses for each level of nesting, and reads a reply that
+//! arrives in pieces from the beginning each time. So it is given only whole replies, which were measured before.
 
 use bytes::{Buf, BytesMut};
 use redis_protocol::resp2;
@@ -13,33 +13,33 @@ use crate::error::quote;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Script};
 
-/// The longest reply, in bytes. Scripts of this crate answer with some kilobytes; the table of a large cluster, or a
-/// foreign hash that somebody asks about, has more.
+/// The longest reply, in bytes. Scripts of this crate answer with some kilobytes. The table of a large cluster, or a
+/// foreign hash that a caller asks about, has more.
 const LONGEST: usize = 8 << 20;
-/// How many parts a reply may have, each of which takes some hundred bytes until it is read.
+/// The most parts of a reply. Each part takes some hundred bytes until it is read.
 const MOST_PARTS: usize = 1 << 18;
-/// How many lists may lie one in another: no script answers more than three, `CLUSTER SLOTS` four.
+/// The deepest nesting of lists. No script answers with more than three levels, `CLUSTER SLOTS` with four.
 const DEEPEST: usize = 8;
 
-/// What a server said: an answer, or in which words it refused.
+/// A server's reply: an answer, or the words in which it refused.
 pub(super) type Said = Result<Reply, String>;
 
-/// What arrives on a connection.
+/// A reply or a push that arrived on a connection.
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
     Reply(Said),
-    /// What the server tells by itself: of a channel, for example. In the older version it is a reply like others.
+    /// What the server sends without being asked, such as a message of a channel. In RESP2 that is a reply like others.
     Push(Vec<Reply>),
 }
 
-/// The version of the protocol that a connection speaks.
+/// The protocol version that a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     Resp2,
     Resp3,
 }
 
-/// Commands as they are sent, one behind the other with nothing in between.
+/// Commands as they are sent, one directly after the other.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     bytes: Vec<u8>,
@@ -48,13 +48,13 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// One command of these words.
+    /// Creates a request of one command with these words.
     pub(super) fn of(words: &[&str]) -> Self {
         let words = words.iter().map(|word| Arg::Text(word));
         Self::default().and(words.len(), words, "")
     }
 
-    /// With one command more, of so many words.
+    /// Adds a command of `length` words. [`Arg::Publish`] stands for the word `publish`.
     pub(super) fn and<'a>(
         mut self,
         length: usize,
@@ -67,7 +67,7 @@ impl Request {
             Arg::Publish => LONGEST_HEADER + publish.len(),
             Arg::Number(_) => LONGEST_HEADER + LONGEST_NUMBER,
         });
-        // At once: a buffer that grows piece by piece costs more than all else here.
+        // Reserved at once: to grow the buffer piece by piece would cost more than everything else here.
         self.bytes.reserve(LONGEST_HEADER + longest.sum::<usize>());
         self.header(b'*', length);
         for word in words {
@@ -83,7 +83,7 @@ impl Request {
         self
     }
 
-    /// The script that its last command runs.
+    /// Notes the script that the last command runs.
     pub(super) fn runs(mut self, script: &'static Script) -> Self {
         self.script = Some(script);
         self
@@ -97,7 +97,7 @@ impl Request {
         &self.bytes
     }
 
-    /// How many replies there will be.
+    /// Returns how many replies there will be.
     pub(super) fn commands(&self) -> usize {
         self.commands
     }
@@ -117,11 +117,12 @@ impl Request {
     }
 }
 
-/// Digits and sign of the longest number of 64 bits.
+/// The most characters of a 64-bit number, its sign included.
 const LONGEST_NUMBER: usize = 20;
-/// What a word has around it, at most: its mark, its length, and two ends of line. Of more than 8 digits none is.
+/// The most bytes around a word: its mark, its length, and two line ends. No length has more than 8 digits.
 const LONGEST_HEADER: usize = 1 + 8 + 4;
 
+/// Writes `number` to the end of `digits`, without an allocation, and returns the part that it takes.
 fn decimal(number: i64, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     let mut rest = number.unsigned_abs();
     let mut at = digits.len();
@@ -140,7 +141,7 @@ fn decimal(number: i64, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     &digits[at..]
 }
 
-/// What arrives cannot be a reply, or none that is taken; with that the place of every later reply is lost.
+/// Why what arrives is not a reply, or not one within the bounds. The start of every later reply is lost with it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Garbled {
     #[error(
@@ -153,8 +154,7 @@ pub(super) enum Garbled {
     NoReply,
 }
 
-/// Takes the first reply out of what has arrived, and passes over what was not asked for. None if it has not arrived
-/// as a whole.
+/// Takes the first reply out of what has arrived, and skips pushes. Returns `None` if it has not arrived as a whole.
 pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Said>, Garbled> {
     loop {
         match next(arrived, version)? {
@@ -165,14 +165,14 @@ pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Sa
     }
 }
 
-/// Takes out the first of what has arrived. None if it has not arrived as a whole.
+/// Takes the first reply or push out of what has arrived. Returns `None` if it has not arrived as a whole.
 pub(super) fn next(arrived: &mut BytesMut, version: Version) -> Result<Option<Heard>, Garbled> {
     let Some((length, is_reply)) = measure(arrived)? else {
         return Ok(None);
     };
     let bytes = &arrived[..length];
     let said = match version {
-        // The decoder wants a text of UTF-8, and a server may cut a name that it repeats in the middle.
+        // The decoder requires UTF-8, and a server may cut a name that it repeats in the middle of a character.
         _ if bytes[0] == b'-' => {
             let text = String::from_utf8_lossy(&bytes[1..]);
             Err(quote(format_args!("{}", text.trim_end())))
@@ -196,19 +196,21 @@ pub(super) fn next(arrived: &mut BytesMut, version: Version) -> Result<Option<He
     }))
 }
 
-/// The length of the first frame, and whether it is a reply rather than something that the server tells by itself.
-/// None if it has not arrived as a whole.
+/// Returns the length of the first frame, and whether it is a reply and not a push. Returns `None` if it has not
+/// arrived as a whole.
 fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
     let Some(first) = arrived.first() else {
         return Ok(None);
     };
     let is_reply = *first != b'>';
-    // How many frames are missing in each of the lists that are open.
+    // How many frames are missing in each of the lists that are open. The array is fixed, so that no reply can exhaust
+    // the stack.
     let mut open = [0usize; DEEPEST];
     let mut depth = 0;
     let mut at = 0;
     for _ in 0..MOST_PARTS {
         let Some(Line { mark, text }) = line(&arrived[at..])? else {
+            // A line may not go on without end either.
             return bounded(arrived.len()).map(|()| None);
         };
         at += 1 + text.len() + 2;
@@ -221,9 +223,11 @@ fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
                 }
             }
             b'*' | b'~' | b'>' => members = count(text)?.unwrap_or(0),
+            // A map announces pairs.
             b'%' => members = count(text)?.unwrap_or(0).saturating_mul(2),
             _ => return Err(Garbled::NoReply),
         }
+        // A length that is too long is refused when it is announced, before so much arrives.
         bounded(at)?;
         if at > arrived.len() {
             return Ok(None);
@@ -247,13 +251,13 @@ fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
     Err(Garbled::TooLong)
 }
 
-/// A line without its end.
+/// A line without its line end.
 struct Line<'a> {
     mark: u8,
     text: &'a [u8],
 }
 
-/// The first line, if it has arrived as a whole.
+/// Returns the first line, or `None` if it has not arrived as a whole.
 fn line(arrived: &[u8]) -> Result<Option<Line<'_>>, Garbled> {
     let Some(end) = arrived.iter().position(|byte| *byte == b'\n') else {
         return Ok(None);
@@ -264,7 +268,7 @@ fn line(arrived: &[u8]) -> Result<Option<Line<'_>>, Garbled> {
     }
 }
 
-/// A length; none of what is not there.
+/// Reads a length. Returns `None` for `-1`, the length of a null.
 fn count(text: &[u8]) -> Result<Option<usize>, Garbled> {
     if text == b"-1" {
         return Ok(None);
@@ -273,6 +277,7 @@ fn count(text: &[u8]) -> Result<Option<usize>, Garbled> {
     digits.parse().map(Some).map_err(|_| Garbled::NoReply)
 }
 
+/// Returns `Err` for a reply that is longer than [`LONGEST`].
 fn bounded(length: usize) -> Result<(), Garbled> {
     match length > LONGEST {
         true => Err(Garbled::TooLong),
@@ -298,7 +303,7 @@ fn reply3(frame: Frame3) -> Reply {
         Frame3::Array { data, .. } | Frame3::Push { data, .. } => {
             Reply::List(data.into_iter().map(reply3).collect())
         }
-        // As in the older version: names and values in turn.
+        // As in RESP2: names and values in turn.
         Frame3::Map { data, .. } => {
             let pairs = data.into_iter().flat_map(|(name, value)| [name, value]);
             Reply::List(pairs.map(reply3).collect())
@@ -324,10 +329,12 @@ fn reply2(frame: Frame2) -> Reply {
     }
 }
 
+/// A refusal, cut to the length that errors show.
 fn refusal(text: &str) -> Reply {
     Reply::Refusal(quote(format_args!("{text}")))
 }
 
+/// Converts bytes to text, and replaces what is not UTF-8.
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
@@ -381,7 +388,7 @@ mod tests {
     fn replies_of_either_version_are_read_and_what_was_not_asked_for_is_passed_over() {
         let three = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n+OK\r\n:-7\r\n_\r\n*2\r\n$1\r\na\r\n*0\r\n%1\r\n+k\r\n:1\r\n-ERR no\r\n!3\r\nBAD\r\n*2\r\n+done\r\n-NOPERM x\r\n$-1\r\n";
         let read = replies(three, Version::Resp3);
-        // A null of the older version is none of this one.
+        // A null of RESP2 is not one of RESP3.
         assert!(matches!(read, Err(Garbled::NoReply)), "{read:?}");
         let read = replies(&three[..three.len() - 5], Version::Resp3).unwrap();
         let map = Reply::List(vec![Reply::Text("k".into()), Reply::Integer(1)]);
@@ -450,7 +457,7 @@ mod tests {
         .concat();
         let garbled = replies(&many, Version::Resp3);
         assert!(matches!(garbled, Err(Garbled::TooLong)));
-        // Many members that do not come take no memory.
+        // Announced members that do not arrive take no memory.
         assert_eq!(replies(b"*2000000000\r\n", Version::Resp3).unwrap(), []);
         let endless = vec![b'+'; LONGEST + 1];
         assert!(matches!(
@@ -473,7 +480,7 @@ mod tests {
         assert!(text.len() < 500 && text.starts_with("ERR ä"));
     }
 
-    /// As many replies as there are, and how the reading ended.
+    /// Returns all replies, and how the reading ended.
     fn read(mut arrive: impl FnMut(&mut BytesMut) -> bool, version: Version) -> String {
         let (mut arrived, mut replies) = (BytesMut::new(), Vec::new());
         while arrive(&mut arrived) {
@@ -488,7 +495,7 @@ mod tests {
         format!("{replies:?}, then {} bytes", arrived.len())
     }
 
-    /// For a minute where there is time.
+    /// Runs once, or for as many seconds as `REDLATCH_SOAK` says, a minute at most.
     #[test]
     fn whatever_arrives_is_read_in_pieces_as_it_is_in_one() {
         let soak = std::env::var("REDLATCH_SOAK").unwrap_or_default();

@@ -1,13 +1,14 @@
-//! Follows the sentinels of a service: which server is its primary, by the newest word that any of them has given.
+//! Follows the sentinels of a service: which server is its primary, by the newest statement of any of them.
 //!
 //! # Invariants
 //!
-//! 1. Of two words that one is newer whose configuration has the higher epoch, whoever says it, and whenever it comes in:
-//!    a sentinel that is behind leads nobody back, though those that are ahead be silent. Only a majority of all that are
-//!    known can go back, who say so at one time: the service is monitored anew.
-//! 2. Each sentinel is listened to, and asked each second for as long as one is silent, two disagree, or the primary
-//!    cannot be reached.
-//! 3. They are told users and passwords of their own, and never those of the servers.
+//! 1. Of two statements, the one whose configuration has the higher epoch is newer, whichever sentinel makes it, and
+//!    whenever it arrives. So a sentinel that is behind leads nobody back, even if those that are ahead are silent.
+//!    Only a majority of all known sentinels that say so at the same time can lead back: the service is then monitored
+//!    from scratch.
+//! 2. Each sentinel is listened to. Each is also asked every second as long as one is silent, two disagree, or the
+//!    primary cannot be reached.
+//! 3. Sentinels are given users and passwords of their own, and never those of the servers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -29,45 +30,47 @@ use crate::config::{Login, Server};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
-/// How often a sentinel is asked while not all is well, and connected to if it is silent.
+/// How often a sentinel is asked while not all is well, and how often a silent one is connected to.
 const EACH: Duration = Duration::from_secs(1);
-/// How often it is asked while all is well, in case it is silent without a word.
+/// How often a sentinel is asked while all is well, in case it fell silent without notice.
 const CALM: Duration = Duration::from_secs(10);
-/// How long the word of a sentinel that is silent counts.
+/// How long the statement of a silent sentinel counts.
 const KEPT: Duration = Duration::from_secs(10);
-/// How long the first word waits for those of the others.
+/// How long the first statement waits for those of the others.
 const GRACE: Duration = Duration::from_millis(200);
-/// Its words of a failover: the new primary has taken over; all know it.
+/// A sentinel's channels about a failover: the new primary has taken over; all know of it.
 const CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// The sentinels of one service.
 pub(super) struct Sentinels {
     circle: Arc<Circle>,
+    /// The task that follows them.
     followed: AbortOnDropHandle<()>,
 }
 
+/// What the tasks that follow the sentinels share.
 struct Circle {
     dialer: Dialer,
     service: String,
     login: Login,
     configured: Vec<Server>,
     reports: Mutex<HashMap<Server, Report>>,
-    /// A sentinel has told of others than before.
+    /// Signals that the set of known sentinels has changed.
     met: Notify,
     view: watch::Sender<View>,
 }
 
-/// What the sentinels come to together.
+/// What all the sentinels together say.
 #[derive(Clone, Debug, Default)]
 struct View {
     primary: Option<Server>,
-    /// Of the word that named it.
+    /// The epoch of the statement that named it.
     epoch: u64,
-    /// All that are configured have said something, or could not.
+    /// Whether each configured sentinel has made a statement, or failed to.
     is_complete: bool,
-    /// All that are known say the same.
+    /// Whether all known sentinels say the same.
     is_united: bool,
-    /// The primary could not be reached when that was last tried.
+    /// Whether the last attempt to reach the primary failed.
     is_unreachable: bool,
 }
 
@@ -75,23 +78,25 @@ struct View {
 #[derive(Debug, Default)]
 struct Report {
     word: Option<Word>,
-    /// Since when it is silent, and why.
+    /// Since when it has been silent, and why.
     silence: Option<(BootInstant, Error)>,
 }
 
 #[derive(Clone, Debug)]
+/// A sentinel's statement of which server is the primary.
 struct Word {
     primary: Server,
-    /// Of the configuration that this is from.
+    /// The epoch of the configuration that this comes from.
     epoch: u64,
-    /// The sentinel itself, which may be known by several addresses.
+    /// The id of the sentinel itself, which may be known by several addresses.
     id: String,
+    /// The ids and addresses of the other sentinels that it knows.
     others: Vec<(String, Server)>,
 }
 
 impl Sentinels {
-    /// Follows the sentinels on this runtime until it is closed or dropped. They are reached as the dialer reaches
-    /// servers.
+    /// Starts to follow the sentinels on `runtime`, until this is closed or dropped. The dialer reaches them in the
+    /// same way as servers.
     pub(super) fn follow(
         dialer: Dialer,
         configured: Vec<Server>,
@@ -112,13 +117,15 @@ impl Sentinels {
         Self { circle, followed }
     }
 
-    /// The primary, once one is known. As long as it takes a sentinel to answer, at the most.
+    /// Waits until a primary is known, and returns it. Waits at most as long as a sentinel may take to answer. Returns
+    /// `Err` if none is known then.
     pub(super) async fn primary(&self) -> Result<Server, Error> {
         let mut view = self.circle.view.subscribe();
         let known = |view: &View| view.primary.is_some() || view.is_complete;
         timeout(self.circle.dialer.patience * 2, view.wait_for(known))
             .await
             .ok();
+        // The first sentinel to answer may be behind the others.
         timeout(GRACE, view.wait_for(|view| view.is_complete))
             .await
             .ok();
@@ -126,6 +133,7 @@ impl Sentinels {
         named.ok_or_else(|| self.circle.failure())
     }
 
+    /// Returns the primary that is known now.
     pub(super) fn named(&self) -> Option<Server> {
         self.circle.view.borrow().primary.clone()
     }
@@ -137,11 +145,11 @@ impl Sentinels {
             let named = view.primary.as_ref().map(ToString::to_string);
             named.is_some() && named.as_deref() != place
         };
-        // The sender is there for as long as this is.
+        // The sender lives as long as `self`, so the wait cannot fail.
         view.wait_for(is_other).await.ok();
     }
 
-    /// Takes note whether the primary could be reached.
+    /// Takes note of whether the primary could be reached.
     pub(super) fn tried(&self, reached: bool) {
         self.circle.view.send_if_modified(|view| {
             let is_news = view.is_unreachable == reached;
@@ -150,13 +158,14 @@ impl Sentinels {
         });
     }
 
+    /// Stops following the sentinels.
     pub(super) fn close(&self) {
         self.followed.abort();
     }
 }
 
 impl Circle {
-    /// Attends to all sentinels that are known, each by itself, until the future is dropped.
+    /// Attends to all known sentinels, each in a task of its own, until the future is dropped.
     async fn attend_all(self: Arc<Self>) {
         let mut attended: HashMap<Server, AbortOnDropHandle<()>> = HashMap::new();
         loop {
@@ -171,8 +180,8 @@ impl Circle {
         }
     }
 
-    /// The sentinels that are configured, and those that others tell of under an address of which nobody has said that
-    /// it is the same.
+    /// Returns the configured sentinels, and those that others name. A configured sentinel that has told its id is
+    /// not counted again under another address.
     fn known(&self, reports: &HashMap<Server, Report>) -> Vec<Server> {
         let word = |sentinel: &Server| reports.get(sentinel)?.word.as_ref();
         let met: BTreeSet<&str> = self
@@ -201,6 +210,7 @@ impl Circle {
         }
     }
 
+    /// Connects to a sentinel, listens to it and asks it, until that fails.
     async fn converse(&self, sentinel: &Server) -> Result<Infallible, Error> {
         let mut link = self.dialer.open(sentinel).await?;
         let entered = self.dialer.log_in(&mut link, &self.login).await;
@@ -211,7 +221,7 @@ impl Circle {
             );
             Error::new(ErrorKind::Backend, text).caused_by(error)
         })?;
-        // In the older version nothing can be asked where channels are listened to.
+        // In RESP2 nothing can be asked on a connection that listens to channels.
         let listens = link.version == Version::Resp3;
         if listens {
             let words = [&["SUBSCRIBE"], &CHANNELS[..]].concat();
@@ -226,6 +236,7 @@ impl Circle {
                 Err(late) => return Err(cut(sentinel, late.into())),
             };
             self.note(sentinel, Ok(self.read(sentinel, answers)?));
+            // Until the answers may be out of date, by a message or by their age.
             while !is_late {
                 tokio::select! {
                     heard = link.next() => {
@@ -240,12 +251,12 @@ impl Circle {
         }
     }
 
-    /// Asks for the primary, the epoch, the others, and who it is. Whether a message came meanwhile, so that the answer
-    /// may be from before.
+    /// Asks for the primary, the epoch, the other sentinels, and the sentinel's id. Also returns whether a message came
+    /// in the meantime, so that the answers may be from before it.
     async fn ask(&self, link: &mut Link) -> io::Result<(Vec<Said>, bool)> {
         let service = &self.service;
         let requests = [
-            // During a failover this is the first to tell of it.
+            // During a failover, the answer to this is the first to tell of it.
             Request::of(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", service]),
             Request::of(&["SENTINEL", "MASTER", service]),
             Request::of(&["SENTINEL", "SENTINELS", service]),
@@ -262,7 +273,7 @@ impl Circle {
         Ok((answers, is_late))
     }
 
-    /// The word that a sentinel's answers give.
+    /// Reads a sentinel's answers. Returns `Err` if they name no primary.
     fn read(&self, sentinel: &Server, answers: Vec<Said>) -> Result<Word, Error> {
         let refused = |text: &str| {
             let service = &self.service;
@@ -285,6 +296,7 @@ impl Circle {
             }
             Some(Err(text)) => return Err(refused(&text)),
         };
+        // The address of the primary is enough: the rest is left empty if the sentinel refuses it.
         let mut rest = answers.map(|said| said.unwrap_or(Reply::Nil));
         let [row, rows, id] = [(); 3].map(|()| rest.next().unwrap_or(Reply::Nil));
         let other = |row: &Reply| {
@@ -310,7 +322,7 @@ impl Circle {
         })
     }
 
-    /// Takes note of what a sentinel has said, or why it is silent.
+    /// Takes note of what a sentinel has said, or of why it is silent.
     fn note(&self, sentinel: &Server, said: Result<Word, Error>) {
         let mut reports = self.lock();
         let before = self.known(&reports);
@@ -338,7 +350,7 @@ impl Circle {
         self.look(&known, &reports);
     }
 
-    /// Looks what all words come to.
+    /// Updates the view from all reports.
     fn look(&self, known: &[Server], reports: &HashMap<Server, Report>) {
         self.view.send_if_modified(|view| {
             let word = decisive(reports.values(), known.len(), view);
@@ -359,11 +371,12 @@ impl Circle {
                     report.silence.is_none() && named == view.primary.as_ref()
                 })
             });
+            // Nobody waits for `is_united` alone to change.
             is_news || view.is_complete != is_complete
         });
     }
 
-    /// Why nobody names a primary.
+    /// Returns why no sentinel names a primary.
     fn failure(&self) -> Error {
         let reports = self.lock();
         let mut reports = self.configured.iter().filter_map(|it| reports.get(it));
@@ -387,7 +400,7 @@ impl View {
         self.is_united && !self.is_unreachable
     }
 
-    /// Takes a word for the truth. False if the primary is the same.
+    /// Takes over a statement. Returns `false` if the primary is the same as before.
     fn follow(&mut self, word: &Word) -> bool {
         self.epoch = word.epoch;
         let is_news = self.primary.as_ref() != Some(&word.primary);
@@ -396,8 +409,8 @@ impl View {
     }
 }
 
-/// The newest word; of equal ones that for the present primary. One that is older than what is known already counts only
-/// if most of all that are known say so now.
+/// Returns the newest statement, and of equally new ones that for the present primary. A statement that is older than
+/// the view counts only if a majority of all known sentinels say the same now.
 fn decisive<'a>(
     reports: impl Iterator<Item = &'a Report> + Clone,
     known: usize,
@@ -415,6 +428,7 @@ fn decisive<'a>(
         .max_by_key(|word| (word.epoch, Some(&word.primary) == view.primary.as_ref()))
 }
 
+/// Whether this is a message of a channel, and not the confirmation of a subscription.
 fn is_message(heard: &Heard) -> bool {
     let Heard::Push(parts) = heard else {
         return false;
@@ -443,7 +457,7 @@ mod tests {
         }
     }
 
-    /// Silent, with a word that still counts.
+    /// A silent sentinel whose statement still counts.
     fn said(primary: u16, epoch: u64) -> Report {
         Report {
             silence: Some((BootInstant::now(), Error::invalid("gone"))),
@@ -451,7 +465,7 @@ mod tests {
         }
     }
 
-    /// Silent for so long that its word is forgotten.
+    /// A sentinel that has been silent until its statement was forgotten.
     fn forgotten() -> Report {
         Report {
             word: None,
@@ -459,7 +473,7 @@ mod tests {
         }
     }
 
-    /// What primary is followed, and of which epoch, if each of the known sentinels has said this.
+    /// Returns the primary that is followed, and its epoch, after each of the known sentinels has said this.
     fn after(view: &View, reports: &[Report]) -> (u16, u64) {
         let mut view = view.clone();
         if let Some(word) = decisive(reports.iter(), reports.len(), &view) {

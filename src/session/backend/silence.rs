@@ -6,19 +6,19 @@ use std::time::Duration;
 use crate::clock::BootInstant;
 use crate::error::Error;
 
-/// How often a silent server is asked by those that can do without it.
+/// How often a silent server is asked by callers that can do without it.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// A time in which every request went unanswered, or was none of this server's to carry out; if there is one.
+/// The period in which every request went unanswered, or was not for this server to carry out, if there is one now.
 #[derive(Debug, Default)]
 pub(super) struct Silence(Mutex<Option<Begun>>);
 
 #[derive(Debug)]
 struct Begun {
     since: BootInstant,
-    /// It is a replica: it answers, but takes no locks.
+    /// Whether the server is a replica: it answers, but takes no locks.
     is_replica: bool,
-    /// When somebody tried who could have done without.
+    /// When a caller last tried that could have done without the server.
     tried: BootInstant,
     /// How the last request failed.
     error: Error,
@@ -38,26 +38,28 @@ impl Silence {
         });
     }
 
-    /// Takes note of an answer. False if it may be that of a replica.
+    /// Takes note of an answer, which ends the silence. Returns `false` if it may be the answer of a replica.
     pub(super) fn spoke(&self) -> bool {
         let mut silence = self.lock();
+        // A replica answers too, so an answer alone does not show that the server is a primary again.
         silence.take_if(|begun| !begun.is_replica);
         silence.is_none()
     }
 
-    /// Takes note of an answer of a primary.
+    /// Takes note of an answer of a primary, which ends the period.
     pub(super) fn end(&self) {
         *self.lock() = None;
     }
 
-    /// Since when it lasts, and how the last request failed.
+    /// Returns since when the period lasts, and how the last request failed.
     pub(super) fn begun(&self) -> Option<(BootInstant, Error)> {
         let silence = self.lock();
         let begun = silence.as_ref();
         begun.map(|begun| (begun.since, begun.error.clone()))
     }
 
-    /// Whether it is time that somebody who can do without the server asks it all the same.
+    /// Whether a caller that can do without the server should ask it all the same. `true` counts as a try, so that
+    /// callers together ask once in [`TRY_AGAIN`].
     pub(super) fn is_to_be_tried(&self) -> bool {
         let now = BootInstant::now();
         match &mut *self.lock() {

@@ -1,4 +1,4 @@
-//! Which server of a cluster has which slot, as far as we know.
+//! Which server of a cluster has which slot, as far as is known.
 
 use std::ops::RangeInclusive;
 
@@ -6,14 +6,15 @@ use redis_protocol::redis_keyslot;
 
 use crate::protocol::reply::Reply;
 
+/// The number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
-/// The slot that a key, or a channel, falls into: of what stands within its first braces, if there is anything.
+/// Returns the slot of a key or a channel. If there is any text within its first braces, only that text counts.
 pub(crate) fn slot(key: &str) -> u16 {
     redis_keyslot(key.as_bytes())
 }
 
-/// Who has each slot.
+/// The owner of each slot.
 #[derive(Debug)]
 pub(super) struct Slots<N> {
     owners: Vec<Option<N>>,
@@ -28,7 +29,7 @@ pub(super) struct Range {
     pub(super) port: u16,
 }
 
-/// Where a server sends a request that it does not run: `MOVED` for good, `ASK` for this one.
+/// Where a server redirects a request that it does not run: by `MOVED` for good, by `ASK` for this request only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirect {
     pub(super) slot: u16,
@@ -48,7 +49,7 @@ impl<N: Clone + PartialEq> Slots<N> {
         self.owners.get(usize::from(slot))?.as_ref()
     }
 
-    /// Notes who has a slot. False if that was known.
+    /// Records the owner of a slot. Returns `false` if that was known, or if there is no such slot.
     pub(super) fn learn(&mut self, slot: u16, owner: &N) -> bool {
         match self.owners.get_mut(usize::from(slot)) {
             Some(known) if known.as_ref() != Some(owner) => {
@@ -59,19 +60,20 @@ impl<N: Clone + PartialEq> Slots<N> {
         }
     }
 
-    /// Forgets who has slots.
+    /// Forgets the owner of each slot for which `lost` returns `true`.
     pub(super) fn take_from(&mut self, lost: impl Fn(u16, &N) -> bool) {
         for (slot, owner) in (0..).zip(&mut self.owners) {
             owner.take_if(|owner| lost(slot, owner));
         }
     }
 
+    /// Returns the owners of all slots, each as often as it has slots.
     pub(super) fn owners(&self) -> impl Iterator<Item = &N> {
         self.owners.iter().flatten()
     }
 }
 
-/// The slots by `CLUSTER SLOTS`; none if it is no answer of a cluster.
+/// Reads the answer to `CLUSTER SLOTS`. Returns `None` if it is not the answer of a cluster.
 pub(super) fn ranges(reply: &Reply) -> Option<Vec<Range>> {
     let Reply::List(rows) = reply else {
         return None;
@@ -79,6 +81,7 @@ pub(super) fn ranges(reply: &Reply) -> Option<Vec<Range>> {
     rows.iter().map(range).collect()
 }
 
+/// Reads one row. The replicas, which follow the primary, are not needed.
 fn range(row: &Reply) -> Option<Range> {
     let Reply::List(row) = row else {
         return None;
@@ -106,10 +109,11 @@ fn range(row: &Reply) -> Option<Range> {
     })
 }
 
-/// The way that is shown behind `MOVED` or `ASK`: `<slot> <host>:<port>`.
+/// Reads the redirection in `MOVED` or `ASK`: `<slot> <host>:<port>`.
 pub(super) fn redirect(text: &str) -> Option<Redirect> {
     let mut words = text.split(' ').skip(1);
     let slot = words.next()?.parse().ok()?;
+    // From the right, since an IPv6 address has colons of its own.
     let (host, port) = words.next()?.rsplit_once(':')?;
     Some(Redirect {
         slot: (slot < SLOTS).then_some(slot)?,
@@ -118,7 +122,7 @@ pub(super) fn redirect(text: &str) -> Option<Redirect> {
     })
 }
 
-/// The host by the name that a server gives it: `?` if that one has none, or is told not to say it.
+/// Returns the host that a server names; empty for `?`, which stands for a server that has no name or may not say it.
 fn named(host: &str) -> String {
     match host {
         "?" => String::new(),

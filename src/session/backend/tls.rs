@@ -1,4 +1,4 @@
-//! Sets up TLS, and says what may be wrong where it fails.
+//! Sets up TLS, and says what may be wrong if it fails.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -15,18 +15,19 @@ use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfi
 use crate::config::tls::{Certificate, Pem, Tls};
 use crate::error::Error;
 
-/// What every connection over TLS is made with.
+/// The settings that all connections over TLS share.
 #[derive(Clone)]
 pub(super) struct Connector {
     rustls: Arc<ClientConfig>,
-    /// By which name servers prove who they are, if not by their hosts.
+    /// The name by which servers prove their identity, if that is not their host.
     server_name: Option<String>,
 }
 
 impl Connector {
-    /// Reads the certificates.
+    /// Reads the certificates, and returns `Err` if TLS cannot be set up with them.
     pub(super) fn new(tls: &Tls) -> Result<Self, Error> {
-        // Named, since rustls panics if an application has two providers of cryptography in its tree and chose none.
+        // Named explicitly, since rustls panics if an application has two providers of cryptography in its tree and
+        // chose none.
         let provider = rustls::crypto::ring::default_provider();
         let builder = ClientConfig::builder_with_provider(provider.into())
             .with_safe_default_protocol_versions()
@@ -48,17 +49,19 @@ impl Connector {
             rustls: rustls.into(),
             server_name: tls.server_name.clone(),
         };
+        // Checks the configured server name now, not at each connection; `localhost` itself is always valid.
         connector.name("localhost").map_err(|error| {
             Error::invalid("the server name for TLS is no name of a host").caused_by(error)
         })?;
         Ok(connector)
     }
 
-    /// By which name the server at this host proves who it is.
+    /// Returns the name by which the server at this host proves its identity.
     pub(super) fn server_name<'a>(&'a self, host: &'a str) -> &'a str {
         self.server_name.as_deref().unwrap_or(host)
     }
 
+    /// Sets up TLS on a stream to `host`.
     pub(super) async fn secure(
         &self,
         host: &str,
@@ -74,10 +77,12 @@ impl Connector {
     }
 }
 
+/// Returns the configured authorities, or else those of the system.
 fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     match &tls.roots {
         None => {
+            // Certificates that cannot be used are passed over, unless none is left.
             roots.add_parsable_certificates(load_native_certs().certs);
             if roots.is_empty() {
                 return Err(Error::invalid(
@@ -97,7 +102,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// At least one.
+/// Reads certificates in PEM: at least one, otherwise returns `Err`.
 fn certificates(what: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Error> {
     let text = read(what, pem)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -116,7 +121,7 @@ fn certificates(what: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>, E
 fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>, Error> {
     let text = read("the private key", pem)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
-        // The error itself may hold a piece of what was read.
+        // The error itself may hold a piece of the key, so it is not passed on.
         drop(error);
         Error::invalid(format!("the private key {pem:?} is no key in PEM"))
     })
@@ -132,7 +137,7 @@ fn read(what: &str, pem: &Pem) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// What may be wrong where TLS fails.
+/// Returns what may be wrong if TLS fails, as far as the error tells.
 pub(super) fn advice(error: &io::Error) -> Option<&'static str> {
     let error = error.get_ref()? as &(dyn StdError + 'static);
     match error.downcast_ref::<rustls::Error>()? {

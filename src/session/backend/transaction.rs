@@ -1,8 +1,8 @@
 //! Compare and change without scripts: WATCH, GET, MULTI, DEL or PEXPIRE, EXEC.
 //!
-//! On a connection of its own, since what is watched and what is queued belongs to the connection, and one
-//! sequence at a time. A sequence that does not come to its end takes its connection with it, and with that whatever
-//! of it the server has not carried out.
+//! Transactions have a connection of their own, since watched keys and queued commands belong to a connection, and run
+//! one sequence at a time. A sequence that is not completed takes its connection with it, and with that whatever the
+//! server has not carried out of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::protocol::script::{Arg, Call, Steps};
 use crate::protocol::steps::{Change, Found};
 
 impl Node {
-    /// Does by commands what a script does. A transaction is run only if there is something to compare and change:
-    /// a free lock is taken by one command, and to look changes nothing.
+    /// Does by commands what a script does. A transaction is run only if there is something to compare and change: one
+    /// command takes a free lock, and looking changes nothing.
     pub(super) async fn step(
         &self,
         call: &Call<'_>,
@@ -52,11 +52,12 @@ impl Node {
         if steps != Steps::Release || done == steps.released() {
             return Ok(done);
         }
-        // What was to be undone went over the other connection, and is perhaps still on its way there.
+        // The acquisition to be undone went over the other connection, and may still be on its way there. What looks
+        // now goes over that connection, after it.
         self.change(call, steps, end).await
     }
 
-    /// Looks, and runs a transaction if there is something to change.
+    /// Looks at the keys, and runs a transaction if there is something to change.
     async fn change(
         &self,
         call: &Call<'_>,
@@ -66,7 +67,7 @@ impl Node {
         let left = BootInstant::now().until(end);
         let looks = look(call).map(|request| self.commands.ask(request, left));
         let looked = try_join_all(looks).await.map_err(|broken| match broken {
-            // To look changes nothing.
+            // Looking changes nothing, so nothing is in doubt.
             Broken::Cut(error) => Broken::Unsent(error),
             broken => broken,
         })?;
@@ -84,10 +85,10 @@ impl Node {
 /// The connection for transactions, made when the first one is run.
 pub(super) struct Transactions {
     dialer: Dialer,
-    /// Where connections live: whoever runs a transaction may be elsewhere.
+    /// The runtime of its connections. The caller that runs a transaction may be on another one.
     runtime: Handle,
-    /// Nothing is watched or queued on it. With the number of the connection for commands, which may lead elsewhere by
-    /// now.
+    /// A connection on which nothing is watched or queued, with the number that the connection for commands had then.
+    /// With another number, that one may lead to another server by now.
     idle: Mutex<Option<(u64, Link)>>,
 }
 
@@ -100,8 +101,8 @@ impl Transactions {
         }
     }
 
-    /// Changes the keys of a call as its steps decide, all or none, if nobody else changes them meanwhile; else
-    /// decides anew.
+    /// Changes the keys of a call as its steps decide: all or none, and only if no other client changes them in the
+    /// meantime. Otherwise decides again.
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
@@ -109,7 +110,7 @@ impl Transactions {
         epoch: u64,
         budget: Duration,
     ) -> Result<Reply, Fault> {
-        // Set before EXEC is sent.
+        // Set before EXEC is sent: until then nothing has changed.
         let in_doubt = AtomicBool::new(false);
         let broken = |error| match in_doubt.load(Ordering::Relaxed) {
             true => Broken::Cut(error),
@@ -118,6 +119,7 @@ impl Transactions {
         let end = BootInstant::now().plus(budget);
         let done = async {
             let mut idle = self.idle.lock().await;
+            // Put back only once the sequence is complete.
             let mut line = match idle.take() {
                 Some((at, line)) if at == epoch => line,
                 _ => self.dial().await.map_err(Broken::Unsent)?,
@@ -125,7 +127,7 @@ impl Transactions {
             let place = line.place.clone();
             let answer = tokio::select! {
                 answer = sequence(&mut line, call, steps, &in_doubt, end) => answer,
-                // What the old primary says counts no more.
+                // The answers of an old primary no longer count.
                 () = self.dialer.leads_elsewhere(Some(&place)) => Err(Failure::Broken(left())),
             };
             let answer = answer.map_err(|failure| match failure {
@@ -142,11 +144,12 @@ impl Transactions {
         }
     }
 
-    /// Ends the connection.
+    /// Ends the connection, after the sequence that is under way.
     pub(super) async fn close(&self) {
         drop(self.idle.lock().await.take());
     }
 
+    /// Connects on the runtime of the client.
     async fn dial(&self) -> Result<Link, Error> {
         let dialer = self.dialer.clone();
         let dialling = self.runtime.spawn(async move { dialer.dial().await });
@@ -156,7 +159,7 @@ impl Transactions {
     }
 }
 
-/// How a sequence of commands came to no end.
+/// Why a sequence of commands was not completed.
 enum Failure {
     Broken(Error),
     Refused(String),
@@ -165,12 +168,15 @@ enum Failure {
 impl From<Failure> for Fault {
     fn from(failure: Failure) -> Self {
         match failure {
+            // Converted only where the keys were looked at and nothing was changed.
             Failure::Broken(error) => Broken::Unsent(error).into(),
             Failure::Refused(text) => Self::Refused(text),
         }
     }
 }
 
+/// Watches and reads the keys, and changes them as decided. Starts over as long as another client changes them in
+/// between.
 async fn sequence(
     line: &mut Link,
     call: &Call<'_>,
@@ -189,7 +195,8 @@ async fn sequence(
             refusals(&send(line, &[Request::of(&["UNWATCH"])]).await?)?;
             return Ok(answer);
         }
-        // Nobody may have polled this for long, and then nobody counts on it any more.
+        // The future may not have been polled for a long time. Nothing is changed after its time is over, since its
+        // caller no longer counts on it.
         if BootInstant::now() >= end {
             return Err(Failure::Broken(silent()));
         }
@@ -207,7 +214,7 @@ async fn sequence(
             });
             return refused.map_or(Ok(answer), |text| Err(Failure::Refused(text)));
         }
-        // Somebody has changed a key since it was looked at.
+        // EXEC has done nothing: a key has changed since it was read.
     }
 }
 
@@ -216,13 +223,13 @@ async fn send(line: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Failur
     said.map_err(|error| Failure::Broken(silent().caused_by(error)))
 }
 
-/// The commands that tell what stands at the keys of a call.
+/// Returns the commands that read the keys of a call: value and remaining lease of each.
 fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
     let keys = call.keys.iter();
     keys.flat_map(|key| [Request::of(&["GET", key]), Request::of(&["PTTL", key])])
 }
 
-/// The commands that change what is to be changed, and the answer then. `looked` is what came back from [`look`].
+/// Decides which commands change the keys, and what the answer is then. `looked` is what came back from [`look`].
 fn decide(
     call: &Call<'_>,
     steps: Steps,
@@ -235,14 +242,14 @@ fn decide(
         let found = found(looked)?;
         let decision = steps.decide(args, &found);
         changes.extend(decision.change.map(|change| command(key, change)));
-        // What the server says to a script that meets another type.
+        // What the server says to a script that finds a key of another type.
         let other = || Failure::Refused("WRONGTYPE".to_owned());
         answers.push(decision.answer.ok_or_else(other)?);
     }
     Ok((changes, steps.answer(answers)))
 }
 
-/// The command that takes a free lock, with the value and the lease that a call has as its first arguments.
+/// Returns the command that takes a free lock, with the value and the lease that a call has as its first arguments.
 fn take(call: &Call<'_>) -> Request {
     let key = call.keys.first().copied().unwrap_or_default();
     let arg = |at: usize| call.args.get(at).copied().unwrap_or(Arg::Text(""));
@@ -251,7 +258,7 @@ fn take(call: &Call<'_>) -> Request {
     Request::default().and(words.len(), words.into_iter(), "")
 }
 
-/// What stands at a key, by the replies to GET and PTTL.
+/// Interprets the replies to GET and PTTL of a key.
 fn found(looked: &[Said]) -> Result<Found, Failure> {
     let [value, ttl] = looked else {
         return Ok(Found::Nothing);
@@ -259,13 +266,14 @@ fn found(looked: &[Said]) -> Result<Found, Failure> {
     match (value, ttl) {
         (Err(text), _) if text.starts_with("WRONGTYPE") => Ok(Found::Other),
         (Err(text), _) | (_, Err(text)) => Err(Failure::Refused(text.clone())),
-        // It ended in between.
+        // The key expired or was deleted between the two commands.
         (_, Ok(Reply::Integer(-2))) => Ok(Found::Nothing),
         (Ok(Reply::Text(value)), Ok(Reply::Integer(ttl))) => Ok(Found::Value(value.clone(), *ttl)),
         _ => Ok(Found::Nothing),
     }
 }
 
+/// Returns the command for a change.
 fn command(key: &str, change: Change<'_>) -> Request {
     match change {
         Change::Set(value, lease) => Request::of(&["SET", key, value, "PX", &lease.to_string()]),
@@ -274,7 +282,7 @@ fn command(key: &str, change: Change<'_>) -> Request {
     }
 }
 
-/// The first refusal among replies.
+/// Returns the first refusal among replies as `Err`.
 fn refusals(said: &[Said]) -> Result<(), Failure> {
     match said.iter().find_map(|said| said.as_ref().err()) {
         Some(text) => Err(Failure::Refused(text.clone())),
