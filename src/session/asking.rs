@@ -1,4 +1,5 @@
-//! The turn to ask the server: of one owner one call at a time, and behind the releases that are on their way.
+//! The turn to ask the server. One call at a time asks for an owner, and it asks behind the releases that are on their
+//! way.
 
 use super::local_lock::{LocalLockRef, State};
 use super::local_queue::{LocalQueue, Side};
@@ -6,12 +7,12 @@ use super::outgoing::Barrier;
 use crate::owner::Owner;
 
 impl<D> State<D> {
-    /// No release is in the way of an acquisition, or a handoff lies here.
+    /// Whether no release is in the way of an acquisition, or a handoff lies here.
     fn is_settled(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
         self.left.is_for(side) || !self.outgoing.is_in_the_way(side, owner, barrier)
     }
 
-    /// A release is no longer on its way, or is ahead.
+    /// Wakes the calls that a release has blocked: it is no longer on its way, or is ahead of them.
     fn settle(&mut self) {
         for ticket in &self.outgoing.blocked {
             self.queue.stir(*ticket);
@@ -20,7 +21,8 @@ impl<D> State<D> {
 }
 
 impl<D> LocalLockRef<D> {
-    /// The turn to ask, if nothing is in the way: no release, unless a handoff lies here, and no other call.
+    /// Returns the turn to ask if nothing is in the way: no other call asks for this owner, and no release is in the
+    /// way, unless a handoff lies here.
     pub(crate) fn turn_at_once<'a>(
         &'a self,
         owner: &'a Owner,
@@ -32,7 +34,8 @@ impl<D> LocalLockRef<D> {
         claimed.then(|| Asking { local: self, owner })
     }
 
-    /// The turn to ask, if nobody here holds the lock or waits for what becomes of it.
+    /// Returns the turn to ask if this side of the lock is idle here: no hold, no handoff, no release on its way, and
+    /// no other process that goes first.
     pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
         let idle = state.outgoing.is_empty()
@@ -43,8 +46,8 @@ impl<D> LocalLockRef<D> {
         claimed.then(|| Asking { local: self, owner })
     }
 
-    /// Waits for releases on their way, unless a handoff lies here, then for the turn to ask. None if a call of this
-    /// owner stands in a queue: to ask beside it does no harm.
+    /// Waits for the releases on their way, unless a handoff lies here, then for the turn to ask. Returns `None` if a
+    /// call of this owner stands in a server queue: asking at the same time does no harm.
     pub(crate) async fn turn<'a>(
         &'a self,
         owner: &'a Owner,
@@ -67,7 +70,7 @@ impl<D> LocalLockRef<D> {
         claimed.then(|| Asking { local: self, owner })
     }
 
-    /// Waits until no other call asks the server for this owner's first level. It may hold the lock then.
+    /// Waits until no other call asks the server for this owner's first level. The owner may hold the lock by then.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, D> {
         let claim = |state: &mut State<D>| {
             let claimed = state.owners.of_mut(self.side).claim_turn(owner);
@@ -86,7 +89,7 @@ pub(crate) struct Asking<'a, D> {
 }
 
 impl<D> Asking<'_, D> {
-    /// From now on the call stands in a queue on the server.
+    /// Notes that the call stands in a server queue from now on.
     pub(crate) fn stands_in_server_queue(&self) {
         self.set(true);
     }
@@ -98,6 +101,7 @@ impl<D> Asking<'_, D> {
                 slot.is_asking = in_server_queue;
                 slot.is_in_server_queue = in_server_queue;
             });
+            // Only the calls with `Role::Apart` wait for this turn.
             state.tell(self.owner, LocalQueue::stir_apart);
         });
     }
@@ -122,8 +126,8 @@ impl<D> Sending<D> {
         Self { local, number }
     }
 
-    /// It is ahead of all that is asked from now on, or has to be sent again. The last one of one side of a read-write lock here
-    /// lets the other side here ask.
+    /// Notes whether the release is ahead of everything that is asked from now on; `false` if it has to be sent again.
+    /// The last release of one side of a read-write lock here lets the other side here ask.
     pub(crate) fn is_ahead(&self, is_ahead: bool) {
         let side = self.local.side;
         self.local.change(|state| {

@@ -1,10 +1,10 @@
-//! How a level is given back, from its guard down to all who wait for the answer. From top to bottom:
+//! How a level is given back, from its guard down to all calls that wait for the answer. From top to bottom:
 //!
-//! 1. The level is taken off its hold. If others here have the record, nothing is owed.
-//! 2. The last one is left to whoever waits for the lock here,
-//! 3. or the server's record is brought to what is left: by a release that a `Drop` writes, or one that is sent;
-//! 4. which is answered,
-//! 5. and all are told who gave the lock back under this record.
+//! 1. The level is taken off its hold. If other holds here have the record, nothing is owed.
+//! 2. The last level is left to the call that waits for the lock here,
+//! 3. or the server's record is brought to what is left: by a release that a `Drop` writes, or by one that is sent;
+//! 4. the server answers the release,
+//! 5. and every call that gave the lock back under this record is told the outcome.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -37,26 +37,26 @@ use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::hold_key::Kind;
 
-/// How many time-outs of a request an unlock waits that did not ask itself: what it left may lie for a while, and a request
-/// may be on its way before the one that tells.
+/// How many request timeouts an `unlock` waits for an outcome that it did not ask for itself. The handoff that it left
+/// may lie for a while, and another request may be on its way before the one that tells.
 const UNCONFIRMED: u32 = 3;
 
-/// A lock that was left in its queue, with the release that is owed for it.
+/// A lock left in its local queue, with the release that is owed for it.
 pub(crate) type LeftHere = Handoff<Undo<Share>>;
 
-/// The queue of one lock, with what is left there.
+/// The local lock of a name, with what is left there.
 pub(crate) type LocalLockRef = local_lock::LocalLockRef<Undo<Share>>;
 
-/// A call's place there.
+/// The place of a call in the local queue.
 pub(crate) type Place<'a> = place::Place<'a, Undo<Share>>;
 
 /// The turn to ask the server for an owner's first level.
 pub(crate) type Asking<'a> = asking::Asking<'a, Undo<Share>>;
 
-/// A release is on its way.
+/// A release that is on its way.
 type Sending = asking::Sending<Undo<Share>>;
 
-/// A release that was written by a `Drop`, and how many messages had come in on the lock's channel before.
+/// A release written by a `Drop`, and how many messages had come in on the lock's channel before it.
 type Written = (Posted, u64);
 
 /// A level that was given back.
@@ -64,14 +64,14 @@ type Written = (Posted, u64);
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum GivenBack {
     Undo(Undo<Share>),
-    /// Others here have the record.
+    /// Other holds here have the record.
     Shared(Arc<Hold>),
-    /// It was left for one that waits: told when the server has said whether it still stood.
+    /// It was left for a waiter here. The receiver is told once the server has said whether the record still stood.
     Left(Arc<Hold>, oneshot::Receiver<Outcome>),
 }
 
 impl Session {
-    /// Gives back one level of a hold, with the guard that goes with it. None if the hold has ended.
+    /// Gives back one level of a hold, with the guard that goes with it. Returns `None` if the hold has ended.
     pub(crate) fn give_back(
         &self,
         local: &LocalLockRef,
@@ -99,7 +99,7 @@ impl Session {
         })
     }
 
-    /// Waits for the release of a level that was given back, and says whether the hold still stood.
+    /// Waits for the release of a level that was given back. Fails if the hold did not stand any more.
     pub(crate) async fn released(
         &self,
         given_back: GivenBack,
@@ -107,7 +107,7 @@ impl Session {
     ) -> Result<(), Error> {
         let was_held = match given_back {
             GivenBack::Undo(undo) => undo.run().await?,
-            // Readers are not made to wait for what the server has just said.
+            // Readers do not wait to be told again what the server has just said.
             GivenBack::Shared(hold) | GivenBack::Left(hold, _)
                 if hold.record.is_seen(BootInstant::now()) =>
             {
@@ -122,13 +122,14 @@ impl Session {
         still_held(was_held, name)
     }
 
-    /// Waits until the server has said whether a record still stood that was left to others.
+    /// Waits until the server has said whether a record that was left to others still stood.
     async fn told(
         &self,
         hold: &Hold,
         outcome: oneshot::Receiver<Outcome>,
         name: &LockName,
     ) -> Result<bool, Error> {
+        // While others read by this record, its release may be far off: the server is asked now.
         if hold.record.was_joined() {
             self.watchdog.confirm(hold);
         }
@@ -139,7 +140,7 @@ impl Session {
     }
 }
 
-/// The server has said nothing of a lock that was left to a waiter here.
+/// The error if the server has said nothing of a lock that was left to a waiter here.
 fn unconfirmed(name: &LockName, waited: Duration) -> Error {
     let name = name.key();
     let text =
@@ -158,19 +159,19 @@ pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
     )))
 }
 
-/// What a hold has on the server beyond the levels that it has here.
+/// What the server may record for a hold beyond the levels that the hold has here.
 #[derive(Debug)]
 pub(crate) struct Share {
     hold: Arc<Hold>,
     local: LocalLockRef,
-    /// There is no hurry: a try has failed, or somebody may work under the hold yet.
+    /// The release need not be written at once: a try has failed, or code may still work under the hold.
     can_wait: bool,
     releaser: Arc<Releaser>,
     owing: TaskTrackerToken,
 }
 
 impl Releaser {
-    /// Armed before a request is sent that could leave too much of a hold on the server.
+    /// Arms an `Undo` before a request is sent that could leave too much of a hold on the server.
     pub(crate) fn undo(self: &Arc<Self>, hold: &Arc<Hold>, local: &LocalLockRef) -> Undo<Share> {
         Undo::arm(Share {
             hold: hold.clone(),
@@ -220,19 +221,21 @@ impl Owed for Share {
 }
 
 impl Undo<Share> {
-    /// Has it undone in the background only: whoever works under the hold hears of its loss before the lock is free.
+    /// Leaves the undo to the background, so that code that works under the hold learns of the loss before the lock is
+    /// free.
     pub(super) fn unhurried(mut self) -> Self {
         self.owed.can_wait = true;
         self
     }
 
-    /// Whether both are under one owner's name on the server: what was passed on is under that of who took it.
+    /// Whether the server has both under the name of one owner. A record that was passed on stays under the owner that
+    /// acquired it.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         self.owed.hold.key().acquisition_field() == other.owed.hold.key().acquisition_field()
     }
 
-    /// Runs several now, of holds of one server that are given back by one request: whether each still stood. What cannot
-    /// be undone stays owed, and goes to the background.
+    /// Runs several undos now, for holds of one server that are given back by one request, and returns whether each
+    /// hold still stood. What cannot be undone stays owed, and goes to the background.
     pub(crate) async fn run_all(undos: Vec<Self>) -> Result<Vec<bool>, Error> {
         let Some(releaser) = undos.first().map(|undo| undo.owed.releaser.clone()) else {
             return Ok(Vec::new());
@@ -246,14 +249,14 @@ impl Undo<Share> {
     }
 }
 
-/// What a hold has too much on the server, in the background.
+/// What a server has in excess for a hold, released in the background.
 #[derive(Debug)]
 struct Unanswered {
     hold: Arc<Hold>,
-    /// What is owed for a name comes before what is asked for it.
+    /// Keeps acquisitions of the name behind what is owed for it.
     sending: Option<Sending>,
     written: Option<Written>,
-    /// From then on the server has let it go by itself.
+    /// From then on the server has dropped the hold by itself.
     end: BootInstant,
     releaser: Arc<Releaser>,
     _owing: TaskTrackerToken,
@@ -283,8 +286,8 @@ impl Background for Unanswered {
         self.written.is_some()
     }
 
-    /// A lease that has passed ends what a server has that answers; one that does not may have yet to take the lock, by a
-    /// request that lies there unread.
+    /// Once the lease has passed, a server that answers has nothing left of the hold. A server that does not answer may
+    /// still take the lock, by a request that it has not read yet.
     fn has_ended(&self, error: &Error) -> bool {
         error.is_refusal() && BootInstant::now() >= self.end
     }
@@ -296,8 +299,9 @@ impl Background for Unanswered {
 
 impl Releaser {
     /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
-    /// for the hold. What is left of a hold that others here share takes its turn in the background.
+    /// for the hold. What is left of a hold that others here share is released in the background, in its turn.
     fn write(&self, hold: &Hold, sending: &Sending) -> Option<Written> {
+        // A `Drop` cannot wait for the turn: a request in flight leaves this release to the background.
         let _turn = hold.record.turn.try_lock().ok()?;
         if !hold.is_surely_ours() {
             return None;
@@ -308,8 +312,8 @@ impl Releaser {
         Some((posted, release.heard))
     }
 
-    /// Brings the server's record of a hold to the levels that it has here: whether it still stood. The first try may have
-    /// been `written`.
+    /// Brings the server's record of a hold to the levels that the hold has here, and returns whether the hold still
+    /// stood. The first try may have been `written` already.
     async fn release(
         self: &Arc<Self>,
         hold: &Hold,
@@ -318,7 +322,7 @@ impl Releaser {
     ) -> Result<bool, Error> {
         let _turn = hold.record.turn.lock().await;
         if written.is_none() && !hold.is_surely_ours() {
-            // Another process may hold it by the same value: what is perhaps left of this one ends by its lease.
+            // Another process may hold the lock by the same value. Whatever may be left of this hold ends by its lease.
             return Ok(false);
         }
         let Some(mut release) = self.next(hold) else {
@@ -331,7 +335,7 @@ impl Releaser {
             Box::pin(self.backend.conclude(posted, &call, hold.timeout)).await
         } else {
             let mut request = pin!(self.backend.run(&call, hold.timeout));
-            // Its first step sends it, unless there is no connection.
+            // The first poll sends the request, unless there is no connection.
             let answered = request.as_mut().now_or_never();
             if let Some(sending) = sending
                 && self.backend.silence(hold.key().name.key()).is_none()
@@ -344,6 +348,7 @@ impl Releaser {
             }
         };
         if let (Err(_), Some(sending)) = (&answered, sending) {
+            // It is sent again later, so requests from now on would overtake it.
             sending.is_ahead(false);
         }
         release.is_on_its_way = false;
@@ -353,16 +358,16 @@ impl Releaser {
         let was_moved = matches!(released, Released::Moved { .. });
         let was_held = self.answered(&release, released, &answer);
         if was_moved {
-            // The next one's release goes out ahead of what this caller asks for now.
+            // The next holder's release goes out ahead of what this caller asks for now.
             yield_now().await;
         }
         Ok(was_held)
     }
 
-    /// The same for several holds of one server, with one request.
+    /// Releases several holds of one server with one request, as `release` does for one.
     async fn release_all(self: &Arc<Self>, holds: &[&Hold]) -> Result<Vec<bool>, Error> {
         let mut turns = Vec::with_capacity(holds.len());
-        // Whoever waits for several turns does so in one order.
+        // All tasks that wait for several turns take them in one order, so that no two wait for each other.
         let mut in_order = holds.to_vec();
         in_order.sort_by_key(|hold| Arc::as_ptr(&hold.record));
         for hold in in_order {
@@ -402,15 +407,16 @@ impl Releaser {
         Ok(were_held)
     }
 
-    /// What to ask for, with the hold's turn. None if nothing is owed any more.
+    /// Returns what to ask the server for; the caller has the hold's turn. Returns `None` if nothing is owed any more.
     fn next<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
-        // Guards that go at the same time owe one release, and whoever comes first sends it for all. One that passed its
-        // record on owes none. One that was never granted here may have been asked for again since.
+        // Guards dropped at the same time owe one release, and the first of them sends it for all. A hold that passed
+        // its record on owes none. A hold that was never granted here may have been asked for again since, so it is
+        // released again.
         if hold.release() == Release::Done && hold.was_granted() {
             return None;
         }
         let keep = hold.share();
-        // What several have counts as one level, which the last of them owes.
+        // A record that several holds have counts as one level, which the last of them owes.
         let is_held = || keep > 0 || hold.record.is_held();
         if hold.was_granted() && hold.record.was_joined() && is_held() {
             return None;
@@ -426,15 +432,15 @@ impl Releaser {
         })
     }
 
-    /// A release is on its way, and what is asked now comes behind it: on one connection, but for those of plain locks, which
-    /// may be transactions.
+    /// Notes that a release is on its way, and that what is asked from now on comes behind it. That holds on one
+    /// connection, but not for the releases of plain locks, which may be transactions.
     fn is_ahead(hold: &Hold, sending: &Sending) {
         if !matches!(hold.key().kind, Kind::Plain(_)) {
             sending.is_ahead(true);
         }
     }
 
-    /// The server has answered: whether the hold still stood.
+    /// Handles the server's answer. Returns whether the hold still stood.
     fn answered(
         self: &Arc<Self>,
         release: &Releasing<'_>,
@@ -451,11 +457,11 @@ impl Releaser {
         match released {
             Released::Freed { told } => self.yield_lock(hold, told, release.heard, answer.sent),
             Released::Moved { number } => self.granted(number.into(), answer.sent),
-            // Whoever has it by now took it after us.
+            // Any owner that has the lock by now took it after this hold.
             Released::Kept | Released::Absent | Released::Taken => {}
         }
-        // An earlier send may have gone unanswered. The lease had not run out when the hold was given back, so the server had
-        // it then, and it was this release that removed it.
+        // An earlier send may have gone unanswered. The lease had not run out when the hold was given back, so the
+        // server had the hold then, and this release removed it.
         let was_held = is_done || answer.repeated || hold.release() == Release::InDoubt;
         release.tell(&Ok(was_held));
         was_held
@@ -467,7 +473,8 @@ impl Releaser {
 struct Releasing<'a> {
     hold: &'a Hold,
     keep: u32,
-    /// Dropped then, nobody hears the answer: the next release may find that this one has done it.
+    /// If it is dropped while this is set, nobody sees the answer: the next release may find that this one was carried
+    /// out.
     is_on_its_way: bool,
     /// How many messages had come in on the lock's channel before.
     heard: u64,
@@ -487,7 +494,7 @@ impl Releasing<'_> {
         self.tell(&Err(error.clone()));
     }
 
-    /// Tells everyone who passed the record on before.
+    /// Tells every call that passed the record on before.
     fn tell(&self, outcome: &Outcome) {
         if self.keep == 0 {
             self.hold.record.released(outcome);

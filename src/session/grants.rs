@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A hold that waits stands in the map until somebody takes it out: the waiter that goes on with the grant, or whoever
-//! gives up on the waiter. Only one of them can, and only that one may act on the grant.
+//! A hold that waits stays in the map until it is taken out, either by the waiter that goes on with the grant or by the
+//! code that gives the waiter up. Only one of them can take it out, and only that one may act on the grant.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -16,21 +16,21 @@ use crate::clock::BootInstant;
 use crate::name::LocalKey;
 use crate::protocol::hold_key::numeral;
 
-/// The holds of this client that stand in queues on the server, by their numbers.
+/// The holds of this client that stand in server queues, by their acquisition ids.
 #[derive(Debug, Default)]
 pub(crate) struct Grants(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     waiting: HashMap<u64, Waiting>,
-    /// By lock, those that have had a place. A keeper runs for each lock here.
+    /// By lock, the holds that have a place. A keeper runs for each lock in this map.
     placed: HashMap<LocalKey, BTreeSet<u64>>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     hold: Arc<Hold>,
-    /// What the waiter has yet to hear.
+    /// What the waiter has yet to be told.
     told: Option<Told>,
     waker: Option<Waker>,
 }
@@ -38,14 +38,14 @@ struct Waiting {
 /// What a waiter is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// The lock was moved to its hold, by a request sent then.
+    /// The lock was moved to its hold by a request sent at this instant.
     Granted(BootInstant),
     /// Its place is gone, or the lock may be there for it: the server knows.
     Ask,
 }
 
 impl Grants {
-    /// From now on, a release in this client may move the lock to this hold.
+    /// Expects a grant: from now on, a release in this client may move the lock to this hold.
     pub(crate) fn expect(self: &Arc<Self>, hold: &Arc<Hold>) -> Expected {
         let number = hold.key().numeral();
         let waiting = Waiting {
@@ -60,9 +60,11 @@ impl Grants {
         }
     }
 
-    /// This hold has a place in the queue from now on. Whether nobody keeps the places of its lock so far.
+    /// Notes that this hold has a place in the queue from now on. Returns whether nobody has kept the places of its
+    /// lock so far.
     pub(crate) fn stand(&self, hold: &Hold) -> bool {
         let (number, mut state) = (hold.key().numeral(), self.lock());
+        // It was given up meanwhile: its place must not keep a keeper alive.
         if !state.waiting.contains_key(&number) {
             return false;
         }
@@ -78,12 +80,12 @@ impl Grants {
         }
     }
 
-    /// How many have a place in the queue of this lock.
+    /// Returns how many holds have a place in the queue of this lock.
     pub(crate) fn standing(&self, lock: &LocalKey) -> usize {
         self.lock().placed.get(lock).map_or(0, BTreeSet::len)
     }
 
-    /// Frees whoever keeps them, if there are none.
+    /// Releases the keeper of this lock if no hold has a place. Returns whether it did.
     pub(crate) fn leave(&self, lock: &LocalKey) -> bool {
         let mut state = self.lock();
         let is_left = state.placed.get(lock).is_none_or(BTreeSet::is_empty);
@@ -93,7 +95,7 @@ impl Grants {
         is_left
     }
 
-    /// So many of them at most, those behind this number first.
+    /// Returns at most `most` of the holds that have a place, beginning with those behind this acquisition id.
     pub(crate) fn some(&self, lock: &LocalKey, behind: u64, most: usize) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let Some(placed) = state.placed.get(lock) else {
@@ -105,14 +107,15 @@ impl Grants {
         waiting.map(|waiting| waiting.hold.clone()).collect()
     }
 
-    /// Tells the waiter of the hold that has this number. False if nobody waits by it, or it was told the same already.
+    /// Tells the waiter of the hold that has this acquisition id. Returns `false` if no waiter waits by it, or if it
+    /// was told the same already.
     pub(crate) fn tell(&self, number: &str, told: Told) -> bool {
         let mut state = self.lock();
         let waiting = numeral(number).and_then(|number| state.waiting.get_mut(&number));
         waiting.is_some_and(|waiting| waiting.tell(told))
     }
 
-    /// Has everybody ask who has a place in the queue of this lock.
+    /// Tells every waiter that has a place in the queue of this lock to ask.
     pub(crate) fn tell_all(&self, lock: &LocalKey) {
         let mut state = self.lock();
         let State { waiting, placed } = &mut *state;
@@ -123,7 +126,7 @@ impl Grants {
         }
     }
 
-    /// The hold, if nobody has gone on with its grant.
+    /// Takes out the hold of a waiter that is given up. Returns `None` if the waiter has gone on with its grant.
     pub(crate) fn give_up(&self, number: &str) -> Option<Arc<Hold>> {
         self.take(numeral(number)?)
     }
@@ -132,9 +135,10 @@ impl Grants {
         self.lock().waiting.len()
     }
 
-    /// Every hold that waits, and that nobody goes on with from now on.
+    /// Takes out every hold that waits, so that no waiter goes on with its grant from now on.
     pub(crate) fn give_up_all(&self) -> Vec<Arc<Hold>> {
         let mut state = self.lock();
+        // The entries stay: each keeper removes its own, by `leave`.
         state.placed.values_mut().for_each(BTreeSet::clear);
         let waiting = std::mem::take(&mut state.waiting);
         waiting.into_values().map(|waiting| waiting.hold).collect()
@@ -147,7 +151,7 @@ impl Grants {
             placed.remove(&number);
         }
         drop(state);
-        // The waiter learns that it is to begin anew.
+        // The waiter learns that it has to begin again.
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -175,9 +179,10 @@ impl Grants {
 }
 
 impl Waiting {
-    /// Whether that is news.
+    /// Notes what the waiter is to be told. Returns whether that is news.
     fn tell(&mut self, told: Told) -> bool {
         let is_news = match self.told {
+            // A grant replaces `Ask`, and nothing replaces a grant: a waiter that has one need not ask.
             None => true,
             Some(Told::Ask) => told != Told::Ask,
             Some(Told::Granted(_)) => false,
@@ -205,12 +210,12 @@ impl Expected {
         poll_fn(|context| self.grants.poll_told(self.number, context)).await
     }
 
-    /// Whether nobody has given the hold up: a grant that comes is this waiter's.
+    /// Whether the hold has not been given up: a grant that comes is then this waiter's.
     pub(crate) fn stands(&self) -> bool {
         self.grants.lock().waiting.contains_key(&self.number)
     }
 
-    /// Goes on with a grant, however it came to be known. False if the hold was given up meanwhile.
+    /// Goes on with a grant, however it became known. Returns `false` if the hold was given up meanwhile.
     pub(crate) fn claim(&self) -> bool {
         self.grants.take(self.number).is_some()
     }

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! The undo is always in one place: with what was left, or in the background. So the lock is passed on or released, whoever
-//! is dropped meanwhile.
+//! The undo is always in one place: with the handoff, or in the background. So the lock is passed on or released,
+//! whichever task is dropped meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,30 +15,31 @@ use super::local_queue::Side;
 use super::record::Outcome;
 use super::sync::{Spawner, oneshot, sleep};
 
-/// How long it may lie. Its waiter is awake by then if its future is polled at all: futures that share a task with whoever
-/// gave the lock back may not be, and nobody else may wait for them.
+/// How long a handoff may lie. By then its waiter is awake, if its future is polled at all. A future that shares a task
+/// with the one that gave the lock back may not be polled, and other waiters must not wait for it.
 const LIES: Duration = Duration::from_millis(20);
 
 impl<D> LocalLockRef<D> {
-    /// Whether a handoff was left.
+    /// Whether a handoff lies here for this side.
     pub(crate) fn has_handoff(&self) -> bool {
         self.lock().left.is_for(self.side)
     }
 
-    /// Takes the handoff out, if one was left.
+    /// Takes the handoff out, if one lies here for this side.
     pub(crate) fn take_handoff(&self) -> Option<Handoff<D>> {
         self.lock().left.take(self.side)
     }
 
-    /// For the front of the line: takes the handoff, if one was left, and notes the hold that `pass` makes of it, in one
-    /// step. If none comes of it, or somebody else was granted the lock meanwhile, which shows that what was left is gone,
-    /// the handoff is there to be dropped.
+    /// Takes the handoff, if one lies here, and notes the hold that `pass` makes of it, in one step. For the front of
+    /// the local queue. The hold is `None` if `pass` makes none, or if another owner was granted the lock meanwhile,
+    /// which shows that what was left is gone; the caller then drops the handoff.
     pub(crate) fn take_over(
         &self,
         pass: impl FnOnce(&Handoff<D>) -> Option<Arc<Hold>>,
     ) -> Option<(Handoff<D>, Option<Arc<Hold>>)> {
         self.change(|state| {
             let handoff = state.left.take(self.side)?;
+            // Readers may hold the lock together: only an exclusive hold shows that the handoff is void.
             let is_had = self.side == Side::Exclusive
                 && state.owners.exclusive.holds().any(|it| it.is_live());
             let hold = match is_had {
@@ -58,8 +59,9 @@ impl<D> LocalLockRef<D> {
 }
 
 impl<D: Send + 'static> LocalLockRef<D> {
-    /// Ends the place of a hold, and leaves its record for whoever waits here. Returns where it is told whether the lock was
-    /// still held; or the undo, if nobody waits, or a release is on its way that this could overtake.
+    /// Ends the place of a hold, and leaves its record for the next waiter here. Returns the receiver that is told
+    /// whether the lock was still held, or returns the undo if nobody waits here or if a release is on its way that
+    /// this handoff could overtake.
     pub(crate) fn leave(
         &self,
         undo: D,
@@ -69,7 +71,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
         let (removed, left) = self.change(|state| {
             let side = self.side;
             let removed = state.remove(side, hold);
-            // What was granted since was asked behind those that are ahead.
+            // A lock granted since then was asked for behind the releases that are ahead.
             let is_overtaking = side == Side::Exclusive && !state.outgoing.are_ahead();
             if !state.queue.has_heir(side) || is_overtaking || !state.left.is_empty() {
                 return (removed, Err(undo));
@@ -85,6 +87,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
         if !is_watched {
             let local = self.clone();
             runtime.spawn(async move {
+                // A handoff lies for one sleep at least, and for less than two if it was left during one.
                 loop {
                     let Some(count) = local.lock().left.lies() else {
                         return;
@@ -121,18 +124,18 @@ mod tests {
     /// In all orders.
     static PASSED: AtomicU64 = AtomicU64::new(0);
 
-    /// A server with one lock, and a process that wants it.
+    /// A server with one lock, and a process that wants the lock.
     struct Model {
-        /// The number of what the server records.
+        /// The acquisition id that the server records.
         record: Mutex<Option<String>>,
         numbers: AtomicU64,
         inside: AtomicBool,
         granted: AtomicU64,
         passed: AtomicU64,
-        /// How often another process has had the lock, since it was freed by force.
+        /// How often another process has had the lock after it was freed by force.
         foreign: AtomicU64,
         name: LockName,
-        /// In use throughout: shuttle knows nothing of the locks in the map of queues.
+        /// In use throughout: shuttle knows nothing of the locks in the map of local locks.
         local: LocalLockRef<Owing>,
     }
 
@@ -157,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Under the lock, also when the task ends there.
+    /// A section under the lock; it ends with the task, also if the task is aborted there.
     struct Inside<'a>(&'a Model);
 
     impl<'a> Inside<'a> {
@@ -193,7 +196,7 @@ mod tests {
             self.record.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        /// The script that takes the lock.
+        /// The script that acquires the lock.
         fn take(&self, number: &str) -> bool {
             let mut record = self.server();
             let is_free = record.is_none();
@@ -203,7 +206,7 @@ mod tests {
             is_free
         }
 
-        /// The script that releases it, and the message to the waiters.
+        /// The script that releases the lock, and the message to the waiters.
         fn release(&self, record: &Record) {
             record.releases();
             let is_it = |held: &mut String| *held == record.key.number();
@@ -241,7 +244,7 @@ mod tests {
             }
         }
 
-        /// A hold that is being asked for.
+        /// Makes a hold that is being asked for.
         fn hold(&self) -> Arc<Hold> {
             let owner = Owner::unique();
             let number = self.numbers.fetch_add(1, Ordering::SeqCst);
@@ -249,7 +252,8 @@ mod tests {
             Hold::new(key, owner, lease_mode().lease(), Duration::from_secs(1))
         }
 
-        /// As an acquisition does it: stands in line; at the front takes over what was left, else the lock, else waits.
+        /// Acquires as an acquisition does: stands in the local queue; at the front takes over what was left, else the
+        /// lock, else waits.
         async fn acquire(self: &Arc<Self>) -> (Arc<Hold>, Owing) {
             let local = &self.local;
             let asked = self.hold();
@@ -288,7 +292,7 @@ mod tests {
             }
         }
 
-        /// As an unlock does it: leaves the lock if somebody waits, else pays.
+        /// Gives back as an unlock does: leaves the lock if another task waits, else releases it.
         async fn give_back(self: &Arc<Self>, hold: &Arc<Hold>, owing: Owing) -> bool {
             hold.give_back(Some(lease_mode()));
             let outcome = hold.record.outcome();
@@ -311,7 +315,7 @@ mod tests {
             assert!(self.give_back(&hold, owing).await, "it was held");
         }
 
-        /// A section that the lock may be taken away from by force.
+        /// Runs a section whose lock may be taken away by force.
         async fn forced_section(self: &Arc<Self>) {
             let (hold, owing) = self.acquire().await;
             let before = self.foreign.load(Ordering::SeqCst);
@@ -325,7 +329,7 @@ mod tests {
             }
         }
 
-        /// Frees the lock by force, and has it then as another process.
+        /// Frees the lock by force, then has it as another process.
         async fn force(&self) {
             *self.server() = None;
             yield_now().await;
@@ -380,7 +384,7 @@ mod tests {
                 ended(stay, leave).await;
             });
             assert!(model.granted.load(Ordering::SeqCst) >= 2 * staying as u64);
-            // A task that was ended with the lock in its hands has given it back; its hold stays noted.
+            // A task that was aborted while it had the lock has given it back; its hold stays noted.
             assert!(model.take("another"), "nobody holds it in the end");
             if leaving == 0 {
                 assert_eq!(model.local.lock().all_holds().len(), 0);

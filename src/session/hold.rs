@@ -1,4 +1,4 @@
-//! A hold of this process: the local promise, and what the server should know of it.
+//! A hold of this process: the local promise, and what the server should record of it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,22 +16,22 @@ use crate::protocol::fair::PLACE_KEPT;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::renewal::Schedule;
 
-/// How often a hold is looked after whose hash others may cut down: Redisson's readers do with each renewal, to their
-/// own lease, of three seconds or more.
+/// How often a hold is checked whose hash others may cut down. Redisson's readers do so with each renewal, to their own
+/// lease, which is three seconds or more.
 const CARE: Duration = Duration::from_secs(1);
 
 /// One hold, shared by its guards, the watchdog and the reaper.
 ///
 /// # Invariants
 ///
-/// 1. `levels` is the share that the server should record for this hold, unless others have its record too, which counts
-///    one level for all. It counts a level from before the request
-///    for it is sent until before the request that gives it back is sent; whoever lowers it owes the server a
-///    release, a [`Undo`](super::undo::Undo).
-/// 2. A hold that has ended never becomes live again, and has no levels but those that were left to their owner.
-/// 3. Requests that change the share are sent one at a time, under the record's turn; the acquisition id makes renewals and
-///    checks harmless whenever they arrive.
-/// 4. `state` is locked for moments only and never across an await; the watchdog's registry may be locked inside.
+/// 1. `levels` is the share that the server should record for this hold, unless other holds have its record too; then
+///    the record counts one level for all of them. A level is counted from before the request for it is sent until
+///    before the request that gives it back is sent. Code that lowers `levels` owes the server a release, an
+///    [`Undo`](super::undo::Undo).
+/// 2. A hold that has ended never becomes live again, and has no levels except those that were left to their owner.
+/// 3. Requests that change the share are sent one at a time, under the record's turn. The acquisition id makes renewals
+///    and checks harmless whenever they arrive.
+/// 4. `state` is locked only briefly and never across an await; the watchdog's registry may be locked inside.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) id: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Hold {
     pub(crate) owner: Owner,
     /// How long one request for this hold may take.
     pub(crate) timeout: Duration,
-    /// Tells those that wait for it that the hold has ended.
+    /// Tells the tasks that wait for it that the hold has ended.
     ended: Notify,
     state: Mutex<State>,
 }
@@ -49,13 +49,13 @@ pub(crate) struct State {
     phase: Phase,
     levels: u32,
     guards: u32,
-    /// Levels without a guard that were left to their owner: at most as many as have none.
+    /// Levels without a guard that were left to their owner: at most as many as there are levels without a guard.
     detached: u32,
     /// How many of the guards have no fixed lease.
     renewed: u32,
     release: Release,
     pub(crate) schedule: Schedule,
-    /// Of a fenced lock.
+    /// The fencing tokens, of a fenced lock.
     tokens: Option<Tokens>,
     /// Where this hold stands in the watchdog's registry.
     pub(crate) watched: Option<BootInstant>,
@@ -73,33 +73,33 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     Owed,
-    /// Sent, and not answered: it may have been done.
+    /// Sent and not answered: the server may have carried it out.
     InDoubt,
     Done,
 }
 
-/// 64 bits that nobody can foresee: a keyed hash of a counter, so that no two in this process are alike but by
-/// chance, and of the clock, so that two copies of a process, as of a virtual machine, part. Cheaper than asking
-/// the system for each.
+/// Returns 64 bits that nobody can foresee: a keyed hash of a counter and of the clock. The counter makes two ids of
+/// this process equal only by chance. The clock makes two copies of a process diverge, as after a virtual machine was
+/// copied. Cheaper than asking the system for each id.
 pub(crate) fn fresh_acquisition_id() -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), BootInstant::now()))
 }
 
-/// Who is to have a record that a hold of this process has, or had.
+/// The owner and terms of the hold that is to get a record which a hold of this process has, or had.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Successor<'a> {
     pub(crate) owner: &'a Owner,
     pub(crate) lease_mode: LeaseMode,
-    /// What must be left of the lease.
+    /// The least that must be left of the lease.
     pub(crate) min_validity: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// When the call came that asks for the lock.
+    /// When the call that asks for the lock came.
     pub(crate) came: BootInstant,
 }
 
-/// What is left of a record when a hold of it has given a level back.
+/// What is left of a record when one of its holds has given a level back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Levels of this hold.
@@ -112,11 +112,11 @@ pub(crate) enum Left {
 /// Why a hold was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// The server says that it is not ours any more.
+    /// The server says that it is no longer ours.
     Gone,
-    /// No renewal was confirmed until the deadline.
+    /// No renewal was confirmed before the deadline.
     Expired,
-    /// The lock was granted to somebody else here.
+    /// The lock was granted to another owner in this process.
     Displaced,
     Forced,
     Closed,
@@ -147,9 +147,9 @@ impl Hold {
         Self::of(Record::new(key), owner, timeout, state)
     }
 
-    /// A hold that takes over the record of this one, which has ended, for one that `came` then; its lease goes on. `None` if the record has to go
-    /// back to the server: a request for it is on its way, or what is left of the lease is too little or not what `term`
-    /// asks for.
+    /// Makes a hold that takes over the record of this one, which has ended, for the call described by `next`; the
+    /// lease goes on. Returns `None` if the record has to go back to the server: a request for it is on its way, or
+    /// what is left of the lease is too little or not what `next` asks for.
     pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
         let now = BootInstant::now();
@@ -166,7 +166,7 @@ impl Hold {
             Some(tokens) => Some(tokens.next()?),
             None => None,
         };
-        // No release that was owed for the old one is sent from now on: it would be that of the next.
+        // No release that was owed for the old hold is sent from now on: it would release the next hold.
         old.release = Release::Done;
         state.hold(next.lease_mode, tokens);
         drop(old);
@@ -174,8 +174,9 @@ impl Hold {
         Some(self.beside(next, state))
     }
 
-    /// A hold that reads beside those that have this record, for one that `came` then. `None` if it has to ask the server:
-    /// also where a request for the record is on its way, which may cut its lease.
+    /// Makes a hold that reads by the record of this one together with the others, for the call described by `next`.
+    /// Returns `None` if the call has to ask the server, also while a request for the record is on its way, which may
+    /// cut its lease.
     pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
         let now = BootInstant::now();
@@ -188,7 +189,7 @@ impl Hold {
         Some(self.beside(next, state))
     }
 
-    /// Another hold by the same record.
+    /// Makes another hold by the same record.
     fn beside(&self, next: &Successor<'_>, state: State) -> Arc<Self> {
         Self::of(self.record.clone(), next.owner.clone(), self.timeout, state)
     }
@@ -205,7 +206,7 @@ impl Hold {
         })
     }
 
-    /// What the server has it under.
+    /// The key that the server has it under.
     pub(crate) fn key(&self) -> &HoldKey {
         &self.record.key
     }
@@ -218,13 +219,14 @@ impl Hold {
     pub(crate) async fn ended(&self) {
         let signal = self.ended.notified();
         tokio::pin!(signal);
+        // Registered before the check, so that an end in between is not missed.
         signal.as_mut().enable();
         if !self.lock().has_ended() {
             signal.await;
         }
     }
 
-    /// The server granted the first level, by a request sent at `sent`.
+    /// Notes that the server granted the first level, by a request sent at `sent`.
     pub(crate) fn granted(
         &self,
         sent: BootInstant,
@@ -239,11 +241,12 @@ impl Hold {
         state.look_after(self.key(), sent);
     }
 
-    /// Counts one level more, which the caller is about to ask for; the share to ask for, or none if the hold has
-    /// ended.
+    /// Counts one more level, which the caller is about to ask for. Returns the share to ask for, or `None` if the hold
+    /// has ended.
     pub(crate) fn claim_level(&self) -> Option<u32> {
-        // What several have is one level on the server, whatever each of them has.
+        // A record that several holds have is one level on the server, whatever each of them has.
         if !self.record.was_joined() {
+            // The hold may come to owe several releases, so its record is not passed on.
             self.record.stay();
         }
         {
@@ -256,7 +259,7 @@ impl Hold {
         Some(self.share())
     }
 
-    /// How many levels the server should count for what this hold has.
+    /// Returns how many levels the server should count for what this hold has.
     pub(crate) fn share(&self) -> u32 {
         match self.record.was_joined() {
             true => self.levels().min(1),
@@ -264,7 +267,8 @@ impl Hold {
         }
     }
 
-    /// Adds a guard to a level counted before. The server confirmed a lease of at least `term` after `sent`.
+    /// Adds a guard to a level counted before. The server confirmed a lease of at least that of `lease_mode` after
+    /// `sent`.
     pub(crate) fn guard_level(&self, sent: BootInstant, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         if !state.is_live(BootInstant::now()) {
@@ -281,8 +285,8 @@ impl Hold {
         state.guards < state.levels
     }
 
-    /// Gives one level back; with `guard`, the term of the guard that goes with it. What is left of the record, or none if
-    /// the hold had ended before. With no level left the hold has ended.
+    /// Gives one level back; `guard` is the lease mode of the guard that goes with it. Returns what is left of the
+    /// record, or `None` if the hold had ended before. A hold with no level left has ended.
     pub(crate) fn give_back(&self, guard: Option<LeaseMode>) -> Option<Left> {
         {
             let mut state = self.lock();
@@ -299,7 +303,7 @@ impl Hold {
             }
             state.phase = Phase::Ended;
         }
-        // Guards that are left, if a handle gave their level back, learn of it.
+        // If a handle gave back the level of a guard, that guard is still there and learns of the end.
         self.ended.notify_waiters();
         Some(self.leave_record())
     }
@@ -311,7 +315,7 @@ impl Hold {
         }
     }
 
-    /// Takes a guard off and leaves its level as it is. Whether other guards are left.
+    /// Takes a guard off and leaves its level as it is. Returns whether other guards are left.
     pub(crate) fn detach(&self, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         state.remove_guard(lease_mode);
@@ -320,8 +324,8 @@ impl Hold {
         state.guards > 0
     }
 
-    /// Ends the hold for good, but for levels left to their owner. What is left of the record, or none if it had ended
-    /// before.
+    /// Ends the hold for good, except for levels left to their owner. Returns what is left of the record, or `None` if
+    /// the hold had ended before.
     pub(crate) fn end(&self) -> Option<Left> {
         let lives = {
             let mut state = self.lock();
@@ -334,19 +338,19 @@ impl Hold {
             is_live && state.levels > 0
         };
         self.ended.notify_waiters();
-        // What was left to its owner keeps the record until its lease ends.
+        // Levels left to their owner keep the record until its lease ends.
         if lives {
             return Some(Left::Levels);
         }
         Some(self.leave_record())
     }
 
-    /// How many levels it has here.
+    /// Returns how many levels the hold has here.
     pub(crate) fn levels(&self) -> u32 {
         self.lock().levels
     }
 
-    /// What became of the release of the last level so far.
+    /// Returns what became of the release of the last level so far.
     pub(crate) fn release(&self) -> Release {
         self.lock().release
     }
@@ -360,43 +364,44 @@ impl Hold {
         self.lock().guards > 0
     }
 
-    /// Whether a guard asks for renewal, by which it is soon known when the hold is gone.
+    /// Whether a guard asks for renewal, which soon shows when the hold is gone.
     pub(crate) fn is_renewed(&self) -> bool {
         self.lock().renewed > 0
     }
 
-    /// Whether this is the only guard of the hold, so that its lease is nobody else's.
+    /// Whether the hold has one level and one guard, so that nobody else depends on its lease.
     pub(crate) fn has_one_guard(&self) -> bool {
         let state = self.lock();
         state.levels == 1 && state.guards == 1
     }
 
-    /// Whether this process ever had it.
+    /// Whether the hold was ever granted to this process.
     pub(crate) fn was_granted(&self) -> bool {
         self.lock().phase != Phase::Pending
     }
 
-    /// Whether what a release by its key gives back is surely this hold: one that is not told apart from others is so
-    /// only while a lease that was granted here can be trusted.
+    /// Whether a release by this hold's key surely gives back this hold. A hold that is not told apart from others is
+    /// surely ours only while a lease that was granted here can be trusted.
     pub(crate) fn is_surely_ours(&self) -> bool {
         let state = self.lock();
         let granted = state.phase != Phase::Pending;
         self.key().is_told_apart() || granted && BootInstant::now() < state.schedule.deadline()
     }
 
-    /// The server has the hold, by a request sent at `sent`, and it is given back at once.
+    /// Notes that the server has the hold, by a request sent at `sent`, and that it is given back at once.
     pub(crate) fn taken_over_to_release(&self, sent: BootInstant) {
         let mut state = self.lock();
         state.phase = Phase::Ended;
+        // `is_surely_ours` counts on this deadline.
         state.schedule = Schedule::new(sent, state.schedule.lease(), None);
     }
 
-    /// Granted, not ended, and its lease can be trusted.
+    /// Whether the hold was granted, has not ended, and has a lease that can be trusted.
     pub(crate) fn is_live(&self) -> bool {
         self.lock().is_live(BootInstant::now())
     }
 
-    /// What is left of the local promise.
+    /// Returns what is left of the local promise; zero if the hold is not live.
     pub(crate) fn remaining(&self) -> Duration {
         let now = BootInstant::now();
         let state = self.lock();
@@ -407,12 +412,13 @@ impl Hold {
         }
     }
 
-    /// The token, of a fenced lock.
+    /// Returns the fencing token, of a fenced lock.
     pub(crate) fn token(&self) -> Option<u64> {
         self.lock().tokens.map(|tokens| tokens.first)
     }
 
-    /// The longest that the server may keep this hold, or its place in a queue, if it hears nothing more.
+    /// Returns the longest that the server may keep this hold, or its place in a queue, if no further request reaches
+    /// it.
     pub(crate) fn longest_kept(&self) -> Duration {
         let lease = self.lock().schedule.longest().get();
         match self.key().kind {
@@ -423,8 +429,8 @@ impl Hold {
 }
 
 impl State {
-    /// Of a hold that goes on with this one's record. `None` if what is left of its lease is too little, or not what the
-    /// next one asks for.
+    /// The state of a hold that goes on with this one's record. Returns `None` if what is left of the lease is too
+    /// little, or not what the next hold asks for.
     fn next(&self, now: BootInstant, next: &Successor<'_>) -> Option<Self> {
         let lease = next.lease_mode.lease();
         let least = next.min_validity.max(lease.get() / 2);
@@ -432,7 +438,7 @@ impl State {
         is_fit.then(|| Self::new(self.schedule.passed_on(now, next.max_hold)))
     }
 
-    /// Of a hold that is asked for.
+    /// The state of a hold that is asked for.
     fn new(schedule: Schedule) -> Self {
         Self {
             phase: Phase::Pending,
@@ -447,7 +453,7 @@ impl State {
         }
     }
 
-    /// It stands from now on, with one level and its guard.
+    /// Makes the hold stand from now on, with one level and its guard.
     fn hold(&mut self, lease_mode: LeaseMode, tokens: Option<Tokens>) {
         self.phase = Phase::Held;
         self.levels = 1;
@@ -459,19 +465,19 @@ impl State {
         self.phase == Phase::Ended
     }
 
-    /// Held, and guarded by nobody.
+    /// Whether it is held and has no guard.
     pub(crate) fn is_left(&self) -> bool {
         self.phase == Phase::Held && self.guards == 0
     }
 
-    /// Has the hold of this key checked soon, if others may cut down what it depends on.
+    /// Schedules an early check of a hold with this key, if others may cut down what the hold depends on.
     pub(crate) fn look_after(&mut self, key: &HoldKey, now: BootInstant) {
         if key.kind.is_shared() && self.schedule.longest().get() > CARE * 3 {
             self.schedule.check(now.plus(CARE));
         }
     }
 
-    /// A renewal sent at `sent` was confirmed. The guards that it was for may be gone by now.
+    /// Notes that a renewal sent at `sent` was confirmed. The guards that asked for it may be gone by now.
     pub(crate) fn renewed(&mut self, sent: BootInstant, lease: LeaseTime) {
         self.schedule.confirmed(sent, lease);
         if self.renewed > 0 {
@@ -524,7 +530,7 @@ mod tests {
         LeaseMode::Fixed(LeaseTime::new(lease).unwrap())
     }
 
-    /// One that was granted with this lease so long ago, and given back.
+    /// Makes a hold that was granted with this lease `ago`, and given back.
     fn given_back(owner: &Owner, ago: Duration) -> Arc<Hold> {
         let name = LockName::new("", "k").unwrap();
         let key = HoldKey::new(name, Kind::Reentrant, "c", owner, 1);

@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! 1. A channel is `heard` only between an answered PING that was sent after its SUBSCRIBE and the next sign that
-//!    messages may not arrive: a reconnect, or a PING without an answer.
+//! 1. A channel counts as subscribed only between an answered PING that was sent after its SUBSCRIBE and the next sign
+//!    that messages may not arrive: a reconnect, or a PING without an answer.
 //! 2. Whatever may have cost a message (a reconnect, a backlog that overflowed, a silent connection, a slot that moved)
 //!    wakes every waiter: a wake-up is a hint, the server's answer to the next try is the truth.
-//! 3. A channel is listened to on the server of its slot, each server by a task of its own, so that none waits for
-//!    another. A channel that is left at an old server is left there: see [`Subscriber::left`].
+//! 3. A channel is listened to on the server of its slot. Each server has a task of its own, so that none waits for
+//!    another. A channel that is to be left at an old server is left there: see [`Subscriber::left`].
 
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
@@ -26,21 +26,22 @@ use crate::error::Error;
 use crate::protocol::lock::turn_ends;
 use crate::protocol::waiter::Listening;
 
-/// How often it is told that messages may not arrive.
+/// The shortest time between two warnings that messages may not arrive.
 const DEAF_APART: Duration = Duration::from_secs(5);
 
-/// How often the connection is proved to be alive while somebody waits; also how long a channel is kept after its
-/// last waiter, for the next one.
+/// How often the connection is proved to be alive while a call waits. Also how long a channel is kept after its last
+/// waiter, for the next waiter.
 const PULSE: Duration = Duration::from_secs(1);
 
 /// The channels that this process listens to.
 #[derive(Debug)]
 pub(crate) struct Hub {
     state: Mutex<State>,
-    /// A channel was added whose server nobody listens to yet.
+    /// A channel was added whose server has no subscriber yet.
     changed: Notify,
     backend: Arc<Backend>,
-    /// Events of servers that cannot be heard, and of those that are listened to again.
+    /// Limits for the log lines about servers whose messages may not arrive, and about servers that are listened to
+    /// again.
     deaf: Pace,
     again: Pace,
 }
@@ -48,23 +49,23 @@ pub(crate) struct Hub {
 #[derive(Debug, Default)]
 struct State {
     channels: HashMap<Arc<str>, Channel>,
-    /// By server, who listens to it.
+    /// By server, the subscriber that listens to it.
     subscribers: HashMap<u64, Arc<Subscriber>>,
 }
 
-/// Who listens to one server.
+/// What listens to one server.
 #[derive(Debug, Default)]
 struct Subscriber {
-    /// It has a channel more, or less.
+    /// The server has a channel more, or less.
     changed: Notify,
-    /// Channels that are another's by now.
+    /// Channels that belong to another server by now.
     left: Mutex<Vec<Arc<str>>>,
 }
 
 #[derive(Debug)]
 struct Channel {
     users: usize,
-    /// The server that it is to be heard on.
+    /// The server that it is to be listened to on.
     home: Option<u64>,
     /// A SUBSCRIBE was sent on the present connection, or is about to be.
     asked: bool,
@@ -76,7 +77,7 @@ struct Channel {
 struct ChannelState {
     is_subscribed: bool,
     news: u64,
-    /// When there is news of itself, as was announced.
+    /// When there will be news without a message, as a message announced.
     soon: Option<BootInstant>,
 }
 
@@ -139,28 +140,28 @@ impl Hub {
         }
     }
 
-    /// How many of a channel's subscribers are this process.
+    /// Returns how many of a channel's subscribers are this process.
     pub(crate) fn listeners(&self, name: &str) -> u64 {
         let state = self.lock();
         let channel = state.channels.get(name);
         u64::from(channel.is_some_and(|channel| channel.asked))
     }
 
-    /// How many messages have come in on a channel since it was subscribed to.
+    /// Returns how many messages have come in on a channel since it was subscribed to.
     pub(crate) fn heard_on(&self, name: &str) -> u64 {
         let state = self.lock();
         let channel = state.channels.get(name);
         channel.map_or(0, |channel| channel.state.borrow().news)
     }
 
-    /// What others of this process hear on a channel.
+    /// Returns whether others of this process listen to a channel, and whether their subscription is confirmed.
     pub(crate) fn listening(&self, name: &str) -> Listening {
         let state = self.lock();
         let channel = state.channels.get(name);
         channel.map_or(Listening::No, |channel| channel.state.borrow().listening())
     }
 
-    /// How many channels are subscribed to.
+    /// Returns how many channels are subscribed to.
     pub(crate) fn len(&self) -> usize {
         self.lock().channels.len()
     }
@@ -183,8 +184,9 @@ impl Hub {
         }
     }
 
-    /// Gives every channel to the server that its slot is on, and wakes those whose channel has moved: there may
-    /// have been a message in between. Who is to listen from now on.
+    /// Gives every channel to the server that its slot is on, and wakes the waiters of each channel that has moved:
+    /// there may have been a message in between. Returns the servers that are to be listened to from now on, with their
+    /// subscribers.
     fn deal(&self) -> Vec<(Arc<Node>, Arc<Subscriber>)> {
         let known: HashSet<u64> = self.backend.nodes().iter().map(|node| node.id()).collect();
         let mut new = Vec::new();
@@ -193,6 +195,7 @@ impl Hub {
             channels,
             subscribers,
         } = &mut *state;
+        // `run` ends the task of a server that has no subscriber.
         subscribers.retain(|id, _| known.contains(id));
         for (name, channel) in channels {
             let home = self.backend.home(name);
@@ -218,7 +221,7 @@ impl Hub {
         new
     }
 
-    /// Serves the channels of one server, for as long as there are any.
+    /// Serves the channels of one server, as long as there are any.
     async fn listen(self: Arc<Self>, node: Arc<Node>, subscriber: Arc<Subscriber>) {
         let mut messages = node.messages();
         let mut pulse = interval(PULSE);
@@ -236,7 +239,8 @@ impl Hub {
                 }
             }
             tokio::select! {
-                // Before the answer to a PING, the news that its connection is no longer the present one.
+                // A reconnect goes before the answer to a PING: that answer may be of a connection that is no longer
+                // the present one.
                 biased;
                 news = messages.next() => match news {
                     Some(PushEvent::Message { channel, text }) => {
@@ -264,13 +268,13 @@ impl Hub {
                     }
                 }
                 () = subscriber.changed.notified() => {}
-                // Else a channel could be left first and subscribed to then.
+                // Only between round trips: a channel could otherwise be left first and subscribed to afterwards.
                 _ = pulse.tick(), if asking.is_none() => {
                     self.leave(&node, &subscriber).await;
                     if self.lock().retire(&node, &subscriber) {
                         return;
                     }
-                    self.lock().forgive(&node);
+                    self.lock().ask_again(&node);
                     let channels = self.take_unasked(&node);
                     if !std::mem::take(&mut is_alive) || !channels.is_empty() {
                         asking = Some(Box::pin(self.ask(&node, channels)));
@@ -313,7 +317,8 @@ impl Hub {
         )
     }
 
-    /// A channel that is another server's is dealt out anew, unless its slot has come back meanwhile.
+    /// Has a channel asked for again if its slot has come back to this server meanwhile. Otherwise the channel is
+    /// another server's, and `deal` gives it to that one.
     fn ask_anew(&self, node: &Node, name: &str) {
         let is_here = self.backend.home(name).is_some_and(|home| *home == *node);
         if let Some(channel) = self.lock().channels.get_mut(name) {
@@ -335,7 +340,7 @@ impl Hub {
     fn is_subscribed(&self, node: &Node, names: &[Arc<str>]) {
         let state = self.lock();
         let channels = names.iter().filter_map(|name| state.channels.get(name));
-        // One that was dealt out anew meanwhile is another's.
+        // A channel that was dealt out again meanwhile belongs to another server.
         for channel in channels.filter(|channel| channel.home == Some(node.id()) && channel.asked) {
             channel
                 .state
@@ -346,7 +351,7 @@ impl Hub {
         }
     }
 
-    /// Messages may be lost: nobody relies on them until the channels are subscribed to anew.
+    /// Messages may be lost: nobody relies on them until the channels are subscribed to again.
     fn unheard(&self, node: &Node, error: &Error) {
         if let Some(untold) = self.deaf.tell() {
             warn!(%error, server = ?node, untold, "messages may not arrive; waiters ask each second");
@@ -370,7 +375,7 @@ impl Hub {
         }
     }
 
-    /// A channel that the server took away is asked for again, which tells where it is by now.
+    /// Has a channel that the server took away asked for again, which shows where the channel is by now.
     fn gone(&self, node: &Node, channel: &str) {
         let mut state = self.lock();
         let channel = state.channels.get_mut(channel);
@@ -394,7 +399,7 @@ impl Hub {
         }
     }
 
-    /// Unsubscribes from what nobody waits for, or not here.
+    /// Unsubscribes from channels that nobody waits for, or that are not here any more.
     async fn leave(&self, node: &Node, subscriber: &Subscriber) {
         let mut left = std::mem::take(&mut *subscriber.lock());
         self.lock().take_unused(node, &mut left);
@@ -412,10 +417,10 @@ impl Hub {
 }
 
 impl State {
-    /// Takes out the channels of a server that nobody waits for, beside those that were `left` there.
+    /// Takes out the channels of a server that nobody waits for, in addition to those that were `left` there.
     fn take_unused(&mut self, node: &Node, left: &mut Vec<Arc<str>>) {
         let is_here = |channel: &Channel| channel.home == Some(node.id());
-        // Whose slot went and came back was subscribed to anew.
+        // A channel whose slot went and came back was subscribed to again.
         left.retain(|name| !self.channels.get(name).is_some_and(is_here));
         self.channels.retain(|name, channel| {
             let is_unused = channel.users == 0 && is_here(channel);
@@ -426,14 +431,14 @@ impl State {
         });
     }
 
-    /// Has channels asked for again that were refused.
-    fn forgive(&mut self, node: &Node) {
+    /// Has channels that were refused asked for again.
+    fn ask_again(&mut self, node: &Node) {
         for (_, channel) in self.on(node) {
             channel.asked &= channel.state.borrow().is_subscribed;
         }
     }
 
-    /// Ends the listening to a server that has no channel. False if it has.
+    /// Ends the listening to a server that has no channel. Returns `false` if it has one.
     fn retire(&mut self, node: &Node, subscriber: &Subscriber) -> bool {
         let idle = self.on(node).next().is_none() && subscriber.lock().is_empty();
         if idle {
@@ -442,7 +447,7 @@ impl State {
         idle
     }
 
-    /// The channels that are to be heard on a server.
+    /// Returns the channels that are to be listened to on a server.
     fn on<'a>(
         &'a mut self,
         node: &Node,
@@ -454,7 +459,7 @@ impl State {
 }
 
 impl Channel {
-    /// Whether it was heard so far.
+    /// Marks the channel as not subscribed, and wakes its waiters. Returns whether it was subscribed until then.
     fn deafen(&mut self) -> bool {
         self.asked = false;
         let mut was_heard = false;
@@ -473,17 +478,17 @@ impl Subscriber {
 }
 
 impl Subscription {
-    /// Whether messages arrive. When they begin to, that is news too.
+    /// Whether messages arrive. When they begin to arrive, that is news too.
     pub(crate) fn is_heard(&self) -> bool {
         self.state.borrow().is_subscribed
     }
 
-    /// How many messages have come in since the channel was subscribed to.
+    /// Returns how many messages have come in since the channel was subscribed to.
     pub(crate) fn count(&self) -> u64 {
         self.state.borrow().news
     }
 
-    /// Takes all news up to now as known. What it listens to.
+    /// Takes all news up to now as known. Returns the state of the subscription.
     pub(crate) fn catch_up(&mut self) -> Listening {
         self.known = *self.state.borrow_and_update();
         self.known.listening()
@@ -524,6 +529,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(channel) = self.hub.lock().channels.get_mut(&self.channel) {
+            // The channel stays until the next pulse, in case another waiter comes.
             channel.users -= 1;
         }
     }

@@ -1,7 +1,8 @@
-//! Keeps the places that a process has in the queue of a fair lock: by one sign of life for all of them, and one channel.
+//! Keeps the places that a process has in the queue of a fair lock, by one sign of life for all of them and one
+//! channel.
 //!
-//! A sign is also what takes the lock when it is free, for the first in the queue if that waits here. So a waiter asks once,
-//! and then is told: of the grant, or that its place is gone.
+//! A sign also takes the lock when it is free, for the first in the queue if that waits here. So a waiter asks once,
+//! and is then told of the grant, or that its place is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +20,19 @@ use crate::protocol::fair::{self, Signed};
 use crate::protocol::hold_key::Kind;
 use crate::protocol::lock;
 
-/// How often a sign is given: the server takes a client for dead that has given none for three seconds.
+/// How often a sign is given. The server takes a client for dead that has given none for three seconds.
 const SIGN: Duration = Duration::from_secs(1);
-/// Within so many signs every place is dated anew, at the most: one that was not for a minute is given up all the same, and
-/// for Redisson each runs with the clock.
+/// At most this many signs pass until every place has been dated again. A place that was not dated for a minute is
+/// given up in spite of the signs, and for Redisson each place runs with the clock.
 const ROUND: u32 = 15;
-/// The most places that one request names. A process that has fewer names all of them each time.
+/// The most places that one request names. A process that has fewer places names all of them each time.
 const MOST: usize = 128;
 /// How soon a sign that was lost is given again, so that places outlast the loss of one or two.
 const AGAIN: Duration = Duration::from_millis(100);
-/// A sign is never sent sooner behind the one before because a lease is about to end.
+/// The shortest pause before a sign that is sent because a lease is about to end.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Who keeps the places of this process in the queue of one lock, for as long as there are any.
+/// Keeps the places of this process in the queue of one lock, as long as there are any.
 #[derive(Debug)]
 struct Keeper {
     lock: LocalKey,
@@ -43,18 +44,18 @@ struct Keeper {
     last: u64,
     /// A sign was answered.
     has_signed: bool,
-    /// When the lease of the holder ends that the first in the queue waits for, if that is here.
+    /// When the holder's lease ends, if the first in the queue waits here.
     ends: Option<BootInstant>,
 }
 
 impl Releaser {
-    /// This hold has a place in a queue on the server, which is kept from now on until the waiter goes.
+    /// Notes that this hold has a place in a server queue. The place is kept from now on, until the waiter goes.
     pub(crate) fn keep_place(self: &Arc<Self>, hold: &Arc<Hold>, client: &Arc<str>) {
         let Kind::Fair(line) = &hold.key().kind else {
             return;
         };
         if self.grants.stand(hold) {
-            // Of what a place is worth to Redisson no more than a third passes in between.
+            // At most a third of what a place is worth to Redisson passes in between.
             let third = u32::try_from(line.worth.as_secs() / 3).unwrap_or(ROUND);
             let keeper = Keeper {
                 lock: hold.key().local_key(),
@@ -85,10 +86,11 @@ impl Keeper {
                 timeout(pause, ear.news()).await.ok();
             }
             ear.catch_up();
-            // What was told before may have gone unheard; and perhaps another server tells it now, which knows less.
+            // Earlier messages may not have arrived. Another server may send them now, which may know less.
             in_doubt |= ear.is_heard() && !is_heard;
             is_heard = ear.is_heard();
             let is_due = BootInstant::now() >= due;
+            // Checked once a sign only: a waiter that comes before then has its place kept by this keeper.
             if is_due && releaser.grants.leave(&self.lock) {
                 return;
             }
@@ -96,13 +98,13 @@ impl Keeper {
             let count = match (in_doubt, is_due) {
                 (true, _) => standing,
                 (_, true) => standing.min(MOST).max(standing.div_ceil(self.round)),
-                // The lock may be free, or told to be.
+                // The lock may be free, or was said to be.
                 _ => standing.min(1),
             };
             match self.sign(count).await {
                 Ok(has_lost) => in_doubt = has_lost && count < standing,
                 Err(error) => {
-                    // What it would have told of losses is not known.
+                    // The answer would have said what is lost, so that is not known.
                     in_doubt |= error.is_unanswered();
                     sleep(AGAIN).await;
                     due = BootInstant::now();
@@ -115,8 +117,8 @@ impl Keeper {
         }
     }
 
-    /// Gives signs of life that date so many places anew. Whether any was lost, by what the server says. The error is one that
-    /// may pass.
+    /// Gives signs of life that date `count` places again. Returns whether any place was lost, by the server's account.
+    /// The error is one that may pass.
     async fn sign(&mut self, mut count: usize) -> Result<bool, Error> {
         let mut has_lost = false;
         while count > 0 {
@@ -155,9 +157,10 @@ impl Keeper {
                         has_lost |= grants.tell(&number, Told::Ask);
                     }
                 }
-                // Each waiter is told what is wrong.
+                // The waiters ask, and each is told what is wrong.
                 Ok((Signed::WrongKind, _)) => self.releaser.grants.tell_all(&self.lock),
                 Err(error) if error.is_passing() => {
+                    // The next sign names these places again.
                     self.last = before;
                     return Err(error);
                 }
@@ -171,14 +174,14 @@ impl Keeper {
         Ok(has_lost)
     }
 
-    /// The answer, and when what was answered was sent.
+    /// Returns the answer, and when the request that was answered was sent.
     async fn send(&self, places: &[Arc<Hold>]) -> Result<(Signed, BootInstant), Error> {
         let keys: Vec<_> = places.iter().map(|hold| hold.key()).collect();
         let timeouts = places.iter().map(|hold| hold.timeout);
         let (Some(call), Some(budget)) = (fair::sign(&self.client, &keys), timeouts.max()) else {
             return Err(Error::closed());
         };
-        // The sign is of all of them, and the next has to follow before this one has ended.
+        // The sign counts for all places, and the next one has to follow before this one has ended.
         let answer = self.releaser.backend.run(&call, budget.min(SIGN)).await?;
         Ok((Signed::decode(&answer.reply)?, answer.sent))
     }

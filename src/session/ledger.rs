@@ -1,9 +1,10 @@
-//! What is owed to servers that do not answer: a line for each, which is served when it does.
+//! What is owed to servers that do not answer. Each server has a line, which is served when the server answers.
 //!
 //! # Invariants
 //!
-//! 1. A server that has not answered is asked for one thing at a time, after pauses; one that answers, for [`AT_ONCE`].
-//! 2. Of what is owed for one hold at most one stands in line: it is worked out when it is sent.
+//! 1. A server that has not answered is asked for one thing at a time, after pauses; one that answers is asked for up
+//!    to [`AT_ONCE`].
+//! 2. At most one entry for each hold stands in line: what is owed is worked out when it is sent.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 
-/// How much is asked of one server at once: callers come in between.
+/// How much is asked of one server at once, so that the requests of callers come in between.
 const AT_ONCE: usize = 64;
 /// How much may be owed to a server that does not answer before nothing more is asked of it.
 const MOST_OWED: usize = 1 << 13;
@@ -24,7 +25,7 @@ pub(super) type Place = Option<u64>;
 
 /// Something that is owed.
 pub(super) trait Owing {
-    /// What it is owed for, if something else may be owed for the same.
+    /// Returns the hold that it is owed for, if something else may be owed for the same hold.
     fn hold(&self) -> Option<u64> {
         None
     }
@@ -39,12 +40,12 @@ pub(super) struct Ledger<T> {
 #[derive(Debug)]
 struct Line<T> {
     waiting: VecDeque<T>,
-    /// What those in line are owed for.
+    /// The holds that the entries in line are owed for.
     holds: HashSet<u64>,
     under_way: usize,
-    /// The last that was asked for was answered.
+    /// The last request was answered.
     answers: bool,
-    /// When the next may be asked for.
+    /// When the next request may be sent.
     due: BootInstant,
     pause: Duration,
 }
@@ -58,7 +59,7 @@ impl<T> Default for Ledger<T> {
 }
 
 impl<T: Owing> Ledger<T> {
-    /// Whether there is a line to stand in.
+    /// Whether this server has a line to stand in.
     pub(super) fn has_line(&self, place: Place) -> bool {
         self.lines.contains_key(&place)
     }
@@ -68,7 +69,8 @@ impl<T: Owing> Ledger<T> {
         self.line(place).push_back(owed);
     }
 
-    /// The server has not answered to this; `unsent` if it was never asked, which took as long as it may.
+    /// Puts something back that the server has not answered. `unsent` if the server was never asked; then the time
+    /// spent waiting to send was the pause.
     pub(super) fn failed(&mut self, place: Place, owed: T, unsent: bool) {
         let now = BootInstant::now();
         let line = self.line(place);
@@ -81,7 +83,7 @@ impl<T: Owing> Ledger<T> {
         line.push_back(owed);
     }
 
-    /// The server has answered to something out of a line.
+    /// Notes that the server has answered a request for something from its line.
     pub(super) fn answered(&mut self, place: Place) {
         if let Some(line) = self.lines.get_mut(&place) {
             line.answers = true;
@@ -90,29 +92,31 @@ impl<T: Owing> Ledger<T> {
         }
     }
 
-    /// Something out of a line is no longer under way.
+    /// Notes that something from a line is no longer under way.
     pub(super) fn came_back(&mut self, place: Place) {
         if let Some(line) = self.lines.get_mut(&place) {
             line.under_way -= 1;
+            // Without a line, the server counts as one that answers.
             if line.under_way == 0 && line.waiting.is_empty() {
                 self.lines.remove(&place);
             }
         }
     }
 
-    /// What is to be asked for now, which is under way from then on.
+    /// Returns what is to be asked for now, which is under way from then on.
     pub(super) fn next(&mut self, now: BootInstant) -> Option<(Place, T)> {
         let ready = |line: &Line<T>| line.due_at().is_some_and(|due| due <= now);
         let (place, line) = self.lines.iter_mut().find(|(_, line)| ready(line))?;
         let owed = line.waiting.pop_front()?;
         if let Some(hold) = owed.hold() {
+            // What comes to be owed while this is under way may stand in line again.
             line.holds.remove(&hold);
         }
         line.under_way += 1;
         Some((*place, owed))
     }
 
-    /// When there is something to ask for, if nothing comes back before.
+    /// Returns when there is something to ask for, if nothing comes back before.
     pub(super) fn due(&self) -> Option<BootInstant> {
         self.lines.values().filter_map(Line::due_at).min()
     }
@@ -129,12 +133,12 @@ impl<T: Owing> Ledger<T> {
     }
 }
 
-/// How much stands in each line, for those who are about to owe more.
+/// How much stands in each line, for the calls that are about to owe more.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Of the longest line. Relaxed: nothing else hangs on it.
+    /// The length of the longest line. Relaxed: nothing else depends on it.
     longest: AtomicUsize,
-    /// Kept up while that is too long.
+    /// Kept up to date while the longest line is too long.
     lines: Mutex<HashMap<Place, usize>>,
 }
 
@@ -149,7 +153,8 @@ impl Backlog {
         self.longest.store(longest, Ordering::Relaxed);
     }
 
-    /// How much is owed to a server, if that is too much. `place` is worked out if it is for any.
+    /// Returns how much is owed to a server, if that is too much. `place` is worked out only if any server is owed too
+    /// much.
     pub(super) fn too_much(&self, place: impl FnOnce() -> Place) -> Option<usize> {
         if self.longest.load(Ordering::Relaxed) < MOST_OWED {
             return None;
@@ -171,7 +176,7 @@ impl<T: Owing> Line<T> {
         }
     }
 
-    /// None if there is nothing to ask for, or enough under way.
+    /// Returns when the next entry is due. `None` if there is nothing to ask for, or enough is under way.
     fn due_at(&self) -> Option<BootInstant> {
         let most = if self.answers { AT_ONCE } else { 1 };
         let room = self.under_way < most && !self.waiting.is_empty();
@@ -198,7 +203,7 @@ mod tests {
         ledger.lines.values().map(|line| line.waiting.len()).sum()
     }
 
-    /// Everything that may be asked for at this moment.
+    /// Returns everything that may be asked for at this instant.
     fn asked_for(ledger: &mut Ledger<Owed>, now: BootInstant) -> Vec<u64> {
         std::iter::from_fn(|| ledger.next(now))
             .map(|(_, owed)| owed.0)

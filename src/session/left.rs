@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::hold::Hold;
 use super::local_queue::Side;
 
-/// With the release that is owed for it: dropped, that is sent in the background.
+/// The hold, with the release that is owed for it. If the undo is dropped, the release is sent in the background.
 #[derive(Debug)]
 pub(crate) struct Handoff<D> {
     pub(crate) hold: Arc<Hold>,
@@ -16,9 +16,9 @@ pub(crate) struct Handoff<D> {
 #[derive(Debug)]
 pub(super) struct Left<D> {
     handoff: Option<(Side, Handoff<D>)>,
-    /// How many were left.
+    /// How many handoffs have been left so far.
     count: u64,
-    /// A task sees to it that none lies for long.
+    /// A task makes sure that no handoff lies for long.
     is_watched: bool,
 }
 
@@ -41,7 +41,7 @@ impl<D> Left<D> {
         self.handoff.as_ref().is_some_and(|(of, _)| *of == side)
     }
 
-    /// Whether a task sees already to what lies here.
+    /// Leaves a handoff. Returns whether a task watches already.
     pub(super) fn put(&mut self, side: Side, handoff: Handoff<D>) -> bool {
         self.handoff = Some((side, handoff));
         self.count += 1;
@@ -53,13 +53,14 @@ impl<D> Left<D> {
         left.map(|(_, handoff)| handoff)
     }
 
-    /// The number of what lies here. `None` if there is nothing: then the next one is to be watched anew.
+    /// Returns the number of the handoff that lies here. `None` if there is none: then the watch is over, and the next
+    /// handoff needs a new one.
     pub(super) fn lies(&mut self) -> Option<u64> {
         self.is_watched = self.handoff.is_some();
         self.is_watched.then_some(self.count)
     }
 
-    /// Takes back what was left by this number, if it still lies here.
+    /// Takes back the handoff that was left by this number, if it still lies here.
     pub(super) fn take_back(&mut self, count: u64) -> Option<Handoff<D>> {
         let is_it = self.count == count;
         let left = self.handoff.take_if(|_| is_it);

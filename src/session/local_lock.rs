@@ -1,13 +1,13 @@
-//! All that this process has to do with one lock, under one mutex: who holds it, who waits for it, what was given back and is
-//! left for one of these, and which releases are on their way.
+//! All that this process knows of one lock, under one mutex: the owners that hold it, the calls that wait for it, what
+//! was given back and is left for one of these, and which releases are on their way.
 //!
 //! # Invariants
 //!
-//! 1. A handoff is left only if somebody stands in line who may take it; the last one to leave takes a handoff that is left
-//!    with it, and it lies for 40 ms at most. So a handoff is never forgotten.
-//! 2. No handoff is left while a release of this lock waits to be sent: it could overtake that release. Those of readers are of
-//!    other records.
-//! 3. Nobody who waits here is woken under the mutex, nor is anything dropped there that is owed.
+//! 1. A handoff is left only if a call that may take it stands in the local queue. The last call to leave the queue
+//!    takes the handoff out with it, and a handoff lies for at most 40 ms. So a handoff is never forgotten.
+//! 2. No handoff is left while a release of this lock waits to be sent: it could overtake that release. A handoff of
+//!    readers is exempt, since their releases are of other records.
+//! 3. No waiter is woken under the mutex, and nothing that is owed is dropped there.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -29,7 +29,8 @@ use crate::clock::BootInstant;
 use crate::name::LocalKey;
 use crate::owner::Owner;
 
-/// The queues of all lock names in use. `D` is what is owed to the server, done in the background if it is dropped.
+/// The local locks of all names in use. `D` is what is owed to the server; if it is dropped, it is done in the
+/// background.
 #[derive(Debug)]
 pub(crate) struct LocalLocks<D>(Arc<Map<D>>);
 
@@ -41,14 +42,14 @@ impl<D> Default for LocalLocks<D> {
     }
 }
 
-/// The waiters and holds of one lock, of a read-write lock those of both sides.
+/// The waiters and holds of one lock; for a read-write lock, those of both sides.
 #[derive(Debug)]
 pub(crate) struct LocalLock<D> {
-    /// Where it is found, and by what.
+    /// The map that it is in, and its key there.
     home: (Weak<Map<D>>, LocalKey),
-    /// Counts the references to this queue. It leaves zero, and comes back to it, only under the lock of the map's
-    /// shard, so that a queue that nobody uses can be removed without racing somebody who enters. Relaxed suffices:
-    /// that lock orders it.
+    /// Counts the references to this local lock. The count leaves zero, and comes back to it, only under the lock of
+    /// the map's shard, so that a local lock that nobody uses can be removed without a race with a call that enters.
+    /// Relaxed suffices: the shard's lock orders it.
     users: AtomicUsize,
     state: Mutex<State<D>>,
 }
@@ -57,19 +58,19 @@ pub(crate) struct LocalLock<D> {
 pub(super) struct State<D> {
     pub(super) queue: LocalQueue,
     pub(super) owners: Sides<Owners>,
-    /// Of one that readers may join, the hold that took it last.
+    /// The reader's hold that was granted last, whose record other readers may join.
     joinable: Option<Arc<Hold>>,
     pub(super) left: Left<D>,
     pub(super) turns: Turns,
     pub(super) outgoing: Outgoing,
     /// What calls at the front may have to undo on the server.
     pub(super) asked: BTreeMap<Ticket, D>,
-    /// A task looks whether those at the front are polled.
+    /// A task checks whether the calls at the front are polled.
     pub(super) is_front_watched: bool,
 }
 
 impl<D> LocalLocks<D> {
-    /// The queue of a lock, made if there is none.
+    /// Returns the local lock of a name, made if there is none.
     pub(crate) fn enter(&self, key: LocalKey) -> LocalLockRef<D> {
         let (side, key) = parts(key);
         let home = || (Arc::downgrade(&self.0), key.clone());
@@ -77,13 +78,13 @@ impl<D> LocalLocks<D> {
         LocalLockRef::to(&local.or_insert_with(|| LocalLock::new(home())), side)
     }
 
-    /// The queue of a lock, if somebody uses it.
+    /// Returns the local lock of a name, if it is in use.
     pub(crate) fn find(&self, key: LocalKey) -> Option<LocalLockRef<D>> {
         let (side, key) = parts(key);
         Some(LocalLockRef::to(&*self.0.get(&key)?, side))
     }
 
-    /// Every hold of this process.
+    /// Returns every hold of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let local_locks = self.0.iter();
         local_locks
@@ -91,12 +92,12 @@ impl<D> LocalLocks<D> {
             .collect()
     }
 
-    /// How many calls wait to ask for a lock.
+    /// Returns how many calls wait to ask for a lock.
     pub(crate) fn in_queue(&self) -> usize {
         self.0.iter().map(|local| local.lock().queue.len()).sum()
     }
 
-    /// How many lock names are in use.
+    /// Returns how many lock names are in use.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -132,7 +133,7 @@ impl<D> LocalLock<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something, and wakes whom it concerns.
+    /// Changes something, and wakes the calls that the change concerns.
     pub(super) fn change<T>(&self, step: impl FnOnce(&mut State<D>) -> T) -> T {
         let mut state = self.lock();
         let value = step(&mut state);
@@ -143,7 +144,7 @@ impl<D> LocalLock<D> {
     }
 }
 
-/// A queue in use, seen from one side. The last one to go removes it, unless somebody holds the lock.
+/// A local lock in use, seen from one side. The last reference to go removes it, unless an owner holds the lock.
 #[derive(Debug)]
 pub(crate) struct LocalLockRef<D> {
     local: Arc<LocalLock<D>>,
@@ -159,14 +160,14 @@ impl<D> Deref for LocalLockRef<D> {
 }
 
 impl<D> LocalLockRef<D> {
-    /// To a queue that is in the map, and in the shard that is locked, or in use.
+    /// Makes a reference to a local lock that is in use, or is in the map while its shard is locked.
     fn to(local: &Arc<LocalLock<D>>, side: Side) -> Self {
         local.users.fetch_add(1, Ordering::Relaxed);
         let local = local.clone();
         Self { local, side }
     }
 
-    /// The hold of this owner, if it can be trusted.
+    /// Returns the hold of this owner, if it can be trusted.
     pub(crate) fn live(&self, owner: &Owner) -> Option<Arc<Hold>> {
         self.lock().owners.of(self.side).live(owner).cloned()
     }
@@ -177,27 +178,27 @@ impl<D> LocalLockRef<D> {
         state.owners.of(self.side.other()).live(owner).is_some()
     }
 
-    /// Whether anybody here holds the lock and cares for it.
+    /// Whether an owner here holds the lock and has a guard of it.
     pub(crate) fn is_held_here(&self) -> bool {
         self.lock().is_held(self.side)
     }
 
-    /// Whether what is held here is renewed, so that a loss is noticed without being looked for.
+    /// Whether a hold here is renewed, so that its loss is noticed without being looked for.
     pub(crate) fn is_renewed_here(&self) -> bool {
         let state = self.lock();
         let mut holds = state.owners.of(self.side).holds();
         holds.any(|hold| hold.is_live() && hold.is_renewed())
     }
 
-    /// What the other side of a read-write lock has here.
+    /// Returns the holds of the other side of a read-write lock here.
     pub(crate) fn held_by_other_side(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let holds = state.owners.of(self.side.other()).holds();
         holds.cloned().collect()
     }
 
-    /// Notes a hold that was granted. The others that it displaces are given back: of a lock that is shared, at most
-    /// an older one of the same owner.
+    /// Notes a hold that was granted. Returns the other holds, which it displaces and which are given back. On the
+    /// shared side, that is at most an older hold of the same owner.
     pub(crate) fn install(&self, hold: &Arc<Hold>) -> Vec<Arc<Hold>> {
         let (displaced, gone) = self.change(|state| {
             // The server has granted the lock: what was left here was gone.
@@ -219,8 +220,9 @@ impl<D> LocalLockRef<D> {
         displaced
     }
 
-    /// Notes the hold that `join` makes for an owner beside one that readers may join. `None` if there is none, another call of
-    /// this owner has to do with the lock, or a writer of this process has it or goes first.
+    /// Notes the hold that `join` makes for an owner by the record that readers may join. Returns `None` if there is no
+    /// such record, if another call of this owner holds or asks for the lock, or if a writer of this process has the
+    /// lock or goes first.
     pub(crate) fn join(
         &self,
         owner: &Owner,
@@ -231,7 +233,7 @@ impl<D> LocalLockRef<D> {
             let writers = state.queue.standing(Side::Exclusive);
             let goes_behind = yields_to == YieldsTo::AnyWriter && writers > 0
                 || state.owners.shared.is_engaged(owner)
-                // Who writes may read too, by a record that is nobody else's.
+                // An owner that writes may read too, by a record that nobody else joins.
                 || state.owners.exclusive.holds().any(|hold| hold.is_live());
             if goes_behind {
                 return None;
@@ -242,7 +244,8 @@ impl<D> LocalLockRef<D> {
         })
     }
 
-    /// How long a request for the lock took, if somebody here has it but this owner so that it cannot be had beside them.
+    /// Returns how long a request for the lock takes, if another owner here has the lock in a way that excludes this
+    /// owner.
     pub(crate) fn is_taken_for(&self, owner: &Owner) -> Option<Duration> {
         let state = self.lock();
         let readers = state
@@ -257,32 +260,33 @@ impl<D> LocalLockRef<D> {
         others.chain(left).map(|hold| hold.record.trip()).max()
     }
 
-    /// The holds here that have this record.
+    /// Returns the holds here that have this record.
     pub(crate) fn having(&self, record: &Arc<Record>) -> Vec<Arc<Hold>> {
         let state = self.lock();
-        // The one that others join may have ended itself; they begin with what is confirmed for it.
+        // The joinable hold may have ended. Holds that join its record begin with what is confirmed for it.
         let all = state.owners.of(self.side).holds().chain(&state.joinable);
         all.filter(|hold| Arc::ptr_eq(&hold.record, record))
             .cloned()
             .collect()
     }
 
-    /// Removes a hold that has ended, and lets the front know.
+    /// Removes a hold that has ended, and tells the front.
     pub(crate) fn forget(&self, hold: &Arc<Hold>) {
         drop(self.change(|state| state.remove(self.side, hold)));
     }
 
-    /// Something has happened that the front may wait for.
+    /// Tells the front that something has happened that it may wait for.
     pub(crate) fn stir(&self) {
         self.change(|state| state.queue.stir_first(self.side));
     }
 
-    /// How many calls stand in line.
+    /// Returns how many calls of this side stand in the local queue.
     pub(crate) fn in_queue(&self) -> u32 {
         u32::try_from(self.lock().queue.standing(self.side)).unwrap_or(u32::MAX)
     }
 
-    /// Takes out what was left, and has no hold here pass its record on from now on. Every hold.
+    /// Takes out the handoff, and keeps every hold of this side from passing its record on from now on. Returns the
+    /// handoff and the holds.
     pub(crate) fn stop_passing(&self) -> (Option<Handoff<D>>, Vec<Arc<Hold>>) {
         let mut state = self.lock();
         let holds = state.owners.of(self.side).holds().cloned();
@@ -290,12 +294,12 @@ impl<D> LocalLockRef<D> {
         (state.left.take(self.side), holds)
     }
 
-    /// Sees to whose turn it is.
+    /// Runs `step` on what decides whether it is this process's turn.
     pub(crate) fn turns<T>(&self, step: impl FnOnce(&mut Turns) -> T) -> T {
         step(&mut self.lock().turns)
     }
 
-    /// When a writer counts as come that asks now: not before the readers that asked before it.
+    /// Returns when a writer that asks now counts as come: not before the readers that asked before it.
     pub(crate) fn behind_readers(&self, came: BootInstant) -> BootInstant {
         self.lock().queue.behind_readers(came)
     }
@@ -312,14 +316,14 @@ impl<D> State<D> {
         holds.any(|hold| hold.is_live() && hold.is_guarded())
     }
 
-    /// Notes a hold of its owner, and lets its other calls know; returns the one before.
+    /// Notes a hold of its owner, and tells the owner's other calls. Returns the hold before it.
     pub(super) fn put(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         let older = self.owners.of_mut(side).put(hold);
         self.tell(&hold.owner, LocalQueue::stir);
         older
     }
 
-    /// YieldsTo the calls of this owner know that wait for something.
+    /// Tells the calls of this owner that wait for something.
     pub(super) fn tell(&mut self, owner: &Owner, tell: impl Fn(&mut LocalQueue, Ticket)) {
         for owners in self.owners.both() {
             for ticket in owners.waiting(owner) {
@@ -328,7 +332,8 @@ impl<D> State<D> {
         }
     }
 
-    /// Removes a hold that has ended, and lets the front know; of those that read, when what they have is given back.
+    /// Removes a hold that has ended, and tells the front. For readers, the front is told when their record is given
+    /// back.
     pub(super) fn remove(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         if side == Side::Exclusive {
             self.queue.stir_first(side);
@@ -337,12 +342,12 @@ impl<D> State<D> {
     }
 }
 
-/// Whom a reader that may join others lets go first.
+/// Which writers a reader lets go first before it joins other readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum YieldsTo {
-    /// All that wait in this process to write.
+    /// All calls that wait in this process to write.
     AnyWriter,
-    /// Nobody more: those that came before have gone.
+    /// No more writers: those that came before have gone.
     Nobody,
 }
 
@@ -354,6 +359,7 @@ impl<D> Clone for LocalLockRef<D> {
 
 impl<D> Drop for LocalLockRef<D> {
     fn drop(&mut self) {
+        // Fails for the last reference, which has to go under the lock of the shard.
         let others = |users: usize| (users > 1).then(|| users - 1);
         let users = &self.local.users;
         if users
@@ -363,7 +369,7 @@ impl<D> Drop for LocalLockRef<D> {
             return;
         }
         let (local_locks, key) = &self.local.home;
-        // Else the client is gone.
+        // Otherwise the client is gone.
         if let Some(local_locks) = local_locks.upgrade() {
             local_locks.remove_if(key, |_, local| {
                 let is_last = local.users.fetch_sub(1, Ordering::Relaxed) == 1;
@@ -393,9 +399,9 @@ mod tests {
     /// In all orders.
     static JOINED: AtomicU64 = AtomicU64::new(0);
 
-    /// A server with one lock to read by, and the readers of a process.
+    /// A server with one lock that can be read by, and the readers of a process.
     struct Model {
-        /// What the server records, by numbers.
+        /// The acquisition ids that the server records.
         records: Mutex<BTreeSet<String>>,
         numbers: AtomicU64,
         kind: Kind,
@@ -417,7 +423,7 @@ mod tests {
         }
     }
 
-    /// A hold in the hands of a task, which ends with it.
+    /// A hold that belongs to a task, and ends with it.
     struct Reading(Arc<Model>, Arc<Hold>);
 
     impl Reading {
@@ -464,7 +470,8 @@ mod tests {
             self.records.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        /// As a reader does it: joins the others, else comes to the front, and joins, takes over what was left, or asks.
+        /// Reads as a reader does: joins the others, or else comes to the front and joins, takes over what was left, or
+        /// asks.
         async fn read(self: &Arc<Self>) -> Reading {
             let owner = Owner::unique();
             let now = BootInstant::now();

@@ -1,13 +1,14 @@
-//! Who waits for a lock in this process, who of them asks the server, and whom to wake.
+//! The calls of this process that wait for a lock: which of them asks the server, and which to wake.
 //!
-//! Decides only: whoever calls it has the queue's mutex, and wakes the others when that is free again.
+//! This module only decides. The caller has the mutex of the local lock, and wakes the others when the mutex is free
+//! again.
 //!
 //! # Invariants
 //!
-//! 1. Of those that want the lock alone one asks, the first; and of the readers one for all of them, whose grant the others
-//!    join. Neither comes to ask past the first of the other side, if that came before, and has not asked; for a second. Who
-//!    stands beside asks when it likes.
-//! 2. Whoever has come to the front stays there until it leaves, or lets others go first since nobody polls it.
+//! 1. Of the calls that want the lock alone, the first asks. Of the readers, the first asks for all of them, and the
+//!    others join its grant. Neither comes to ask past the first of the other side if that one came before and has not
+//!    asked; this holds for at most a second. A call with `Role::Beside` asks when it likes.
+//! 2. A call that has come to the front stays there until it leaves, or until others go first because nobody polls it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{replace, take};
@@ -15,7 +16,7 @@ use std::task::Waker;
 
 use crate::clock::BootInstant;
 
-/// How a call wants the lock. Of most kinds nobody shares it.
+/// How a call wants the lock. Most kinds are never shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Exclusive,
@@ -31,7 +32,7 @@ impl Side {
     }
 }
 
-/// Something of each side.
+/// One value for each side.
 #[derive(Debug, Default)]
 pub(super) struct Sides<T> {
     pub(super) exclusive: T,
@@ -63,9 +64,9 @@ impl<T> Sides<T> {
 pub(crate) enum Role {
     /// Its turn to ask.
     InQueue,
-    /// The same behind those of the other side that came before.
+    /// Its turn to ask, behind the calls of the other side that came before.
     InOrder,
-    /// The same behind all of the other side.
+    /// Its turn to ask, behind all calls of the other side.
     Behind,
     /// An answer: it asks when it likes.
     Beside,
@@ -79,19 +80,20 @@ impl Role {
     }
 }
 
-/// A place in line: by these they stand in the order of arrival.
+/// A place in the local queue. Tickets stand in the order of arrival.
 pub(super) type Ticket = u64;
 
 #[derive(Debug, Default)]
 pub(super) struct LocalQueue {
     last: Ticket,
     waiters: BTreeMap<Ticket, Waiter>,
-    /// Those that wait for their turn, or have it.
+    /// The calls that wait for their turn, or have it.
     in_queue: Sides<BTreeSet<Ticket>>,
     beside: Sides<BTreeSet<Ticket>>,
-    /// The readers up to this one keep no writer from asking: one has asked for them, and the server keeps the order.
+    /// The readers up to this one keep no writer from asking: one of them has asked for all, and the server keeps the
+    /// order.
     asked: Ticket,
-    /// They came before this, by the server's account.
+    /// Those readers came before this instant, by the server's account.
     readers_came: Option<BootInstant>,
     wakers: Wakers,
 }
@@ -101,7 +103,8 @@ pub(super) struct LocalQueue {
 #[must_use = "nobody is woken if it is dropped"]
 pub(super) struct Wakers {
     woken: Vec<Waker>,
-    /// Of calls that have gone. What a waker does when it is dropped is its own affair.
+    /// Wakers of calls that have gone. A waker may run any code when it is dropped, so they are not dropped under the
+    /// mutex.
     gone: Vec<Waker>,
 }
 
@@ -119,7 +122,7 @@ struct Waiter {
     is_first: bool,
     /// Something has happened since it looked.
     is_stirred: bool,
-    /// It was polled then, or has reason to be polled no earlier.
+    /// When it was last polled, or the instant before which it has no reason to be polled.
     alive: BootInstant,
     waker: Option<Waker>,
 }
@@ -134,6 +137,7 @@ impl LocalQueue {
         let waiter = Waiter {
             side,
             role,
+            // It asks when it likes, so it never has to come to the front.
             is_first: role == Role::Beside,
             is_stirred: false,
             alive: BootInstant::now(),
@@ -152,13 +156,13 @@ impl LocalQueue {
         }
     }
 
-    /// How many wait to ask.
+    /// Returns how many calls wait to ask.
     pub(super) fn len(&self) -> usize {
         let all = self.in_queue.both().chain(self.beside.both());
         all.map(BTreeSet::len).sum()
     }
 
-    /// How many of this side stand in line.
+    /// Returns how many calls of this side stand in the queue.
     pub(super) fn standing(&self, side: Side) -> usize {
         self.in_queue.of(side).len()
     }
@@ -169,12 +173,12 @@ impl LocalQueue {
             .is_some_and(|waiter| waiter.is_first)
     }
 
-    /// Whether anybody of this side may take what is given back here.
+    /// Whether a call of this side may take what is given back here.
     pub(super) fn has_heir(&self, side: Side) -> bool {
         self.first(side).is_some_and(|first| !self.is_behind(first))
     }
 
-    /// It asks from now on whoever stands before it, and is in nobody's way.
+    /// Lets a call ask from now on, whichever calls stand before it. It is in nobody's way any more.
     pub(super) fn goes_beside(&mut self, ticket: Ticket) {
         let Some(waiter) = self.waiters.get_mut(&ticket) else {
             return;
@@ -187,7 +191,7 @@ impl LocalQueue {
         self.beside.of_mut(side).insert(ticket);
     }
 
-    /// It waits for those of the other side no longer.
+    /// Ends a call's wait for those of the other side.
     pub(super) fn keeps_no_order(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket)
             && waiter.role.waits_for_other_side()
@@ -196,8 +200,8 @@ impl LocalQueue {
         }
     }
 
-    /// A reader at the front has asked, also for those that stand behind it up to the next writer: from now on the server keeps
-    /// the order. If it was refused, the server dates it before `latest`.
+    /// Notes that a reader at the front has asked, also for the readers behind it up to the next writer: from now on
+    /// the server keeps the order. If the reader was refused, the server dates it before `latest`.
     pub(super) fn has_asked(&mut self, ticket: Ticket, latest: Option<BootInstant>) {
         let readers = &self.in_queue.shared;
         if !readers.contains(&ticket) {
@@ -209,12 +213,12 @@ impl LocalQueue {
         self.readers_came = self.readers_came.max(latest);
     }
 
-    /// When a writer counts as come: not before the readers that asked before it.
+    /// Returns when a writer counts as come: not before the readers that asked before it.
     pub(super) fn behind_readers(&self, came: BootInstant) -> BootInstant {
         came.max(self.readers_came.unwrap_or(came))
     }
 
-    /// Notes whom to wake when something happens. The call is polled.
+    /// Notes the waker to wake when something happens. The call is being polled.
     pub(super) fn waits(&mut self, ticket: Ticket, waker: Option<Waker>) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = waiter.alive.max(BootInstant::now());
@@ -223,21 +227,21 @@ impl LocalQueue {
         }
     }
 
-    /// The call is polled, and may not be polled again before this moment.
+    /// Notes that the call is being polled, and may not be polled again before `until`.
     pub(super) fn is_alive(&mut self, ticket: Ticket, until: BootInstant) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.alive = waiter.alive.max(until);
         }
     }
 
-    /// Whether something has happened since the call asked this.
+    /// Whether something has happened since the call last asked this.
     pub(super) fn is_stirred(&mut self, ticket: Ticket) -> bool {
         self.waiters
             .get_mut(&ticket)
             .is_some_and(|waiter| take(&mut waiter.is_stirred))
     }
 
-    /// Something has happened that this call may wait for.
+    /// Tells a call that something has happened that it may wait for.
     pub(super) fn stir(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
             waiter.is_stirred = true;
@@ -245,7 +249,7 @@ impl LocalQueue {
         }
     }
 
-    /// The same, if it asks nobody.
+    /// The same, but only for a call that asks nobody.
     pub(super) fn stir_apart(&mut self, ticket: Ticket) {
         let is_apart = |waiter: &Waiter| waiter.role == Role::Apart;
         if self.waiters.get(&ticket).is_some_and(is_apart) {
@@ -253,7 +257,7 @@ impl LocalQueue {
         }
     }
 
-    /// Something has happened that makes it worth asking for whoever of this side does.
+    /// Tells the calls of this side that ask about a change that makes asking worthwhile.
     pub(super) fn stir_first(&mut self, side: Side) {
         let beside: Vec<_> = self.beside.of(side).iter().copied().collect();
         for ticket in self.first(side).into_iter().chain(beside) {
@@ -261,7 +265,7 @@ impl LocalQueue {
         }
     }
 
-    /// YieldsTo those know that have come to the front, and returns whom to wake.
+    /// Marks the calls that have come to the front, and returns the wakers to wake.
     pub(super) fn move_up(&mut self) -> Wakers {
         for first in self.firsts() {
             if self.may_ask(first)
@@ -274,7 +278,7 @@ impl LocalQueue {
         take(&mut self.wakers)
     }
 
-    /// Has those at the front show that they are polled, and these.
+    /// Wakes the calls at the front, and `these`, so that they show that they are polled. Returns all of them.
     pub(super) fn poke(&mut self, these: impl Iterator<Item = Ticket>) -> Vec<Ticket> {
         let poked: Vec<_> = self.firsts().chain(these).collect();
         for ticket in &poked {
@@ -285,7 +289,7 @@ impl LocalQueue {
         poked
     }
 
-    /// Those of them that nobody has polled since, if anybody else is there.
+    /// Returns those of `poked` that nobody has polled since `since`, if any other call waits.
     pub(super) fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> Vec<Ticket> {
         let is_unpolled = |ticket: &&Ticket| {
             let waiter = self.waiters.get(ticket);
@@ -295,21 +299,23 @@ impl LocalQueue {
         poked.filter(is_unpolled).copied().collect()
     }
 
-    /// Whether more than one wait to ask.
+    /// Whether more than one call waits to ask.
     pub(super) fn is_crowded(&self) -> bool {
         self.len() > 1
     }
 
     fn may_ask(&self, first: Ticket) -> bool {
+        // A call that has come to the front stays there, whichever calls come on the other side.
         self.is_first(first) || !self.is_behind(first)
     }
 
-    /// Whether the first of one side waits for those of the other.
+    /// Whether the first call of one side waits for those of the other.
     fn is_behind(&self, first: Ticket) -> bool {
         let Some(waiter) = self.waiters.get(&first) else {
             return true;
         };
         let other = match waiter.side {
+            // Readers that have asked have their place on the server, so a writer may ask behind them.
             Side::Exclusive => self.first(Side::Shared).filter(|&it| it > self.asked),
             Side::Shared => self.first(Side::Exclusive),
         };
@@ -441,11 +447,11 @@ mod tests {
     }
 
     proptest! {
-        /// Somebody always asks, and nobody past one of the other side that came before and has not asked.
+        /// Some call always asks, and none asks past a call of the other side that came before and has not asked.
         #[test]
         fn line_moves_up_in_order(events in vec(event(), 0..40)) {
             let mut queue = LocalQueue::default();
-            // Those in line, with their sides, and whether one has asked for them.
+            // The calls in the queue, with their sides, and whether one has asked for them.
             let mut standing: Vec<(Ticket, Side, bool)> = Vec::new();
             let mut were_first = BTreeSet::new();
             for event in events {

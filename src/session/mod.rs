@@ -1,4 +1,4 @@
-//! Everything that one connected client shares, and the tasks behind it.
+//! What one connected client shares, and the tasks behind it.
 
 pub(crate) mod asking;
 pub(crate) mod backend;
@@ -61,7 +61,7 @@ use sync::Spawner;
 use undo::Undo;
 use watchdog::Watchdog;
 
-/// The waiters and holds of one lock.
+/// What this process knows of one lock: its waiters and its holds.
 pub(crate) type LocalLock = give_back::LocalLockRef;
 
 /// One connected client.
@@ -75,16 +75,16 @@ pub(crate) struct Session {
     pub(crate) reaper: Reaper,
     pub(crate) releaser: Arc<Releaser>,
     pub(crate) permits: Arc<PermitRegistry>,
-    /// Where the tasks run.
+    /// The runtime that the client's tasks run on.
     runtime: Handle,
-    /// Fires when the client is closed or its runtime ends: from then on nothing is begun.
+    /// Fires when the client is closed or its runtime ends. Nothing is begun after that.
     closing: CancellationToken,
-    /// Fires when everything that can be given back was.
+    /// Fires once everything that can be given back was given back.
     closed: CancellationToken,
 }
 
 impl Session {
-    /// Connects, and starts the tasks on the current runtime.
+    /// Connects to the servers, and starts the tasks on the current runtime.
     pub(crate) async fn open(config: Config, settings: Settings) -> Result<ClientHandle, Error> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::invalid(
@@ -124,7 +124,7 @@ impl Session {
             closed: CancellationToken::new(),
         });
         debug!(client = %session.client_id, backend = ?session.backend, "connected");
-        // A task of its own, since it stands between a message and its waiter.
+        // The hub has a task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
         tokio::spawn(serve(session.clone(), hub, worker, disruptions));
         Ok(ClientHandle(session))
@@ -138,7 +138,7 @@ impl Session {
         }
     }
 
-    /// The longest of the round trips to each server.
+    /// Returns the longest of the round trips to each server.
     pub(crate) async fn ping(&self) -> Result<Duration, Error> {
         let ping = async {
             self.ensure_open()?;
@@ -151,7 +151,7 @@ impl Session {
         self.within(Box::pin(ping)).await
     }
 
-    /// Runs a script. Not interrupted when the client is closed: it ends soon, within its budget.
+    /// Runs a script. Closing the client does not interrupt it: the call ends soon, within its budget.
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
         let answered = self.backend.run(call, budget).await;
         if answered.is_err() {
@@ -160,7 +160,8 @@ impl Session {
         answered
     }
 
-    /// Which server has this key, by the number that it made up when it started: the same for every client of it.
+    /// Returns the id of the server that has this key. The server made up the id when it started, so it is the same for
+    /// every client.
     pub(crate) async fn server(&self, key: &str) -> Result<Arc<str>, Error> {
         self.ensure_open()?;
         self.backend
@@ -168,14 +169,14 @@ impl Session {
             .await
     }
 
-    /// Runs a call of the public interface: keeps its future on the heap, so that it costs its callers nothing, and
-    /// gives it timers if it is polled outside of any runtime. There the client's own runtime may end meanwhile, and
-    /// then there is no answer to wait for.
+    /// Runs a call of the public interface. Keeps its future on the heap, so that it adds nothing to its callers'
+    /// futures, and gives it timers if it is polled outside of any runtime. There the client's own runtime may end
+    /// while the call waits; then the call fails, since no answer can come.
     pub(crate) async fn within<T>(
         &self,
         call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
     ) -> Result<T, Error> {
-        // First the cheaper question, which only a task of tokio's can say yes to.
+        // `try_id` is the cheaper check, but succeeds only inside a tokio task.
         if tokio::task::try_id().is_some() || Handle::try_current().is_ok() {
             return call.await;
         }
@@ -195,7 +196,7 @@ impl Session {
         TokioContext::new(future, timers.clone())
     }
 
-    /// Waits for a future, unless the client is closed before.
+    /// Waits for a future, unless the client is closed first.
     pub(crate) async fn unless_closed<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         tokio::select! {
             biased;
@@ -204,7 +205,7 @@ impl Session {
         }
     }
 
-    /// Waits for what one of the client's tasks tells, unless they have all ended.
+    /// Waits for what one of the client's tasks tells, unless all of them have ended.
     pub(crate) async fn unless_ended<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         tokio::select! {
             biased;
@@ -213,7 +214,8 @@ impl Session {
         }
     }
 
-    /// Pauses after an error of a call about this key that may pass, or gives up with it.
+    /// Pauses after an error of a call about this key. Returns the error instead if it is not one that may pass, or if
+    /// the wait is over.
     pub(crate) async fn pause(
         &self,
         key: &str,
@@ -230,8 +232,9 @@ impl Session {
         }
     }
 
-    /// Waits for a turn at this lock that others of this process have before, and asks nobody. None if it does not come
-    /// within the limit. The turn is pinned by the caller: many wait here, and each copy would be kept as long.
+    /// Waits for this call's turn at a lock that other calls of this process have first, without a request to a server.
+    /// Returns `None` if the turn does not come within the limit, or an error if the server is silent by then. The
+    /// caller pins `turn`: many calls wait here, and each copy of the future would be kept as long.
     #[allow(
         clippy::manual_async_fn,
         reason = "an async function keeps its arguments twice"
@@ -259,12 +262,12 @@ impl Session {
         }
     }
 
-    /// Runs a future on the client's own runtime, where it is dropped with it.
+    /// Spawns a future on the client's own runtime, which drops the future when it ends.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(self.runtime.spawn(future));
     }
 
-    /// Gives permits back now, and tells whether they were all still taken.
+    /// Gives permits back now. Fails if not all of them were still taken.
     pub(crate) async fn give_permits_back(
         &self,
         undo: Undo<Arc<PermitRecord>>,
@@ -280,7 +283,7 @@ impl Session {
         self.within(Box::pin(give_back)).await
     }
 
-    /// Closes, which goes on if this future is dropped.
+    /// Closes the session. Closing goes on if this future is dropped.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.closed.cancelled().await;
@@ -293,8 +296,9 @@ impl Session {
     }
 }
 
-/// The timers of calls that no runtime of tokio polls, or more than one. They are not the client's runtime's, since a
-/// timer that is polled after its runtime has ended panics. None if the system has no thread for them.
+/// Returns the timers for calls that no tokio runtime polls, or more than one. They are not those of the client's
+/// runtime, since a timer that is polled after its runtime has ended panics. Returns `None` if the system has no thread
+/// for them.
 fn timers() -> Option<&'static Handle> {
     static TIMERS: OnceLock<Option<Handle>> = OnceLock::new();
     let start = || {
@@ -309,7 +313,7 @@ fn timers() -> Option<&'static Handle> {
     TIMERS.get_or_init(start).as_ref()
 }
 
-/// What an operator may want to see: who this is, and how much of everything is in use.
+/// Shows what an operator may want to see: which client this is, and how much of everything is in use.
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
@@ -326,7 +330,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Keeps a session open: when the last one goes, the session closes.
+/// Keeps a session open: when the last handle is dropped, the session closes.
 pub(crate) struct ClientHandle(Arc<Session>);
 
 impl Deref for ClientHandle {
@@ -356,7 +360,7 @@ async fn serve(
     mut worker: Worker,
     disruptions: Disruptions,
 ) {
-    // If the runtime ends, this future is dropped: whoever waits elsewhere learns of it here.
+    // If the runtime ends, it drops this future: `Ended` then tells the calls that wait elsewhere.
     let ended = Ended(session.clone());
     let backend = session.backend.clone();
     let tasks = async {
@@ -371,12 +375,13 @@ async fn serve(
         () = session.closing.cancelled() => {}
         _ = tasks => warn!("the connection has ended"),
     }
+    // The tasks may have ended by themselves: no call may begin any more, since nothing would serve it.
     session.closing.cancel();
     session.lose_all();
     session.releaser.leave_queues();
     session.permits.give_all_back();
     let started = BootInstant::now();
-    // A release has its own time-out; this is one, and time for a connection that broke to come back.
+    // A release has its own timeout. This limit is that timeout, plus time for a broken connection to come back.
     worker
         .finish(session.settings.command_timeout + Duration::from_secs(1))
         .await;

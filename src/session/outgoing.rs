@@ -1,4 +1,5 @@
-//! The releases of a lock that are on their way. An acquisition that overtook one would find the lock busy by ourselves.
+//! The releases of a lock that are on their way. An acquisition that overtook one would find the lock held by this
+//! process itself.
 
 use std::collections::BTreeSet;
 
@@ -22,20 +23,20 @@ struct Release {
     is_ahead: bool,
 }
 
-/// Whose releases are in the way of an acquisition while they are on their way: of the other side, those of the same owner that
-/// are not ahead.
+/// Which releases on their way are in the way of an acquisition. Of the other side, with `Answered` or `Sent`, only
+/// those of the same owner that are not ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Barrier {
-    /// Until they are answered, which tells who waits.
+    /// All of this side, until they are answered, which tells whether others wait.
     Answered,
-    /// Until they are ahead on the connection.
+    /// All of this side, until they are ahead on the connection.
     Sent,
-    /// The same for the owner's own, of those that read.
+    /// The owner's own of this side, until they are ahead: for calls that read.
     Own,
 }
 
 impl Outgoing {
-    /// Returns by which number it is known.
+    /// Notes a release that is on its way. Returns the number that it is known by.
     pub(super) fn begin(&mut self, side: Side, owner: Owner) -> u64 {
         self.last += 1;
         self.releases.push(Release {
@@ -51,7 +52,7 @@ impl Outgoing {
         self.releases.retain(|release| release.number != number);
     }
 
-    /// It is ahead of all that is asked from now on, or has to be sent again.
+    /// Notes whether the release is ahead of everything that is asked from now on; `false` if it has to be sent again.
     pub(super) fn is_ahead(&mut self, number: u64, is_ahead: bool) {
         let mut releases = self.releases.iter_mut();
         if let Some(release) = releases.find(|release| release.number == number) {
@@ -63,7 +64,7 @@ impl Outgoing {
         self.releases.is_empty()
     }
 
-    /// Whether what is asked from now on comes behind all of them.
+    /// Whether everything that is asked from now on comes behind all of them.
     pub(super) fn are_ahead(&self) -> bool {
         self.releases.iter().all(|release| release.is_ahead)
     }

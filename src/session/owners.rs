@@ -13,10 +13,10 @@ pub(super) struct Owners(HashMap<Owner, Slot>);
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     hold: Option<Arc<Hold>>,
-    /// A call asks the server for this owner's first level: to another one, which has an acquisition id of its own, the
-    /// lock would look busy.
+    /// A call asks the server for this owner's first level. A second call has an acquisition id of its own, to which
+    /// the lock would look busy.
     pub(super) is_asking: bool,
-    /// That call stands in a queue on the server, which may last; another finds out for itself what is its owner's.
+    /// That call stands in a server queue, which may take long. Another call finds out for itself what its owner has.
     pub(super) is_in_server_queue: bool,
     /// The calls that wait for something.
     waiting: Vec<Ticket>,
@@ -27,13 +27,13 @@ impl Owners {
         self.0.values().filter_map(|slot| slot.hold.as_ref())
     }
 
-    /// The hold of this owner, if it can be trusted.
+    /// Returns the hold of this owner, if it can be trusted.
     pub(super) fn live(&self, owner: &Owner) -> Option<&Arc<Hold>> {
         let hold = self.0.get(owner)?.hold.as_ref()?;
         hold.is_live().then_some(hold)
     }
 
-    /// Whether this owner has a hold here, or a call asks for one.
+    /// Whether this owner has a hold here, or a call that asks for one.
     pub(super) fn is_engaged(&self, owner: &Owner) -> bool {
         let is_engaged = |slot: &Slot| slot.is_asking || slot.hold.is_some();
         self.0.get(owner).is_some_and(is_engaged)
@@ -43,20 +43,20 @@ impl Owners {
         self.0.get(owner)
     }
 
-    /// Notes a hold of its owner; returns the one before.
+    /// Notes a hold of its owner. Returns the hold before it.
     pub(super) fn put(&mut self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         let slot = self.0.entry(hold.owner.clone()).or_default();
         slot.hold.replace(hold.clone())
     }
 
-    /// Removes a hold; a newer one of its owner stays.
+    /// Removes a hold. A newer hold of its owner stays.
     pub(super) fn remove(&mut self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         self.edit(&hold.owner, |slot| {
             slot.hold.take_if(|held| Arc::ptr_eq(held, hold))
         })?
     }
 
-    /// False if another call has the turn to ask for this owner.
+    /// Takes the turn to ask for this owner. Returns `false` if another call has it.
     pub(super) fn claim_turn(&mut self, owner: &Owner) -> bool {
         let slot = self.0.entry(owner.clone()).or_default();
         !std::mem::replace(&mut slot.is_asking, true)
@@ -75,7 +75,7 @@ impl Owners {
         self.0.get(owner).map_or(&[], |slot| &slot.waiting)
     }
 
-    /// Changes what this owner has, and forgets it if that is nothing.
+    /// Changes what this owner has, and forgets the owner if nothing is left.
     pub(super) fn edit<T>(
         &mut self,
         owner: &Owner,

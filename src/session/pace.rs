@@ -1,11 +1,11 @@
-//! Keeps a log readable while the same goes wrong many times.
+//! Keeps a log readable when the same thing goes wrong many times.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 
-/// One kind of news, told so often at the most.
+/// One kind of news, told at most once in each interval.
 #[derive(Debug)]
 pub(crate) struct Pace {
     apart: Duration,
@@ -15,7 +15,7 @@ pub(crate) struct Pace {
 #[derive(Debug, Default)]
 struct State {
     told: Option<BootInstant>,
-    /// Since then.
+    /// How much was not told since then.
     untold: u64,
 }
 
@@ -34,7 +34,8 @@ impl Pace {
         }
     }
 
-    /// Whether to tell something of this kind now; then, how much of the kind was not told since the last time.
+    /// Whether to tell something of this kind now. If so, returns how much of the kind was not told since the last
+    /// time.
     pub(crate) fn tell(&self) -> Option<u64> {
         self.tell_at(BootInstant::now())
     }

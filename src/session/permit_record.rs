@@ -1,10 +1,11 @@
-//! Permits of this process: taken from a semaphore, or perhaps taken, and owed back.
+//! Permits of this process: taken from a semaphore, or in doubt, and owed back.
 //!
 //! # Invariant
 //!
-//! A permit record stands in the registry from before its permits are asked for until the server has them back, or until it is
-//! known that there is nothing to give back. Whoever strikes a permit record out of the registry that is still owed sends the
-//! request that gives it back; the mark of its permits makes a second one harmless.
+//! A permit record stands in the registry from before its permits are asked for until the server has them back, or
+//! until it is known that there is nothing to give back. The code that strikes a permit record out of the registry
+//! while it is still owed sends the request that gives it back. The mark of its permits makes a second such request
+//! harmless.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,10 +38,10 @@ pub(crate) struct PermitRecord {
 struct State {
     granted: Option<BootInstant>,
     in_doubt: bool,
-    /// How many extensions of the lease were begun, and of how many it is not known that no copy is on its way.
+    /// How many extensions of the lease were begun, and for how many of them a copy may still be on its way.
     extensions: u32,
     unsettled: u32,
-    /// Told once, so that every try to give them back says the same.
+    /// Decided once, so that every try to give them back says the same.
     give_back: Option<GiveBack>,
 }
 
@@ -60,18 +61,18 @@ impl PermitRecord {
         })
     }
 
-    /// Writes the permit record down, before its permits are asked for.
+    /// Enters the permit record in the registry, before its permits are asked for.
     pub(crate) fn undo(self: &Arc<Self>) -> Undo<Arc<Self>> {
         self.permits.lock().insert(self.id, self.clone());
         Undo::arm(self.clone())
     }
 
-    /// The permits were granted by a request sent at `sent`.
+    /// Notes that the permits were granted by a request sent at `sent`.
     pub(crate) fn granted(&self, sent: BootInstant) {
         self.lock().granted = Some(sent);
     }
 
-    /// A request for the permits went unanswered, and may be carried out at any time.
+    /// Notes that a request for the permits went unanswered, and may be carried out at any time.
     pub(crate) fn outcome_unknown(&self) {
         self.lock().in_doubt = true;
     }
@@ -80,7 +81,7 @@ impl PermitRecord {
         self.lock().in_doubt
     }
 
-    /// Begins an extension: its number, and whether a copy of an earlier one may still be on its way.
+    /// Begins an extension. Returns its number, and whether a copy of an earlier one may still be on its way.
     pub(crate) fn extending(&self) -> (u32, bool) {
         let mut state = self.lock();
         state.extensions += 1;
@@ -88,7 +89,7 @@ impl PermitRecord {
         (state.extensions, state.unsettled > 1)
     }
 
-    /// An extension was sent once and answered.
+    /// Notes that an extension was sent once and answered.
     pub(crate) fn extended(&self) {
         self.lock().unsettled -= 1;
     }
@@ -106,7 +107,7 @@ impl PermitRecord {
 }
 
 impl Request for PermitRecord {
-    /// Gives the permits back, or has them never taken.
+    /// Returns the call that gives the permits back, or makes sure that they are never taken.
     fn call(&self) -> Call<'_> {
         let mut state = self.lock();
         let State {
@@ -122,7 +123,7 @@ impl Request for PermitRecord {
 }
 
 impl Owed for Arc<PermitRecord> {
-    /// Whether the permits were all still there.
+    /// Whether all the permits were still there.
     type Answer = bool;
 
     async fn run(&mut self) -> Result<bool, Error> {
@@ -133,11 +134,12 @@ impl Owed for Arc<PermitRecord> {
             Returned::Done(_) => true,
             Returned::Absent => false,
         };
-        // An earlier send went unanswered: it may have been this call that gave them back.
+        // An earlier send of this call went unanswered, and may have given them back.
         Ok(all || answer.repeated)
     }
 
     fn post(&mut self) {
+        // Otherwise `give_all_back` has sent it already.
         if self.permits.strike(self) {
             self.permits.post(self.clone());
         }
@@ -155,7 +157,8 @@ impl Undo<Arc<PermitRecord>> {
             let state = self.lock();
             state.in_doubt || state.unsettled > 0
         };
-        // With a lease they are remembered by their ids, unless somebody gives them back before a copy comes.
+        // Permits with a lease are remembered by their ids, unless they are given back before a copy of the request
+        // comes.
         if in_doubt || self.key.ids().is_empty() {
             let mark = Arc::new(RequestMark::of(self.key.mark(), in_doubt));
             let end = BootInstant::now().plus(TRIED);
@@ -187,7 +190,7 @@ impl PermitRegistry {
         owed.into_values().for_each(|record| self.post(record));
     }
 
-    /// How many permit records there are.
+    /// Returns how many permit records there are.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -198,7 +201,7 @@ impl PermitRegistry {
             .send_now(record, timeout, BootInstant::now().plus(TRIED));
     }
 
-    /// False if it was struck out before.
+    /// Strikes a permit record out. Returns `false` if it was struck out before.
     fn strike(&self, record: &PermitRecord) -> bool {
         self.lock().remove(&record.id).is_some()
     }

@@ -1,4 +1,4 @@
-//! A call's place in the line of its process: how it comes to the front, and what happens if nobody polls it there.
+//! A call's place in the local queue: how it comes to the front, and what happens if nobody polls it there.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -10,26 +10,26 @@ use super::sync::{Spawner, sleep};
 use crate::clock::BootInstant;
 use crate::owner::Owner;
 
-/// How often the call at the front is asked to show that it is polled, while others stand behind it. Futures that share a task
-/// with another may not be, and nobody else may wait for them.
+/// How often the call at the front is asked to show that it is polled, while others stand behind it. A future that
+/// shares a task with another may not be polled, and other calls must not wait for it.
 const UNPOLLED: Duration = Duration::from_secs(1);
-/// Within so long it does.
+/// How long it has to show that.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 
-/// What a call that waits in line is to do now.
+/// What a call that waits in the local queue is to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Its owner has the lock: it takes it once more.
+    /// Its owner has the lock: the call takes it once more.
     Held,
-    /// It asks.
+    /// The call asks.
     First,
 }
 
-/// A place in line, until dropped.
+/// A place in the local queue, until dropped.
 #[derive(Debug)]
 pub(crate) struct Place<'a, D> {
     local: &'a LocalLockRef<D>,
-    /// Of one that may take the lock again.
+    /// The owner, of a call that may take the lock again.
     owner: Option<&'a Owner>,
     ticket: Ticket,
 }
@@ -41,7 +41,8 @@ impl<D> LocalLockRef<D> {
         self.until(owner, false, appeared).await;
     }
 
-    /// Waits for what a change of what this owner has brings about, or of the releases that it heeds.
+    /// Waits until `ready` returns a value. It is tried again when what this owner has changes and, if the call
+    /// `is_blocked` by releases, when one of those is ahead or has ended.
     pub(super) async fn until<T>(
         &self,
         owner: &Owner,
@@ -67,8 +68,8 @@ impl<D> LocalLockRef<D> {
         }
     }
 
-    /// Gives up the place that this process may have in line on the server, if nobody is left here to come when it is told.
-    /// Whoever comes now asks behind that.
+    /// Gives up the place that this process may have in the turn queue, if no call is left here that could come when it
+    /// is told. `leave` runs under the mutex, so that a call that comes now asks behind it.
     pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
         let mut state = self.lock();
         if state.queue.len() == 0 && std::mem::take(&mut state.turns.is_placed) {
@@ -88,12 +89,12 @@ impl<D> State<D> {
 }
 
 impl<D> Place<'_, D> {
-    /// Waits until it is this call's turn, or its owner has the lock by another call.
+    /// Waits until it is this call's turn, or until its owner has the lock by another call.
     pub(crate) async fn comes(&self) -> Turn {
         poll_fn(|context| self.poll(context, |state| self.turn(state))).await
     }
 
-    /// What it is to do now, if not to wait.
+    /// Returns what the call is to do now, or `None` if it has to wait.
     pub(crate) fn now(&self) -> Option<Turn> {
         self.local.change(|state| self.turn(state))
     }
@@ -104,33 +105,33 @@ impl<D> Place<'_, D> {
         if has(side).is_some() {
             return Some(Turn::Held);
         }
-        // Whoever stands before it may wait for what its owner writes.
+        // The calls before it may wait for what its own owner writes.
         if side == Side::Shared && has(Side::Exclusive).is_some() {
             state.queue.goes_beside(self.ticket);
         }
         state.queue.is_first(self.ticket).then_some(Turn::First)
     }
 
-    /// From now on it stands in nobody's way, and asks when it likes.
+    /// Takes the call out of the others' way: from now on it asks when it likes.
     pub(crate) fn goes_beside(&self) {
         self.local
             .change(|state| state.queue.goes_beside(self.ticket));
     }
 
-    /// From now on it waits for those of the other side no longer.
+    /// Ends the call's wait for those of the other side.
     pub(crate) fn keeps_no_order(&self) {
         self.local
             .change(|state| state.queue.keeps_no_order(self.ticket));
     }
 
-    /// A reader at the front has asked. If it was refused, the server dates it before `latest`.
+    /// Notes that a reader at the front has asked. If it was refused, the server dates it before `latest`.
     pub(crate) fn has_asked(&self, latest: Option<BootInstant>) {
         self.local
             .change(|state| state.queue.has_asked(self.ticket, latest));
     }
 
-    /// Before a request is sent that is over then: keeps what is to be undone of it, which is done if nobody polls this call
-    /// later, and others go before it.
+    /// Keeps the undo of a request that is about to be sent and is over at `until`. If nobody polls this call later,
+    /// the undo is done, and others go before the call.
     pub(crate) fn lend(&self, undo: D, until: BootInstant) {
         let mut state = self.local.lock();
         state.queue.is_alive(self.ticket, until);
@@ -139,12 +140,12 @@ impl<D> Place<'_, D> {
         drop(before);
     }
 
-    /// Takes it back. `None` if others went before it, and it is done.
+    /// Takes the undo back. Returns `None` if others went before this call, and the undo is done.
     pub(crate) fn reclaim(&self) -> Option<D> {
         self.local.lock().asked.remove(&self.ticket)
     }
 
-    /// What has happened up to now is known. The call is polled, and may not wait here again before this moment.
+    /// Takes everything up to now as known. The call is being polled, and may not wait here again before `until`.
     pub(crate) fn catch_up(&self, until: BootInstant) {
         let mut state = self.local.lock();
         state.queue.is_stirred(self.ticket);
@@ -162,7 +163,7 @@ impl<D> Place<'_, D> {
         context: &mut Context<'_>,
         ready: impl FnOnce(&mut State<D>) -> Option<T>,
     ) -> Poll<T> {
-        // Not under the mutex: what a waker does when it is cloned or dropped is its own affair.
+        // Not under the mutex: a waker may run any code when it is cloned or dropped.
         let mut waker = Some(context.waker().clone());
         self.local.change(|state| {
             let ready = ready(state);
@@ -176,7 +177,7 @@ impl<D> Place<'_, D> {
 
 impl<D> Drop for Place<'_, D> {
     fn drop(&mut self) {
-        // The release goes out ahead of what the next one asks.
+        // The release goes out ahead of what the next call asks.
         drop(self.reclaim());
         let side = self.local.side;
         let left = self.local.change(|state| {
@@ -185,6 +186,7 @@ impl<D> Drop for Place<'_, D> {
             if let Some(owner) = self.owner {
                 state.owners.of_mut(side).leaves(owner, self.ticket);
             }
+            // A handoff lies only while a call stands here that may take it.
             match state.queue.has_heir(side) {
                 true => None,
                 false => state.left.take(side),
@@ -195,8 +197,8 @@ impl<D> Drop for Place<'_, D> {
 }
 
 impl<D: Send + 'static> LocalLockRef<D> {
-    /// Stands in line, until the place is dropped; of an owner that may take the lock again. While others stand there too, those
-    /// at the front are looked after.
+    /// Stands in the local queue until the place is dropped; with `owner`, for a call that may take the lock again.
+    /// While other calls stand there too, a task watches the calls at the front.
     pub(crate) fn stand<'a>(
         &'a self,
         role: Role,
@@ -220,18 +222,20 @@ impl<D: Send + 'static> LocalLockRef<D> {
         runtime.spawn(async move {
             while local.is_crowded() {
                 sleep(UNPOLLED).await;
+                // Taken before the calls are poked, so that a poll in response counts as later.
                 let since = BootInstant::now();
                 let poked = local.change(|state| state.queue.poke(state.asked.keys().copied()));
                 sleep(SHOWN_WITHIN).await;
                 let (unpolled, undone) = local.unpolled(&poked, since);
-                // The releases go out ahead of what the next ones ask.
+                // The releases go out ahead of what the next calls ask.
                 drop(undone);
                 local.change(|state| unpolled.iter().for_each(|it| state.queue.goes_beside(*it)));
             }
         });
     }
 
-    /// Those of them that nobody has polled since, and what they have asked for, if anybody else is there.
+    /// Returns those of `poked` that nobody has polled since `since`, if any other call waits, and the undos of what
+    /// they have asked for.
     fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> (Vec<Ticket>, Vec<D>) {
         let mut state = self.lock();
         let unpolled = state.queue.unpolled(poked, since);
@@ -240,7 +244,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
         (unpolled, undone)
     }
 
-    /// Whether more than one stand there. If not, the watch is over.
+    /// Whether more than one call waits to ask. If not, the watch is over.
     fn is_crowded(&self) -> bool {
         let mut state = self.lock();
         state.is_front_watched = state.queue.is_crowded();
@@ -263,14 +267,14 @@ mod tests {
 
     const ORDERS: usize = 2_000;
 
-    /// Both sides of a lock, in use throughout: shuttle knows nothing of the locks in the map of queues.
+    /// Both sides of a lock, in use throughout: shuttle knows nothing of the locks in the map of local locks.
     fn sides() -> [LocalLockRef<()>; 2] {
         let name = LockName::read_write("", "k").expect("a name");
         let local_locks = LocalLocks::default();
         [Users::Writers, Users::Readers].map(|users| local_locks.enter(name.local_key(users)))
     }
 
-    /// As a call does it: comes to the front, asks, waits there to be told perhaps, and leaves.
+    /// Waits as a call does: comes to the front, asks, sometimes waits there to be told, and leaves.
     async fn call(local: LocalLockRef<()>) {
         let place = local.stand(Role::InOrder, None, &Spawner::current());
         assert_eq!(place.comes().await, Turn::First);

@@ -1,4 +1,4 @@
-//! Sends in the background what is owed to servers: at once, and to one that does not answer when it does.
+//! Sends in the background what is owed to servers: at once, or when a server that did not answer does.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -21,16 +21,16 @@ use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::protocol::script::Request;
 
-/// Between two tries of what a server refuses.
+/// The pauses between two tries of what a server refuses.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is sent until the server has answered, or its time has passed.
+/// Something that is sent until the server has answered, or its time has passed.
 pub(super) trait Background: Owing + fmt::Debug + Send {
-    /// One try, or the end of one that was begun where nobody could wait.
+    /// Makes one try, or ends a try that was begun where nobody could wait for the answer.
     fn send<'a>(&'a mut self, backend: &'a Backend) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// The server that it is owed to.
+    /// Returns the server that it is owed to.
     fn place(&self, backend: &Backend) -> Place;
 
     /// Whether it was sent, and an answer is to come.
@@ -39,7 +39,7 @@ pub(super) trait Background: Owing + fmt::Debug + Send {
     /// Whether it need not be sent any more, after this error.
     fn has_ended(&self, error: &Error) -> bool;
 
-    /// Whoever asks for the lock does not wait for this any more.
+    /// Lets acquisitions of the lock go ahead without waiting for this.
     fn keep_nobody_waiting(&mut self) {}
 }
 
@@ -49,7 +49,7 @@ impl Owing for Box<dyn Background> {
     }
 }
 
-/// The way to the background task. Sending never blocks, and does nothing once that has ended.
+/// The way to the background task. Sending never blocks, and does nothing once the task has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper(Arc<Shared>);
 
@@ -63,12 +63,12 @@ struct Shared {
 }
 
 impl Reaper {
-    /// Has a request sent in the background, at least once and until this moment.
+    /// Sends a request in the background at least once, and again until it is answered or `end` has passed.
     pub(crate) fn send(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         self.repeat(request, None, timeout, end);
     }
 
-    /// Sends a request now, if the connection takes it, and has it answered in the background.
+    /// Sends a request now, if the connection takes it, and waits for the answer in the background.
     pub(crate) fn send_now(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         let posted = self.0.backend.post(&request.call());
         self.repeat(request, posted, timeout, end);
@@ -90,12 +90,13 @@ impl Reaper {
         });
     }
 
-    /// After the background task has ended, what was not written dies by its lease.
+    /// Gives something to the background task. Once the task has ended, what was not written ends by its lease.
     pub(super) fn take(&self, owed: impl Background + 'static) {
         self.0.owed.send(Box::new(owed)).ok();
     }
 
-    /// Something is owed, or may be, until this is dropped: whoever waits for all misses none.
+    /// Returns a token: something is owed, or may be, until it is dropped. A wait for everything that is owed includes
+    /// it.
     pub(super) fn owing(&self) -> TaskTrackerToken {
         self.0.owing.token()
     }
@@ -170,11 +171,11 @@ enum Way {
     AtOnce,
     /// It was taken out of a line, where others wait for it.
     InQueue,
-    /// The server has refused it for good, perhaps.
+    /// The server has refused it, perhaps for good.
     Refused,
 }
 
-/// What was tried, and what is still owed of it, and why.
+/// What was tried; with what is still owed of it, and why.
 type Tried = (Place, Way, Option<(Box<dyn Background>, Error)>);
 
 impl Worker {
@@ -221,7 +222,7 @@ impl Worker {
         }
     }
 
-    /// The same until nothing is owed, also by calls that are still under way, for so long at the most.
+    /// Serves until nothing is owed any more, calls still under way included, or until `at_most` has passed.
     pub(crate) async fn finish(mut self, at_most: Duration) {
         let owing = self.reaper.0.owing.clone();
         owing.close();
@@ -238,7 +239,7 @@ impl Worker {
 
     fn begin(&mut self, owed: Box<dyn Background>) {
         let place = owed.place(&self.reaper.0.backend);
-        // What was written already has an answer to come.
+        // A request that was already written has an answer to come.
         if self.ledger.has_line(place) && !owed.is_posted() {
             self.ledger.add(place, owed);
         } else {
@@ -250,7 +251,7 @@ impl Worker {
         let backend = self.reaper.0.backend.clone();
         self.running.spawn(async move {
             let sent = AssertUnwindSafe(send(owed, way, &backend));
-            // Whoever waits in line behind it must hear of its end.
+            // The entries behind it in line depend on its end.
             let left = sent.catch_unwind().await.unwrap_or_else(|_| {
                 warn!("a background release panicked; what was owed ends by its lease");
                 None
@@ -280,8 +281,8 @@ impl Worker {
     }
 }
 
-/// Tries until the server has answered or does not answer; then, what is left. In line a refusal is an answer too:
-/// what stands behind does not wait for it to change.
+/// Tries until the server has answered, or does not answer. Returns what is left then. For an entry of a line, a
+/// refusal is an answer too: the entries behind it do not wait for it to change.
 async fn send(
     mut owed: Box<dyn Background>,
     way: Way,
@@ -291,7 +292,7 @@ async fn send(
     let mut refused = way == Way::Refused;
     loop {
         if refused {
-            // It is the server's last word, perhaps: nobody waits for what becomes of it.
+            // The refusal may be the server's last word: no call waits for what becomes of it.
             owed.keep_nobody_waiting();
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

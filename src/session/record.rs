@@ -1,15 +1,16 @@
-//! What the server has of a hold. Holds of this process that follow each other may pass it on in memory, and readers may
-//! have one together.
+//! What the server has of a hold. Holds of this process that follow each other may pass it on in memory, and readers
+//! may have one together.
 //!
-//! The server then goes on to see the first of them, by its acquisition's number. One request at a time, or a few if the
-//! server is far away, ask whether it still does. As long as it does nobody else can have had the lock, so the answer holds for everyone who gave the lock
-//! back before that request was sent.
+//! The server continues to see the first of these holds, by the id of its acquisition. One request at a time, or a few
+//! if the server is far away, asks whether it still does. As long as it does, nobody else can have had the lock, so the
+//! answer holds for every hold that gave the lock back before that request was sent.
 //!
 //! # Invariants
 //!
-//! 1. At most one hold that has not ended has the record, or several that read. Neither passing it on nor joining it moves a
-//!    deadline: the next hold starts with what the last request confirmed.
-//! 2. Only the last hold releases the record. Whoever passed it on, or left others with it, owes the server nothing.
+//! 1. At most one hold that has not ended has the record, or several that read. Neither passing the record on nor
+//!    joining it moves a deadline: the next hold starts with what the last request confirmed.
+//! 2. Only the last hold releases the record. A hold that passed it on, or left others with it, owes the server
+//!    nothing.
 //! 3. Of the requests that were sent for a record that is passed on, a late copy changes at most the hold count, or
 //!    raises the lease; a release takes away all of it.
 
@@ -22,22 +23,22 @@ use crate::error::Error;
 use crate::options::Prefer;
 use crate::protocol::hold_key::HoldKey;
 
-/// Readers join a record for so long after the server was asked, and said that it stands and which writer waits. If it takes
-/// longer than that to ask, for twice as long as it took.
+/// How long readers join a record after the server was asked, and said that the record stands and which writer waits.
+/// They join for twice the time that it takes to ask, if that is longer.
 const SEEN_FOR: Duration = Duration::from_millis(10);
-/// To ask takes no longer than this: else this process, or the server, was stopped meanwhile.
+/// The longest that asking is taken to last. If it took longer, this process or the server was stopped meanwhile.
 const LONGEST_TRIP: Duration = Duration::from_millis(100);
-/// Beyond this round trip several requests about a record may be on their way, one behind the other: whoever gives it back
-/// waits for little more than one of them then.
+/// Beyond this round trip, several requests about a record may be on their way, one behind the other. A call that gives
+/// the lock back then waits for little more than one of them.
 const FAR: Duration = Duration::from_micros(500);
 /// How many at most.
 const MOST_ASKERS: u32 = 4;
 
-/// Whether a lock still stood when it was given back, as far as the server has said. Not if it was gone, unless an earlier send
-/// of the release went unanswered and may have done it.
+/// Whether a lock still stood when it was given back, as far as the server has said. `false` if it was gone, unless an
+/// earlier send of the release went unanswered and may have removed it.
 pub(crate) type Outcome = Result<bool, Error>;
 
-/// One lock's record on the server, shared by the holds that pass it on.
+/// The server's record of one lock, shared by the holds that pass it on.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) key: HoldKey,
@@ -48,21 +49,21 @@ pub(crate) struct Record {
 
 #[derive(Debug)]
 struct State {
-    /// Everyone who gave the lock back and has yet to hear whether it was still held.
+    /// The calls that gave the lock back and have yet to be told whether it was still held.
     waiting: Vec<oneshot::Sender<Outcome>>,
     /// It was passed on since the last request was sent that asks about it.
     was_passed: bool,
     /// How many tasks send such requests.
     askers: u32,
-    /// When the last of them was sent.
+    /// When the last such request was sent.
     asked: BootInstant,
     can_pass: bool,
     release: Release,
-    /// How many holds have it that have not ended.
+    /// How many holds that have not ended have it.
     holders: u32,
-    /// It has had several at once: the server counts one level for all of them.
+    /// Several holds have had it at once: the server counts one level for all of them.
     was_joined: bool,
-    /// All who have it were told that it is gone.
+    /// All holds that have it were told that it is gone.
     is_loss_told: bool,
     /// How long the last request took that told of it.
     trip: Duration,
@@ -80,7 +81,7 @@ struct Seen {
 }
 
 impl State {
-    /// What the server said last, if it said lately that it stands, and no release was sent since.
+    /// Returns what the server said last, if that was recent, and no release was sent since.
     fn seen(&self, now: BootInstant) -> Option<Seen> {
         let counts = |seen: &Seen| seen.sent.until(now) < SEEN_FOR.max(self.trip * 2);
         let is_owned = matches!(self.release, Release::NotSent);
@@ -91,7 +92,7 @@ impl State {
         self.can_pass && self.seen(now).is_some_and(|seen| came <= seen.until)
     }
 
-    /// The server has said that it is gone.
+    /// Notes that the server has said that the record is gone.
     fn is_gone(&mut self) {
         self.can_pass = false;
         self.seen = None;
@@ -107,6 +108,7 @@ enum Release {
 
 impl Record {
     pub(crate) fn new(key: HoldKey) -> Arc<Self> {
+        // Other processes may share the name of a named owner.
         let can_pass = key.kind.is_passed_on() && !key.is_named();
         Arc::new(Self {
             key,
@@ -127,12 +129,12 @@ impl Record {
         })
     }
 
-    /// A hold has it from now on.
+    /// Notes that a hold has the record from now on.
     pub(crate) fn enter(&self) {
         self.lock().holders += 1;
     }
 
-    /// A hold that had it has ended. Whether others have it yet.
+    /// Notes that a hold that had the record has ended. Returns whether other holds still have it.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
         state.holders = state.holders.saturating_sub(1);
@@ -143,14 +145,16 @@ impl Record {
         self.lock().holders > 0
     }
 
-    /// The server has said that it is gone. Whether those who have it are to be told, since nobody has done so.
+    /// Notes that the server has said that the record is gone. Returns whether the holds that have it are to be told,
+    /// since that has not been done.
     pub(crate) fn is_loss_to_be_told(&self) -> bool {
         let mut state = self.lock();
         state.is_gone();
         !std::mem::replace(&mut state.is_loss_told, true)
     }
 
-    /// YieldsTo one that reads, and `came` then, have it beside those that do, unless that is for the server to say.
+    /// Lets a reader that came at `came` have the record together with the others, unless that is for the server to
+    /// decide.
     pub(crate) fn join(&self, now: BootInstant, came: BootInstant) -> bool {
         let mut state = self.lock();
         let may_join = state.holders > 0 && state.is_open(now, came);
@@ -161,30 +165,33 @@ impl Record {
         may_join
     }
 
-    /// Whether whoever came then may have it without that the server is asked, of a lock that is shared: no writer came
-    /// before.
+    /// Whether a call that came at `came` may have the record without a request, for a lock that is shared: no writer
+    /// came before it.
     pub(crate) fn is_open(&self, now: BootInstant, came: BootInstant) -> bool {
         self.lock().is_open(now, came)
     }
 
-    /// Whether readers that follow are to find newer news of the server.
+    /// Whether the readers that follow need newer news from the server.
     pub(crate) fn is_to_be_asked_about(&self, now: BootInstant) -> bool {
         let state = self.lock();
         let is_old = |seen: Seen| seen.sent.until(now) + state.trip >= SEEN_FOR / 2;
         state.seen.is_some_and(is_old)
     }
 
-    /// Whether several holds have it, or had it. The server counts one level for all of them, whatever they have.
+    /// Whether several holds have it, or had it. The server counts one level for all of them, whatever each of them
+    /// has.
     pub(crate) fn was_joined(&self) -> bool {
         self.lock().was_joined
     }
 
-    /// Whether the server said so lately that it stands that whoever leaves it to others need not ask.
+    /// Whether the server has said recently that the record stands, so that a hold that leaves it to others need not
+    /// ask.
     pub(crate) fn is_seen(&self, now: BootInstant) -> bool {
         self.lock().seen(now).is_some()
     }
 
-    /// The server has said, to a request sent at `sent`, that it stands, and for how long a writer has waited, if one waits.
+    /// Notes what the server answered to a request sent at `sent`: that the record stands, and for how long a writer
+    /// has waited, if one waits.
     pub(crate) fn saw(&self, sent: BootInstant, now: BootInstant, writer: Option<Duration>) {
         let mut state = self.lock();
         state.trip = sent.until(now).min(LONGEST_TRIP);
@@ -195,13 +202,14 @@ impl Record {
         }
         let until = match (writer, self.key.kind.sides().map(|sides| sides.prefer)) {
             (None, _) | (_, Some(Prefer::Readers) | None) => BootInstant::NEVER,
+            // Counted back from the answer, so the writer counts as come no earlier than it did.
             (Some(waited), Some(Prefer::Arrival)) => now.minus(waited),
             (Some(_), Some(Prefer::Writers)) => now.minus(Duration::MAX),
         };
         state.seen = Some(Seen { sent, until });
     }
 
-    /// How long a request about it takes.
+    /// Returns how long a request about the record takes.
     pub(crate) fn trip(&self) -> Duration {
         self.lock().trip
     }
@@ -212,18 +220,19 @@ impl Record {
         state.can_pass && matches!(state.release, Release::NotSent)
     }
 
-    /// From now on the server has it back from the hold that has it: several releases may be owed for one that has had a
-    /// second level, and each of them gives back what is left.
+    /// Makes the hold that has the record give it back to the server from now on. Several releases may be owed for a
+    /// hold that has had a second level, and each of them gives back what is left.
     pub(crate) fn stay(&self) {
         self.lock().can_pass = false;
     }
 
-    /// Whether a request is on its way, or about to be sent, that raises the lease.
+    /// Whether a request that raises the lease is on its way, or about to be sent.
     pub(crate) fn is_being_confirmed(&self) -> bool {
         self.lock().askers > 0
     }
 
-    /// Where it is told how the lock was given back, once the server has answered a request that is sent from now on.
+    /// Returns the receiver that is told how the lock was given back, once the server has answered a request that is
+    /// sent from now on.
     pub(crate) fn outcome(&self) -> oneshot::Receiver<Outcome> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
@@ -234,25 +243,26 @@ impl Record {
         receiver
     }
 
-    /// It was passed on. Returns whether the caller has to ask the server about it: nobody does, or the server is far away
-    /// and the request for those before was sent some time ago.
+    /// Notes that the record was passed on. Returns whether the caller has to ask the server about it: nobody does, or
+    /// the server is far away and the request for earlier holds was sent some time ago.
     pub(crate) fn passed_on(&self, now: BootInstant) -> bool {
         let mut state = self.lock();
         state.was_passed = true;
         let is_due = match state.askers {
             0 => true,
             MOST_ASKERS.. => false,
+            // The requests are spread over one round trip.
             _ => state.trip >= FAR && state.asked.until(now) >= state.trip / MOST_ASKERS,
         };
         state.askers += u32::from(is_due);
         is_due
     }
 
-    /// Everyone that the answer to a request is for which is sent now. `None` if there is nothing to ask: then the caller
-    /// asks no more.
+    /// Returns the calls that the answer to a request sent now is for. Returns `None` if there is nothing to ask: then
+    /// the caller asks no more.
     pub(crate) fn next_unlocks(&self, now: BootInstant) -> Option<Unlocks<'_>> {
         let mut state = self.lock();
-        // Whoever waits for a release is told by that.
+        // Once a release is sent, its answer tells the calls that wait.
         let is_owned = matches!(state.release, Release::NotSent);
         if !is_owned || !std::mem::take(&mut state.was_passed) {
             state.askers -= 1;
@@ -265,12 +275,13 @@ impl Record {
         })
     }
 
-    /// The release is about to be sent: a request that was sent before, and is sent again, may find nothing.
+    /// Notes that the release is about to be sent. A request that was sent before, and is sent again, may then find
+    /// nothing.
     pub(crate) fn releases(&self) {
         self.lock().release = Release::Sent;
     }
 
-    /// How the release ended.
+    /// Notes how the release ended, and tells the calls that wait.
     pub(crate) fn released(&self, outcome: &Outcome) {
         let waiting = {
             let mut state = self.lock();
@@ -285,7 +296,7 @@ impl Record {
     }
 }
 
-/// Everyone who waits for the answer to one request.
+/// The calls that wait for the answer to one request.
 #[derive(Debug)]
 #[must_use = "whoever waits is told nothing if it is dropped"]
 pub(crate) struct Unlocks<'a> {
@@ -294,12 +305,13 @@ pub(crate) struct Unlocks<'a> {
 }
 
 impl Unlocks<'_> {
-    /// The record stood when the request ran.
+    /// Tells the calls that the record stood when the request ran.
     pub(crate) fn stood(self) {
         tell(self.waiting, &Ok(true));
     }
 
-    /// It did not. `true` if it was lost: it was not our own release that took it away.
+    /// Tells the calls that the record was gone. Returns `true` if it was lost: it was not our own release that took it
+    /// away.
     pub(crate) fn was_gone(self) -> bool {
         let mut state = self.record.lock();
         state.is_gone();
@@ -311,7 +323,7 @@ impl Unlocks<'_> {
                 tell(self.waiting, &outcome);
                 return false;
             }
-            // A copy of the request may have come behind the release, which will tell.
+            // A copy of the request may have run behind the release, whose answer tells the calls.
             Release::Sent => {
                 state.waiting.extend(self.waiting);
                 return false;
@@ -322,7 +334,8 @@ impl Unlocks<'_> {
         true
     }
 
-    /// It went unanswered, or was refused. Whoever has the record now gives it back to the server.
+    /// Tells the calls that the request went unanswered or was refused. The hold that has the record now gives it back
+    /// to the server.
     pub(crate) fn failed(self, error: Error) {
         self.record.stay();
         tell(self.waiting, &Err(error));
@@ -331,7 +344,7 @@ impl Unlocks<'_> {
 
 fn tell(waiting: Vec<oneshot::Sender<Outcome>>, outcome: &Outcome) {
     for unlock in waiting {
-        // Nobody may wait for it any more.
+        // The receiver may be gone.
         unlock.send(outcome.clone()).ok();
     }
 }

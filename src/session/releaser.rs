@@ -1,4 +1,4 @@
-//! Who gets a lock that is given back: others that were told of it, or the waiter that the server moved it to.
+//! Decides who gets a lock that is given back: others that were told of it, or the waiter that the server moved it to.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ const QUIET_TRIPS: u32 = 3;
 const SHORTEST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(100);
 
-/// How long a waiter that the lock was moved to may take to go on with it. Futures that share a task with
-/// the releaser may not be polled, and the others in the queue may not wait for them.
+/// How long a waiter that the lock was moved to may take to go on with it. A future that shares a task with the
+/// releaser may not be polled, and the others in the queue must not wait for it.
 const GRANT_LIES: Duration = Duration::from_secs(1);
 
 /// What it takes to give a hold back.
@@ -41,11 +41,12 @@ pub(crate) struct Releaser {
 }
 
 impl Releaser {
-    /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before
-    /// the request for that was sent, at `sent`: how long it took tells how far the server is.
+    /// Leaves a lock to others if they were `told` that it is free. `heard` is how many messages had come in before the
+    /// request for that was sent, at `sent`. How long the request took shows how far away the server is.
     pub(super) fn yield_lock(&self, hold: &Hold, told: u64, heard: u64, sent: BootInstant) {
-        // Readers go together, and are told who goes first. Where processes take turns the server sees to it.
+        // Readers go together, and are told which goes first. Where processes take turns, the server decides.
         let kind = &hold.key().kind;
+        // If only this process was told, there is nobody to leave the lock to.
         let in_reach = || self.hub.listeners(hold.key().name.channel());
         if told == 0 || kind.is_shared() || kind.takes_turns() || told <= in_reach() {
             return;
@@ -54,27 +55,27 @@ impl Releaser {
         let pause = (trip * QUIET_TRIPS).clamp(SHORTEST_QUIET, LONGEST_QUIET);
         let local = self.local_locks.enter(hold.key().local_key());
         let yield_period = YieldPeriod {
-            // Our own message is one of both.
+            // The message to this process itself counts on both sides.
             last_message: heard + told,
             pause,
         };
         local.turns(|turns| turns.yield_lock(yield_period));
-        // The queue is kept for a while, though nobody here may use it.
+        // The local lock is kept for a while, though no call here may use it.
         self.runtime.spawn(async move {
             sleep(pause).await;
             drop(local);
         });
     }
 
-    /// How many subscribers to a lock's channel are this process, where all of them can be counted.
+    /// Returns how many subscribers to a lock's channel are this process, if all subscribers can be counted.
     pub(super) fn listeners(&self, key: &HoldKey) -> Option<u64> {
         let counts = self.backend.counts_listeners();
         counts.then(|| self.hub.listeners(key.name.channel()))
     }
 
-    /// A request sent at `sent` has moved the lock to the hold of this number.
+    /// Handles a request sent at `sent` that has moved the lock to the hold with this acquisition id.
     pub(super) fn granted(self: &Arc<Self>, number: String, sent: BootInstant) {
-        // Else whoever waited has left, and owes a release of its own.
+        // Otherwise the waiter has left, and owes a release of its own.
         if self.grants.tell(&number, Told::Granted(sent)) {
             let releaser = self.clone();
             self.runtime.spawn(async move {
@@ -87,14 +88,14 @@ impl Releaser {
         }
     }
 
-    /// Leaves every queue on the server.
+    /// Leaves every server queue.
     pub(crate) fn leave_queues(self: &Arc<Self>) {
         for hold in self.grants.give_up_all() {
             self.release_unused(&hold);
         }
     }
 
-    /// Has whatever the server has of a hold released in the background.
+    /// Releases in the background whatever the server has of a hold.
     fn release_unused(self: &Arc<Self>, hold: &Arc<Hold>) {
         let local = self.local_locks.enter(hold.key().local_key());
         drop(self.undo(hold, &local));

@@ -1,5 +1,5 @@
-//! What a queue and what is left in it synchronise with. In unit tests it is shuttle's, which tries out the orders in which
-//! tasks may run.
+//! What a local lock, and what is left in it, synchronize with. In unit tests this is shuttle's, which tries out the
+//! orders in which tasks may run.
 
 #[cfg(not(test))]
 pub(crate) use shipped::*;
@@ -28,7 +28,7 @@ mod tried {
     pub(crate) use shuttle_tokio::sync::oneshot;
 
     thread_local! {
-        /// Whether timers fire. What works only because they do would be slow.
+        /// Whether timers fire. A step that works only because they fire would be slow.
         pub(crate) static TIMERS: Cell<bool> = const { Cell::new(true) };
     }
 
@@ -42,7 +42,7 @@ mod tried {
         }
     }
 
-    /// Waits for tasks, some of which are made to leave, wherever they are.
+    /// Waits for tasks, some of which are aborted wherever they are.
     pub(crate) async fn ended(stay: Vec<JoinHandle<()>>, leave: Vec<JoinHandle<()>>) {
         for task in &leave {
             for _ in 0..thread_rng().gen_range(0..12) {

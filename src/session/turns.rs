@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 
-/// For so long others are taken to wait who waited when they were last asked about.
+/// How long others count as waiting after they were last known to wait.
 const REMEMBERED: Duration = Duration::from_secs(1);
-/// How long the lock is passed on within this process while others wait: behind the first section that comes to its end
-/// after that, it is their turn.
+/// How long the lock is passed on within this process while others wait. After the first section that ends later than
+/// that, it is their turn.
 const LONGEST_STREAK: Duration = Duration::from_millis(5);
 
 /// What is known of others that want the lock.
@@ -20,41 +20,43 @@ pub(crate) struct Turns {
     others_waited: Option<BootInstant>,
     /// Others that wait go first.
     yield_period: Option<YieldPeriod>,
-    /// This process has a place in line on the server, or may have.
+    /// This process has a place in the turn queue, or may have one.
     pub(crate) is_placed: bool,
 }
 
-/// Whom a process that had the lock lets go first: as many as were told that it is free, each of whom tells when it
-/// gives the lock back in turn.
+/// The others that a process that had the lock lets go first: as many as were told that the lock is free. Each of them
+/// sends a message when it gives the lock back in turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct YieldPeriod {
     /// The last of their messages, by the hub's count.
     pub(crate) last_message: u64,
-    /// If it stays quiet for so long, nobody else wants the lock just now.
+    /// If no message comes for this long, nobody else wants the lock just now.
     pub(crate) pause: Duration,
 }
 
 impl Turns {
-    /// Whether the lock may be passed on within this process once more, at most `streak` times in a row, and for a
-    /// while, while others wait. If it `counts` them, it is known whether they do.
+    /// Whether the lock may be passed on within this process once more. While others wait, it is passed on at most
+    /// `streak` times in a row, and for a limited time. With `counts`, it is known whether others wait.
     pub(crate) fn may_pass(&mut self, now: BootInstant, streak: u32, counts: bool) -> bool {
         let since = *self.passing_since.get_or_insert(now);
+        // If it is not known, others count as waiting.
         let others_wait = !counts || self.is_wanted_elsewhere(now);
         !others_wait || self.streak < streak && since.until(now) < LONGEST_STREAK
     }
 
-    /// Whether others were known to wait lately.
+    /// Whether others were recently known to wait.
     pub(crate) fn is_wanted_elsewhere(&self, now: BootInstant) -> bool {
         let lately = |waited: BootInstant| waited.until(now) < REMEMBERED;
         self.others_waited.is_some_and(lately)
     }
 
-    /// Whether others wait for the lock, by the server's account.
+    /// Notes whether others wait for the lock, by the server's account.
     pub(crate) fn others_wait(&mut self, waiting: bool) {
         self.others_waited = waiting.then(BootInstant::now);
     }
 
-    /// The lock was had by this process once more, one call behind the other, or the row of that has ended.
+    /// Notes that this process had the lock once more, one call behind the other; `false` if this row of calls has
+    /// ended.
     pub(crate) fn count(&mut self, passed_on: bool) {
         if passed_on {
             self.streak = self.streak.saturating_add(1);
@@ -68,7 +70,7 @@ impl Turns {
         self.streak
     }
 
-    /// YieldsTo others that wait go first, until the lock is granted here again.
+    /// Lets others that wait go first, until the lock is granted here again.
     pub(crate) fn yield_lock(&mut self, yield_period: YieldPeriod) {
         self.count(false);
         self.others_wait(true);
@@ -79,7 +81,7 @@ impl Turns {
         self.yield_period
     }
 
-    /// The lock was granted here.
+    /// Notes that the lock was granted here.
     pub(super) fn is_had(&mut self) {
         self.yield_period = None;
     }

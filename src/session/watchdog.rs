@@ -1,4 +1,4 @@
-//! Renews every lease that asked for it, and tells of those that were lost, from one task.
+//! Renews every lease that asked for it, and reports the holds that were lost, from one task.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,14 +23,14 @@ use crate::protocol::answer::Confirmed;
 use crate::protocol::hold_key::Shape;
 use crate::protocol::renewal::RenewalAction;
 
-/// Timers stop while the machine is suspended; the clock does not, and is looked at this often.
+/// The longest sleep. Timers stop while the machine is suspended; the clock does not, and is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// How often it is told that renewals fail. How it ends is told apart from that.
+/// The shortest time between two warnings that renewals fail. How that ends is told separately.
 const FAILURES_APART: Duration = Duration::from_secs(5);
-/// Holds in one script.
+/// The most holds in one script.
 const BATCH: usize = 100;
-/// How often other tasks have their turn before a record is asked about that they may pass on, and for how long. It saves a
-/// quarter of the requests of a crowd.
+/// How often, and for how long, other tasks get their turn before the server is asked about a record that they may pass
+/// on. This saves a quarter of the requests of a crowd.
 const GATHERED: usize = 16;
 const GATHERING: Duration = Duration::from_micros(100);
 
@@ -38,10 +38,10 @@ const GATHERING: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     registry: Mutex<Registry>,
-    /// Something is due before the task meant to wake.
+    /// Something is due before the instant at which the task meant to wake.
     woken: Notify,
     releaser: Arc<Releaser>,
-    /// Of each reason.
+    /// One for each reason.
     losses: [Pace; Loss::REASONS],
     failures: Pace,
 }
@@ -53,15 +53,15 @@ struct Registry {
     wakes: BootInstant,
 }
 
-/// What is asked of the server about many holds.
+/// What the server is asked about many holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Round {
     Renew,
     Check,
 }
 
-/// What the server refused to be asked in one request: for one of the holds, perhaps, or since their slot is being
-/// moved and not all of them are in one place.
+/// What the server refused to be asked in one request: because of one of the holds, perhaps, or because their slot is
+/// being moved and not all of them are in one place.
 #[derive(Debug)]
 struct Refused {
     round: Round,
@@ -88,13 +88,13 @@ impl Watchdog {
         })
     }
 
-    /// Watches a hold, or looks anew at when it is due.
+    /// Watches a hold, or works out again when it is due.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         self.place(hold, &mut hold.lock(), BootInstant::now());
     }
 
-    /// The same with the hold's state at hand: of a hundred thousand holds, each look at one costs more than all that is
-    /// done with it.
+    /// Does the same with the hold's state at hand: with a hundred thousand holds, each look at one costs more than all
+    /// that is done with it.
     fn place(&self, hold: &Arc<Hold>, state: &mut State, now: BootInstant) {
         let mut registry = self.lock();
         if let Some(at) = state.watched.take() {
@@ -114,7 +114,7 @@ impl Watchdog {
         }
     }
 
-    /// Stops watching a hold: always before its release is sent, so that no renewal follows it.
+    /// Stops watching a hold: always before its release is sent, so that no renewal follows the release.
     pub(crate) fn unwatch(&self, hold: &Arc<Hold>) {
         let mut state = hold.lock();
         if let Some(at) = state.watched.take() {
@@ -122,18 +122,20 @@ impl Watchdog {
         }
     }
 
-    /// Ends a hold whose lease can no longer be trusted. The release that is owed for it, if any; dropped, it is
-    /// sent in the background. Nothing if the hold has ended before.
+    /// Ends a hold whose lease can no longer be trusted. Returns the release that is owed for it, if any; if it is
+    /// dropped, it is sent in the background. Returns `None` if the hold had ended before.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Undo<Share>> {
         let guarded = hold.is_guarded();
         let left = hold.end()?;
         self.unwatch(hold);
         let local = self.releaser.local_locks.enter(hold.key().local_key());
         local.forget(hold);
+        // The record is gone for all holds that have it. Only the first that is lost tells the others.
         if loss == Loss::Gone && hold.record.is_loss_to_be_told() {
             self.lose_all(&local, &hold.record);
         }
-        // A hold without guards was detached: it lives until its lease, and this was it, unless others renewed it.
+        // A hold without guards was detached. It lives until its lease ends, and this is that end, unless others
+        // renewed it.
         let was_renewed = left == Left::Nothing && hold.record.was_joined();
         if !guarded && !was_renewed {
             return None;
@@ -145,7 +147,7 @@ impl Watchdog {
         }
         let owes = left != Left::Others
             && match loss {
-                // Of a read-write lock that Java freed by force, the keys of the levels are left.
+                // Where Java freed a read-write lock by force, the keys of the levels are left.
                 Loss::Gone => hold.key().kind.sides().is_some(),
                 Loss::Closed => true,
                 // What stands there now may be another hold that is not told apart from this one.
@@ -158,15 +160,15 @@ impl Watchdog {
         })
     }
 
-    /// Ends all holds that have a record, which the server has no more.
+    /// Ends all holds that have a record which the server no longer has.
     fn lose_all(&self, local: &LocalLockRef, record: &Arc<Record>) {
         for hold in local.having(record) {
             drop(self.lose(&hold, Loss::Gone));
         }
     }
 
-    /// Has the server asked whether it still has a record, which was passed on to this hold, or which others read by too. The
-    /// answer is for everyone who passed it on, or left it to others, before.
+    /// Asks the server whether it still has a record that was passed on to this hold, or that others read by too. The
+    /// answer is for every call that passed the record on, or left it to others, before.
     pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
         if hold.record.passed_on(BootInstant::now()) {
             let (watchdog, record) = (self.clone(), hold.record.clone());
@@ -180,7 +182,7 @@ impl Watchdog {
         let key = &record.key;
         let local = self.releaser.local_locks.enter(key.local_key());
         loop {
-            // Whoever stands in line passes it on soon, and may share the request.
+            // A call in the local queue passes the record on soon, and may share the request.
             let begun = BootInstant::now();
             for _ in 0..GATHERED {
                 if local.in_queue() == 0 || begun.until(BootInstant::now()) > GATHERING {
@@ -209,7 +211,7 @@ impl Watchdog {
                     }
                     for hold in local.having(record) {
                         let mut state = hold.lock();
-                        // One that was left to its owner ends by its lease.
+                        // A hold that was left to its owner ends by its lease.
                         if state.is_left() {
                             continue;
                         }
@@ -241,12 +243,13 @@ impl Watchdog {
                 Some(ended) = requests.join_next() => match ended {
                     Ok(None) => {}
                     Ok(Some(refused)) => for hold in refused.holds {
+                        // Each hold by itself: the hold that was refused does not keep the others from their answers.
                         let Refused { round, shape, budget, .. } = refused;
                         requests.spawn(self.clone().ask(round, shape, vec![hold], budget));
                     },
                     Err(error) => {
                         warn!(%error, "a renewal ended early");
-                        // Their deadlines come all the same.
+                        // Its holds may not have been placed again, and their deadlines come all the same.
                         self.releaser.local_locks.holds().iter().for_each(|hold| self.watch(hold));
                     }
                 },
@@ -258,10 +261,11 @@ impl Watchdog {
         }
     }
 
-    /// Does what is due; the time until something is due again.
+    /// Does what is due. Returns the time until something is due again.
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<Option<Refused>>) -> Option<Duration> {
         let now = BootInstant::now();
-        // A request has the holds of one slot. So no server waits for another, nor does a slot that is being moved.
+        // A request has the holds of one slot. So no server waits for another, nor does a slot for one that is being
+        // moved.
         let mut rounds: BTreeMap<(Round, Shape, Duration, u16), Vec<Due>> = BTreeMap::new();
         for hold in self.take_due(now) {
             let mut state = hold.lock();
@@ -279,7 +283,8 @@ impl Watchdog {
             if round.is_some() {
                 state.schedule.asked(action == RenewalAction::Renew);
             }
-            // With the answer it is placed anew, or without one; until then, only for a deadline that may come before.
+            // The hold is placed again once its request is answered or has failed. Until then it is placed only for a
+            // deadline that may come before.
             let answered = now.plus(hold.timeout * 2);
             match round.is_some() && state.schedule.deadline() > answered {
                 true => state.watched = None,
@@ -307,7 +312,7 @@ impl Watchdog {
         let longest = now.plus(LONGEST_SLEEP);
         registry.wakes = match registry.due.keys().next() {
             Some((at, _)) => longest.min(*at),
-            // Holds come and go faster than this task is polled: it is not to be woken for each.
+            // Holds come and go faster than this task is polled: it is not woken for each of them.
             None if registry.wakes > now => longest,
             None => BootInstant::NEVER,
         };
@@ -387,7 +392,7 @@ impl Watchdog {
         }
     }
 
-    /// Has every hold checked now that a disruption is about.
+    /// Schedules a check, due now, of every hold that a disruption concerns.
     fn check(&self, disruption: &Disruption) {
         let now = BootInstant::now();
         for hold in self.releaser.local_locks.holds() {
