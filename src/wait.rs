@@ -1,5 +1,6 @@
-//! Waits until what is asked for is had: asks, and carries out what [`Waiter`] decides, with the only `select!` of a call that
-//! asks. Who is behind others of its process, or in the queue of a fair lock, asks nobody and waits to be told.
+//! Waits until what is asked for is there: asks, and carries out what [`Waiter`] decides, with the only `select!` of
+//! a call that asks. A call behind others of its process, or in the server queue of a fair lock, asks nobody and
+//! waits to be told.
 
 use std::future::{Future, pending};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
 use crate::session::turns::YieldPeriod;
 
-/// What is asked for until it is had.
+/// What is asked for until it is there.
 pub(crate) trait Wanted: Local + Send {
     type Output: Send;
 
@@ -28,51 +29,51 @@ pub(crate) trait Wanted: Local + Send {
         waiting: &mut Waiting<'_>,
     ) -> impl Future<Output = Result<Asked<Self::Output>, Error>> + Send;
 
-    /// What it has come to by now, without this call.
+    /// Returns the result if it has come about by now, without this call.
     fn settled(&mut self) -> Option<Self::Output> {
         None
     }
 
-    /// Waits for what else makes it worth asking, or until it is had without that.
+    /// Waits for anything else that makes it worth asking, or for the result if that comes without asking.
     fn happens(&mut self) -> impl Future<Output = Result<Option<Self::Output>, Error>> + Send {
         pending()
     }
 
-    /// Where this call is told, if not where everybody is.
+    /// Returns the channel on which this call is told, if that is not the one on which everybody is told.
     fn channel(&self) -> Option<Arc<str>> {
         None
     }
 }
 
-/// The answer to what was asked.
+/// The answer to one request.
 #[derive(Debug)]
 pub(crate) enum Asked<T> {
     Ready(T),
     Busy(Refusal),
     /// It was left to others.
     Yielded,
-    /// It cannot be had for now: asked again when something happens, or after this time.
+    /// It is not available for now. The call asks again when something happens, or after this time.
     Later(Duration),
-    /// Asked again if this may pass.
+    /// The call asks again if the error may pass.
     Failed(Error),
 }
 
-/// One call that waits.
+/// One waiting call.
 pub(crate) struct Waiting<'a> {
     session: &'a Session,
     name: &'a LockName,
     wait: &'a mut Wait,
     waiter: Waiter,
-    /// Where it stands in this process, if it does: what happens there wakes it too.
+    /// Where the call stands in the local queue, if it does: what happens there wakes it too.
     place: Option<&'a Place<'a>>,
-    /// The channel that this call is told on. On the heap, since as a rule nobody listens.
+    /// The channel on which this call is told. On the heap, since as a rule nobody listens.
     own: Option<Box<Subscription>>,
-    /// Where everybody is told, if that is another.
+    /// The channel on which everybody is told, if that is another one.
     common: Option<Box<Subscription>>,
 }
 
 impl<'a> Waiting<'a> {
-    /// A call about this name.
+    /// Creates a call about this name.
     pub(crate) fn new(
         session: &'a Session,
         name: &'a LockName,
@@ -94,24 +95,24 @@ impl<'a> Waiting<'a> {
         &self.waiter
     }
 
-    /// How long it waits, and when it asks.
+    /// Returns how long the call waits, and when it asks.
     pub(crate) fn wait(&mut self) -> &mut Wait {
         self.wait
     }
 
-    /// It stands there, in this process.
+    /// Sets where the call stands in the local queue.
     pub(crate) fn at(mut self, place: &'a Place<'a>) -> Self {
         self.place = Some(place);
         self
     }
 
-    /// Asks until it is had. `None` if it is busy until the limit.
+    /// Asks until the result is there. Returns `None` if it is busy until the limit.
     pub(crate) async fn until<W: Wanted>(
         &mut self,
         wanted: &mut W,
     ) -> Result<Option<W::Output>, Error> {
         loop {
-            // Before the question, so that nothing is missed that happens while it is on its way.
+            // Before the request, so that nothing is missed that happens while the request is on its way.
             self.is_alive();
             if let Some(output) = wanted.settled() {
                 return Ok(Some(output));
@@ -124,6 +125,7 @@ impl<'a> Waiting<'a> {
                     Asked::Yielded => self.yielded(),
                     Asked::Later(at_most) => Step::Park(at_most),
                     Asked::Failed(error) => {
+                        // During the pause the call does not poll its place, and must not be passed for that.
                         self.is_alive();
                         let pause = self.session.pause(self.name.key(), self.wait, error);
                         Box::pin(pause).await?;
@@ -137,6 +139,7 @@ impl<'a> Waiting<'a> {
                 Step::GiveUp => return Ok(None),
                 Step::Ask => continue,
                 Step::Pause(pause) => {
+                    // No wake-up ends this pause: it is there to leave the lock to others.
                     Box::pin(self.session.unless_closed(sleep(pause))).await?;
                     continue;
                 }
@@ -156,7 +159,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// What has happened in this process is known, and this call is polled, though not where it stands.
+    /// Takes what has happened in this process as known, and shows that this call is polled, though not at its place.
     fn is_alive(&self) {
         if let Some(place) = self.place {
             place.catch_up(BootInstant::now().plus(self.session.settings.command_timeout));
@@ -180,7 +183,7 @@ impl<'a> Waiting<'a> {
             .yielded(self.wait, BootInstant::now(), fastrand::f64())
     }
 
-    /// Takes all messages up to now as known. What is listened to before the question.
+    /// Takes all messages up to now as known. Returns what is listened to before the request.
     fn catch_up<W: Wanted>(&mut self, wanted: &W) -> Channels {
         let Policy {
             listens,
@@ -189,10 +192,13 @@ impl<'a> Waiting<'a> {
         } = *self.waiter.policy();
         let hub = &self.session.hub;
         let mut own = self.own.as_mut().map(|it| it.catch_up());
-        // Others of this process may listen. As a rule this client listens to nothing, and the channel need not be named.
+        // Other calls of this process may listen to this channel already. As a rule this client listens to nothing,
+        // and the channel need not be named.
         if own.is_none() && listens && hub.len() > 0 {
             let channel = channel(self.name, wanted);
             own = Some(hub.listening(&channel));
+            // A call that is told by name needs a subscription of its own: with one, even its first request may ask
+            // for a place in the turn queue.
             if takes_turns && own.is_some_and(Listening::is_confirmed) {
                 let own_channel = self.own.insert(Box::new(hub.subscribe(&channel)));
                 own = Some(own_channel.listening());
@@ -205,7 +211,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Subscribes to the call's own channel, and to the common one only if so.
+    /// Subscribes to the call's own channel, and to the common one only if `common` is set.
     fn listen<W: Wanted>(&mut self, wanted: &W, common: bool) -> Channels {
         let hub = &self.session.hub;
         let subscribe = || Box::new(hub.subscribe(&channel(self.name, wanted)));
@@ -223,7 +229,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits for whatever may have changed the answer, or until what is asked for is had without a question.
+    /// Waits for anything that may have changed the answer, or for the result if that comes without asking.
     async fn park<W: Wanted>(
         &mut self,
         wanted: &mut W,
@@ -250,8 +256,8 @@ impl<'a> Waiting<'a> {
         happened.transpose().map(Option::flatten)
     }
 
-    /// Before the lock is asked for: lets others that wait go first, as long as this process owes them that. Of a kind
-    /// whose releases are told to everybody.
+    /// Lets others that wait go first, before the lock is asked for, as long as this process owes them that. Used for
+    /// kinds whose releases are told to everybody.
     pub(crate) async fn yield_lock(
         &mut self,
         owed: impl Fn() -> Option<YieldPeriod>,
@@ -273,6 +279,7 @@ impl<'a> Waiting<'a> {
             };
             let told = timeout(pause, own.news());
             if session.unless_closed(told).await?.is_err() {
+                // Quiet for the whole pause: nobody else wants the lock just now.
                 break;
             }
         }
@@ -281,12 +288,12 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// The channel that a call is told on.
+/// Returns the channel on which a call is told.
 fn channel<W: Wanted>(name: &LockName, wanted: &W) -> Arc<str> {
     wanted.channel().unwrap_or_else(|| name.channel().clone())
 }
 
-/// Waits for messages on a channel, if it is listened to.
+/// Waits for messages on a channel, if the call listens to it.
 async fn messages(subscription: &mut Option<Box<Subscription>>) {
     match subscription {
         Some(subscription) => subscription.news().await,

@@ -1,4 +1,4 @@
-//! Drives one acquisition to a hold, a refusal or a deadline; undoes it if dropped.
+//! Drives one acquisition to a hold, a refusal or the deadline. An acquisition that is dropped is undone.
 
 use std::pin::pin;
 
@@ -21,10 +21,12 @@ use crate::session::give_back::Place;
 use crate::session::place::Turn;
 
 impl AcquireRequest {
-    /// Takes the lock, or takes it again. None if it was busy until the limit.
+    /// Acquires the lock, or re-enters it if this owner holds it. Returns `None` if the lock was busy until the
+    /// limit.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!("acquire", lock = %self.name.key(), owner = %self.owner);
         self.client.ensure_open()?;
+        // The instrumented future costs an allocation, so it is made only if somebody records the span.
         match span.is_disabled() {
             true => self.take(deadline).await,
             false => Box::pin(self.take(deadline).instrument(span)).await,
@@ -42,10 +44,11 @@ impl AcquireRequest {
         let local = self.local();
         let mut in_queue = None;
         loop {
+            // A re-entry never waits behind other waiters, so it comes before the local queue.
             while let Some(hold) = self.own(&local) {
                 match Box::pin(self.reenter(&local, &hold)).await {
                     Ok(Some(guard)) => return Ok(Some(guard)),
-                    // The hold has ended; perhaps there is a newer one.
+                    // The hold has ended meanwhile; there may be a newer one.
                     Ok(None) => {}
                     Err(error) => {
                         Box::pin(self.client.pause(self.name.key(), &mut wait, error)).await?;
@@ -53,11 +56,12 @@ impl AcquireRequest {
                 }
             }
             if self.is_upgrade(&local) {
-                // Before standing in line: who is at its front may wait for this owner.
+                // Checked before the call enters the local queue: the call at its front may be waiting for this very
+                // owner.
                 return Err(self.upgrade());
             }
             if self.may_join() {
-                // Readers that come and go in memory alone are to let others of their thread go on.
+                // Readers that join and leave in memory alone must let the other tasks of their thread run.
                 consume_budget().await;
                 let yields_to = self.yields_to(false);
                 if let Some(joined) = self.join_readers(&local, wait.started(), yields_to) {
@@ -69,11 +73,11 @@ impl AcquireRequest {
             } else if let WakeSource::ServerQueue { priority } = self.wake_source {
                 Box::pin(self.in_server_queue(&local, &mut wait, priority)).await?
             } else {
-                // From now on, a hold that is given back here may be left for us.
+                // From here on, a hold that is given back in this process may be left for this call.
                 let place = in_queue.get_or_insert_with(|| InQueue::new(self, &local));
                 match self.stand_in_line(&local, place, &wait).await? {
                     Some(outcome) => outcome,
-                    // On the heap, so that a call which stands in line does without it.
+                    // On the heap, so that a call which stands in the local queue does without this future.
                     None => Box::pin(self.at_front(&local, &mut wait, place)).await?,
                 }
             };
@@ -88,7 +92,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Waits behind the other waiters of this process, if there are any. `None` if it is first.
+    /// Waits behind the other waiters of this process, if there are any. Returns `None` once this call has to ask the
+    /// server.
     async fn stand_in_line(
         &self,
         local: &LocalLock,
@@ -112,8 +117,9 @@ impl AcquireRequest {
             return Ok(Some(outcome));
         }
         let turn = pin!(async {
-            // One of the other side that is before it may be polled by nobody, or wait for somebody of Redisson's, who lets this
-            // one in. The server keeps the order too.
+            // The call of the other side that is ahead may not be polled by anybody, or may be waiting for one of
+            // Redisson's clients, which would let this call in. So the local order holds for this long at most; the
+            // server keeps the order too.
             if self.role().waits_for_other_side()
                 && let Ok(turn) = Box::pin(timeout(WAITER_MARK_TTL, place.comes())).await
             {
@@ -125,7 +131,7 @@ impl AcquireRequest {
         Ok(match self.client.in_queue(&self.name, wait, turn).await? {
             Some(Turn::First) => None,
             Some(Turn::Held) => Some(Outcome::Reenter),
-            // It has not asked so far, and may be let in beside those that have the lock.
+            // This reader has not asked so far, and may be let in next to the readers that have the lock.
             None if self.kind.is_shared() => {
                 place.goes_beside();
                 None
@@ -134,24 +140,27 @@ impl AcquireRequest {
         })
     }
 
-    /// A named owner may hold the lock through another process; then this is a re-entry, and never queues.
+    /// Attempts to join a hold that a named owner may have through another process: that is a re-entry, and never
+    /// queues. Returns `None` if the call has to queue.
     async fn join(&self, local: &LocalLock) -> Result<Option<Outcome>, Error> {
         if !self.owner.is_named() || !self.kind.is_reentrant() {
             return Ok(None);
         }
         let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;
+        // Another call of this owner may have acquired the lock while this one waited for its turn.
         if self.own(local).is_some() {
             return Ok(Some(Outcome::Reenter));
         }
         match Box::pin(attempt.send(AcquireMode::JoinOnly)).await {
             Ok(Attempted::Granted(guard)) => Ok(Some(Outcome::Granted(guard))),
             Err(error) if !error.is_passing() => Err(error),
+            // An error that may pass does not end the wait: the call queues like any other.
             Ok(Attempted::Busy(_) | Attempted::Yielded) | Err(_) => Ok(None),
         }
     }
 
-    /// One attempt, which stands in no line.
+    /// Attempts to acquire the lock once, without entering any queue.
     async fn ask_once(&self, local: &LocalLock) -> Result<Outcome, Error> {
         let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;
@@ -160,6 +169,7 @@ impl AcquireRequest {
         }
         match attempt.send(AcquireMode::Free).await? {
             Attempted::Granted(guard) => {
+                // This hold was not passed on: the count of handoffs in a row begins again.
                 local.turns(|turns| turns.count(false));
                 Ok(Outcome::Granted(guard))
             }

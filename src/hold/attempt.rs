@@ -1,4 +1,4 @@
-//! One acquisition that has no hold yet: asks the server, and has undone what may have come of it.
+//! One acquisition that has no hold yet: asks the server, and undoes what may have come of that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::session::left::Handoff;
 use crate::session::outgoing::Barrier;
 use crate::session::undo::Undo;
 
-/// The most tokens that one request reserves.
+/// The largest number of fencing tokens that one request reserves.
 const MOST_TOKENS: u32 = 64;
 
 /// The answer to an attempt.
@@ -44,43 +44,47 @@ pub(crate) enum Polling {
     Abstains(Abstention),
 }
 
-/// One acquisition that has no hold yet, with the same acquisition id in all its tries.
+/// One acquisition that has no hold yet. All its tries carry the same acquisition id.
 pub(crate) struct Attempt<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
     hold: Arc<Hold>,
     /// How long the next request may take.
     budget: Duration,
-    /// There from before the first send until an answer shows that the server has nothing of this hold.
+    /// Armed from before the first send until an answer shows that the server has nothing of this hold, or a guard
+    /// takes over.
     undo: Option<Undo<Share>>,
-    /// A try went unanswered, and may be carried out later than one that was answered; or the hold stands in a queue,
-    /// and may be granted at any time.
+    /// A try went unanswered, and may be carried out after one that was answered; or the hold stands in a server
+    /// queue, and may be granted at any time. Either way, a refusal does not show that the server has nothing of this
+    /// hold.
     in_doubt: bool,
-    /// The hold has had a place in a queue.
+    /// The hold has had a place in the server queue.
     placed: bool,
-    /// A release by Redisson's may be the one that the place waits for.
+    /// The place may be waiting for a release by one of Redisson's clients.
     is_foreign: bool,
-    /// Where a grant by a release of this process is told, of a hold that stands in a queue.
+    /// Where a waiter whose hold stands in a server queue is told of a grant by a release of this process.
     expected: Option<Expected>,
-    /// Of a call at the front of its line: what is to be undone lies there.
+    /// The place in the local queue, for a call at its front: the `Undo` is lent to it.
     place: Option<&'a Place<'a>>,
+    /// The `Undo` is lent to the place.
     is_lent: bool,
-    /// Others went before it meanwhile, since nobody polled it.
+    /// Others went ahead of this call, since nobody polled it.
     was_passed: bool,
-    /// Of a call that waits for a read-write lock, which came at this moment.
+    /// The waiter mark of a call that waits for a read-write lock, and when that call came.
     mark: Option<(answer::WaiterMark, BootInstant)>,
-    /// Where its process stands among those that wait for their turn, if the last answer was that the lock is busy.
+    /// Where this process stands in the turn queue, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
-    /// The lock was given back for it here, and could not be passed on.
+    /// The lock was given back for this call here, and could not be passed on.
     follows: bool,
 }
 
 impl<'a> Attempt<'a> {
+    /// Creates an attempt with a fresh acquisition id.
     pub(crate) fn new(request: &'a AcquireRequest, local: &'a LocalLock) -> Self {
         Self::numbered(request, local, hold::fresh_acquisition_id())
     }
 
-    /// The same by this acquisition id, which holds of several locks may have.
+    /// Creates an attempt with this acquisition id, which the holds of several locks may share.
     pub(crate) fn numbered(request: &'a AcquireRequest, local: &'a LocalLock, number: u64) -> Self {
         let client = &request.client.client_id;
         let key = HoldKey::new(
@@ -112,13 +116,16 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The same for a call at the front that `came` then, waits while the lock is busy, and lets others know if its kind does.
+    /// Creates an attempt of a call at the front that came at `came` and waits while the lock is busy. If its kind
+    /// leaves waiter marks, others learn that it waits.
     pub(crate) fn waiting(
         request: &'a AcquireRequest,
         local: &'a LocalLock,
         place: &'a Place<'a>,
         came: BootInstant,
     ) -> Self {
+        // Until the server has answered, its date for the call is not known: requests say how long the call has
+        // waited.
         let unknown = answer::WaiterMark {
             came: 0,
             marked: false,
@@ -130,26 +137,31 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// After how long to ask again, so that others do not forget that this call waits.
+    /// Returns after how long to ask again, so that others do not forget that this call waits.
     pub(crate) fn reminder(&self) -> Option<Duration> {
         let (mark, _) = self.mark?;
-        // A writer, one a process, also takes over the mark of one that came before it and has gone.
+        // A writer (one per process) asks even without a mark of its own: it also takes over the mark of a writer
+        // that came before it and has gone.
         (mark.marked || !self.request.kind.is_shared()).then_some(WAITER_MARK_TTL / 3)
     }
 
-    /// Waits for the turn to ask, if it comes within the time of a request, which has so much less time then: a
-    /// silent server does not add up to several.
+    /// Waits for the turn to ask, for at most the time of one request. The next request has that much less time, so
+    /// that a silent server does not cost several timeouts. Returns `None` if the turn does not come in time, or if a
+    /// call of this owner stands in a server queue; the caller may ask all the same.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
         let is_wanted_elsewhere = || {
             let now = BootInstant::now();
             self.local.turns(|turns| turns.is_wanted_elsewhere(now))
         };
         let barrier = match self.request.kind {
+            // Readers share the lock, so that only a release of the same owner is in the way.
             Kind::Read(_) => Barrier::Own,
-            // Writers that wait elsewhere are let go first, if the answer tells of them.
+            // Writers that wait in other processes go first, if the answer to the release tells of them.
             Kind::Write(_) if is_wanted_elsewhere() => Barrier::Answered,
+            // Behind the releases of this process on the connection. Their answers are not awaited.
             _ => Barrier::Sent,
         };
+        // Nothing more is asked of a server that does not answer while too much is owed to it.
         self.request
             .client
             .reaper
@@ -177,6 +189,8 @@ impl<'a> Attempt<'a> {
         Ok(asking)
     }
 
+    /// Sends the acquisition and settles its answer. If others went ahead because nobody polled this call, its `Undo`
+    /// is done, and the attempt starts over with a fresh acquisition id.
     pub(crate) async fn send(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         self.was_passed = !self.regain();
         let attempted = match self.was_passed {
@@ -184,26 +198,29 @@ impl<'a> Attempt<'a> {
             false => self.ask_and_settle(mode).await,
         };
         if let Some(place) = self.place.filter(|_| self.was_passed) {
-            // What came of it was given back, and a copy of that must find nothing.
+            // What came of it was given back. With a fresh acquisition id, a late copy of that release finds nothing.
             let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
             *self = Self::waiting(self.request, self.local, place, came);
             return Ok(Attempted::Yielded);
         }
-        // A mark, or what a request may do that went unanswered.
+        // Between requests too, the server may have something of this call: a waiter mark, or the effect of a request
+        // that went unanswered.
         self.lend(BootInstant::now());
         attempted
     }
 
     async fn ask_and_settle(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         let answer = self.ask(mode).await?;
+        // The `Undo` was done while the request was on its way, so a grant in this answer is not ours any more.
         match self.was_passed {
             true => Ok(Attempted::Yielded),
             false => self.settle(Acquired::decode(&answer.reply)?, answer.sent),
         }
     }
 
-    /// Leaves what is to be undone at the front: it is done if nobody polls this call later, and others go before it. Not of a
-    /// hold that its release does not tell from others, which is undone only while it is known to be ours.
+    /// Leaves the `Undo` at the front: it is done if nobody polls this call after `until`, and others go ahead of it.
+    /// Keeps the `Undo` of a hold that its release cannot tell apart from others, since that is undone only while it
+    /// is known to be ours.
     fn lend(&mut self, until: BootInstant) {
         if let Some(place) = self.place.filter(|_| self.hold.key().is_told_apart())
             && let Some(undo) = self.undo.take()
@@ -213,7 +230,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Takes it back. False if it was done: others went before this call.
+    /// Takes the `Undo` back. Returns `false` if it was done: others went ahead of this call.
     fn regain(&mut self) -> bool {
         if std::mem::take(&mut self.is_lent) {
             self.undo = self.place.and_then(|place| place.reclaim());
@@ -222,7 +239,7 @@ impl<'a> Attempt<'a> {
         true
     }
 
-    /// One attempt at a server that votes only if it has forgotten nothing that is in force.
+    /// Attempts the acquisition on a server that votes only if it has forgotten nothing that is in force.
     pub(crate) async fn poll(&mut self, mode: AcquireMode) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Terms {
@@ -246,7 +263,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Goes on with what the server has answered to a request sent at `sent`.
+    /// Settles the answer to a request sent at `sent`.
     fn settle(&mut self, acquired: Acquired, sent: BootInstant) -> Result<Attempted, Error> {
         self.standing = None;
         match acquired {
@@ -273,6 +290,8 @@ impl<'a> Attempt<'a> {
                 }
                 self.placed = true;
                 self.is_foreign = is_foreign;
+                // From now on a release may move the lock to this hold at any time, so a refusal no longer disarms
+                // the `Undo`.
                 self.in_doubt = true;
                 let client = &self.request.client;
                 client.releaser.keep_place(&self.hold, &client.client_id);
@@ -282,7 +301,7 @@ impl<'a> Attempt<'a> {
                 if let Some((mine, _)) = &mut self.mark {
                     *mine = place;
                 }
-                // The release that is owed takes the mark away.
+                // With a mark on the server the `Undo` stays armed: the release that it owes removes the mark.
                 if !place.marked {
                     self.nothing_held();
                 }
@@ -292,6 +311,7 @@ impl<'a> Attempt<'a> {
                 self.nothing_held();
                 Err(self.request.upgrade())
             }
+            // The answer to an attempt to join only: nobody holds the lock, so it can be asked for at once.
             Acquired::Free => {
                 self.nothing_held();
                 Ok(Attempted::Busy(Ttl::Ends(Duration::ZERO)))
@@ -311,18 +331,20 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Before it stands in a queue: from now on a release of this process may grant the hold.
+    /// Registers the hold before it enters a server queue: from now on a release of this process may grant it.
     pub(crate) fn expect_grant(&mut self) {
         self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
     }
 
-    /// The hold was granted, nobody went on with it, and it is being released: it must not be asked for again.
+    /// Returns whether the hold was granted, nobody went on with it, and it is being released. It must not be asked
+    /// for again.
     pub(crate) fn is_given_up(&self) -> bool {
         let expected = self.expected.as_ref();
         expected.is_some_and(|expected| !expected.stands())
     }
 
-    /// Of a hold that stands in a queue, waits until the lock is moved here; or until it is to be asked for, which is none.
+    /// Waits until the lock is moved to this hold, which stands in a server queue. Returns `None` if the server has
+    /// to be asked.
     pub(crate) async fn told(&mut self) -> Result<Option<Attempted>, Error> {
         let Some(expected) = &self.expected else {
             return std::future::pending().await;
@@ -333,18 +355,22 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Where Redisson's clients tell the owner that it is first in the queue, and the lock is free; if they may.
+    /// Returns the channel on which Redisson's clients tell the owner that it is first in the queue and the lock is
+    /// free, if one of them may do so.
     pub(crate) fn channel(&self) -> Option<Arc<str>> {
         self.is_foreign.then(|| fair::channel(self.hold.key()))
     }
 
-    /// The server has granted the hold, by a request sent at `sent`, unless it was given up here meanwhile.
+    /// Goes on with a hold that the server granted by a request sent at `sent`, unless the hold was given up here
+    /// meanwhile.
     fn go_on(
         &mut self,
         sent: BootInstant,
         count: u64,
         tokens: Option<Tokens>,
     ) -> Result<Attempted, Error> {
+        // Either this waiter or the side that gives up on it takes the hold out of the map, and only that one may act
+        // on the grant.
         if self
             .expected
             .take()
@@ -356,8 +382,8 @@ impl<'a> Attempt<'a> {
         self.commit(sent, tokens).map(Attempted::Granted)
     }
 
-    /// Takes over the record of a hold of this process that was given back, if one was left. `None` if the lock is to be
-    /// asked for: what was left is released then, ahead of that.
+    /// Takes over the record of a hold of this process that was given back, if one was left. Returns `None` if the
+    /// lock has to be asked for; what was left is released ahead of that request.
     pub(crate) fn take_handoff(&mut self) -> Option<Result<Attempted, Error>> {
         let Terms {
             client,
@@ -367,25 +393,28 @@ impl<'a> Attempt<'a> {
         } = &**self.request;
         let pass = |handoff: &LeftHere| {
             let old = &handoff.hold;
+            // Other processes may know a named owner and look for it, so it needs a record of its own.
             let is_fit = *kind == old.key().kind && !owner.is_named();
             let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
             is_fit.then(|| old.pass_to(&self.request.successor(came)))?
         };
         let (Handoff { undo, .. }, passed) = self.local.take_over(pass)?;
         self.follows = true;
+        // If nothing was passed, the `Undo` is dropped here: its release goes out ahead of what this call asks.
         let hold = passed?;
         let guard = self.request.hand_out(self.local, &hold);
-        // From here on whoever closes the client waits for what the guard owes.
+        // From here on the guard owes the release, and closing the client waits for that.
         undo.disarm();
-        // Behind that: what the server says is meant for this hold.
+        // Only after the hold is handed out, so that what the server says is meant for this hold.
         client.watchdog.confirm(&hold);
         match guard {
-            // Its lease was too short after all, or the server has just said that it is gone.
+            // Too little of its lease was left after all, or the server has just said that the hold is gone.
             Err(error) if error.kind() == ErrorKind::LeaseLost => None,
             guard => Some(guard.map(Attempted::Granted)),
         }
     }
 
+    /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move.
     pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
         match self
             .take_over(Some(self.request.lease_mode.lease()))
@@ -400,7 +429,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Moves one level of the owner here, to release it at once.
     pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
+        // Without a new lease: the level is released right away.
         match (self.take_over(None).await?, self.undo.take()) {
             (Some(sent), Some(undo)) => {
                 self.hold.taken_over_to_release(sent);
@@ -413,8 +444,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Moves one level of the owner here. When the request was sent, or none if there was nothing to move.
+    /// Moves one level of the owner here. Returns when the request was sent, or `None` if there was nothing to move.
     async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<BootInstant>, Error> {
+        // Reads whose level it is, then moves it; the move compares what was read. So each step can be repeated.
         loop {
             let Some(source) = self.request.source(&self.hold).await? else {
                 return Ok(None);
@@ -424,7 +456,7 @@ impl<'a> Attempt<'a> {
             let answer = self.run(&call).await?;
             match Adopted::decode(&answer.reply)? {
                 Adopted::Moved => return Ok(Some(answer.sent)),
-                // Somebody was faster; what is there now?
+                // Another client was faster: look again at what is there.
                 Adopted::Changed => self.nothing_held(),
                 Adopted::Absent => {
                     self.nothing_held();
@@ -448,13 +480,14 @@ impl<'a> Attempt<'a> {
         self.run(&call).await
     }
 
-    /// How many tokens to ask for: one for each call that the lock may be passed on to.
+    /// Returns how many fencing tokens to ask for: one for each call that the lock may be passed on to. A hold of a
+    /// named owner is not passed on.
     fn tokens(&self) -> u32 {
         if !self.is_fenced() || self.request.owner.is_named() {
             return 1;
         }
         match self.follows {
-            // The calls of this process take turns, however few stand in line just now.
+            // The calls of this process take turns, however few stand in the local queue just now.
             true => MOST_TOKENS,
             false => self.local.in_queue().clamp(1, MOST_TOKENS),
         }
@@ -462,6 +495,8 @@ impl<'a> Attempt<'a> {
 
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
+        // If nobody polls this call once the time of the request has passed, others go ahead of it and undo the
+        // request.
         self.lend(BootInstant::now().plus(self.budget));
         let answered = self.request.client.run(call, self.budget).await;
         self.was_passed = !self.regain();
@@ -473,7 +508,7 @@ impl<'a> Attempt<'a> {
         answered
     }
 
-    /// Before a request that may leave the hold on the server is sent.
+    /// Arms the `Undo` before a request is sent that may leave the hold on the server.
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
         let client = &self.request.client;
         self.undo
@@ -481,7 +516,7 @@ impl<'a> Attempt<'a> {
         self.hold.clone()
     }
 
-    /// That request brought no answer.
+    /// Notes that the request brought no answer. If the request may still be carried out, the `Undo` stays armed.
     pub(crate) fn failed(&mut self, error: &Error) {
         if error.is_unanswered() {
             self.in_doubt = true;
@@ -494,7 +529,7 @@ impl<'a> Attempt<'a> {
         matches!(self.request.kind, Kind::Fenced(_))
     }
 
-    /// The server has answered that this hold is not there.
+    /// Notes the answer that this hold is not on the server. Unless the hold is in doubt, the `Undo` is disarmed.
     pub(crate) fn nothing_held(&mut self) {
         if !self.in_doubt
             && let Some(undo) = self.undo.take()
@@ -503,7 +538,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The server has granted the hold, by a request sent at `sent`.
+    /// Commits a hold that the server has granted by a request sent at `sent`. Registering the hold, handing out its
+    /// guard and disarming the `Undo` are one step without an await, so that nothing can come in between.
     pub(crate) fn commit(
         &mut self,
         sent: BootInstant,
@@ -513,6 +549,7 @@ impl<'a> Attempt<'a> {
             client, lease_mode, ..
         } = &**self.request;
         if tokens.is_none() && self.is_fenced() {
+            // The `Undo` stays armed, so that this grant is released.
             let name = self.request.name.key();
             return Err(Error::new(
                 ErrorKind::Protocol,
@@ -523,13 +560,15 @@ impl<'a> Attempt<'a> {
             .granted(sent, *lease_mode, client.settings.max_hold, tokens);
         for displaced in self.local.install(&self.hold) {
             if displaced.is_live() {
-                // Somebody freed the lock by force, and the answers of both may have come in the wrong order.
+                // The lock was freed by force, and the answers to the two grants may have come in the wrong order:
+                // ask which hold stands.
                 self.hold.lock().schedule.check(BootInstant::now());
             }
             drop(client.watchdog.lose(&displaced, Loss::Displaced));
         }
         let guard = self.request.hand_out(self.local, &self.hold);
-        // Not before a guard that goes at once owes the same: who closes the client waits while something is owed.
+        // Not earlier: a guard that is dropped at once owes the release by now, and closing the client waits while
+        // something is owed.
         if let Some(undo) = self.undo.take() {
             undo.disarm();
         }

@@ -1,4 +1,4 @@
-//! Several locks of one server, taken by one request and given back by one.
+//! Several locks of one server, acquired by one request and released by one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,21 +20,21 @@ use crate::session::hold::fresh_acquisition_id;
 use crate::session::outgoing::Barrier;
 use crate::session::undo::Undo;
 
-/// Locks in one request.
+/// The largest number of locks in one request.
 pub(crate) const MOST: usize = 100;
 
-/// The answer to a try to take several locks at once.
+/// The answer to an attempt to acquire several locks at once.
 pub(crate) enum Batched {
     Granted(Vec<LockGuard>),
-    /// None was taken: somebody holds the one at this place.
+    /// None was acquired: somebody holds the lock at this index.
     Busy(usize),
-    /// None was taken: the one at this place is to be asked for by itself, since there is something to wait for in
-    /// this process, or it is held already.
+    /// None was acquired: the lock at this index has to be asked for by itself, since there is something to wait for
+    /// in this process, or the owner holds it already.
     Apart(usize),
 }
 
 impl AcquireRequest {
-    /// Whether both, of one owner, may be asked for by one request.
+    /// Returns whether both locks, of one owner, may be asked for by one request.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         let place = |request: &Self| request.client.backend.group(request.name.key());
         let batched = self.kind.is_batched() && other.kind.is_batched();
@@ -42,8 +42,8 @@ impl AcquireRequest {
     }
 }
 
-/// Takes locks that [go together](AcquireRequest::goes_with), or none of them, by one request; and only while a call that waits
-/// would pass nobody of this process by.
+/// Acquires locks that [go together](AcquireRequest::goes_with), all or none of them, by one request, and only while
+/// a call that waits would overtake no other call of this process.
 pub(crate) async fn acquire(
     requests: &[&AcquireRequest],
     deadline: Deadline,
@@ -54,13 +54,16 @@ pub(crate) async fn acquire(
     for (at, (request, local)) in requests.iter().zip(&local_locks).enumerate() {
         let place = match deadline {
             Deadline::Once => {
+                // A handoff to take over, or a hold to re-enter, needs no server, and belongs to a call for that lock
+                // alone.
                 let apart = local.has_handoff() || request.own(local).is_some();
                 let asking = local.turn_at_once(&request.owner, Barrier::Sent);
                 asking.filter(|_| !apart).map(|asking| (None, asking))
             }
-            // The front of its line, if nobody stands there.
+            // The front of the local queue, if nobody else stands there.
             Deadline::At(_) | Deadline::Never => {
                 let front = local.stand(request.role(), None, &request.client.releaser.runtime);
+                // The call may not be polled again before the request has ended, and is not to be passed for that.
                 front.catch_up(BootInstant::now().plus(request.timeout()));
                 let asking = front.now().and_then(|_| local.turn_if_idle(&request.owner));
                 asking.map(|asking| (Some(front), asking))
@@ -76,8 +79,9 @@ pub(crate) async fn acquire(
         return Ok(Batched::Granted(Vec::new()));
     };
     client.ensure_open()?;
-    // They are of one server.
+    // All locks are on one server, so that one check does for all.
     client.reaper.ensure_credit(name)?;
+    // Each lock has an `Undo` of its own, armed before the request that may take it is sent.
     let holds: Vec<_> = attempts.iter_mut().map(Attempt::begin).collect();
     let leases = requests.iter().map(|request| request.lease_mode.lease());
     let keys: Vec<_> = holds.iter().map(|hold| hold.key()).zip(leases).collect();
@@ -90,7 +94,7 @@ pub(crate) async fn acquire(
             for attempt in &mut attempts {
                 attempt.failed(&error);
             }
-            // Who asks by itself tries again within the limit.
+            // A call that asks for one lock by itself tries again within the limit.
             return match error.is_passing() && !deadline.left().is_zero() {
                 true => Ok(Batched::Apart(0)),
                 false => Err(requests[0].blame(error)),
@@ -101,6 +105,7 @@ pub(crate) async fn acquire(
         AllAcquired::Granted(tokens) => {
             let mut tokens = tokens.into_iter();
             let commit = |(attempt, local): (&mut Attempt<'_>, &LocalLock)| {
+                // This hold was not passed on: the count of handoffs in a row begins again.
                 local.turns(|turns| turns.count(false));
                 let fenced = attempt.is_fenced();
                 let token = fenced.then(|| tokens.next()).flatten();
@@ -128,10 +133,10 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Gives back one level of each, those that go together by one request. Each is given back, whatever becomes of the
-/// others; the error is of the first that failed.
+/// Releases one level of each guard, those that go together by one request. Each level is given back whatever happens
+/// to the others; the error returned is that of the first that failed.
 pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
-    // All of them before the first await: from here on the release goes on if this future is dropped.
+    // All are given back before the first await: from here on the release goes on if this future is dropped.
     let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();
     let mut batches: Vec<(Vec<&AcquireRequest>, Vec<Undo<Share>>)> = Vec::new();
     let mut outcomes: Vec<Outcome<'_>> = Vec::new();
@@ -152,6 +157,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
                     None => batches.push((vec![request], vec![undo])),
                 }
             }
+            // It was left to a waiter of this process, or others here have the record: there is no release to batch.
             Ok(left) => {
                 outcomes.push(Box::pin(request.client.released(left, &request.name)));
             }
@@ -174,6 +180,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
 
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
+/// Sends the releases of one batch in one request. A batch of one goes like any other release.
 async fn release_together(
     requests: Vec<&AcquireRequest>,
     mut undos: Vec<Undo<Share>>,

@@ -1,4 +1,4 @@
-//! The first in the line of its process: it asks for the lock until it is granted.
+//! The call at the front of the local queue: it asks the server until the lock is granted.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::session::LocalLock;
 use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// What the first in line has: one attempt, in all its tries.
+/// What the call at the front has: one attempt for all its tries.
 struct First<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
@@ -28,7 +28,7 @@ struct First<'a> {
 }
 
 impl AcquireRequest {
-    /// Asks for the lock until it is granted.
+    /// Asks for the lock until it is granted, this owner has it by another call, or the limit has passed.
     pub(super) async fn at_front(
         &self,
         local: &LocalLock,
@@ -37,6 +37,8 @@ impl AcquireRequest {
     ) -> Result<Outcome, Error> {
         let policy = self.kind.policy();
         let came = match self.kind {
+            // The server dates a reader by when its request came in. A writer behind that reader must not be dated
+            // earlier.
             Kind::Write(_) => local.behind_readers(wait.started()),
             _ => wait.started(),
         };
@@ -58,7 +60,7 @@ impl AcquireRequest {
 }
 
 impl Local for First<'_> {
-    /// Not if one was given back, and the lock is left for this call.
+    /// A hold that was given back and left for this call does not count.
     fn is_held(&self) -> bool {
         self.local.is_held_here() && !self.local.has_handoff()
     }
@@ -67,7 +69,7 @@ impl Local for First<'_> {
         self.local.is_renewed_here()
     }
 
-    /// Of a kind whose holds are not passed on: with the others the streak ends in another way.
+    /// Applies to kinds whose holds are not passed on. For the others, the limit is checked when a hold is passed on.
     fn has_had_its_share(&self) -> bool {
         let streak = self.local.turns(|turns| turns.streak());
         !self.policy.reenters && streak >= self.request.client.settings.local_handoff_limit
@@ -82,6 +84,7 @@ impl Wanted for First<'_> {
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
+        // Tried first, since joining the readers of this process asks the server for nothing.
         let yields_to = self.request.yields_to(true);
         if let Some(joined) = self.request.join_readers(self.local, self.came, yields_to) {
             self.has_asked(None);
@@ -89,11 +92,12 @@ impl Wanted for First<'_> {
         }
         let asked = BootInstant::now();
         let _asking = self.attempt.turn().await?;
+        // Another call of this owner may have acquired the lock while this one waited for its turn.
         if let Some(outcome) = self.settled() {
             return Ok(Asked::Ready(outcome));
         }
         let local = self.local;
-        // Now, since a release that was on its way is done, and tells whether others wait.
+        // Checked now, since a release that was on its way is done, and has told whether others wait.
         let yield_period = || local.turns(|turns| turns.yield_period());
         if self.yields() && yield_period().is_some() && !local.has_handoff() {
             Box::pin(waiting.yield_lock(yield_period)).await?;
@@ -109,7 +113,8 @@ impl Wanted for First<'_> {
             }
             Ok(Attempted::Yielded) => Asked::Yielded,
             Ok(Attempted::Busy(ttl)) => {
-                // The server dates this call by the time at which the request came to it.
+                // The server dates this call by when the request came in, less what the call had waited by then: no
+                // later than this.
                 self.has_asked(Some(self.came.plus(asked.until(BootInstant::now()))));
                 Asked::Busy(self.refusal(ttl))
             }
@@ -124,7 +129,8 @@ impl Wanted for First<'_> {
 }
 
 impl First<'_> {
-    /// Takes what was given back here and left for this call, if there is anything, or leaves it to others.
+    /// Takes over what was given back here and left for this call, if there is anything, or leaves the lock to
+    /// others.
     fn take_passed(&mut self) -> Option<Result<Attempted, Error>> {
         if !self.policy.passes_on || !self.local.has_handoff() {
             return None;
@@ -133,16 +139,18 @@ impl First<'_> {
         let counts = self.policy.listens && client.backend.counts_listeners();
         let limit = client.settings.local_handoff_limit;
         let may_pass = |turns: &mut Turns| turns.may_pass(BootInstant::now(), limit, counts);
+        // For readers the record says whether a writer came first. For the rest, handoffs in a row are limited while
+        // others wait.
         if self.policy.shares || self.local.turns(may_pass) {
             return self.attempt.take_handoff();
         }
-        // It is the turn of others: dropped, the lock is released.
+        // It is the turn of other processes: dropping the handoff releases the lock.
         drop(self.local.take_handoff());
         self.local.turns(|turns| turns.count(false));
         Some(Ok(Attempted::Yielded))
     }
 
-    /// Asks the server.
+    /// Asks the server, also for a place in the turn queue if this call can be told when its turn comes.
     async fn send(&mut self, waiter: &Waiter) -> Result<Attempted, Error> {
         let mode = match waiter.is_in_turn() {
             true => self.in_turn(),
@@ -152,7 +160,8 @@ impl First<'_> {
         if matches!(attempted, Ok(Attempted::Granted(_))) {
             let follows = waiter.is_in_succession() && !self.policy.reenters;
             self.local.turns(|turns| {
-                // Who joins its owner elsewhere may keep the place in line.
+                // A named owner that joined its hold in another process may keep the place in the turn queue; any
+                // other grant ends it.
                 turns.is_placed &= self.request.owner.is_named();
                 turns.count(follows);
             });
@@ -160,13 +169,15 @@ impl First<'_> {
         attempted
     }
 
-    /// Asks for the lock, or for a place in line that outlasts the time to the next ask.
+    /// Asks for the lock, or else for a place in the turn queue that outlasts the time until the next request.
     fn in_turn(&self) -> AcquireMode {
+        // Noted before the request is sent: even without an answer, this process may have a place.
         self.local.turns(|turns| turns.is_placed = true);
         let lasts = self.request.client.settings.poll_cap * 2 + self.request.timeout();
         AcquireMode::InTurn { lasts }
     }
 
+    /// Returns what the last answer means for the wait.
     fn refusal(&self, ttl: Ttl) -> Refusal {
         Refusal {
             ttl,
@@ -178,15 +189,16 @@ impl First<'_> {
         }
     }
 
-    /// Of a reader: the writers behind it need not wait for it any longer, since from its first answer on the marks on the
-    /// server keep the order.
+    /// Notes that a reader has asked: the writers behind it need not wait for it any longer, since from its first
+    /// answer on the marks on the server keep the order.
     fn has_asked(&self, refused: Option<BootInstant>) {
         if self.policy.shares {
             self.place.has_asked(refused);
         }
     }
 
-    /// Whether it lets others go first that were told of a release. Where processes take turns the server sees to it.
+    /// Returns whether this call lets others go first that were told of a release. Where processes take turns, the
+    /// server sees to that.
     fn yields(&self) -> bool {
         self.policy.listens && !self.policy.takes_turns && !self.policy.shares
     }

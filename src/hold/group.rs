@@ -1,4 +1,4 @@
-//! A set of locks that is taken whole or not at all.
+//! A set of locks, acquired whole or not at all.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,18 +16,21 @@ use crate::error::Error;
 use crate::options::{Deadline, LeaseMode};
 use crate::protocol::wait::Wait;
 
-/// Sets that were in each other's way on several servers part within this time, more each time that they meet.
+/// Sets that were in each other's way on several servers each pause for a random time, up to this long at first, and
+/// up to twice as long each time that they meet again.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Takes all locks, or none: then one of them was busy until the limit. The guards stand in the order of the locks.
+/// Acquires all the locks, or returns `None` if one of them was busy until the limit. The guards are in the order of
+/// the locks.
 ///
 /// Every set asks for its locks in the order of their keys and waits only for a key behind all that it holds, so that
 /// sets which want the same locks never wait for each other in a circle. Equal keys on several servers have no order;
-/// of these a set waits for one only while it holds none of the others.
+/// a set waits for one of these only while it holds none of the others.
 ///
-/// What waits for longer than `hold_and_wait` gives back what it holds, so that nobody waits for locks under which
-/// nothing is done. With the lock that it waited for it takes those before it only if they are free.
+/// A set that waits for longer than `hold_and_wait` gives back what it holds, so that nobody waits for locks under
+/// which nothing is done. Having acquired the lock that it waited for, it takes the locks before that one only if
+/// they are free.
 pub(crate) async fn acquire(
     requests: Vec<AcquireRequest>,
     deadline: Deadline,
@@ -45,6 +48,7 @@ pub(crate) async fn acquire(
             return Ok(None);
         };
         gathering.next += taken;
+        // One of the locks before is busy. To wait for it with later ones in hand would break the order.
         if !gathering.take_before().await? {
             gathering.begin_with(gathering.busy);
         }
@@ -52,7 +56,7 @@ pub(crate) async fn acquire(
     let Gathering {
         mut held, requests, ..
     } = gathering;
-    // What one request has brought is as good as it was a moment ago.
+    // Locks from a single request were all granted a moment ago, so there is nothing to check.
     if requests > 1 {
         ensure_valid(&held).await?;
     }
@@ -60,25 +64,25 @@ pub(crate) async fn acquire(
     Ok(Some(held.into_iter().map(|(_, guard)| guard).collect()))
 }
 
-/// The locks of one key, with their places in the set.
+/// The locks with one key, each with its index in the set.
 type Rank<'a> = &'a [(usize, AcquireRequest)];
 
-/// A set that is not whole so far.
+/// A set that is not complete yet.
 ///
 /// # Invariants
 ///
-/// 1. It holds the ranks from `first` to `next`, or nothing, and then these are one.
+/// 1. It holds the ranks from `first` to `next`, or nothing, and then `first` and `next` are equal.
 /// 2. It waits for `next` only, which is behind all that it holds.
 struct Gathering<'a> {
     ranks: &'a [Rank<'a>],
     first: usize,
     next: usize,
     held: Vec<(usize, LockGuard)>,
-    /// The last that was found busy, which is asked for by itself.
+    /// The last rank that was found busy, which is asked for by itself.
     busy: usize,
     requests: usize,
-    /// For how long it holds what it has while it waits. Twice as long each time, so that a set gets in also where
-    /// several of its locks are always busy.
+    /// For how long the set keeps what it holds while it waits. Twice as long each time, so that a set gets in even
+    /// where several of its locks are always busy.
     hold_and_wait: Duration,
 }
 
@@ -95,8 +99,8 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes the rank `at`, and those up to `end` that one request can ask for. How many it took; none if one of them,
-    /// `busy`, was busy until the limit.
+    /// Acquires the rank `at`, and those up to `end` that one request can ask for. Returns how many it acquired, or
+    /// `None` if one of them, `busy`, was busy until the limit.
     async fn take(
         &mut self,
         at: usize,
@@ -105,6 +109,7 @@ impl<'a> Gathering<'a> {
     ) -> Result<Option<usize>, Error> {
         loop {
             let rest = &self.ranks[at..end];
+            // A rank that was found busy is waited for as a single lock, in its own queue, with all before it held.
             let run = run(rest).min(self.busy.checked_sub(at).unwrap_or(usize::MAX));
             if run < 2 {
                 return Ok(self.take_one(at, deadline).await?.then_some(1));
@@ -127,11 +132,12 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes the rank `at`; false if it was busy until the limit. If it has to wait for long, it holds nothing else
-    /// then.
+    /// Acquires the rank `at`. Returns `false` if it was busy until the limit. If the wait is long, the set holds
+    /// nothing else by the end of it.
     async fn take_one(&mut self, at: usize, deadline: Deadline) -> Result<bool, Error> {
         let rank = self.ranks[at].iter().map(|(at, request)| (*at, request));
         let (places, requests): (Vec<_>, Vec<_>) = rank.unzip();
+        // With nothing in hand there is nothing to give back, and a single attempt does not wait.
         let hold_and_wait = match deadline == Deadline::Once || self.held.is_empty() {
             true => Duration::MAX,
             false => self.hold_and_wait,
@@ -143,7 +149,7 @@ impl<'a> Gathering<'a> {
                 debug!(locks = self.held.len(), waited = ?hold_and_wait, "given back until another is free");
                 self.begin_with(at);
                 self.hold_and_wait = hold_and_wait.saturating_mul(2);
-                // It keeps its place in line.
+                // The same future goes on, so that the call keeps its place in the local queue.
                 taking.await?
             }
         };
@@ -156,15 +162,15 @@ impl<'a> Gathering<'a> {
         Ok(true)
     }
 
-    /// Takes what is missing before the first that is held, without waiting; false if one of them, `busy`, could not be
-    /// had.
+    /// Acquires what is missing before the first rank that is held, without waiting. Returns `false` if one of them,
+    /// `busy`, could not be acquired.
     async fn take_before(&mut self) -> Result<bool, Error> {
         let mut at = 0;
         while at < self.first {
             match self.take(at, self.first, Deadline::Once).await {
                 Ok(Some(taken)) => at += taken,
                 Ok(None) => return Ok(false),
-                // Asked for by itself, it is asked for again until the limit.
+                // Asked for by itself next, it is tried again until the limit.
                 Err(error) if error.is_passing() => {
                     self.busy = at;
                     return Ok(false);
@@ -176,14 +182,14 @@ impl<'a> Gathering<'a> {
         Ok(true)
     }
 
-    /// Gives all back, to begin with the rank `at`.
+    /// Gives all back, to start over with the rank `at`.
     fn begin_with(&mut self, at: usize) {
         self.held.clear();
         (self.first, self.next) = (at, at);
     }
 }
 
-/// How many locks can be asked for by one request, from the first on.
+/// Returns how many locks, from the first on, can be asked for by one request.
 fn run(ranks: &[Rank<'_>]) -> usize {
     let first = singles(ranks).next();
     let together = singles(ranks)
@@ -192,7 +198,7 @@ fn run(ranks: &[Rank<'_>]) -> usize {
     together.count()
 }
 
-/// The locks up to the first of several with one key.
+/// Returns the locks up to the first key that several of them have.
 fn singles<'a>(ranks: &'a [Rank<'a>]) -> impl Iterator<Item = (usize, &'a AcquireRequest)> {
     ranks.iter().map_while(|rank| match rank {
         [(at, request)] => Some((*at, request)),
@@ -200,7 +206,7 @@ fn singles<'a>(ranks: &'a [Rank<'a>]) -> impl Iterator<Item = (usize, &'a Acquir
     })
 }
 
-/// Refuses a lock that is in the set twice. Two clients may have one key each, if that is on two servers or in two
+/// Refuses a set that has one lock twice. Two clients may have one key each, if it is on two servers or in two
 /// databases of one.
 async fn ensure_distinct(
     ranked: &[(usize, AcquireRequest)],
@@ -208,6 +214,7 @@ async fn ensure_distinct(
 ) -> Result<(), Error> {
     let ranks = ranked.chunk_by(|(_, a), (_, b)| a.name.key() == b.name.key());
     let several: Vec<_> = ranks.filter(|rank| rank.len() > 1).collect();
+    // One key of one client is one lock, which shows without asking a server.
     for rank in &several {
         for (n, (_, request)) in rank.iter().enumerate() {
             let client = &request.client;
@@ -234,7 +241,7 @@ async fn ensure_distinct(
     Ok(())
 }
 
-/// The server of a lock, asked again until the limit while it fails in a way that may pass.
+/// Returns the server of a lock. While the request fails in a way that may pass, it is sent again until the limit.
 async fn server(request: &AcquireRequest, deadline: Deadline) -> Result<Arc<str>, Error> {
     let key = request.name.key();
     let mut wait = Wait::new(
@@ -258,8 +265,8 @@ fn twice(request: &AcquireRequest) -> Error {
     ))
 }
 
-/// Takes locks of one key, each on a server of its own: waits for one, then tries the others. If one of those is busy
-/// it gives all back, and after a pause waits for that one.
+/// Acquires locks with one key, each on a server of its own: waits for one, then tries the others. If one of those is
+/// busy, gives all back, and after a pause waits for that one.
 async fn equals(
     requests: &[&AcquireRequest],
     deadline: Deadline,
@@ -273,6 +280,7 @@ async fn equals(
             return Ok(None);
         };
         let tries = requests
+            // The tries do not wait, since equal keys have no order: two sets that waited could wait for each other.
             .iter()
             .enumerate()
             .map(async |(at, request)| match at == first {
@@ -305,8 +313,8 @@ async fn equals(
     }
 }
 
-/// Waits for a future, and has those leases that nobody renews begin anew meanwhile, so that none runs out while the
-/// set waits.
+/// Waits for a future, and meanwhile extends the leases that nobody renews, so that none runs out while the set
+/// waits.
 async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output {
     let fixed: Vec<_> = held
         .iter()
@@ -321,7 +329,7 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
     let keep = async {
         loop {
             sleep(shortest / 3).await;
-            // One that is lost is found in the end.
+            // A lock that is lost meanwhile is found when the set is complete.
             join_all(fixed.iter().map(|(guard, lease)| guard.extend(*lease))).await;
         }
     };
@@ -332,7 +340,8 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
     }
 }
 
-/// What was taken first may have been lost while the set waited for the rest, or have little left.
+/// Refuses a set of which a lock was lost while it waited for the rest. Extends fixed leases that have too little
+/// left, and refuses what has too little left all the same.
 async fn ensure_valid(held: &[(usize, LockGuard)]) -> Result<(), Error> {
     for (_, guard) in held {
         let request = &guard.request;

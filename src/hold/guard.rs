@@ -12,19 +12,20 @@ use crate::session::LocalLock;
 use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
-/// One level of a lock that is held, until the guard is unlocked or dropped.
+/// One level of a held lock. It lasts until the guard is unlocked or dropped.
 ///
-/// [`unlock`](Self::unlock) says whether the lock was still held; dropping the guard releases it from any thread, with or
-/// without a runtime, also when a panic unwinds. A guard may move to another task and be released there. It derefs to its
-/// [`Lease`], which tells when the lock is lost.
+/// [`unlock`](Self::unlock) says whether the lock was still held. Dropping the guard releases the lock from any
+/// thread, with or without a runtime, also while a panic unwinds. A guard may move to another task and be released
+/// there. It derefs to its [`Lease`], which tells when the lock is lost.
 ///
-/// `drop` waits for nothing: it writes the release to the connection, so that a `?` out of `main` leaves the lock free.
-/// What the connection does not take at once is sent in the background, which ends with the runtime; so is every release
-/// over TLS, that of one level of several, and that of a plain lock without scripts; and a lock that a task of this process
-/// waits for is left to that. Then the lock is free when its lease has passed.
+/// `drop` waits for nothing: it writes the release to the connection, so that a `?` out of `main` leaves the lock
+/// free. Some releases are sent in the background instead, which ends with the runtime: what the connection does not
+/// take at once, every release over TLS, that of one level of several, and that of a plain lock without scripts. A
+/// lock that a task of this process waits for is left to that task. If the runtime ends first, the lock is free when
+/// its lease has passed.
 ///
-/// `let _ = lock.lock().await?` drops the guard, and so releases the lock, at once. A guard that is leaked with
-/// `mem::forget` keeps its lock for as long as the process lives, or for
+/// `let _ = lock.lock().await?` drops the guard at once, and so releases the lock. A guard that is leaked with
+/// `mem::forget` keeps its lock as long as the process lives, or for
 /// [`max_hold`](crate::ClientBuilder::max_hold).
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
@@ -40,26 +41,41 @@ impl LockGuard {
         Self { lease, done: false }
     }
 
-    /// Gives the lock back, one level, and says whether it was still held.
+    /// Releases one level of the lock, and says whether the lock was still held.
     ///
-    /// With the last level the lock becomes free and a waiter is woken, in whatever process. Renewal has stopped
-    /// before the request is sent.
+    /// With the last level the lock becomes free and a waiter is woken, in whichever process it is. Renewal has
+    /// stopped before the request is sent.
     ///
-    /// A waiter of this process that wants the same lease has the lock passed on to it in memory, and may start at once.
-    /// The call then waits until the server has confirmed that the lock was held, and owes it nothing.
+    /// A waiter of this process that wants the same lease has the lock passed on to it in memory, and may start at
+    /// once. The call then waits until the server has confirmed that the lock was held, and owes the server nothing.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was not held any more: what was done under it since
-    /// may have overlapped with somebody else's work. If the connection broke before the answer, the release is sent
-    /// again, and that it then finds nothing, or somebody else, is no loss: the first try gave the lock back.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was no longer held: what was done under it since then
+    /// may have overlapped with the work of another holder. If the connection broke before the answer, the release is
+    /// sent again. If that finds nothing, or another holder, it is no loss: the first try released the lock.
     /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not answer
     /// or refused; the release is tried again in the background until the lease has passed, so the lock is free by
-    /// then. A lock that was passed on is with the next task then, and nothing is owed for this one.
+    /// then. A lock that was passed on is with the next task in that case, and nothing is owed for this one.
     ///
     /// # Cancel safety
     ///
     /// Once polled, the release goes on in the background if the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::ErrorKind;
+    ///
+    /// let lock = client.lock("nightly-report");
+    /// let guard = lock.lock().await?;
+    /// lock.force_unlock().await?; // an operator was impatient
+    /// let error = guard.unlock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::LeaseLost); // the report may have been sent twice
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn unlock(mut self) -> Result<(), Error> {
         let given_back = self.give_back();
         let request = &self.lease.request;
@@ -67,12 +83,14 @@ impl LockGuard {
         request.client.within(Box::pin(unlock)).await
     }
 
-    /// Gives the level back here. What is to be done on the server for that is the caller's.
+    /// Gives the level back in this process. The caller does what is left to do on the server.
     pub(crate) fn give_back(&mut self) -> Result<GivenBack, Error> {
         self.done = true;
         let Lease { request, hold } = &self.lease;
         request.client.ensure_open()?;
         if self.lease.is_lost() {
+            // The watchdog may not have seen the deadline pass yet. The release that is owed, if any, goes to the
+            // background.
             drop(request.client.watchdog.lose(hold, Loss::Expired));
             return Err(self.lease.lost_error());
         }
@@ -82,21 +100,38 @@ impl LockGuard {
         given_back.ok_or_else(|| self.lease.lost_error())
     }
 
-    /// Takes the lock once more, on the same terms, from whatever task: the guard is the proof.
+    /// Acquires the lock once more, on the same terms, from any task: the guard is the proof of ownership.
     ///
     /// A holder's re-entry never waits behind other waiters.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock is not held any more;
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock is no longer held;
     /// [`Refused`](crate::ErrorKind::Refused) at 2³¹ − 1 levels, and for a [`PlainLock`](crate::PlainLock);
     /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not
     /// answer or refused.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the level that it may have taken is given back in the background; the other levels
-    /// stay.
+    /// If the future is dropped, the level that it may have acquired is given back in the background; the other
+    /// levels stay.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn notify() {}
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let inner = guard.reenter().await?;
+    /// let task = tokio::spawn(async move {
+    ///     notify().await;
+    ///     inner.unlock().await
+    /// });
+    /// guard.unlock().await?; // the lock stays held until the task is done, too
+    /// task.await.unwrap()?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn reenter(&self) -> Result<Self, Error> {
         let Lease { request, hold } = &self.lease;
         let reenter = async {
@@ -109,16 +144,32 @@ impl LockGuard {
         request.client.within(Box::pin(reenter)).await
     }
 
-    /// Leaves the level to its owner: from now on this process neither renews nor releases it, and it lives until
-    /// its lease ends. Whoever is that owner can [`adopt`](crate::ReentrantLock::adopt) or
-    /// [`unlock`](crate::ReentrantLock::unlock) it: of a named owner, any process.
+    /// Leaves the level to its owner: from now on this process neither renews nor releases it, and it lives until its
+    /// lease ends. The owner can [`adopt`](crate::ReentrantLock::adopt) or [`unlock`](crate::ReentrantLock::unlock)
+    /// it; if the owner is named, any process can.
     ///
     /// Other guards of the same owner here go on as before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let lock = client.lock("orders:42");
+    /// let owner = lock.lock().await?.detach();
+    /// assert!(lock.is_locked().await?); // without a guard
+    /// // Any task that has the owner can release the lock.
+    /// let task = tokio::spawn(async move { lock.owned_by(&owner).unlock().await });
+    /// task.await.unwrap()?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "the owner is who can adopt or unlock what was left"]
     pub fn detach(mut self) -> Owner {
         self.done = true;
         let Lease { request, hold } = &self.lease;
         if !hold.detach(request.lease_mode) {
+            // Without a guard the hold no longer counts as held here, and the front of the local queue asks the
+            // server again.
             request.local().stir();
         }
         request.client.watchdog.watch(hold);
@@ -127,15 +178,15 @@ impl LockGuard {
 }
 
 impl AcquireRequest {
-    /// The guard of a hold that stands from now on: dropped, it gives that back.
+    /// Creates the guard of a hold that stands from now on. Dropping the guard gives the hold back.
     pub(super) fn hand_out(&self, local: &LocalLock, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
         if self.kind.sides().is_some() {
             for there in local.held_by_other_side() {
                 if there.owner == self.owner {
-                    // Nobody else may read by the record of one that writes.
+                    // No other owner may read by the record of an owner that also writes.
                     hold.record.stay();
                 } else {
-                    // One of them was taken away.
+                    // A writer excludes everybody else, so one of the two holds was taken away: a check tells which.
                     for hold in [&there, hold] {
                         hold.record.stay();
                         hold.lock().schedule.check(BootInstant::now());
@@ -146,6 +197,7 @@ impl AcquireRequest {
         }
         self.client.watchdog.watch(hold);
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
+        // From here on, an early return drops the guard, which gives the hold back.
         self.client.ensure_open()?;
         match guard.remaining() < self.min_validity {
             true => Err(self.too_late()),

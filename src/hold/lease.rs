@@ -1,4 +1,4 @@
-//! A hold while it lasts: its owner, its deadline, the news that it is lost.
+//! A hold while it lasts: its owner, its deadline, and the news of its loss.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,11 +14,11 @@ use crate::owner::Owner;
 use crate::protocol::script::Cut;
 use crate::session::hold::{Hold, Loss};
 
-/// The lease of a lock that is held: how long it can be trusted, and the news when it cannot.
+/// The lease of a held lock: how long it can be trusted, and the news when it cannot.
 ///
-/// A lease is a **local promise**: it ends, by the clock of this process, a little before the server can give the
-/// lock to somebody else. The clock keeps counting while the machine is suspended. A lease without a fixed time is
-/// renewed by a watchdog at every third of it, and ends all the same if no renewal is confirmed in time.
+/// A lease is a **local promise**: by the clock of this process, it ends a little before the server can give the lock
+/// to another owner. The clock keeps counting while the machine is suspended. A lease without a fixed time is renewed
+/// by a watchdog at every third of it, and still ends if no renewal is confirmed in time.
 ///
 /// Every guard derefs to its lease.
 #[derive(Debug)]
@@ -32,12 +32,12 @@ impl Lease {
         Self { request, hold }
     }
 
-    /// Resolves when the lease can no longer be trusted: at once when the server says that the hold is gone, and
-    /// at its deadline when no renewal was confirmed. Loss is final; stop the work that the lock protects.
+    /// Resolves when the lease can no longer be trusted: at once when the server says that the hold is gone, and at
+    /// its deadline when no renewal was confirmed. Loss is final; stop the work that the lock protects.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping the future.
+    /// Dropping the future loses nothing.
     ///
     /// # Examples
     ///
@@ -56,35 +56,84 @@ impl Lease {
         self.hold.ended().await;
     }
 
-    /// Whether the lease can no longer be trusted. Compares clocks, so it is right at once after a pause of the
-    /// process, and asks nobody; [`verify`](Self::verify) asks the server.
+    /// Returns whether the lease can no longer be trusted. Only compares clocks, without asking the server, so the
+    /// answer is right immediately after a pause of the process; [`verify`](Self::verify) asks the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn ship(order: u64) {}
+    /// let guard = client.lock("orders").lock().await?;
+    /// for order in [40, 41, 42] {
+    ///     if guard.is_lost() {
+    ///         return Ok(()); // another process may be shipping the rest
+    ///     }
+    ///     ship(order).await;
+    /// }
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         !self.hold.is_live()
     }
 
-    /// How long the lease can still be trusted if nothing more is heard from the server. Zero once it is lost.
+    /// Returns how long the lease can still be trusted if nothing more comes from the server. Zero once it is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn upload() {}
+    /// use std::time::Duration;
+    ///
+    /// let lock = client.lock("backup").lease(Duration::from_secs(60));
+    /// let guard = lock.lock().await?;
+    /// assert!(guard.remaining() < Duration::from_secs(60)); // a little less than on the server
+    /// if guard.remaining() > Duration::from_secs(20) {
+    ///     upload().await; // takes up to 20 seconds
+    /// }
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
-    /// The last moment at which the lease can be trusted if nothing more is heard from the server.
+    /// Returns the last instant at which the lease can be trusted if nothing more comes from the server.
     pub(crate) fn trusted_until(&self) -> BootInstant {
         self.hold.lock().schedule.deadline()
     }
 
-    /// Who holds the lock.
+    /// Returns the owner that holds the lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// // A task that acts for the holder re-enters instead of waiting.
+    /// let lock = client.lock("orders:42").owned_by(guard.owner());
+    /// let task = tokio::spawn(async move { lock.try_lock().await });
+    /// assert!(task.await.unwrap()?.is_some());
+    /// # guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.request.owner
     }
 
-    /// Gives the hold a new lease from now on.
+    /// Gives the hold a new lease, which starts now.
     ///
-    /// If this guard alone holds the lock, for a fixed lease, the new lease may be shorter than what is left, unless the
-    /// lock was passed on to it within this process just now. Else
-    /// what is left is only ever raised, so that no other guard of this owner loses its lease, and renewal goes on.
+    /// If this guard alone holds the lock, for a fixed lease, the new lease may be shorter than what is left, unless
+    /// the lock was passed on to it within this process just now. Otherwise what is left is only ever raised, so that
+    /// no other guard of this owner loses its lease, and renewal goes on.
     ///
     /// # Errors
     ///
@@ -94,8 +143,24 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the server may or may not have set the new lease. What this process trusts is the
-    /// shorter of the two, and nothing that is asked for later is undone by the request.
+    /// If the future is dropped, the server may or may not have set the new lease. This process trusts the shorter of
+    /// the two, and the request undoes nothing that is asked for later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let lock = client.lock("nightly-report").lease(Duration::from_secs(10));
+    /// let guard = lock.lock().await?;
+    /// // There is more to report than usual.
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(50));
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = LeaseTime::new(lease)?;
         let client = &self.request.client;
@@ -108,12 +173,14 @@ impl Lease {
             if !self.request.finish_cut(&self.hold).await? {
                 return Err(self.gone());
             }
-            // Nobody else's lease, as long as this has the turn; and nothing on its way that would undo a cut.
+            // As long as this call has the turn, the lease is nobody else's, and nothing is on its way that would
+            // undo a cut.
             let alone = !self.request.lease_mode.is_renewed()
                 && self.hold.has_one_guard()
                 && !self.hold.record.was_joined()
                 && !self.hold.record.is_being_confirmed();
             let cut = if alone { Cut::Ask } else { Cut::Never };
+            // Noted before the request is sent: even without an answer, the server may keep the hold for this long.
             self.hold.lock().schedule.asks_for(lease);
             let set = self.request.set_lease(&self.hold, lease, cut).await;
             if !set.map_err(|error| self.request.blame(error))? {
@@ -127,8 +194,8 @@ impl Lease {
 
     /// Asks the server whether this very hold still stands.
     ///
-    /// A yes is true for the moment in which the server gave it. Only a token that the protected resource checks
-    /// can stop a late write of a process that was paused after it asked.
+    /// A yes is true only for the instant at which the server gave it. Only a fencing token that the protected
+    /// resource checks can stop a late write of a process that was paused after it asked.
     ///
     /// # Errors
     ///
@@ -137,7 +204,24 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the server, whenever the future is dropped.
+    /// Nothing changes on the server, whenever the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use redlatch::ErrorKind;
+    ///
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// guard.verify().await?; // before a step that is hard to undo
+    ///
+    /// other.lock("orders:42").force_unlock().await?;
+    /// let error = guard.verify().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::LeaseLost);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn verify(&self) -> Result<(), Error> {
         let client = &self.request.client;
         let verify = async {
@@ -158,18 +242,18 @@ impl Lease {
         client.within(Box::pin(verify)).await
     }
 
-    /// Runs a future for as long as the lease can be trusted.
+    /// Runs a future as long as the lease can be trusted.
     ///
-    /// The lease is looked at before each poll, and its loss wakes the future's task.
+    /// The lease is checked before each poll, and its loss wakes the future's task.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lease was lost before the future was done. The future is
-    /// dropped then; its work may be half done.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lease was lost before the future completed. The future is
+    /// then dropped; its work may be half done.
     ///
     /// # Cancel safety
     ///
-    /// Dropping this future drops the one inside. The lock stays held.
+    /// Dropping this future drops the inner one. The lock stays held.
     ///
     /// # Examples
     ///
@@ -193,14 +277,14 @@ impl Lease {
         ))
     }
 
-    /// The server says that the hold is not there.
+    /// Ends the hold, since the server says that it is not there. Returns the error for the caller.
     fn gone(&self) -> Error {
         drop(self.request.client.watchdog.lose(&self.hold, Loss::Gone));
         self.lost_error()
     }
 }
 
-/// Runs a future until what it is protected by is lost. The loss is looked for before each poll, and wakes the task.
+/// Runs a future until what protects it is lost. The loss is checked before each poll, and wakes the task.
 pub(crate) async fn run_until_lost<F: Future>(
     future: F,
     lost: impl Future<Output = ()>,
@@ -209,6 +293,7 @@ pub(crate) async fn run_until_lost<F: Future>(
 ) -> Result<F::Output, Error> {
     let (mut future, mut lost) = (pin!(future), pin!(lost));
     poll_fn(|context| {
+        // The signal may be late after a pause of the process; comparing clocks is right at once.
         if lost.as_mut().poll(context).is_ready() || is_lost() {
             return Poll::Ready(Err(error()));
         }

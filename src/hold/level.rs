@@ -1,4 +1,4 @@
-//! The levels of an owner's hold: taken once more, taken over, given back.
+//! The levels of an owner's hold: acquired once more, adopted, released.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
 impl AcquireRequest {
-    /// Takes the lock once more for a hold that stands. None if it does not stand any more.
+    /// Acquires one more level of a hold that stands. Returns `None` if the hold no longer stands.
     pub(crate) async fn reenter(
         &self,
         local: &LocalLock,
@@ -29,6 +29,7 @@ impl AcquireRequest {
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
+        // Requests that change the share of a hold are sent one at a time.
         let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
             drop(self.client.watchdog.lose(hold, Loss::Gone));
@@ -41,6 +42,8 @@ impl AcquireRequest {
         let answered = self.client.run(&call, hold.timeout).await;
         let answer = match answered {
             Err(error) if error.is_unsent() => {
+                // The server has seen nothing of the request. Any other error drops the claim, and what the request
+                // may have left on the server is released.
                 claim.withdraw();
                 return Err(error);
             }
@@ -59,21 +62,22 @@ impl AcquireRequest {
         }
     }
 
-    /// Takes over one level that the owner holds. None if it holds nothing.
+    /// Adopts one level that the owner holds. Returns `None` if the owner holds nothing.
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         self.client.ensure_open()?;
         let local = self.local();
         if let Some(hold) = local.live(&self.owner) {
             return self.adopt_here(&local, &hold).await;
         }
+        // In other processes only a named owner has levels.
         if !self.owner.is_named() {
             return Ok(None);
         }
         Attempt::new(self, &local).adopt().await
     }
 
-    /// Takes over a level of a hold of this process that nobody guards; else moves one in from another process;
-    /// else guards what is guarded already.
+    /// Adopts a level of a hold of this process that has no guard. Otherwise moves a level in from another process,
+    /// and otherwise adds a guard to what is guarded already.
     async fn adopt_here(
         &self,
         local: &LocalLock,
@@ -88,7 +92,8 @@ impl AcquireRequest {
         let lease = self.lease_mode.lease();
         hold.lock().schedule.asks_for(lease);
         loop {
-            // Elsewhere only an owner with a name has levels. What else stands under the owner's field others read by.
+            // In other processes only a named owner has levels. Any other levels under the owner's field are those by
+            // which others read.
             let may_be_elsewhere = self.owner.is_named() && self.kind.is_reentrant();
             let source = match hold.has_spare_level() || !may_be_elsewhere {
                 true => None,
@@ -101,11 +106,13 @@ impl AcquireRequest {
             let share = claim
                 .as_ref()
                 .map_or_else(|| hold.share(), |claim| claim.share);
+            // Without a source, the call only finds out whether the server has this share, and sets the lease.
             let call = hold.key().adopt(share, Some(lease), source.as_ref());
             let answer = self.client.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
                 (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
                 (Adopted::Moved, None) => self.guard(hold, answer.sent),
+                // Another client was faster: look again at what is there. The dropped claim gives its level back.
                 (Adopted::Changed, Some(_)) => continue,
                 (Adopted::Absent | Adopted::Changed, _) => {
                     drop(self.client.watchdog.lose(hold, Loss::Gone));
@@ -116,7 +123,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Gives a hold a new lease, with its turn. False if the hold is gone.
+    /// Gives a hold a new lease; the caller has its turn. Returns `false` if the hold is gone.
     pub(crate) async fn set_lease(
         &self,
         hold: &Hold,
@@ -124,6 +131,8 @@ impl AcquireRequest {
         mut cut: Cut,
     ) -> Result<bool, Error> {
         loop {
+            // Trusts the shorter lease from before the request is sent: the server may carry it out without an
+            // answer.
             if let Cut::Ending(ends) = cut {
                 hold.lock().schedule.cuts(BootInstant::now(), lease, ends);
             }
@@ -137,6 +146,8 @@ impl AcquireRequest {
                     return Ok(true);
                 }
                 Extended::Longer { ends } => {
+                    // A cut names the end of the lease that it means. This one meant another end, so that a late copy
+                    // cuts nothing; the next names the end that the server told.
                     state.schedule.cut_settled(BootInstant::now());
                     cut = Cut::Ending(ends);
                 }
@@ -145,8 +156,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Finishes a cut of the lease that went unanswered, before anything else is asked for: it could undo that if it
-    /// came late. False if the hold is gone.
+    /// Finishes a cut of the lease that went unanswered, before anything else is asked for: if the cut came late, it
+    /// could undo that. Returns `false` if the hold is gone.
     pub(crate) async fn finish_cut(&self, hold: &Hold) -> Result<bool, Error> {
         let in_doubt = hold.lock().schedule.cut_in_doubt();
         match in_doubt {
@@ -155,7 +166,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Where a level of the owner of this hold could be taken over from.
+    /// Returns where a level of the owner of this hold could be taken over from.
     pub(crate) async fn source(&self, hold: &Hold) -> Result<Option<TransferSource>, Error> {
         let answer = self.client.run(&hold.key().inspect(), hold.timeout).await?;
         match Inspected::decode(&answer.reply)? {
@@ -165,7 +176,7 @@ impl AcquireRequest {
         }
     }
 
-    /// The token of a hold that stands, of a fenced lock.
+    /// Returns the token of a hold that stands, or `None` if its kind has no tokens.
     pub(crate) async fn token(&self, hold: &Hold) -> Result<Option<u64>, Error> {
         let Some(call) = hold.key().token() else {
             return Ok(None);
@@ -177,7 +188,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Gives back one level of this owner, wherever it is recorded.
+    /// Releases one level of this owner, wherever it is recorded.
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
         self.client.ensure_open()?;
         let local = self.local();
@@ -193,7 +204,8 @@ impl AcquireRequest {
         Attempt::new(self, &local).take_over_and_release().await
     }
 
-    /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`.
+    /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`. Returns `None` if the hold has
+    /// ended.
     fn guard(&self, hold: &Arc<Hold>, sent: BootInstant) -> Result<Option<LockGuard>, Error> {
         if !hold.guard_level(sent, self.lease_mode) {
             return Ok(None);
@@ -207,17 +219,18 @@ impl AcquireRequest {
     }
 }
 
-/// A level of a hold that is being asked for. Dropped before it is granted, it is given back.
+/// A level of a hold that is being asked for. If it is dropped before it is granted, it is given back.
 struct Claim<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
     hold: &'a Arc<Hold>,
+    /// What the server is to record for the hold, with this level.
     share: u32,
     kept: bool,
 }
 
 impl<'a> Claim<'a> {
-    /// None if the hold has ended.
+    /// Counts a level more, before the request for it is sent. Returns `None` if the hold has ended.
     fn new(request: &'a AcquireRequest, local: &'a LocalLock, hold: &'a Arc<Hold>) -> Option<Self> {
         let share = hold.claim_level()?;
         hold.lock().schedule.asks_for(request.lease_mode.lease());
@@ -230,12 +243,14 @@ impl<'a> Claim<'a> {
         })
     }
 
+    /// Guards the level, which was granted by a request sent at `sent`.
     fn keep(mut self, sent: BootInstant) -> Result<Option<LockGuard>, Error> {
         self.kept = true;
         self.request.guard(self.hold, sent)
     }
 
-    /// It was never asked for: as long as there are others, there is nothing to give back on the server.
+    /// Takes back a claim whose request was never sent: as long as there are other levels, nothing has to be released
+    /// on the server.
     fn withdraw(mut self) {
         self.kept = true;
         let given_back = self.request.client.give_back(self.local, self.hold, None);

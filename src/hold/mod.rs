@@ -1,4 +1,4 @@
-//! What it takes to get, keep and give back a hold.
+//! Acquires, keeps and gives back holds.
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

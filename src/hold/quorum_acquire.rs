@@ -1,4 +1,5 @@
-//! One acquisition over several servers: asks all at once, wins with a majority, and has every other outcome undone.
+//! One acquisition over several servers: asks all of them at once, wins with a majority, and has every other outcome
+//! undone.
 
 use std::collections::BTreeSet;
 use std::future::{Future, pending};
@@ -23,7 +24,7 @@ use crate::protocol::quorum::{QuorumState, Response, grace, majority, quorum_sta
 use crate::protocol::red::{Abstention, Cause};
 use crate::session::{ClientHandle, LocalLock};
 
-/// What is asked for of several servers.
+/// A request for a lock over several servers.
 #[derive(Debug)]
 pub(crate) struct QuorumAcquire {
     pub(super) requests: Vec<AcquireRequest>,
@@ -39,22 +40,23 @@ pub(super) enum Round {
 /// Why no majority votes.
 pub(super) struct Shortage {
     pub(super) error: Error,
-    /// After how long one does, if that is only a matter of time.
+    /// After how long a majority votes, if that is only a matter of time.
     pub(super) grace: Option<Duration>,
 }
 
 /// What it takes to win after all.
 pub(super) struct Outvoted {
-    /// How long the others' leases last, the shortest of them.
+    /// How long the leases of the other holders last: the shortest of them.
     pub(super) ttl: Ttl,
-    /// The servers that others have.
+    /// The indices of the servers that others have.
     pub(super) busy: Vec<usize>,
-    /// How many of these.
+    /// How many of `busy` are missing for a majority.
     pub(super) missing: usize,
 }
 
 impl QuorumAcquire {
-    /// Nothing is checked that the orders do not show by themselves.
+    /// Creates the request, and checks nothing: [`ensure_distinct`](Self::ensure_distinct) asks which servers they
+    /// are.
     pub(crate) fn new(requests: Vec<AcquireRequest>) -> Self {
         Self { requests }
     }
@@ -63,21 +65,22 @@ impl QuorumAcquire {
         self.requests[0].name.key()
     }
 
-    /// Takes the lock on a majority of the servers. None if it was busy until the limit.
+    /// Acquires the lock on a majority of the servers. Returns `None` if it was busy until the limit.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
         let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
         self.rounds(deadline).instrument(span).await
     }
 
-    /// Where the waiters of this process stand, so that they are not in each other's way on the servers.
+    /// Returns the local lock in whose queue the waiters of this process stand, so that they are not in each other's
+    /// way on the servers.
     pub(super) fn line(&self) -> LocalLock {
         let first = &self.requests[0];
         let line = first.name.local_key(Users::Majorities);
         first.client.local_locks.enter(line)
     }
 
-    /// Whether this owner has the lock: to take it again, it waits for nobody.
+    /// Returns whether this owner has the lock on a majority: to re-enter it, a call waits for nobody.
     pub(super) fn is_held(&self) -> bool {
         let held = self.requests.iter().filter(|request| {
             let local = request
@@ -100,7 +103,7 @@ impl QuorumAcquire {
         .await;
     }
 
-    /// Asks every server once, and has given back what was granted if it is no majority.
+    /// Asks every server once. What was granted is given back if it is no majority.
     pub(super) async fn round(&self, line: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
@@ -114,6 +117,8 @@ impl QuorumAcquire {
         });
         let mut asked = Asked::new(&self.requests[0].client, self.requests.len(), asks);
         let quorum_state = asked.decide(vote).await;
+        // Without a majority, `asked` is dropped: guards release what was granted, and requests without an answer are
+        // undone.
         let until = match quorum_state {
             QuorumState::Won(until) => until,
             QuorumState::Outvoted => return Ok(Round::Outvoted(self.outvoted(&asked))),
@@ -158,8 +163,8 @@ impl QuorumAcquire {
         }
     }
 
-    /// For each server that is silent, why it is not asked: so nobody waits for it, nor is anything owed to it for each
-    /// round. All are asked if the others are no majority.
+    /// Returns, for each silent server, why it is not asked: so nobody waits for it, and no round leaves anything
+    /// owed to it. All servers are asked if the others are no majority.
     fn silent(&self) -> Vec<Option<Error>> {
         let silence =
             |request: &AcquireRequest| Some(request.client.backend.silence(request.name.key())?.1);
@@ -172,7 +177,7 @@ impl QuorumAcquire {
             let key = request.name.key();
             if silence.is_some() && request.client.backend.is_to_be_tried(key) {
                 let request = request.clone();
-                // Its answer, whatever it is, ends the silence.
+                // Any answer ends the silence.
                 request.client.clone().spawn(async move {
                     let call = request.kind.inspect(&request.name);
                     let answer = request.client.run(&call, request.timeout()).await;
@@ -183,7 +188,8 @@ impl QuorumAcquire {
         silent
     }
 
-    /// Waits behind the call's back for those that have not answered, so that the guard has all that it can.
+    /// Waits in the background for the servers that have not answered, so that the guard has all the members that it
+    /// can.
     fn go_on(&self, quorum_hold: &QuorumHold, mut late: Awaited<Result<Polling, Error>>) {
         if late.is_empty() {
             return;
@@ -198,8 +204,8 @@ impl QuorumAcquire {
         });
     }
 
-    /// Refuses two members whose servers are one: its vote would count twice. False if a server could not be asked,
-    /// which cannot vote either.
+    /// Refuses two members on one server, whose vote would count twice. Returns `false` if a server could not be
+    /// asked, which cannot vote either.
     pub(crate) async fn ensure_distinct(&self) -> Result<bool, Error> {
         let asked = self.requests.iter().map(async |request| {
             let key = request.name.key();
@@ -227,7 +233,7 @@ impl QuorumAcquire {
         ))
     }
 
-    /// What kept a majority from voting.
+    /// Returns what kept a majority from voting, or the error that decides the call however many servers answer.
     fn too_few(&self, asked: &Asked<Result<Polling, Error>>) -> Result<Shortage, Error> {
         let (mut yes, mut no) = (0, 0);
         let mut abstaining: Vec<Abstention> = Vec::new();
@@ -242,7 +248,8 @@ impl QuorumAcquire {
         }
         let (servers, name) = (self.requests.len(), self.name());
         let most = majority(servers);
-        // What a majority of the servers would say to each of its members is no matter of how many answer.
+        // An error that some server of every majority gives does not depend on how many answer. Errors of a server or
+        // its connection that may pass do not count.
         let decisive = errors.iter().find(|error| {
             let alike = |other: &&Error| {
                 other.kind() == error.kind() && other.is_passing() == error.is_passing()
@@ -282,7 +289,7 @@ impl QuorumAcquire {
     }
 }
 
-/// Refuses a lease that would outlast the rest of a server that forgot it.
+/// Refuses a lease that would outlast the time for which a server abstains that may have forgotten it.
 pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result<(), Error> {
     let longest = request.client.settings.max_lease;
     if lease > longest {
@@ -293,7 +300,7 @@ pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result
     Ok(())
 }
 
-/// Asks one server for its part.
+/// Asks one server for its part of the lock.
 async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Error> {
     request.client.ensure_open()?;
     let local = request.local();
@@ -306,6 +313,7 @@ async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Erro
         }
         let mut attempt = Attempt::new(&request, &local);
         let _asking = attempt.turn().await?;
+        // Another call of this owner may have acquired this part while this one waited for its turn.
         if request.own(&local).is_none() {
             return attempt.poll(mode).await;
         }
@@ -320,7 +328,7 @@ fn vote(answer: &Result<Polling, Error>) -> Response {
     }
 }
 
-/// Runs futures beside each other until so many are done, for ever if they are fewer.
+/// Runs futures next to each other until `enough` of them are done. Never returns if there are fewer.
 pub(super) async fn some<F: Future>(enough: usize, futures: impl IntoIterator<Item = F>) {
     let mut running: FuturesUnordered<_> = futures.into_iter().collect();
     for _ in 0..enough {
@@ -330,13 +338,13 @@ pub(super) async fn some<F: Future>(enough: usize, futures: impl IntoIterator<It
     }
 }
 
-/// The answers that are not here, each with the place of its server. They go on behind the call's back once a majority
+/// The answers that are outstanding, each with the index of its server. They go on in the background once a majority
 /// has been found.
 type Awaited<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
-/// Questions to several servers, asked at once.
+/// Requests to several servers, sent at once.
 pub(crate) struct Asked<T> {
-    /// Of how many a majority is wanted; those that are asked nothing say no.
+    /// The number of servers of which a majority is wanted. Those that are not asked count as a no.
     servers: usize,
     answers: Vec<Option<T>>,
     awaited: Awaited<T>,
@@ -353,7 +361,7 @@ impl<T: Send + 'static> Asked<T> {
     {
         let ask = |(at, ask)| {
             let ask = async move { (at, ask.await) };
-            // The caller's runtime may end before those do that go on in the background.
+            // The caller's runtime may end before the requests do that go on in the background.
             client.with_timers(ask).boxed()
         };
         let awaited: Awaited<T> = asks.enumerate().map(ask).collect();
@@ -364,7 +372,7 @@ impl<T: Send + 'static> Asked<T> {
         }
     }
 
-    /// Waits for answers until they decide.
+    /// Waits for answers until they decide, or none is outstanding.
     pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Response) -> QuorumState {
         loop {
             let said = self.answers.iter().map(Option::as_ref);
@@ -383,17 +391,17 @@ impl<T: Send + 'static> Asked<T> {
         }
     }
 
-    /// The answers that are here.
+    /// Returns the answers that have come in.
     pub(crate) fn answers(&self) -> impl Iterator<Item = &T> {
         self.answers.iter().flatten()
     }
 
-    /// How many are not.
+    /// Returns how many answers are outstanding.
     pub(crate) fn awaited(&self) -> usize {
         self.awaited.len()
     }
 
-    /// Has what is not answered so far go on in the background.
+    /// Lets the requests that are not answered so far go on in the background.
     pub(crate) fn go_on(mut self, client: &ClientHandle) {
         if !self.awaited.is_empty() {
             client.spawn(async move { while self.awaited.next().await.is_some() {} });

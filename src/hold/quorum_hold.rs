@@ -1,4 +1,4 @@
-//! The servers that a lock over several is held on: whether they are a majority, and until when.
+//! The servers on which a lock over several is held: whether they are a majority, and until when.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::session::LocalLock;
 ///
 /// # Invariants
 ///
-/// 1. Once there was no majority, there is none any more: whoever joins later does not bring it back, since others may
-///    have had the lock in between.
-/// 2. Once it was given back nobody joins: a grant that comes late is given back by being dropped.
+/// 1. Once there was no majority, there is none any more: a member that joins later does not bring it back, since
+///    others may have had the lock in between.
+/// 2. Once it was given back, nobody joins: a grant that comes late is given back by being dropped.
 #[derive(Debug)]
 pub(crate) struct QuorumHold(Arc<Shared>);
 
-/// A way in for those that come late, which keeps nothing.
+/// The way in for grants that come late. It does not keep the hold alive.
 #[derive(Clone, Debug)]
 pub(crate) struct LateJoin(Weak<Shared>);
 
@@ -32,7 +32,7 @@ struct Shared {
     servers: usize,
     state: Mutex<State>,
     joined: Notify,
-    /// Where the waiters of this process stand.
+    /// The local lock in whose queue the waiters of this process stand.
     line: LocalLock,
 }
 
@@ -44,7 +44,7 @@ struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Not yet handed out.
+    /// Filled one by one with what the round brought. It stays so if no answer is outstanding by then.
     Open,
     Held,
     Lost,
@@ -70,7 +70,7 @@ impl QuorumHold {
     }
 
     pub(crate) fn late_join(&self) -> LateJoin {
-        // From here on it counts whether they are a majority.
+        // The round's grants are all in: from here on it counts whether they are a majority.
         self.0.lock().phase = Phase::Held;
         LateJoin(Arc::downgrade(&self.0))
     }
@@ -79,7 +79,7 @@ impl QuorumHold {
         self.remaining().is_zero()
     }
 
-    /// How long a majority can be trusted; zero once it is lost.
+    /// Returns how long a majority can be trusted. Zero once it is lost.
     pub(crate) fn remaining(&self) -> Duration {
         self.0.lock().remaining()
     }
@@ -87,13 +87,14 @@ impl QuorumHold {
     /// Waits until a majority can no longer be trusted.
     pub(crate) async fn lost(&self) {
         loop {
+            // Registered before the leases are read, so that no member joins unseen.
             let joined = self.0.joined.notified();
             tokio::pin!(joined);
             joined.as_mut().enable();
             let leases = self.leases();
             let standing = leases.iter().filter(|lease| !lease.is_lost());
             let mut losses: FuturesUnordered<_> = standing.map(Lease::lost).collect();
-            // Asked last: what is lost later than it was told to stand wakes this.
+            // Checked last: a lease that is lost after it was found to stand wakes this task.
             if self.is_lost() {
                 return;
             }
@@ -108,14 +109,14 @@ impl QuorumHold {
         self.0.servers
     }
 
-    /// What is held, server by server.
+    /// Returns the leases of what is held, server by server.
     pub(crate) fn leases(&self) -> Vec<Lease> {
         let state = self.0.lock();
         let lease = |guard: &LockGuard| Lease::new(guard.request.clone(), guard.hold.clone());
         state.guards.iter().flatten().map(lease).collect()
     }
 
-    /// Takes out what is held, to give it back.
+    /// Takes out the guards, to give back what is held.
     pub(crate) fn leave(&self) -> Vec<LockGuard> {
         let mut state = self.0.lock();
         state.phase = Phase::GivenBack;
@@ -151,7 +152,7 @@ impl Shared {
             _ => Some(guard),
         };
         drop(state);
-        // Not under the mutex: what a guard does when it is dropped is its own affair.
+        // Dropped outside of the mutex, since a guard that is dropped releases its hold.
         drop(refused);
         self.joined.notify_waiters();
     }
@@ -175,6 +176,7 @@ impl State {
             Phase::Lost | Phase::GivenBack => None,
         };
         let left = left.map_or(Duration::ZERO, |until| now.until(until));
+        // Noted once it is seen. A member joins only after this was checked, so it cannot bring the majority back.
         if left.is_zero() && self.phase == Phase::Held {
             self.phase = Phase::Lost;
         }

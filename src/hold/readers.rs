@@ -1,8 +1,9 @@
-//! Readers of one process, which have a record of the server's together.
+//! The readers of one process, which share a record on the server.
 //!
-//! The first asks the server, and the others join its record in memory, for as long as the server said lately that it
-//! stands and that no writer waits who came before them. The last to give back releases it. So readers cost the server a
-//! few requests however many they are, and a writer that waits, here or elsewhere, is passed by none that came later.
+//! The first asks the server, and the others join its record in memory, as long as the server said lately that it
+//! stands and that no writer waits who came before them. The last to give back releases it. So readers cost the
+//! server a few requests however many they are, and a writer that waits, here or elsewhere, is overtaken by no reader
+//! that came later, unless the lock prefers readers.
 
 use tokio::time::timeout;
 use tracing::debug;
@@ -19,12 +20,13 @@ use crate::session::hold::Hold;
 use crate::session::local_lock::YieldsTo;
 
 impl AcquireRequest {
-    /// Whether this reads by a record that others may have too. Other processes may know a named owner, and look for it.
+    /// Returns whether this call reads by a record that others may share. A named owner does not: other processes may
+    /// know it, and look for it.
     pub(super) fn may_join(&self) -> bool {
         self.kind.is_shared() && !self.owner.is_named()
     }
 
-    /// Whom of this process it lets go first; at the front those that came before have gone.
+    /// Returns whom of this process this call lets go first. At the front, those that came before have gone.
     pub(super) fn yields_to(&self, at_front: bool) -> YieldsTo {
         match self.kind.sides().map(|sides| sides.prefer) {
             Some(Prefer::Writers) => YieldsTo::AnyWriter,
@@ -33,7 +35,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Reads by the record of others here, for a call that `came` then. `None` if the server has to be asked.
+    /// Reads by the record of other readers here, for a call that came at `came`. Returns `None` if the server has to
+    /// be asked.
     pub(super) fn join_readers(
         &self,
         local: &LocalLock,
@@ -47,14 +50,16 @@ impl AcquireRequest {
         let hold = local.join(&self.owner, yields_to, join)?;
         debug!("joined");
         let guard = self.hand_out(local, &hold);
+        // Asked on behalf of readers that follow: what the server said will soon be too old to join by.
         if hold.record.is_to_be_asked_about(BootInstant::now()) {
             self.client.watchdog.confirm(&hold);
         }
         Some(guard)
     }
 
-    /// Gives those of this process that have a read-write lock the time of one request to give it back. What is asked then is
-    /// behind their release, on the same connection; what is asked before would be refused, and take as long.
+    /// Gives those of this process that have a read-write lock the time of one request to give it back. What is asked
+    /// after that is behind their release on the same connection; what is asked before would be refused, and take as
+    /// long.
     pub(super) async fn let_others_end(
         &self,
         local: &LocalLock,

@@ -17,12 +17,12 @@ use crate::session::hold::{Hold, Successor};
 use crate::session::local_queue::Role;
 use crate::session::{ClientHandle, LocalLock};
 
-/// One call's wish, with everything checked that can be checked without the server. A copy is cheap, since each guard has
-/// one.
+/// What one call asks for, with everything checked that can be checked without the server. Cheap to clone, since each
+/// guard has a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest(Arc<Terms>);
 
-/// Who wants which lock, and how.
+/// Which lock is wanted, by which owner, and on which terms.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) client: Arc<ClientHandle>,
@@ -31,9 +31,9 @@ pub(crate) struct Terms {
     pub(crate) owner: Owner,
     pub(crate) lease_mode: LeaseMode,
     pub(crate) wake_source: WakeSource,
-    /// How often the lock may be found busy.
+    /// How many times the lock may be found busy.
     pub(crate) attempts: Option<u32>,
-    /// What must be left of the lease when the guard is handed out.
+    /// How much of the lease must be left when the guard is handed out.
     pub(crate) min_validity: Duration,
 }
 
@@ -50,7 +50,7 @@ impl AcquireRequest {
         Self(Arc::new(terms))
     }
 
-    /// The hold that this call would re-enter.
+    /// Returns the hold that this call would re-enter.
     pub(crate) fn own(&self, local: &LocalLock) -> Option<Arc<Hold>> {
         match self.kind.is_reentrant() {
             true => local.live(&self.owner),
@@ -66,7 +66,7 @@ impl AcquireRequest {
         }
     }
 
-    /// This call as one that came then, and may have what a hold of this process has.
+    /// Describes this call, which came at `came`, to a hold of this process whose record it may take over or join.
     pub(super) fn successor(&self, came: BootInstant) -> Successor<'_> {
         Successor {
             owner: &self.owner,
@@ -77,17 +77,18 @@ impl AcquireRequest {
         }
     }
 
-    /// The waiters and holds of this lock in this process.
+    /// Returns the local lock: the waiters and holds of this lock in this process.
     pub(crate) fn local(&self) -> LocalLock {
         self.client
             .local_locks
             .enter(self.kind.local_key(&self.name))
     }
 
-    /// How this call stands in the line of its process.
+    /// Returns how this call stands in the local queue.
     pub(super) fn role(&self) -> Role {
         match self.kind.sides().map(|sides| sides.prefer) {
-            // A named owner may read already, in another process, and be waited for by those before it.
+            // A named owner may read already, in another process, and the calls before this one may be waiting for
+            // it.
             Some(_) if self.kind.is_shared() && self.owner.is_named() => Role::Beside,
             Some(Prefer::Arrival) => Role::InOrder,
             Some(Prefer::Writers) if self.kind.is_shared() => Role::Behind,
@@ -95,7 +96,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Whether this owner reads, and asks to write.
+    /// Returns whether this owner reads, and asks to write.
     pub(crate) fn is_upgrade(&self, local: &LocalLock) -> bool {
         matches!(self.kind, Kind::Write(_)) && local.has_other_side(&self.owner)
     }
@@ -115,8 +116,8 @@ impl AcquireRequest {
         ))
     }
 
-    /// Refuses a hold that the owner has on the name as a lock of another kind: to wait for that would be to wait for
-    /// itself.
+    /// Refuses a call of an owner that holds the name as a lock of another kind: to wait for that would be to wait
+    /// for itself.
     pub(crate) fn ensure_kind(&self, hold: &Hold) -> Result<(), Error> {
         if hold.key().kind.is(&self.kind) {
             return Ok(());
@@ -144,7 +145,7 @@ impl AcquireRequest {
         )
     }
 
-    /// The owner reads, and would wait for itself to end.
+    /// Returns the error for an owner that reads and asks to write: it would wait for its own read to end.
     pub(crate) fn upgrade(&self) -> Error {
         let (name, owner) = (self.name.key(), &self.owner);
         Error::new(
@@ -164,25 +165,27 @@ impl AcquireRequest {
         )
     }
 
-    /// Says which lock an error is about.
+    /// Adds to an error which lock it is about.
     pub(crate) fn blame(&self, error: Error) -> Error {
         error.about(self.name.key())
     }
 
-    /// Where the server of this lock keeps its epoch, which tells whether it votes on a lock over several.
+    /// Returns where the server of this lock keeps its server epoch, which tells whether it votes on a lock over
+    /// several servers.
     pub(crate) fn epoch_key(&self) -> Cow<'static, str> {
+        // In a cluster, the slot of a lock may have another server tomorrow, so the epoch stands next to the lock.
         match self.client.backend.is_clustered() {
             true => self.name.beside(EPOCH_KEY).into(),
             false => EPOCH_KEY.into(),
         }
     }
 
-    /// How long one request for this lock may take.
+    /// Returns how long one request for this lock may take.
     pub(crate) fn timeout(&self) -> Duration {
         self.client.settings.timeout(self.lease_mode.lease())
     }
 
-    /// How long the server may be silent before a wait without limit gives up.
+    /// Returns how long the server may be silent before a wait without limit gives up.
     pub(crate) fn patience(&self) -> Duration {
         match self.lease_mode {
             LeaseMode::Renewed(lease) => lease.get(),

@@ -1,4 +1,4 @@
-//! One call's way to a majority of several servers: a round after another, until one is won.
+//! One call's way to a majority of several servers: round after round, until one is won.
 
 use std::future::pending;
 use std::time::Duration;
@@ -23,38 +23,41 @@ use crate::session::hub::Subscription;
 use crate::session::local_queue::Role;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// Callers that were told of a release at the same time part within this time.
+/// Callers that were told of a release at the same time spread out over this time.
 const APART: Duration = Duration::from_millis(2);
 
-/// The pauses of a waiter that hears nothing: up to a part of what it has waited, between these.
+/// The pauses of a waiter that receives no messages: at most this part of the time that it has waited, between the
+/// two limits below.
 const WAITED_TO_PAUSE: u32 = 16;
 const SHORT_PAUSES: Duration = Duration::from_millis(128);
 const LONG_PAUSES: Duration = Duration::from_secs(1);
 
-/// What one call knows from the rounds before.
+/// What one call knows from earlier rounds.
 struct Rounds<'a> {
     quorum_acquire: &'a QuorumAcquire,
     line: &'a LocalLock,
-    /// It asks though it stands in no line, since its owner has the lock.
+    /// The call asks without a place in the local queue, since its owner has the lock.
     is_out_of_line: bool,
-    /// By server.
+    /// One per server.
     subscriptions: Vec<Option<Subscription>>,
-    /// What it took to win the last round.
+    /// What it would have taken to win the last round.
     outvoted: Option<Outvoted>,
+    /// Since when no majority votes, if that is not only a matter of time.
     too_few_since: Option<BootInstant>,
     told_of_grace: bool,
 }
 
-/// How standing in line, or asking, went on.
+/// How standing in the local queue, or asking, went on.
 enum Outcome<'a> {
     Won(QuorumHold),
     Front(Place<'a>),
-    /// The owner has the lock by another call, or no longer: it is to be seen whether this one stands in line.
+    /// The owner has the lock by another call, or no longer has it, or the time in the queue is up: decide again
+    /// whether this call stands in the local queue.
     Again,
 }
 
 impl QuorumAcquire {
-    /// Asks all servers, round after round. `None` if the lock was busy until the limit.
+    /// Asks all servers, round after round. Returns `None` if the lock was busy until the limit.
     pub(super) async fn rounds(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
         let mut wait = Wait::new(
@@ -77,6 +80,8 @@ impl QuorumAcquire {
         loop {
             rounds.is_out_of_line = !wait.is_single_attempt() && self.is_held();
             let place = match rounds.is_out_of_line || wait.is_single_attempt() {
+                // A re-entry waits for nobody, and a single attempt does not wait: both ask no matter who stands in
+                // the queue.
                 true => line.stand(Role::Beside, None, &first.client.releaser.runtime),
                 false => match self.stand_in_line(&line, &wait).await? {
                     None => return Ok(None),
@@ -97,7 +102,7 @@ impl QuorumAcquire {
         }
     }
 
-    /// Waits behind the other calls of this process. `None` if there is no time left.
+    /// Waits behind the other calls of this process. Returns `None` if there is no time left.
     async fn stand_in_line<'a>(
         &self,
         line: &'a LocalLock,
@@ -112,7 +117,7 @@ impl QuorumAcquire {
             return Ok(Some(Outcome::Front(place)));
         }
         let first = &self.requests[0];
-        // A named owner may hold the lock through other processes; then this is a re-entry, and never queues.
+        // A named owner may hold the lock through other processes: that is a re-entry, and never queues.
         if first.owner.is_named()
             && first.kind.is_reentrant()
             && let Round::Won(quorum_hold) = self.round(line, AcquireMode::JoinOnly).await?
@@ -132,7 +137,8 @@ impl QuorumAcquire {
         }))
     }
 
-    /// Where no message comes, it asks the less often the longer it has waited: it gets in late by a part of that only.
+    /// Returns the pauses of a waiter that no message reaches. The longer it has waited, the less often it asks, so
+    /// that it gets in late by only a part of the time waited.
     fn pauses(&self, waited: Duration) -> WakeSource {
         let longest = (waited / WAITED_TO_PAUSE).clamp(SHORT_PAUSES, LONG_PAUSES);
         let cap = self.requests[0].client.settings.poll_cap;
@@ -146,11 +152,13 @@ impl<'a> Wanted for Rounds<'a> {
     type Output = Outcome<'a>;
 
     fn settled(&mut self) -> Option<Outcome<'a>> {
+        // The call asked without a place because its owner had the lock. Without the lock, it has to queue.
         let belongs_in_line = self.is_out_of_line && !self.quorum_acquire.is_held();
         belongs_in_line.then_some(Outcome::Again)
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome<'a>>, Error> {
+        // What was told before the round is answered by it; what comes from now on makes another round worthwhile.
         for subscription in self.subscriptions.iter_mut().flatten() {
             subscription.catch_up();
         }
@@ -173,7 +181,7 @@ impl<'a> Wanted for Rounds<'a> {
         }
     }
 
-    /// Waits until so many of the servers that others had may be free that a majority is.
+    /// Waits until enough of the servers that others had may be free for a majority.
     async fn happens(&mut self) -> Result<Option<Outcome<'a>>, Error> {
         let Some(Outvoted { busy, missing, .. }) = &self.outvoted else {
             return pending().await;
@@ -185,15 +193,17 @@ impl<'a> Wanted for Rounds<'a> {
         let subscriptions = self.subscriptions.iter_mut().enumerate();
         let of_busy = subscriptions.filter(|(at, _)| busy.contains(at));
         let told = of_busy.filter_map(|(_, subscription)| Some(subscription.as_mut()?.news()));
+        // Not at each message: calls that ask in vain give back what they got, and servers tell of that too.
         some(*missing, told).await;
-        // Others were told too.
+        // Others were told at the same time.
         sleep(APART.mul_f64(fastrand::f64())).await;
         Ok(None)
     }
 }
 
 impl<'a> Rounds<'a> {
-    /// Once all servers that others have can be heard, the one that has the lock is: its releases tell.
+    /// Returns messages as the wake source once all servers that others have are subscribed to: the holder's releases
+    /// are among what they tell. Until then, returns pauses.
     fn wake_source(&self, outvoted: &Outvoted, wait: &Wait) -> WakeSource {
         let is_heard = |at: &usize| {
             let subscription = self.subscriptions.get(*at).and_then(Option::as_ref);
@@ -207,7 +217,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// No majority votes: how long to wait for one, if there is time for that.
+    /// Returns how long to wait for a majority to vote, or the error if there is no time for that.
     fn until_enough(
         &mut self,
         shortage: Shortage,
@@ -217,6 +227,7 @@ impl<'a> Rounds<'a> {
         let now = BootInstant::now();
         let step = match grace {
             Some(left) => {
+                // Servers that only abstain are not silent, so that no patience runs out.
                 self.too_few_since = None;
                 if !std::mem::replace(&mut self.told_of_grace, true) {
                     info!(?left, "waiting for servers to vote: {error}");
@@ -232,7 +243,7 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// Listens for releases on the server of this order, if its kind tells of them.
+/// Listens for releases on the server of this request, if its kind tells of them.
 fn listen(request: &AcquireRequest) -> Option<Subscription> {
     let tells = matches!(request.wake_source, WakeSource::Messages { .. });
     tells.then(|| request.client.hub.subscribe(request.name.channel()))

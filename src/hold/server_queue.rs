@@ -1,4 +1,4 @@
-//! The wait for a fair lock: in a queue on the server, where every waiter stands for itself.
+//! The wait for a fair lock, in a queue on the server where every waiter stands for itself.
 
 use std::future::pending;
 use std::pin::pin;
@@ -16,8 +16,9 @@ use crate::session::give_back::Asking;
 use crate::session::hub::Subscription;
 
 impl AcquireRequest {
-    /// Stands in the queue until the lock is granted: asks for a place, which is kept for all of this process together, then
-    /// waits to be told. A grant comes with that, whoever gave the lock back, but for one of Redisson's: that is heard here.
+    /// Stands in the server queue until the lock is granted: asks for a place, which is kept together with all others
+    /// of this process, then waits to be told. The call is told of the grant that way no matter who released the
+    /// lock, except for Redisson's clients: their messages are received here.
     pub(super) async fn in_server_queue(
         &self,
         local: &LocalLock,
@@ -32,10 +33,14 @@ impl AcquireRequest {
             return Ok(Outcome::Reenter);
         }
         let mut attempt = Attempt::new(self, local);
+        // Registered before the first request, since any release after that may grant the hold.
         attempt.expect_grant();
+        // A place may last for long: a single attempt of this owner no longer waits for the turn to ask, while its
+        // calls that queue still do.
         asking.stands_in_server_queue();
         let mut foreign: Option<Box<Subscription>> = None;
         loop {
+            // Begins again with a fresh acquisition id: this hold is being released.
             if attempt.is_given_up() {
                 return Ok(Outcome::Reenter);
             }
@@ -57,7 +62,7 @@ impl AcquireRequest {
             if let Some(channel) = attempt.channel().filter(|_| foreign.is_none()) {
                 let subscription = foreign.insert(Box::new(self.client.hub.subscribe(&channel)));
                 if subscription.is_heard() {
-                    // What was told before is seen by asking again.
+                    // What was told before the subscription is seen by asking again.
                     continue;
                 }
             }
@@ -75,6 +80,7 @@ impl AcquireRequest {
                 None => return Ok(Outcome::GaveUp),
                 Some(told) => match told? {
                     Some(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
+                    // The hold was given up before this call could go on with the grant: begin again.
                     Some(_) => return Ok(Outcome::Reenter),
                     None if local.live(&self.owner).is_some() => return Ok(Outcome::Reenter),
                     None => {}
@@ -83,7 +89,7 @@ impl AcquireRequest {
         }
     }
 
-    /// Waits for the turn to ask for this owner. None if it does not come within the limit.
+    /// Waits for the turn to ask for this owner. Returns `None` if it does not come within the limit.
     async fn asking<'a>(
         &'a self,
         local: &'a LocalLock,
@@ -94,7 +100,7 @@ impl AcquireRequest {
     }
 }
 
-/// Waits for news of Redisson's, if any is to come.
+/// Waits for a message of Redisson's clients, if this call listens for any.
 async fn news_of(subscription: &mut Option<Box<Subscription>>) {
     match subscription {
         Some(subscription) => Box::pin(subscription.news()).await,
