@@ -1,4 +1,4 @@
-//! A lock whose every hold has a token.
+//! A lock that gives every hold a token.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,27 +10,30 @@ use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
 use crate::owner::Owner;
 
-/// A lock whose every hold has a higher token than all before: on the wire Redisson's `RFencedLock`.
+/// A lock that gives every hold a higher token than all holds before: on the wire Redisson's `RFencedLock`.
 ///
-/// Made by [`Client::fenced_lock`](crate::Client::fenced_lock). It is a [`ReentrantLock`](crate::ReentrantLock)
-/// whose guards carry a [`FencingToken`]. Send the token along with each write; the store keeps the highest that it
-/// has seen and refuses a lower one. That stops what no lease can: the late write of a holder that was paused, lost
-/// the lock and does not know. The idea is described by Kleppmann, [How to do distributed
-/// locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
+/// Created by [`Client::fenced_lock`](crate::Client::fenced_lock). It is a [`ReentrantLock`](crate::ReentrantLock)
+/// whose guards carry a [`FencingToken`]. Send the token along with each write; the store keeps the highest token that
+/// it has seen and refuses a lower one. That stops what no lease can: the late write of a holder that was paused, lost
+/// the lock and does not know. The idea is described by Kleppmann,
+/// [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 ///
 /// # When to use it, and when another
 ///
-/// If the store can check a token. If it cannot, a [`ReentrantLock`](crate::ReentrantLock) costs less and gives as
-/// much. If the store can refuse a stale write by itself, by a version column, say, that alone may be enough.
+/// Use it if the store can check a token. If it cannot, a [`ReentrantLock`](crate::ReentrantLock) costs less and
+/// protects as much. If the store can refuse a stale write by itself, for example by a version column, that alone may
+/// be enough.
 ///
 /// # Guarantee and limit
 ///
-/// Exclusion as with a [`ReentrantLock`](crate::ReentrantLock), beside which it takes turns on one name. The token
-/// of a hold is higher than those of all earlier holds, Java's among them, and stays the same on re-entry. It is
-/// the last one plus 1, or the server's clock in microseconds if that is more; so it rises also over a `FLUSHALL`
-/// or a restart without data, if the server's clock does not go back meanwhile. Up to 2^53 it is exact, to Lua and
-/// JavaScript too; beyond, calls answer [`Refused`](crate::ErrorKind::Refused). The key of the last token,
-/// `redisson_lock_token:{name}`, is never deleted; [`token_ttl`](crate::ClientBuilder::token_ttl) gives it an end.
+/// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), with which this lock takes turns on one name. The
+/// token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry.
+///
+/// The token is the last one plus 1, or the server's clock in microseconds if that is higher. It therefore keeps rising
+/// across a `FLUSHALL` or a restart without data, provided that the server's clock does not go back in between. Tokens
+/// are exact up to 2^53, in Lua and JavaScript too; beyond that, calls return [`Refused`](crate::ErrorKind::Refused).
+/// The key of the last token, `redisson_lock_token:{name}`, is never deleted, unless
+/// [`token_ttl`](crate::ClientBuilder::token_ttl) gives it an end.
 ///
 /// # Examples
 ///
@@ -48,20 +51,32 @@ use crate::owner::Owner;
 #[derive(Clone, Debug)]
 pub struct FencedLock(pub(crate) Handle);
 
-verbs!(FencedLock, FencedGuard);
+verbs!(FencedLock, FencedGuard, "fenced_lock");
 
 /// A number that rises with each hold of a [`FencedLock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The number, 2^53 at the most.
+    /// Returns the number, which is at most 2^53.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.fenced_lock("orders:42").lock().await?;
+    /// let column = i64::try_from(guard.token().get()).unwrap(); // always fits into a BIGINT
+    /// assert!(column > 0);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
     }
 
-    /// The token of a hold, if its kind has them.
+    /// Returns the token of a hold, or `None` if its kind has no tokens.
     pub(super) fn of(lease: &Lease) -> Option<Self> {
         lease.hold.token().map(Self)
     }
@@ -83,39 +98,105 @@ pub struct FencedGuard {
 }
 
 impl FencedGuard {
-    /// The token of this hold, the same for all its levels.
+    /// Returns the token of this hold, which is the same for all its levels.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let lock = client.fenced_lock("orders:42");
+    /// let paused = lock.lock().await?;
+    /// let stale = paused.token();
+    /// lock.force_unlock().await?;
+    ///
+    /// let guard = lock.lock().await?;
+    /// assert!(guard.token() > stale); // so the store can refuse what comes with the stale token
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
+    /// Releases one level of the lock, and reports whether it was still held. Same as
+    /// [`LockGuard::unlock`](crate::LockGuard::unlock).
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
+    /// Same as [`LockGuard::unlock`](crate::LockGuard::unlock).
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::unlock`](crate::LockGuard::unlock).
+    /// Same as [`LockGuard::unlock`](crate::LockGuard::unlock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn store(token: u64) {}
+    /// let guard = client.fenced_lock("orders:42").lock().await?;
+    /// store(guard.token().get()).await;
+    /// if let Err(error) = guard.unlock().await {
+    ///     eprintln!("the store refuses what came too late: {error}");
+    /// }
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         self.guard.unlock().await
     }
 
-    /// As [`LockGuard::reenter`](crate::LockGuard::reenter), with the same token.
+    /// Acquires one more level, with the same token. Same as [`LockGuard::reenter`](crate::LockGuard::reenter).
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::reenter`](crate::LockGuard::reenter).
+    /// Same as [`LockGuard::reenter`](crate::LockGuard::reenter).
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::reenter`](crate::LockGuard::reenter).
+    /// Same as [`LockGuard::reenter`](crate::LockGuard::reenter).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.fenced_lock("orders:42").lock().await?;
+    /// let inner = guard.reenter().await?; // to give to another task
+    /// assert_eq!(inner.token(), guard.token());
+    /// inner.unlock().await?;
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn reenter(&self) -> Result<Self, Error> {
         self.guard.reenter().await.map(Self::from)
     }
 
-    /// As [`LockGuard::detach`](crate::LockGuard::detach). Who adopts the level gets a guard with the same token.
+    /// Leaves the level to its owner. Same as [`LockGuard::detach`](crate::LockGuard::detach); the guard that adopts
+    /// the level has the same token.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let import = client.fenced_lock("import").owned_by(&Owner::named("import-7"));
+    /// let guard = import.lock().await?;
+    /// let token = guard.token();
+    /// let owner = guard.detach();
+    ///
+    /// // The process that takes over writes with the same token.
+    /// let adopted = other.fenced_lock("import").owned_by(&owner).adopt().await?;
+    /// let guard = adopted.expect("the lease has not ended");
+    /// assert_eq!(guard.token(), token);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "the owner is who can adopt or unlock what was left"]
     pub fn detach(self) -> Owner {
         self.guard.detach()
@@ -124,7 +205,7 @@ impl FencedGuard {
 
 impl From<LockGuard> for FencedGuard {
     fn from(guard: LockGuard) -> Self {
-        // A grant without a token is an error before there is a guard.
+        // A grant without a token is an error before a guard is made.
         let token = FencingToken(guard.hold.token().unwrap_or_default());
         Self { guard, token }
     }

@@ -1,4 +1,4 @@
-//! What is behind every lock of one name: the name, the kind, the terms; and what its verbs do.
+//! Implements the methods of every lock that has one name: its name, its kind and the terms of its calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::protocol::wait::WakeSource;
 use crate::session::ClientHandle;
 use crate::session::hold::Loss;
 
-/// Which lock, and of which kind.
+/// Names a lock and its kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) name: LockName,
@@ -24,7 +24,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Refuses a name whose keys beside the lock would be another lock's too.
+    /// Refuses a name if the keys next to the lock would be another lock's too.
     pub(crate) fn new(name: LockName, kind: Kind) -> Result<Self, Error> {
         if kind.has_keys_beside() {
             name.ensure_own_keys()?;
@@ -33,14 +33,14 @@ impl Target {
     }
 }
 
-/// A lock of one name, of one kind, with the terms that its verbs work on.
+/// A lock of one name and one kind, with the terms that its methods use.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(super) client: Arc<ClientHandle>,
-    /// Checked when a verb is called, so that making a handle cannot fail.
+    /// Checked when a method is called, so that making a handle cannot fail.
     target: Result<Target, Error>,
     wake_source: WakeSource,
-    /// How often the lock may be found busy.
+    /// How many times the lock may be found busy before a call gives up; `None` for no limit.
     pub(crate) attempts: Option<u32>,
     watchdog_lease: Duration,
     fixed_lease: Option<Duration>,
@@ -81,7 +81,7 @@ impl Handle {
         taken.ok_or_else(Error::endless)
     }
 
-    /// Refuses a wait without limit that ends after some attempts.
+    /// Refuses a wait without a limit on a handle that gives up after some attempts.
     pub(super) fn ensure_endless(&self) -> Result<(), Error> {
         match self.attempts {
             None => Ok(()),
@@ -119,7 +119,7 @@ impl Handle {
 
     pub(crate) async fn hold_count(&self) -> Result<u64, Error> {
         let count = async {
-            // Before the first await: the owner is who polls first.
+            // Before the first await, since the owner is the task that polls first.
             let owner = self.owner()?;
             let (client, Target { name, kind }) = (&self.client.client_id, self.target()?);
             let record = self.ask().await?;
@@ -129,7 +129,7 @@ impl Handle {
             let is_of_several = kind.is_passed_on() && !owner.is_named();
             let own = holders.into_iter().find(|(holder, _)| match &hold {
                 _ if !is_of_several => kind.is_of(holder, client, &owner),
-                // What others here had or have stands there under the owner that took the lock.
+                // The server records what was passed on, or is shared, under the owner that acquired the lock.
                 Some(hold) => *holder == *hold.key().field(),
                 None => false,
             });
@@ -168,6 +168,8 @@ impl Handle {
                 .client
                 .local_locks
                 .enter(self.target()?.kind.local_key(name));
+            // Ended before the request is sent, so that no guard here is trusted once the lock may be free. Their
+            // releases stay owed until the server has answered.
             let (handoff, holds) = local.stop_passing();
             drop(handoff);
             let owed: Vec<_> = holds
@@ -183,7 +185,7 @@ impl Handle {
                 .await?;
             let released = match ForceReleased::decode(&answer.reply)? {
                 ForceReleased::Released => true,
-                // An earlier send went unanswered: it may have been this call that freed the lock.
+                // An earlier send of this call, which went unanswered, may have freed the lock.
                 ForceReleased::Free => answer.repeated,
                 ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
             };
@@ -203,7 +205,7 @@ impl Handle {
         self.client.within(Box::pin(acquire)).await
     }
 
-    /// What the server records of the lock. None if it is free.
+    /// Returns what the server records of the lock, or `None` if it is free.
     async fn inspect(&self) -> Result<Option<Record>, Error> {
         self.client.within(Box::pin(self.ask())).await
     }
@@ -227,7 +229,7 @@ impl Handle {
                         Some((kind.owner_of(field)?.to_owned(), count.clone()))
                     })
                     .collect();
-                // Somebody may hold the other side only.
+                // Only the other side of the read-write lock may be held.
                 let held = kind.sides().is_none() || !holders.is_empty();
                 Ok(held.then(|| Record {
                     left: ttl.left(),
@@ -244,22 +246,22 @@ impl Handle {
             .or_else(|_| Err(Error::wrong_kind(self.name()?.key())))
     }
 
-    /// Stands in a queue on the server; the higher priority waits ahead.
-    pub(crate) fn local_locks(&mut self, priority: i32) {
+    /// Makes calls wait in the server queue, ahead of those with a lower priority.
+    pub(crate) fn queued(&mut self, priority: i32) {
         self.wake_source = WakeSource::ServerQueue { priority };
     }
 
-    /// Asks after such pauses, instead of listening for messages.
+    /// Makes calls ask again after pauses of this `backoff`, instead of listening for messages.
     pub(crate) fn pauses(&mut self, backoff: Backoff) {
         self.wake_source = WakeSource::pauses(backoff, Duration::MAX);
     }
 
-    /// Asks after such pauses, each as long as the poll cap at most.
+    /// Makes calls ask again after pauses of this `backoff`, none longer than the poll cap.
     pub(crate) fn polls(&mut self, backoff: Backoff) {
         self.wake_source = WakeSource::pauses(backoff, self.client.settings.poll_cap);
     }
 
-    /// Makes it a lock of another kind, with the same name.
+    /// Makes this a lock of another kind with the same name.
     pub(crate) fn of_kind(&mut self, kind: Kind) {
         if let Ok(target) = &mut self.target {
             target.kind = kind;
@@ -267,11 +269,11 @@ impl Handle {
     }
 
     fn request(&self) -> Result<AcquireRequest, Error> {
-        self.order_for(self.owner()?)
+        self.request_for(self.owner()?)
     }
 
-    /// The order of a call for this owner, whoever the handle's own is.
-    pub(super) fn order_for(&self, owner: Owner) -> Result<AcquireRequest, Error> {
+    /// Builds the request of a call for this owner, whatever the owner of the handle.
+    pub(super) fn request_for(&self, owner: Owner) -> Result<AcquireRequest, Error> {
         owner.check()?;
         if let WakeSource::Pauses(pauses) = &self.wake_source {
             pauses.backoff.check()?;
@@ -313,11 +315,12 @@ impl Handle {
 /// What the server records of a lock.
 struct Record {
     left: Option<Duration>,
-    /// Owners, and how many levels they hold.
+    /// The owners, each with the number of levels that it holds.
     holders: Vec<(String, String)>,
 }
 
-/// Who holds a lock, by the server's record at one moment. From [`holder`](crate::ReentrantLock::holder).
+/// Who holds a lock, according to the server's record at one time. Returned by
+/// [`holder`](crate::ReentrantLock::holder).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     owner: String,
@@ -326,21 +329,68 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner; of a
-    /// [`PlainLock`](crate::PlainLock) the value. Of a lock that was passed on between tasks of one process, or that several
-    /// of them read, it is the owner who took it.
+    /// Returns the owner as the server knows it: `<client id>:<number>`, or the name of a named owner.
+    ///
+    /// For a [`PlainLock`](crate::PlainLock) this is the value. If the lock was passed on between tasks of one process,
+    /// or if several of them read under it, this is the owner that acquired it from the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let lock = client.lock("nightly-report");
+    /// let guard = lock.lock().await?;
+    /// let holder = lock.holder().await?.expect("the lock is held");
+    /// // Tells which of the processes it is, if each of them logs the id of its client.
+    /// assert_eq!(holder.owner(), format!("{}:{}", client.id(), guard.owner()));
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// How many levels the owner holds.
+    /// Returns the number of levels that the owner holds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let lock = client.lock("orders:42");
+    /// let (outer, inner) = (lock.lock().await?, lock.lock().await?);
+    /// let holder = lock.holder().await?.expect("the lock is held");
+    /// assert_eq!(holder.hold_count(), 2);
+    /// # inner.unlock().await?;
+    /// # outer.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn hold_count(&self) -> u64 {
         self.hold_count
     }
 
-    /// How long the lock lasts if it is not renewed. None if it has no end.
+    /// Returns how long the lock remains held if it is not renewed, or `None` if the hold has no end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let lock = client.lock("nightly-report").lease(Duration::from_secs(60));
+    /// let guard = lock.lock().await?;
+    /// let holder = lock.holder().await?.expect("the lock is held");
+    /// match holder.remaining_lease() {
+    ///     Some(left) => assert!(left <= Duration::from_secs(60)),
+    ///     None => println!("{} was not written by this crate", holder.owner()),
+    /// }
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn remaining_lease(&self) -> Option<Duration> {
         self.remaining_lease

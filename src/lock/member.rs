@@ -1,4 +1,4 @@
-//! A lock of any kind as one of a set.
+//! A lock of any kind as a member of a set.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::hold::request::AcquireRequest;
 use crate::owner::Owner;
 use crate::session::ClientHandle;
 
-/// A lock of any kind as one of a set, with the lease and the client that it has by itself.
+/// A lock of any kind as a member of a set, with its own lease and its own client.
 ///
-/// Every lock of this crate is turned into one by `into()`. A set of locks of one type takes them as they are;
-/// `into()` is for sets of several kinds, whose array needs one type:
+/// Every lock of this crate converts into a member by `into()`. A set takes locks of one type as they are; `into()` is
+/// for sets of several kinds, since an array needs one type:
 ///
 /// ```
 /// # redlatch_testkit::doc(async |url| {
@@ -29,7 +29,7 @@ use crate::session::ClientHandle;
 #[derive(Clone, Debug)]
 pub struct Member(pub(super) Handle);
 
-/// The locks of a set, and for whom it acts.
+/// The locks of a set, and the owner that it acts for.
 #[derive(Clone, Debug)]
 pub(super) struct Members {
     members: Vec<Member>,
@@ -53,14 +53,16 @@ impl Members {
         self.members.iter().map(|Member(handle)| handle)
     }
 
-    /// A client of the set.
+    /// Returns a client of the set: that of its first lock.
     pub(super) fn client(&self) -> Result<&Arc<ClientHandle>, Error> {
         let first = self.handles().next();
         let first = first.ok_or_else(|| Error::invalid("a set has one lock at least"))?;
         Ok(&first.client)
     }
 
-    /// For whom the set acts, and what is asked for of each member.
+    /// Returns the owner that the set acts for, and one request for each member.
+    ///
+    /// Refuses members with different owners.
     pub(super) fn requests(&self) -> Result<(Owner, Vec<AcquireRequest>), Error> {
         let mut owner = self.owner.as_ref();
         for wanted in self.handles().filter_map(|handle| handle.owner.as_ref()) {
@@ -71,7 +73,7 @@ impl Members {
             }
         }
         let owner = owner.cloned().unwrap_or_else(Owner::current);
-        let requests = self.handles().map(|handle| handle.order_for(owner.clone()));
+        let requests = self.handles().map(|handle| handle.request_for(owner.clone()));
         let requests = requests.collect::<Result<_, _>>()?;
         Ok((owner, requests))
     }

@@ -1,4 +1,4 @@
-//! The lock family and which one to choose.
+//! The lock family: one module per kind, and what the kinds share.
 
 pub(crate) mod fair;
 pub(crate) mod fenced;

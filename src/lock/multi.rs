@@ -1,4 +1,4 @@
-//! Several locks, taken as one.
+//! Several locks, acquired as one.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,48 +18,52 @@ use crate::hold::lease::{Lease, run_until_lost};
 use crate::options::Deadline;
 use crate::owner::Owner;
 
-/// Several locks, taken as one: all of them or none. Redisson's `RedissonMultiLock`.
+/// Several locks, acquired as one: all of them or none. Redisson's `RedissonMultiLock`.
 ///
-/// Made by [`new`](Self::new) from locks of any kinds and clients. It stores nothing of its own: every member is held
-/// as the lock that it is, and excludes whoever takes it by itself, in Java too.
+/// Created by [`new`](Self::new) from locks of any kinds and clients. It stores nothing of its own: every member is
+/// held as the lock that it is, and excludes others that acquire it on its own, in Java too.
 ///
 /// # When to use it, and when another
 ///
-/// When one piece of work needs several resources that others lock one by one: both accounts of a transfer, a seat and
-/// its row. If the same names are always taken together, one lock with a name for all of them is simpler. For one lock
-/// that outlives the loss of a server, this is the wrong way round, since each member more can fail: every one of them
-/// must be had.
+/// Use it when one piece of work needs several resources that others lock one by one: both accounts of a transfer, or a
+/// seat and its row. If the same names are always locked together, one lock with a name for all of them is simpler. A
+/// set is not a lock that outlives the loss of a server: every member must be acquired, so each additional one can
+/// fail.
 ///
-/// # AcquireRequest
+/// # Order
 ///
-/// Every set asks for its members in the order of their keys, prefix included, whatever order they were given in; so
-/// two sets with the same names in opposite orders do not deadlock. While it waits for one, it holds those before it,
-/// for one second at most: then it gives them back, keeps its place in line, and begins with the one that was so long
-/// in coming. Those before that one it then takes only if they are free; else it gives all back and begins with one
-/// that was busy. See [`hold_and_wait`](Self::hold_and_wait). A task that nests locks by hand, in another order, can
-/// still deadlock with a set, as with any lock.
+/// Every set asks for its members in the order of their keys, including the prefix, no matter in which order they were
+/// given. Two sets with the same names in opposite orders therefore do not deadlock.
 ///
-/// Redisson's multi locks ask in the order given, and give all back when that takes too long, 1.5 seconds a lock.
-/// Beside a set of these with the opposite order somebody has to give way, and it is they, after that time.
+/// While a set waits for one member, it holds those before it, for at most one second. Then it releases them, keeps its
+/// place in the queue, and starts with the member that it waited for. It then acquires the members before that one only
+/// if they are free; otherwise it releases all and starts with one that was busy. See
+/// [`hold_and_wait`](Self::hold_and_wait). A task that nests locks by hand, in another order, can still deadlock with a
+/// set, as with any lock.
 ///
-/// One name on several servers, or in several databases of one, has no order. Of these the set holds none while it
-/// waits for another: if one is busy, all are given back and tried again after a short random pause. One lock named
-/// twice is [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients of one database; whether they
-/// have one server is asked of the server once a connection, by `INFO`.
+/// Redisson's multi locks ask in the order given, and release all when that takes too long, 1.5 seconds per lock. If
+/// such a lock and a set ask for the same names in opposite orders, one of them has to give way: the set after
+/// [`hold_and_wait`](Self::hold_and_wait), Redisson's after that time.
+///
+/// One name on several servers, or in several databases of one server, has no order. The set holds none of these while
+/// it waits for another of them: if one is busy, all are released and tried again after a short random pause. Naming
+/// one lock twice is [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients of one database.
+/// Whether two clients have the same server is asked of the server once per connection, by `INFO`.
 ///
 /// # Lease and owner
 ///
-/// Each member has its own lease, as it was given it, and a set has none. A lease that is not renewed begins anew as
-/// long as the set waits for others, so that all are good when the guard is handed out. The owner is one for all: the
-/// current task, or the one that [`owned_by`](Self::owned_by) or a member names; two different ones are
-/// [`InvalidInput`](crate::ErrorKind::InvalidInput). A member that this owner holds already is taken again, if its kind
-/// is reentrant.
+/// Each member has the lease that it was given; a set has none. While the set waits for other members, a lease that is
+/// not renewed is started again, so that all leases are good when the guard is handed out.
+///
+/// A set acts for one owner: the current task, or the owner that [`owned_by`](Self::owned_by) or a member names. Two
+/// different owners are [`InvalidInput`](crate::ErrorKind::InvalidInput). A member that this owner already holds is
+/// acquired again if its kind is reentrant.
 ///
 /// # Guarantee and limit
 ///
 /// While the guard lives and is not [lost](MultiGuard::lost), every member is held, each with the guarantee and the
-/// limit of its kind. What was taken is given back when another is busy until the limit, fails, or the call is
-/// dropped. Others can see members taken and given back while a set waits.
+/// limit of its kind. Members that were acquired are released if another one is busy until the limit or fails, or if
+/// the call is dropped. While a set waits, others can see members being acquired and released.
 ///
 /// # Examples
 ///
@@ -83,12 +87,34 @@ pub struct MultiLock {
     hold_and_wait: Duration,
 }
 
-/// A set that waits holds others up. Sections are mostly shorter than this, so that a set mostly keeps what it has.
+/// A set that waits delays others. Most sections are shorter than this, so a set usually keeps what it has.
 const HOLD_AND_WAIT: Duration = Duration::from_secs(1);
 
 impl MultiLock {
-    /// The set of these locks. No I/O; what cannot work is [`InvalidInput`](crate::ErrorKind::InvalidInput) to every
-    /// verb.
+    /// Creates the set of these locks, without I/O. If it cannot work, every method returns
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::{Member, MultiLock};
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let elsewhere = redlatch::Client::connect(url).await?;
+    /// let order = MultiLock::new([
+    ///     Member::from(client.fenced_lock("ledger")),
+    ///     client.read_write_lock("price-list").reader().into(),
+    ///     client.lock("orders:42").lease(Duration::from_secs(10)).into(),
+    /// ]);
+    /// let guard = order.lock().await?;
+    /// // Each is held as the lock that it is: others can read the price list too, but not work on the order.
+    /// assert!(elsewhere.read_write_lock("price-list").reader().try_lock().await?.is_some());
+    /// assert!(elsewhere.lock("orders:42").try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
         Self {
@@ -97,39 +123,100 @@ impl MultiLock {
         }
     }
 
-    /// Acts for this owner instead of the current task.
+    /// Makes the set act for `owner` instead of the current task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{MultiLock, Owner};
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let accounts = [client.lock("account:3"), client.lock("account:7")];
+    /// let transfer = MultiLock::new(accounts).owned_by(&Owner::named("transfer-81"));
+    /// let guard = transfer.lock().await?;
+    /// // Everybody can see which transfer has the account.
+    /// let holder = client.lock("account:7").holder().await?;
+    /// assert_eq!(holder.expect("it is held").owner(), "transfer-81");
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.members = self.members.owned_by(owner);
         self
     }
 
-    /// Holds some of the locks for at most so long while it waits for another, and then gives them back until it has
-    /// that one; one second by default.
+    /// Sets how long the set holds some of its locks while it waits for another; one second by default. After that it
+    /// releases them until it has the other one.
     ///
-    /// Each time that a call had to give back it holds what it has twice as long the next time. So it gets in at last
-    /// also where several of its locks are nearly always held, by sections longer than this. With
-    /// [`Duration::MAX`] it never gives back, and is the sooner whole for it; with [`Duration::ZERO`] it holds nothing
-    /// while it waits, and may wait for as long as no moment comes at which all are free.
+    /// Each time a call has to release its locks, it holds them twice as long the next time. The call therefore
+    /// succeeds in the end even where several of its locks are nearly always held, by sections longer than this.
+    ///
+    /// With [`Duration::MAX`] the set never releases its locks while it waits, and so has all of them sooner. With
+    /// [`Duration::ZERO`] it holds nothing while it waits, and may wait until all locks happen to be free at the same
+    /// time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let elsewhere = redlatch::Client::connect(url).await?;
+    /// let transfer = MultiLock::new([client.lock("account:3"), client.lock("account:7")])
+    ///     .hold_and_wait(Duration::from_millis(10));
+    ///
+    /// let busy = elsewhere.lock("account:7").lock().await?;
+    /// let (both, unlocked) = tokio::join!(transfer.lock(), async {
+    ///     // The transfer waits for the other account, and soon leaves this one to others.
+    ///     let deposit = elsewhere.lock("account:3").try_lock_for(Duration::from_millis(500)).await?;
+    ///     deposit.expect("it is free again").unlock().await?;
+    ///     busy.unlock().await
+    /// });
+    /// unlocked?;
+    /// both?.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn hold_and_wait(mut self, at_most: Duration) -> Self {
         self.hold_and_wait = at_most;
         self
     }
 
-    /// Takes all locks, for as long as it takes.
+    /// Acquires all locks, waiting until they are available.
     ///
     /// # Errors
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock), of the first member that fails; the text names it, and
-    /// the others are given back. [`InvalidInput`](crate::ErrorKind::InvalidInput) also for a set without locks, for
-    /// one lock named twice and for different owners; [`LeaseLost`](crate::ErrorKind::LeaseLost) also if a member was
-    /// lost while the set waited for another.
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock), for the first member that fails. The text names
+    /// that member, and the others are released. In addition, [`InvalidInput`](crate::ErrorKind::InvalidInput) for a
+    /// set without locks, for one lock named twice and for different owners; and
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if a member was lost while the set waited for another.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, what it has taken is released in the background, as
-    /// [`ReentrantLock::lock`](crate::ReentrantLock::lock) tells.
+    /// If the future is dropped, the locks that it has acquired are released in the background, as described for
+    /// [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let there = MultiLock::new([client.lock("account:3"), client.lock("account:7")]);
+    /// let back = MultiLock::new([client.lock("account:7"), client.lock("account:3")]);
+    /// // Opposite orders, and no deadlock: both ask for account 3 first.
+    /// let [there, back] = [there, back].map(|both| {
+    ///     tokio::spawn(async move { both.lock().await?.unlock().await })
+    /// });
+    /// there.await.expect("no panic")?;
+    /// back.await.expect("no panic")?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         self.members
             .handles()
@@ -138,34 +225,76 @@ impl MultiLock {
         taken.ok_or_else(Error::endless)
     }
 
-    /// Takes all locks, if each is free or this owner's. None if one is busy; then none is held.
+    /// Attempts to acquire all locks without waiting. Returns `None`, and holds none of them, if one is busy.
+    ///
+    /// Each lock must be available or, if its kind is reentrant, already held by this owner.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), but a server that does not answer is an error after one
+    /// Same as [`lock`](Self::lock), except that a server that does not answer is an error after one
     /// [`command_timeout`](crate::ClientBuilder::command_timeout).
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// Same as [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let elsewhere = redlatch::Client::connect(url).await?;
+    /// let pair = MultiLock::new([client.lock("seat:12"), client.lock("seat:13")]);
+    ///
+    /// let taken = elsewhere.lock("seat:13").lock().await?;
+    /// assert!(pair.try_lock().await?.is_none());
+    /// assert!(!client.lock("seat:12").is_locked().await?); // one seat alone is no use
+    /// taken.unlock().await?;
+    /// assert!(pair.try_lock().await?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
         self.acquire(|| Deadline::Once).await
     }
 
-    /// Takes all locks, waiting at most so long for all of them together. None if one was busy until then; then none
-    /// is held.
+    /// Attempts to acquire all locks, waiting for at most `wait` for all of them together. Returns `None`, and holds
+    /// none of them, if one was busy until then.
     ///
-    /// [`Duration::ZERO`] is one attempt, [`Duration::MAX`] waits for ever. A request on its way at the end is waited
-    /// for, so the call returns by its limit plus one [`command_timeout`](crate::ClientBuilder::command_timeout).
+    /// [`Duration::ZERO`] makes a single attempt; [`Duration::MAX`] waits without a limit. If a request is on its way
+    /// when the limit is reached, the call waits for its answer, so it returns within `wait` plus one
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), but a server that cannot be reached or does not answer is an error when the limit is
-    /// reached.
+    /// Same as [`lock`](Self::lock), except that a server that cannot be reached or does not answer is an error when
+    /// the limit is reached.
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// Same as [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let elsewhere = redlatch::Client::connect(url).await?;
+    /// let delivery = MultiLock::new([client.lock("orders:42"), client.lock("trucks:3")]);
+    ///
+    /// let truck = elsewhere.lock("trucks:3").lock().await?;
+    /// assert!(delivery.try_lock_for(Duration::from_millis(50)).await?.is_none());
+    ///
+    /// let wait = delivery.try_lock_for(Duration::from_secs(5));
+    /// let (delivery, unlocked) = tokio::join!(wait, truck.unlock());
+    /// unlocked?;
+    /// assert!(delivery?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         self.acquire(|| Deadline::within(wait)).await
     }
@@ -174,7 +303,7 @@ impl MultiLock {
         &self,
         deadline: impl FnOnce() -> Deadline + Send,
     ) -> Result<Option<MultiGuard>, Error> {
-        // Before the first await: the owner is who polls first.
+        // Before the first await, since the owner is the task that polls first.
         let (owner, requests) = self.members.requests()?;
         let acquire = async {
             let guards = group::acquire(requests, deadline(), self.hold_and_wait).await?;
@@ -184,28 +313,47 @@ impl MultiLock {
     }
 }
 
-/// One level of every lock of a [`MultiLock`], until the guard is unlocked or dropped.
+/// One level of every lock of a [`MultiLock`], held until the guard is unlocked or dropped.
 ///
-/// [`unlock`](Self::unlock) says whether all were still held; dropping the guard releases them in the background.
+/// [`unlock`](Self::unlock) reports whether all locks were still held. Dropping the guard releases them in the
+/// background.
 #[must_use = "the locks are released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct MultiGuard {
-    /// As the locks were given.
+    /// In the order in which the locks were given.
     guards: Vec<LockGuard>,
     owner: Owner,
 }
 
 impl MultiGuard {
-    /// Gives all locks back, and says whether all were still held. Each is given back, whatever becomes of the others.
+    /// Releases all locks, and reports whether all were still held. Each lock is released, even if another one fails.
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::unlock`], of the first of them that fails.
+    /// Same as [`LockGuard::unlock`], for the first lock that fails.
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::unlock`].
+    /// Same as [`LockGuard::unlock`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{ErrorKind, MultiLock};
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let elsewhere = redlatch::Client::connect(url).await?;
+    /// let transfer = MultiLock::new([client.lock("account:3"), client.lock("account:7")]);
+    /// let guard = transfer.lock().await?;
+    /// // Somebody frees one of the accounts by hand.
+    /// elsewhere.lock("account:3").force_unlock().await?;
+    /// let error = guard.unlock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::LeaseLost);
+    /// assert!(!client.lock("account:7").is_locked().await?); // released all the same
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         match self
             .guards
@@ -221,19 +369,74 @@ impl MultiGuard {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping the future.
+    /// This method is cancel safe: dropping the future loses nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # async fn move_money() { std::future::pending().await }
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let transfer = MultiLock::new([client.lock("account:3"), client.lock("account:7")]);
+    /// let guard = transfer.lock().await?;
+    /// # client.lock("account:7").force_unlock().await?;
+    /// // Meanwhile, an operator frees one of the accounts.
+    /// let moved = tokio::select! {
+    ///     () = move_money() => true,
+    ///     () = guard.lost() => false, // one of the accounts may be somebody else's
+    /// };
+    /// assert!(!moved);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn lost(&self) {
         let mut losses: FuturesUnordered<_> = self.leases().map(Lease::lost).collect();
         losses.next().await;
     }
 
-    /// Whether one of the leases can no longer be trusted; see [`Lease::is_lost`].
+    /// Returns `true` if one of the leases can no longer be trusted; see [`Lease::is_lost`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let rooms = MultiLock::new([client.lock("room:101"), client.lock("room:102")]);
+    /// let guard = rooms.lock().await?;
+    /// assert!(!guard.is_lost());
+    /// // One lock that is gone is enough.
+    /// client.lock("room:102").force_unlock().await?;
+    /// assert!(guard.is_lost());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.leases().any(Lease::is_lost)
     }
 
-    /// How long all leases can still be trusted if nothing more is heard from the servers. Zero once one is lost.
+    /// Returns how long all leases can still be trusted if the servers confirm nothing more. Zero once a lease is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let shipment = MultiLock::new([
+    ///     client.lock("orders:42").lease(Duration::from_secs(60)),
+    ///     client.lock("stock:7").lease(Duration::from_secs(10)),
+    /// ]);
+    /// let guard = shipment.lock().await?;
+    /// // The shortest lease decides.
+    /// let left = guard.remaining();
+    /// assert!(left > Duration::from_secs(5) && left <= Duration::from_secs(10));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.leases()
@@ -242,35 +445,86 @@ impl MultiGuard {
             .unwrap_or_default()
     }
 
-    /// Who holds the locks.
+    /// Returns the owner that holds the locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = MultiLock::new([client.lock("orders:42"), client.lock("stock:7")]).lock().await?;
+    /// // A task that helps with the order acts for the same owner, and so re-enters.
+    /// let stock = client.lock("stock:7").owned_by(guard.owner());
+    /// let helper = tokio::spawn(async move { stock.try_lock().await });
+    /// assert!(helper.await.expect("no panic")?.is_some());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Gives each member a new lease from now on; see [`Lease::extend`].
+    /// Gives each member a new lease, starting now; see [`Lease::extend`].
     ///
     /// # Errors
     ///
-    /// As [`Lease::extend`], of the first member that fails. The others may have the new lease.
+    /// Same as [`Lease::extend`], for the first member that fails. The others may have the new lease.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lease::extend`].
+    /// Same as [`Lease::extend`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let short = |name: &str| client.lock(name).lease(Duration::from_secs(5));
+    /// let guard = MultiLock::new([short("orders:42"), short("stock:7")]).lock().await?;
+    /// // The warehouse takes longer than expected.
+    /// guard.extend(Duration::from_secs(30)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(20));
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let extended = join_all(self.leases().map(|member| member.extend(lease))).await;
         extended.into_iter().collect()
     }
 
-    /// Asks the servers whether each of the holds still stands; see [`Lease::verify`].
+    /// Asks the servers whether each of the holds is still there; see [`Lease::verify`].
     ///
     /// # Errors
     ///
-    /// As [`Lease::verify`], of the first member that fails.
+    /// Same as [`Lease::verify`], for the first member that fails.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the servers, whenever the future is dropped.
+    /// This method is cancel safe: it changes nothing on the servers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{ErrorKind, MultiLock};
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let elsewhere = redlatch::Client::connect(url).await?;
+    /// let transfer = MultiLock::new([client.lock("account:3"), client.lock("account:7")]);
+    /// let guard = transfer.lock().await?;
+    /// guard.verify().await?;
+    /// // Another process frees one of the accounts. This process does not know it, but the server does.
+    /// elsewhere.lock("account:7").force_unlock().await?;
+    /// assert!(!guard.is_lost());
+    /// assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::LeaseLost);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn verify(&self) -> Result<(), Error> {
         let verified = join_all(self.leases().map(Lease::verify)).await;
         verified.into_iter().collect()
@@ -280,22 +534,81 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if one of the leases was lost before the future was done. The future
-    /// is dropped then; its work may be half done.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if one of the leases was lost before the future completed. The future
+    /// is then dropped, and its work may be half done.
     ///
     /// # Cancel safety
     ///
     /// Dropping this future drops the one inside. The locks stay held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # async fn debit() -> i64 { -250 }
+    /// # async fn credit() -> i64 { 250 }
+    /// use redlatch::{ErrorKind, MultiLock};
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let transfer = MultiLock::new([client.lock("account:3"), client.lock("account:7")]);
+    /// let guard = transfer.lock().await?;
+    /// let difference = guard.run_until_lost(async { debit().await + credit().await }).await?;
+    /// assert_eq!(difference, 0);
+    ///
+    /// client.lock("account:3").force_unlock().await?;
+    /// let stopped = guard.run_until_lost(credit()).await; // does not begin
+    /// assert_eq!(stopped.unwrap_err().kind(), ErrorKind::LeaseLost);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         run_until_lost(future, self.lost(), || self.is_lost(), || self.lost_error()).await
     }
 
-    /// The lease of each lock, in the order in which the locks were given.
+    /// Returns the lease of each lock, in the order in which the locks were given.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let names = ["room:101", "room:102", "room:103"];
+    /// let guard = MultiLock::new(names.map(|name| client.lock(name))).lock().await?;
+    /// # client.lock("room:102").force_unlock().await?;
+    /// // An operator has freed one of the rooms. Which one?
+    /// let mut rooms = names.iter().zip(guard.leases());
+    /// let (name, _) = rooms.find(|(_, lease)| lease.is_lost()).expect("one is lost");
+    /// assert_eq!(*name, "room:102");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.guards.iter().map(|guard| &**guard)
     }
 
-    /// The tokens of the locks, in the order in which they were given; None for one that is not fenced.
+    /// Returns the token of each lock, in the order in which the locks were given; `None` for a lock that is not
+    /// fenced.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # fn write(token: u64) {}
+    /// use redlatch::{Member, MultiLock};
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let booking = MultiLock::new([
+    ///     Member::from(client.lock("seat:12")),
+    ///     client.fenced_lock("ledger").into(),
+    /// ]);
+    /// let guard = booking.lock().await?;
+    /// let tokens: Vec<_> = guard.tokens().collect();
+    /// assert!(tokens[0].is_none()); // the seat
+    /// let ledger = tokens[1].expect("the ledger is fenced");
+    /// write(ledger.get()); // the ledger refuses lower ones from now on
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn tokens(&self) -> impl Iterator<Item = Option<FencingToken>> {
         self.leases().map(FencingToken::of)
     }

@@ -1,4 +1,4 @@
-//! A lock in the format that other languages share.
+//! A lock in a format that clients in other languages share.
 
 use super::handle::Handle;
 use super::verbs::verbs;
@@ -7,50 +7,56 @@ use crate::hold::guard::LockGuard;
 use crate::options::ReleaseBy;
 use crate::protocol::hold_key::Kind;
 
-/// A lock that is one string: `SET name value NX PX lease`, and a delete if the value is still ours. redis-py's
-/// `Lock`, Go's redsync and many others use this format, and take turns with it on one name.
+/// A lock stored as a single string: `SET name value NX PX lease`, and a delete if the value is still ours. redis-py's
+/// `Lock`, Go's redsync and many others use this format, and take turns with this lock on one name.
 ///
-/// Made by [`Client::plain_lock`](crate::Client::plain_lock). **It is not reentrant**: an owner that holds it
-/// finds it busy like everybody else. `lock()` in a task that holds the lock already waits until the lease ends,
-/// which with renewal is never; [`LockGuard::reenter`](crate::LockGuard::reenter) answers
+/// Created by [`Client::plain_lock`](crate::Client::plain_lock). **It is not reentrant**: an owner that holds the lock
+/// finds it busy, as all others do. Calling `lock()` in a task that already holds the lock waits until the lease ends,
+/// which with renewal is never. [`LockGuard::reenter`](crate::LockGuard::reenter) returns
 /// [`Refused`](crate::ErrorKind::Refused).
 ///
 /// # When to use it, and when another
 ///
-/// To take turns with a process in another language that uses this format; and where the server does not let you
-/// run scripts, since this lock alone does without. Else a [`ReentrantLock`](crate::ReentrantLock): the others'
-/// waiters are woken by a message, while of a plain lock nobody is told. A reentrant, fair, fenced or spin lock of
-/// the same name is another shape, and answers [`WrongKind`](crate::ErrorKind::WrongKind) while this lock is held,
-/// as this one does while one of them is.
+/// Use it to take turns with a process in another language that uses this format, or where the server does not let you
+/// run scripts, since this is the only lock that works without them. Otherwise use a
+/// [`ReentrantLock`](crate::ReentrantLock): its waiters are woken by a message, while nobody is told of the release of
+/// a plain lock. A reentrant, fair, fenced or spin lock of the same name has another shape: it returns
+/// [`WrongKind`](crate::ErrorKind::WrongKind) while this lock is held, as this lock does while one of them is held.
 ///
 /// # Waiting
 ///
-/// Nothing is published and nothing subscribed to. The waiters of one process stand in one line; the first of them
-/// asks after pauses as of [`Backoff::exponential`], which end early when the holder's lease does or the lock is
-/// given back in this process, and never outlast [`poll_cap`](crate::ClientBuilder::poll_cap) or the caller's
-/// limit. Between processes there is no order. After a [`local_handoff_limit`](crate::ClientBuilder::local_handoff_limit) of holds in this
-/// process the first in line pauses once before it asks, so that others get in.
+/// Nothing is published and nothing is subscribed to. The waiters of one process form one local queue. The first of
+/// them asks the server again after pauses as of [`Backoff::exponential`]. A pause ends early when the holder's lease
+/// ends or when the lock is released in this process, and is never longer than
+/// [`poll_cap`](crate::ClientBuilder::poll_cap) or than the rest of the caller's limit. There is no order between
+/// processes. After [`local_handoff_limit`](crate::ClientBuilder::local_handoff_limit) holds in a row in this process,
+/// the first waiter pauses once before it asks, to let other processes in.
 ///
 /// # Guarantee and limit
 ///
-/// Exclusion, lease, renewal and [`lost`](crate::Lease::lost) as with a [`ReentrantLock`](crate::ReentrantLock).
-/// The value of a hold is text that no other hold has, so that what comes late cannot touch the next holder's key.
+/// Exclusion, lease, renewal and [`lost`](crate::Lease::lost) are those of a [`ReentrantLock`](crate::ReentrantLock).
+/// The value of a hold is text that no other hold has, so a request that arrives late cannot touch the key of the next
+/// holder.
 ///
-/// **The value of a named owner is its name**, so that other processes can know it. It cannot tell two holds under
-/// one name apart. A process that tries under the name of a holder finds the lock busy. A call that is dropped before
-/// its answer or goes unanswered is not undone, since that could free the holder's lock: if it did take the lock, this
-/// ends by its lease. Neither is a hold given back that was lost here. But a release or renewal that comes late is the
-/// next holder's, and a hold that was [adopted](Self::adopt) elsewhere is not lost here. And an acquisition whose first
-/// answer was lost finds the lock busy until its lease ends. So use a name to hand a hold over, by one process at a
-/// time; else leave the owner as it is.
+/// **The value of a named owner is its name**, so that other processes can know it. Such a value cannot tell apart two
+/// holds under one name:
+///
+/// - A process that tries to acquire the lock under the name of its holder finds it busy.
+/// - A call that is dropped before its answer, or that gets no answer, is not undone, since that could free the
+///   holder's lock. If the call did acquire the lock, the lock is free when its lease ends. A hold that was lost in
+///   this process is not released either.
+/// - A release or renewal that arrives late affects the next holder, and a hold that was [adopted](Self::adopt)
+///   elsewhere is not lost here.
+/// - An acquisition whose first answer was lost finds the lock busy until its lease ends.
+///
+/// Use a named owner therefore only to hand a hold over, by one process at a time. Otherwise leave the owner as it is.
 ///
 /// # Without scripts
 ///
-/// Compare-and-delete takes a script. Where this user may run none ([`ReleaseBy::Auto`] finds out), it is done by
-/// transaction: `WATCH`, `GET`, then `MULTI`, `DEL` or `PEXPIRE`, `EXEC`. That takes two round trips in place of
-/// one, on a third connection, one after the other for all locks of the client. If the key changes meanwhile,
-/// nothing is done. The user needs the commands `SET`, `GET`, `PTTL`, `DEL`, `PEXPIRE`, `WATCH`, `UNWATCH`,
-/// `MULTI` and `EXEC`.
+/// Compare-and-delete takes a script. Where this user may not run scripts ([`ReleaseBy::Auto`] finds out), it is done
+/// by a transaction: `WATCH`, `GET`, then `MULTI`, `DEL` or `PEXPIRE`, `EXEC`. That takes two round trips instead of
+/// one, on a third connection, where all locks of the client take turns. If the key changes in between, nothing is
+/// done. The user needs the commands `SET`, `GET`, `PTTL`, `DEL`, `PEXPIRE`, `WATCH`, `UNWATCH`, `MULTI` and `EXEC`.
 ///
 /// # Examples
 ///
@@ -77,7 +83,22 @@ impl PlainLock {
         Self(handle)
     }
 
-    /// Gives back, renews, extends and verifies in this way; [`ReleaseBy::Auto`] by default.
+    /// Sets how the lock is released, renewed, extended and verified; [`ReleaseBy::Auto`] by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::ReleaseBy;
+    ///
+    /// // This server is known to refuse scripts: there is no need to try one first.
+    /// let lock = client.plain_lock("orders:42").release_by(ReleaseBy::Transaction);
+    /// let guard = lock.lock().await?;
+    /// guard.unlock().await?;
+    /// assert!(!lock.is_locked().await?);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn release_by(mut self, by: ReleaseBy) -> Self {
         self.0.of_kind(Kind::Plain(by));
@@ -85,4 +106,4 @@ impl PlainLock {
     }
 }
 
-verbs!(PlainLock, LockGuard);
+verbs!(PlainLock, LockGuard, "plain_lock");

@@ -1,4 +1,4 @@
-//! A lock that many may read, or one may write.
+//! A lock that many owners may read, or one may write.
 
 use std::time::Duration;
 
@@ -8,48 +8,52 @@ use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::owner::Owner;
 
-/// A lock that many owners read together, or one writes alone: on the wire Redisson's `RReadWriteLock`.
+/// A lock that many owners hold together for reading, or one holds alone for writing: on the wire Redisson's
+/// `RReadWriteLock`.
 ///
-/// Made by [`Client::read_write_lock`](crate::Client::read_write_lock). [`read`](Self::read) and [`write`](Self::write)
-/// wait, `try_read` and `try_write` try once, `try_read_for` and `try_write_for` wait at most so long; what they give
-/// is a [`LockGuard`]. [`reader`](Self::reader) and [`writer`](Self::writer) are the two sides as locks of their own,
-/// with all the verbs and queries of a [`ReentrantLock`](crate::ReentrantLock).
+/// Created by [`Client::read_write_lock`](crate::Client::read_write_lock). [`read`](Self::read) and
+/// [`write`](Self::write) wait, `try_read` and `try_write` make a single attempt, and `try_read_for` and
+/// `try_write_for` wait up to a limit. They return a [`LockGuard`]. [`reader`](Self::reader) and
+/// [`writer`](Self::writer) are the two sides as separate locks, with all the methods and queries of a
+/// [`ReentrantLock`](crate::ReentrantLock).
 ///
 /// # When to use it, and when another
 ///
-/// Where sections that only look are long or many: readers do not wait for each other, neither in one process nor
-/// across processes, and readers of one process that follow each other closely share one hold on the server, without a
-/// request for each. Writers of one process are not handed the lock in memory: with short sections and every fifth one a
-/// write, a [`ReentrantLock`](crate::ReentrantLock) is faster.
+/// Use it where sections that only read are long or numerous. Readers do not wait for each other, neither in one
+/// process nor across processes, and readers of one process that follow each other closely share one hold on the
+/// server, without a request for each. Writers of one process are not handed the lock in memory: with short sections,
+/// every fifth of them a write, a [`ReentrantLock`](crate::ReentrantLock) is faster.
 ///
 /// # Guarantee and limit
 ///
-/// No two owners write at the same time, and nobody reads while somebody else writes, with the limits that
-/// [`ReentrantLock`](crate::ReentrantLock) names. Both sides are reentrant, 1,000 levels an owner.
+/// No two owners write at the same time, and no owner reads while another one writes, with the limits that
+/// [`ReentrantLock`](crate::ReentrantLock) names. Both sides are reentrant, up to 1,000 levels per owner.
 ///
-/// - **Downgrade**: who writes may also read, then give the write guard back; from then on it reads, and readers that
-///   wait are let in.
-/// - **No upgrade**: who reads cannot write before it has given back what it reads. Two that tried would wait for each
-///   other for ever, so `write` answers [`Refused`](crate::ErrorKind::Refused) at once.
-/// - **AcquireRequest**: [`Prefer`](crate::Prefer) decides who goes first when both wait, across processes. The default is
-///   arrival, under which neither side starves. A task that reads must not wait for another owner that wants to read
-///   the same lock: a writer may stand between them. Its own nested calls never wait.
-/// - **Readers of one process** that want the same lease hold the lock together, under the owner of the first of them: the
-///   server counts them once, and lets a writer in when the last has given back. While others read on, `unlock` says
-///   whether the lock was held by what the server said at most 10 ms before (or twice the time that it takes to ask, if
-///   that is longer); after that it asks. `extend` only lengthens what others have too. Owners with a name hold it by
-///   themselves.
-/// - **Crash**: each process that reads has a lease of its own. One that dies blocks writers until its lease ends, whatever
-///   leases other readers have; a waiter that dies is heeded for a second.
+/// - **Downgrade**: an owner that writes may also read, and then release the write guard. From then on it only reads,
+///   and waiting readers are let in.
+/// - **No upgrade**: an owner that reads cannot write before it has released what it reads. Two owners that tried would
+///   wait for each other without end, so `write` returns [`Refused`](crate::ErrorKind::Refused) at once.
+/// - **Order**: [`Prefer`](crate::Prefer) decides which side goes first when both wait, across processes. The default
+///   is the order of arrival, under which neither side starves. A task that reads must not wait for another owner that
+///   wants to read the same lock, since a writer may be waiting between them. Its own nested calls never wait.
+/// - **Readers of one process** that want the same lease hold the lock together, under the owner of the first of them.
+///   The server counts them once, and lets a writer in when the last of them has released the lock. While others still
+///   read, `unlock` reports whether the lock was held according to what the server said at most 10 ms before, or twice
+///   the time of one request if that is longer; if the server's last word is older, `unlock` asks. `extend` only
+///   lengthens a lease that others share. Owners with a name hold the lock by themselves.
+/// - **Crash**: each process that reads has its own lease. A process that dies blocks writers until its lease ends,
+///   whatever leases other readers have. A waiter that dies counts as waiting for one second.
 ///
-/// # Beside Java
+/// # Together with Java
 ///
-/// Redisson's readers and writers take turns with these, but heed nobody who waits: a stream of Java's readers starves
-/// our writers as well as its own. It does not starve our readers: one that came behind a writer that waits heeds it
-/// for a second, and then joins those of Java's that hold the lock. When a reader of Java renews its lease, it cuts
-/// that of the whole lock down to it; for leases of more than three seconds, each reader here therefore sends a request
-/// each second, which restores the lock's. A Java client whose `lockWatchdogTimeout` is below three seconds, and which
-/// crashes, may take the lock with it before that; the guard here is [lost](crate::Lease::lost) then.
+/// Redisson's readers and writers take turns with these, but do not yield to anybody who waits: a stream of Java's
+/// readers starves our writers as well as its own. It does not starve our readers: a reader that came behind a waiting
+/// writer yields to it for one second, and then joins the readers of Java's that hold the lock.
+///
+/// When a reader of Java renews its lease, it cuts the lease of the whole lock down to its own. With a lease of more
+/// than three seconds, each reader here therefore sends a request every second, which restores the lease of the lock.
+/// If a Java client whose `lockWatchdogTimeout` is below three seconds crashes, the lock may end with it before that
+/// request; the guard here is [lost](crate::Lease::lost) then.
 ///
 /// # Examples
 ///
@@ -75,21 +79,21 @@ pub struct ReadWriteLock {
     writer: WriteLock,
 }
 
-/// The side of a [`ReadWriteLock`] that many owners hold together. From [`ReadWriteLock::reader`].
+/// The side of a [`ReadWriteLock`] that many owners hold together. Returned by [`ReadWriteLock::reader`].
 ///
-/// [`holder`](Self::holder) tells of one of them, [`remaining_lease`](Self::remaining_lease) how long the last of them
-/// lasts, [`force_unlock`](Self::force_unlock) ends them all.
+/// [`holder`](Self::holder) returns one of the holders, [`remaining_lease`](Self::remaining_lease) how long the last of
+/// them remains, and [`force_unlock`](Self::force_unlock) ends them all.
 #[derive(Clone, Debug)]
 pub struct ReadLock(Handle);
 
-/// The side of a [`ReadWriteLock`] that one owner holds alone. From [`ReadWriteLock::writer`].
+/// The side of a [`ReadWriteLock`] that one owner holds alone. Returned by [`ReadWriteLock::writer`].
 ///
-/// Its verbs answer [`Refused`](crate::ErrorKind::Refused) to an owner that reads.
+/// Acquiring it returns [`Refused`](crate::ErrorKind::Refused) for an owner that reads and does not write.
 #[derive(Clone, Debug)]
 pub struct WriteLock(Handle);
 
-verbs!(ReadLock, LockGuard);
-verbs!(WriteLock, LockGuard);
+verbs!(ReadLock, LockGuard, "read_write_lock", ".reader()");
+verbs!(WriteLock, LockGuard, "read_write_lock", ".writer()");
 
 impl ReadWriteLock {
     pub(crate) fn new(reader: Handle, writer: Handle) -> Self {
@@ -99,8 +103,22 @@ impl ReadWriteLock {
         }
     }
 
-    /// Holds either side for so long, from 50 ms to 100 years, and does not renew it; see
+    /// Sets a fixed lease for both sides, from 50 ms to 100 years, which is not renewed; see
     /// [`ReentrantLock::lease`](crate::ReentrantLock::lease).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let prices = client.read_write_lock("prices").lease(Duration::from_secs(5));
+    /// let writing = prices.write().await?; // a writer that hangs stops the readers for five seconds at most
+    /// assert!(writing.remaining() <= Duration::from_secs(5));
+    /// writing.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn lease(self, lease: Duration) -> Self {
         Self {
@@ -109,7 +127,24 @@ impl ReadWriteLock {
         }
     }
 
-    /// Acts for this owner instead of the current task, on both sides.
+    /// Makes the calls on both sides act for `owner` instead of the current task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let prices = client.read_write_lock("prices");
+    /// let import = prices.clone().owned_by(&Owner::named("import-7"));
+    /// let writing = import.write().await?;
+    /// assert!(prices.try_read().await?.is_none()); // this task is another owner
+    /// let reading = import.try_read().await?.expect("an owner that writes may also read");
+    /// # reading.unlock().await?;
+    /// # writing.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn owned_by(self, owner: &Owner) -> Self {
         Self {
@@ -118,95 +153,229 @@ impl ReadWriteLock {
         }
     }
 
-    /// The shared side as a lock of its own.
+    /// Returns the shared side as a lock of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let prices = client.read_write_lock("prices");
+    /// let reading = prices.read().await?;
+    /// // The queries are methods of the sides.
+    /// assert!(prices.reader().is_locked().await?);
+    /// assert!(!prices.writer().is_locked().await?);
+    /// reading.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn reader(&self) -> ReadLock {
         self.reader.clone()
     }
 
-    /// The exclusive side as a lock of its own.
+    /// Returns the exclusive side as a lock of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::MultiLock;
+    ///
+    /// let (old, new) = (client.read_write_lock("prices:2025"), client.read_write_lock("prices:2026"));
+    /// // A function that takes any lock can be given a side.
+    /// let both = MultiLock::new([old.writer(), new.writer()]);
+    /// let writing = both.lock().await?;
+    /// assert!(new.writer().is_held().await?);
+    /// writing.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn writer(&self) -> WriteLock {
         self.writer.clone()
     }
 
-    /// Reads beside other readers, after as long as it takes. Who reads or writes already is let in at once.
+    /// Acquires the lock for reading, together with other readers, waiting until it is available.
+    ///
+    /// An owner that already reads or writes acquires it at once.
     ///
     /// # Errors
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock).
     ///
     /// # Cancel safety
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let here = client.read_write_lock("prices").read().await?;
+    /// // Another process reads at the same time.
+    /// let there = other.read_write_lock("prices").read().await?;
+    /// assert!(!here.is_lost() && !there.is_lost());
+    /// # here.unlock().await?;
+    /// # there.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn read(&self) -> Result<LockGuard, Error> {
         self.reader.lock().await
     }
 
-    /// Reads, if no writer is in the way now. None if one is.
+    /// Attempts to acquire the lock for reading without waiting. Returns `None` if a writer is in the way.
     ///
     /// # Errors
     ///
-    /// As [`ReentrantLock::try_lock`](crate::ReentrantLock::try_lock).
+    /// Same as [`ReentrantLock::try_lock`](crate::ReentrantLock::try_lock).
     ///
     /// # Cancel safety
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let writing = other.read_write_lock("prices").write().await?; // in another process
+    ///
+    /// let prices = client.read_write_lock("prices");
+    /// let answer = match prices.try_read().await? {
+    ///     Some(_reading) => "the prices of today",
+    ///     None => "the prices of yesterday", // instead of waiting
+    /// };
+    /// assert_eq!(answer, "the prices of yesterday");
+    /// # writing.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_read(&self) -> Result<Option<LockGuard>, Error> {
         self.reader.try_lock().await
     }
 
-    /// Reads, waiting at most so long. None if a writer was in the way until then.
+    /// Attempts to acquire the lock for reading, waiting for at most `wait`. Returns `None` if a writer was in the way
+    /// until then.
     ///
     /// # Errors
     ///
-    /// As [`ReentrantLock::try_lock_for`](crate::ReentrantLock::try_lock_for).
+    /// Same as [`ReentrantLock::try_lock_for`](crate::ReentrantLock::try_lock_for).
     ///
     /// # Cancel safety
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let prices = client.read_write_lock("prices");
+    /// let writing = other.read_write_lock("prices").write().await?; // in another process
+    /// let (reading, written) =
+    ///     tokio::join!(prices.try_read_for(Duration::from_secs(5)), writing.unlock());
+    /// assert!(reading?.is_some()); // the writer was done within five seconds
+    /// written?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_read_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
         self.reader.try_lock_for(wait).await
     }
 
-    /// Writes alone, after as long as it takes. Who writes already is let in at once.
+    /// Acquires the lock for writing, waiting until it is available.
+    ///
+    /// An owner that already writes acquires it again at once.
     ///
     /// # Errors
     ///
-    /// [`Refused`](crate::ErrorKind::Refused) at once if this owner reads; else as
+    /// [`Refused`](crate::ErrorKind::Refused) at once if this owner reads and does not write; otherwise same as
     /// [`ReentrantLock::lock`](crate::ReentrantLock::lock).
     ///
     /// # Cancel safety
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let writing = client.read_write_lock("prices").write().await?;
+    /// // Nobody reads prices of which half are new.
+    /// assert!(other.read_write_lock("prices").try_read().await?.is_none());
+    /// writing.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn write(&self) -> Result<LockGuard, Error> {
         self.writer.lock().await
     }
 
-    /// Writes, if nobody else reads or writes now. None if somebody does.
+    /// Attempts to acquire the lock for writing without waiting. Returns `None` if another owner reads or writes, or
+    /// goes first.
     ///
     /// # Errors
     ///
-    /// [`Refused`](crate::ErrorKind::Refused) if this owner reads; else as
+    /// [`Refused`](crate::ErrorKind::Refused) if this owner reads and does not write; otherwise same as
     /// [`ReentrantLock::try_lock`](crate::ReentrantLock::try_lock).
     ///
     /// # Cancel safety
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let reading = other.read_write_lock("cache").read().await?; // in another process
+    ///
+    /// let cache = client.read_write_lock("cache");
+    /// assert!(cache.try_write().await?.is_none()); // the clean-up can wait
+    /// reading.unlock().await?;
+    /// let writing = cache.try_write().await?.expect("nobody reads any longer");
+    /// writing.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_write(&self) -> Result<Option<LockGuard>, Error> {
         self.writer.try_lock().await
     }
 
-    /// Writes, waiting at most so long. None if somebody else read or wrote until then.
+    /// Attempts to acquire the lock for writing, waiting for at most `wait`. Returns `None` if other owners were in the
+    /// way until then.
     ///
     /// # Errors
     ///
-    /// [`Refused`](crate::ErrorKind::Refused) at once if this owner reads; else as
+    /// [`Refused`](crate::ErrorKind::Refused) at once if this owner reads and does not write; otherwise same as
     /// [`ReentrantLock::try_lock_for`](crate::ReentrantLock::try_lock_for).
     ///
     /// # Cancel safety
     ///
-    /// As [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    /// Same as [`ReentrantLock::lock`](crate::ReentrantLock::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::ErrorKind;
+    ///
+    /// let prices = client.read_write_lock("prices");
+    /// let reading = prices.read().await?;
+    /// // An owner would wait for itself: that is an error, without a wait.
+    /// let error = prices.try_write_for(Duration::from_secs(5)).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Refused);
+    /// reading.unlock().await?;
+    /// assert!(prices.try_write_for(Duration::from_secs(5)).await?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_write_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
         self.writer.try_lock_for(wait).await
     }

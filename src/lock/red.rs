@@ -18,91 +18,98 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::quorum::{QuorumState, Response, majority};
 use crate::session::ClientHandle;
 
-/// One lock on several **independent** servers, held by whoever has a majority of them: it outlives the loss of the
-/// others. The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with
-/// the rule for restarts that this page leaves to the operator; Redisson's `RedissonRedLock`.
+/// One lock on several **independent** servers, held by the owner that has a majority of them: it outlives the loss of
+/// the others. The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/),
+/// with the rule for restarts that this page leaves to the operator; Redisson's `RedissonRedLock`.
 ///
-/// Made by [`new`](Self::new) from one lock a server, usually of one name, each of a client of its own. Three or five
-/// are usual: two of five may fail, one of three. Members are reentrant or plain; another kind is answered with
+/// Created by [`new`](Self::new) from one lock per server, usually of one name, each of a client of its own. Three or
+/// five servers are usual: two of five may fail, one of three. Members are reentrant or plain locks; another kind is
 /// [`InvalidInput`](ErrorKind::InvalidInput), and so are two members on one server.
 ///
 /// # When to use it, and when another
 ///
-/// When a lock must stay available while a server is down, and must not be granted twice by a failover. If a store can
-/// refuse what comes too late, a [`FencedLock`](crate::FencedLock) on one server, or on one with replicas, is simpler
-/// and protects more: **this lock has no token**, since no order of tokens holds over several servers. If it is enough
-/// that work is rarely done twice, a [`ReentrantLock`](crate::ReentrantLock) on one server will do.
+/// Use it when a lock must stay available while a server is down, and must not be granted twice by a failover. If a
+/// store can refuse what comes too late, a [`FencedLock`](crate::FencedLock) on one server, or on one with replicas, is
+/// simpler and protects more: **this lock has no token**, since no order of tokens holds across several servers. If it
+/// is enough that work is rarely done twice, a [`ReentrantLock`](crate::ReentrantLock) on one server will do.
 ///
 /// # What it needs
 ///
-/// - **Clocks that run alike.** A server whose clock jumps ahead during a lease gives its part away too early. 1 % and
-///   2 ms are allowed for.
+/// - **Clocks that run at the same rate.** A server whose clock jumps ahead during a lease gives its part away too
+///   early. A difference of 1 % and 2 ms is allowed for.
 /// - **Holders that look.** A process that is paused does not see its lease end: check [`lost`](RedGuard::lost) or
 ///   [`is_lost`](RedGuard::is_lost) before each effect, and know that a pause can come after the check.
 /// - **Servers that are independent**, and clients that all name the same ones.
 ///
-/// Whether that may be relied upon is disputed: read Kleppmann,
+/// Whether these can be relied upon is disputed: read Kleppmann,
 /// [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), and
 /// antirez, [Is Redlock safe?](http://antirez.com/news/101).
 ///
 /// # Servers that forget
 ///
-/// A server that lost what it granted would grant it a second time. So one that may have lost it **abstains**, until the
-/// longest lease, [`max_lease`](crate::ClientBuilder::max_lease), has passed since then. Longer leases are
-/// [`InvalidInput`](ErrorKind::InvalidInput). Each server answers for itself, in the script that takes the lock there;
-/// what it knows of itself stands in a key, `redlatch_redlock_mark`: the run id of the process, the id of its
-/// replication history, and since when it has forgotten nothing.
+/// A server that lost what it granted would grant it a second time. A server that may have lost grants therefore
+/// **abstains** until the longest lease, [`max_lease`](crate::ClientBuilder::max_lease), has passed since then. Longer
+/// leases are [`InvalidInput`](ErrorKind::InvalidInput). Each server decides for itself, in the script that acquires
+/// the lock there. What it knows of itself is its epoch, stored in the key `redlatch_redlock_mark`: the run id of the
+/// process, the id of its replication history, and the time since which it has forgotten nothing.
 ///
-/// - **Started**: it abstains until `max_lease` and up to two seconds have passed since its start, whether anybody asked
-///   or not. So a fleet that was started just now waits for that long, a restart of one server after another for what
-///   is left of it, and a restart while nobody wants a lock costs nothing.
-///   [`durable`](crate::ClientBuilder::durable) spares a server that loses nothing;
+/// - **Started**: the server abstains until `max_lease` and up to two seconds have passed since its start, whether or
+///   not anybody asked in between. A fleet that was just started waits for that long, a restart of one server after
+///   another for what is left of it, and a restart while nobody wants a lock costs nothing.
+///   [`durable`](crate::ClientBuilder::durable) exempts a server that loses nothing;
 ///   [`trust_fresh_servers`](crate::ClientBuilder::trust_fresh_servers) is for development.
-/// - **Promoted**, or its replication history is another: it abstains from when it is first asked. So it does after a
-///   failover, a failback, and when its first replica is attached or its backlog ends: attach replicas one server at a
-///   time.
-/// - **Flushed**, databases swapped, or its statistics reset (`FLUSHALL`, `FLUSHDB`, `SWAPDB`, `CONFIG RESETSTAT`), and
-///   its epoch gone: from when it is first asked.
+/// - **Promoted**, or its replication history has changed: the server abstains, counted from when it is first asked.
+///   This happens after a failover, after a failback, and when its first replica is attached or its backlog ends.
+///   Attach replicas one server at a time.
+/// - **Flushed**, databases swapped or statistics reset (`FLUSHALL`, `FLUSHDB`, `SWAPDB`, `CONFIG RESETSTAT`), and its
+///   epoch is gone: the server abstains, counted from when it is first asked.
 /// - **A replica never votes.**
 ///
-/// [`lock`](Self::lock) waits for servers that abstain, without counting that as silence; errors say for how long they
-/// will, and why. The user needs the command `INFO`: `+info`, or `+info|server +info|replication +info|commandstats`.
-/// Without it the call is answered with [`Backend`](ErrorKind::Backend), which says so.
+/// [`lock`](Self::lock) waits for servers that abstain, and does not count that as silence; errors say how long they
+/// will abstain, and why. The user needs the command `INFO`: `+info`, or
+/// `+info|server +info|replication +info|commandstats`. Without it the call returns [`Backend`](ErrorKind::Backend),
+/// which says so.
 ///
-/// In a cluster, which is one member, each name has an epoch of its own beside it, which lasts for two longest leases from
-/// each call on. A server of it that was promoted or flushed since its start abstains for each name that it has no epoch
-/// of.
+/// In a cluster, which is one member, each name has an epoch of its own next to it, which lasts for two longest leases
+/// after each call. If a server of the cluster was promoted or flushed since its start, it abstains for each name of
+/// which it has no epoch.
 ///
-/// **Not promised**, so that two owners may hold the lock:
+/// **Not promised**: in each of these cases two owners may hold the lock:
 ///
-/// - an old primary that still answers beside the one that was promoted in its place. It grants while the new one
-///   abstains, and then that one votes. Stop it, or set `min-replicas-to-write` and make `max_lease` longer by
-///   `min-replicas-max-lag`;
-/// - keys that were evicted or removed one by one, `SWAPDB` there and back or between databases that both serve a
-///   RedLock, `DEBUG RELOAD NOSAVE`, a machine that goes back to a snapshot;
-/// - a server's clock that is set ahead or back, before the first call too: uptime is counted by it;
-/// - slots of a cluster that are assigned without their keys;
-/// - `CONFIG RESETSTAT` after a flush on Redis 6.2, which does not tell it from other `CONFIG` calls;
-/// - a `max_lease` longer than the server's `repl-backlog-ttl`, an hour by default; clients with different `max_lease`.
+/// - An old primary still answers next to the one that was promoted in its place. It grants while the new one abstains,
+///   and then the new one votes. Stop it, or set `min-replicas-to-write` and make `max_lease` longer by
+///   `min-replicas-max-lag`.
+/// - Keys were evicted or removed one by one; `SWAPDB` there and back, or between databases that both serve a RedLock;
+///   `DEBUG RELOAD NOSAVE`; a machine that goes back to a snapshot.
+/// - A server's clock is set ahead or back, before the first call too: uptime is counted by it.
+/// - Slots of a cluster are assigned without their keys.
+/// - `CONFIG RESETSTAT` after a flush on Redis 6.2, which does not distinguish it from other `CONFIG` calls.
+/// - A `max_lease` longer than the server's `repl-backlog-ttl`, an hour by default; clients with different `max_lease`.
 ///
 /// # Waiting
 ///
-/// Waiters of one process stand in one line, whose first asks all servers at once. Reentrant members tell of their
-/// release: the first in line listens on every server, and asks again when so many tell that a majority may be free,
-/// when a lease ends, and each [`poll_cap`](crate::ClientBuilder::poll_cap), in case a message is lost. Plain members
-/// tell nothing: it asks after pauses of up to 128 ms, or a sixteenth of what it has waited so far, but not above one
-/// second. Chance makes all of this uneven: callers of several processes that each had some of the servers part that
-/// way. There is no order between processes. Each server has one
-/// [`command_timeout`](crate::ClientBuilder::command_timeout) to answer,
-/// or a sixth of the lease if that is shorter; a majority that answers at once is not held up by others that hang. They
-/// are asked on in the background, and join the guard when they grant their part.
+/// The waiters of one process form one local queue; the first of them asks all servers at once. There is no order
+/// between processes.
+///
+/// Reentrant members notify their waiters of a release. The first waiter listens on every server. It asks again when
+/// enough servers have reported a release that a majority may be free, when a lease ends, and after each
+/// [`poll_cap`](crate::ClientBuilder::poll_cap), in case a message is lost. Plain members notify nobody. With them the
+/// waiter asks after pauses of up to 128 ms or, if that is longer, a sixteenth of the time it has waited so far, but at
+/// most one second. A random part in all of these times keeps callers of several processes that each had some of the
+/// servers from colliding again.
+///
+/// Each server has one [`command_timeout`](crate::ClientBuilder::command_timeout) to answer, or a sixth of the lease if
+/// that is shorter. A majority that answers at once is not delayed by servers that hang. The requests to those continue
+/// in the background, and the servers join the guard when they grant their part.
 ///
 /// # Lease and owner
 ///
-/// Each member has the lease that it was given. What the guard promises is what a majority still promises, counted
-/// from before the requests were sent. Renewal and [`extend`](RedGuard::extend) count a server only if the lock was
-/// still ours there. The owner is one for all: the current task, or the one that [`owned_by`](Self::owned_by) or a
-/// member names. Of reentrant members the owner takes the lock again.
+/// Each member has the lease that it was given. The guard promises what a majority still promises, counted from before
+/// the requests were sent. Renewal and [`extend`](RedGuard::extend) count a server only if the lock was still ours
+/// there.
+///
+/// The lock acts for one owner: the current task, or the owner that [`owned_by`](Self::owned_by) or a member names.
+/// With reentrant members, this owner may acquire the lock again.
 ///
 /// # Examples
 ///
@@ -130,12 +137,36 @@ use crate::session::ClientHandle;
 #[derive(Clone, Debug)]
 pub struct RedLock {
     members: Members,
-    /// Set once the members' servers were seen to be so many.
+    /// Set once the members were seen to be on as many servers as there are members.
     distinct: Arc<OnceLock<()>>,
 }
 
 impl RedLock {
-    /// The lock of these members, one a server. No I/O; what cannot work is answered by the verbs.
+    /// Creates the lock of these members, one per server, without I/O. If they cannot work, the methods return the
+    /// error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{ErrorKind, RedLock};
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// // One client for each of three servers.
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("nightly-report")));
+    /// lock.lock().await?.unlock().await?;
+    ///
+    /// // Each server has one vote: to name one twice is an error.
+    /// let members = [&clients[0], &clients[1], &clients[1]].map(|client| client.lock("nightly-report"));
+    /// let error = RedLock::new(members).lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
         Self {
@@ -144,27 +175,73 @@ impl RedLock {
         }
     }
 
-    /// Acts for this owner in place of the current task.
+    /// Makes the lock act for `owner` instead of the current task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{Owner, RedLock};
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("nightly-report")));
+    /// // In one task, the second call would re-enter. With owners of their own, the two exclude each other.
+    /// let first = lock.clone().owned_by(&Owner::unique());
+    /// let second = lock.owned_by(&Owner::unique());
+    /// let guard = first.lock().await?;
+    /// assert!(second.try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new lock and leaves the old one as it is"]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.members = self.members.owned_by(owner);
         self
     }
 
-    /// Takes the lock, waiting for as long as it takes.
+    /// Acquires the lock, waiting until it is available.
     ///
     /// # Errors
     ///
-    /// [`Quorum`](ErrorKind::Quorum) if for one watchdog lease no majority of the servers voted, nor would have with
-    /// those that [abstain](Self#servers-that-forget); it says how many granted it, had it busy, were silent or abstain,
-    /// for how long and why. [`InvalidInput`](ErrorKind::InvalidInput) for members, leases or
-    /// owners that cannot work; [`LeaseLost`](ErrorKind::LeaseLost) if the majority came so late that too little of
-    /// the lease was left; what a majority of the servers answers alike, such as
-    /// [`WrongKind`](ErrorKind::WrongKind) or a refusal for good, as of one lock; [`Closed`](ErrorKind::Closed).
+    /// - [`Quorum`](ErrorKind::Quorum): for one watchdog lease no majority of the servers voted, not even together with
+    ///   those that [abstain](Self#servers-that-forget). The error says how many servers granted the lock, had it busy,
+    ///   did not answer or abstain, for how long and why.
+    /// - [`InvalidInput`](ErrorKind::InvalidInput): members, leases or owners cannot work.
+    /// - [`LeaseLost`](ErrorKind::LeaseLost): the majority came so late that too little of the lease was left.
+    /// - [`Closed`](ErrorKind::Closed): as for a single lock.
+    /// - An error that a majority of the servers returns alike, such as [`WrongKind`](ErrorKind::WrongKind) or a
+    ///   permanent refusal, is returned as for a single lock.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, what servers granted or may have granted is released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("invoice-run")));
+    /// lock.lock().await?.unlock().await?;
+    /// # more[0].kill();
+    /// // One of the three servers goes down: the other two are a majority.
+    /// let guard = lock.lock().await?;
+    /// assert!(!guard.is_lost());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn lock(&self) -> Result<RedGuard, Error> {
         for handle in self.members.handles() {
             handle.ensure_endless()?;
@@ -173,33 +250,82 @@ impl RedLock {
         taken.ok_or_else(Error::endless)
     }
 
-    /// Asks all servers once. None if others have some of a majority.
+    /// Attempts to acquire the lock by asking all servers once. Returns `None` if a majority votes but too few servers
+    /// grant the lock, because other owners hold it on some of them.
     ///
-    /// Two callers that come at the same time may each get some of the servers, and both None.
+    /// Two callers that come at the same time may each get some of the servers, and then both get `None`.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), but [`Quorum`](ErrorKind::Quorum) at once, also while servers abstain.
+    /// Same as [`lock`](Self::lock), except that [`Quorum`](ErrorKind::Quorum) is returned at once, even while servers
+    /// abstain.
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// Same as [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let (mut clients, mut elsewhere) = (Vec::new(), Vec::new());
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     for fleet in [&mut clients, &mut elsewhere] {
+    /// #         fleet.push(redlatch::Client::builder().url(&url).trust_fresh_servers(true).build().await?);
+    /// #     }
+    /// # }
+    /// // Two machines start the same job at midnight: one of them does it.
+    /// let here = RedLock::new(clients.iter().map(|client| client.lock("nightly-report")));
+    /// let there = RedLock::new(elsewhere.iter().map(|client| client.lock("nightly-report")));
+    /// let guard = here.try_lock().await?.expect("nobody has it yet");
+    /// assert!(there.try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
         self.acquire(|| Deadline::Once).await
     }
 
-    /// Takes the lock, waiting at most so long. None if it was busy until then.
+    /// Attempts to acquire the lock, waiting for at most `wait`. Returns `None` if it was busy until then.
     ///
-    /// Requests on their way at the end are waited for, so the call returns by its limit plus one
-    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
+    /// If requests are on their way when the limit is reached, the call waits for their answers, so it returns within
+    /// `wait` plus one [`command_timeout`](crate::ClientBuilder::command_timeout).
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), but [`Quorum`](ErrorKind::Quorum) when the limit is reached.
+    /// Same as [`lock`](Self::lock), except that [`Quorum`](ErrorKind::Quorum) is returned when the limit is reached.
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// Same as [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::{ErrorKind, RedLock};
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("invoice-run")));
+    /// let done = match lock.try_lock_for(Duration::from_secs(2)).await {
+    ///     Ok(Some(guard)) => guard.unlock().await.is_ok(),
+    ///     Ok(None) => false, // somebody else is at it
+    ///     Err(error) if error.kind() == ErrorKind::Quorum => false, // too few servers are up
+    ///     Err(error) => return Err(error),
+    /// };
+    /// assert!(done);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
         self.acquire(|| Deadline::within(wait)).await
     }
@@ -208,7 +334,7 @@ impl RedLock {
         &self,
         deadline: impl FnOnce() -> Deadline + Send,
     ) -> Result<Option<RedGuard>, Error> {
-        // Before the first await: the owner is who polls first.
+        // Before the first await, since the owner is the task that polls first.
         let (owner, requests) = self.members.requests()?;
         let client = self.members.client()?;
         for request in &requests {
@@ -231,7 +357,7 @@ impl RedLock {
     }
 }
 
-/// Refuses a member that cannot be one of several.
+/// Refuses a member that a RedLock cannot have.
 fn fits(request: &AcquireRequest) -> Result<(), Error> {
     let title = request.kind.title();
     match request.kind {
@@ -250,7 +376,7 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
     refuse_longer(request, request.lease_mode.lease().get())
 }
 
-/// A majority of the servers of a [`RedLock`], until the guard is unlocked or dropped.
+/// A majority of the servers of a [`RedLock`], held until the guard is unlocked or dropped.
 ///
 /// Dropping the guard releases all of them in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
@@ -258,25 +384,48 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
 #[derive(Debug)]
 pub struct RedGuard {
     quorum_hold: QuorumHold,
-    /// Of one of the members.
+    /// The client of one of the members.
     client: Arc<ClientHandle>,
     name: Arc<str>,
     owner: Owner,
 }
 
 impl RedGuard {
-    /// Gives the lock back on every server, and says whether a majority was still held. Returns when a majority has
-    /// confirmed it; the others are told in the background.
+    /// Releases the lock on every server, and reports whether a majority was still held. Returns once a majority has
+    /// confirmed the release; the requests to the other servers continue in the background.
     ///
     /// # Errors
     ///
     /// [`LeaseLost`](ErrorKind::LeaseLost) if no majority was held any more; [`Quorum`](ErrorKind::Quorum) if too few
-    /// servers answered to tell. The release is tried again in the background, and the lock is free when its lease has
-    /// passed.
+    /// servers answered to decide. The release is tried again in the background, and the lock is free at the latest
+    /// when its lease has passed.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, the release goes on in the background if the future is dropped.
+    /// Once the future has been polled, the release continues in the background if the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let (mut clients, mut elsewhere) = (Vec::new(), Vec::new());
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     for fleet in [&mut clients, &mut elsewhere] {
+    /// #         fleet.push(redlatch::Client::builder().url(&url).trust_fresh_servers(true).build().await?);
+    /// #     }
+    /// # }
+    /// let here = RedLock::new(clients.iter().map(|client| client.lock("orders:42")));
+    /// let there = RedLock::new(elsewhere.iter().map(|client| client.lock("orders:42")));
+    /// let guard = here.lock().await?;
+    /// // An error would say that somebody else may have had the lock meanwhile.
+    /// guard.unlock().await?;
+    /// assert!(there.try_lock().await?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         let unlock = async {
             if self.is_lost() {
@@ -298,41 +447,159 @@ impl RedGuard {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost by dropping the future.
+    /// This method is cancel safe: dropping the future loses nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// # async fn write_report() { std::future::pending().await }
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("nightly-report"))).lock().await?;
+    /// // Meanwhile, an operator frees the lock on every server.
+    /// for client in &clients {
+    ///     client.lock("nightly-report").force_unlock().await?;
+    /// }
+    /// let written = tokio::select! {
+    ///     () = write_report() => true,
+    ///     () = guard.lost() => false,
+    /// };
+    /// assert!(!written);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn lost(&self) {
         self.quorum_hold.lost().await;
     }
 
-    /// Whether no majority can be trusted any more; see [`Lease::is_lost`].
+    /// Returns `true` if no majority can be trusted any more; see [`Lease::is_lost`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("invoice-run"))).lock().await?;
+    /// let mut sent = 0;
+    /// // Checked before each effect, without asking the servers.
+    /// while sent < 3 && !guard.is_lost() {
+    ///     sent += 1;
+    /// }
+    /// assert_eq!(sent, 3);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.quorum_hold.is_lost()
     }
 
-    /// How long a majority can still be trusted if nothing more is heard from the servers. Zero once it is lost.
+    /// Returns how long a majority can still be trusted if the servers confirm nothing more. Zero once the lock is
+    /// lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let lease = Duration::from_secs(20);
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("upload").lease(lease)));
+    /// let guard = lock.lock().await?;
+    /// // Enough for a request that takes five seconds at most.
+    /// assert!(guard.remaining() > Duration::from_secs(5));
+    /// assert!(guard.remaining() <= lease);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.quorum_hold.remaining()
     }
 
-    /// Who holds the lock.
+    /// Returns the owner that holds the lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{Owner, RedLock};
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("nightly-report")));
+    /// let guard = lock.owned_by(&Owner::named("scheduler-2")).lock().await?;
+    /// let line = format!("{} writes the report", guard.owner());
+    /// assert_eq!(line, "scheduler-2 writes the report");
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// Gives the lock a new lease from now on, on every server where it is still held; see [`Lease::extend`]. It is
-    /// taken anew on none.
+    /// Gives the lock a new lease, starting now, on every server where it is still held; see [`Lease::extend`]. The
+    /// lock is not acquired again on any server.
     ///
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) for a lease below 50 ms or above
     /// [`max_lease`](crate::ClientBuilder::max_lease); [`LeaseLost`](ErrorKind::LeaseLost) if no majority is held any
-    /// more; [`Quorum`](ErrorKind::Quorum) if too few servers answered, some of which may have set the new lease.
+    /// more; [`Quorum`](ErrorKind::Quorum) if too few servers answered, in which case some may have set the new lease.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lease::extend`], on each server.
+    /// Same as [`Lease::extend`], on each server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::{ErrorKind, RedLock};
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let lease = Duration::from_secs(10);
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("upload").lease(lease)));
+    /// let guard = lock.lock().await?;
+    /// guard.extend(Duration::from_secs(40)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(30));
+    ///
+    /// // The servers would not abstain for that long after a restart: `max_lease` is one minute.
+    /// let error = guard.extend(Duration::from_secs(90)).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let extend = async {
             let leases = self.standing()?;
@@ -354,11 +621,37 @@ impl RedGuard {
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if it does not; [`Quorum`](ErrorKind::Quorum) if too few answered.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if no majority has it; [`Quorum`](ErrorKind::Quorum) if too few servers
+    /// answered.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the servers, whenever the future is dropped.
+    /// This method is cancel safe: it changes nothing on the servers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{ErrorKind, RedLock};
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let (mut clients, mut elsewhere) = (Vec::new(), Vec::new());
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     for fleet in [&mut clients, &mut elsewhere] {
+    /// #         fleet.push(redlatch::Client::builder().url(&url).trust_fresh_servers(true).build().await?);
+    /// #     }
+    /// # }
+    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("nightly-report"))).lock().await?;
+    /// guard.verify().await?;
+    /// // Another process frees the lock. Only the servers know.
+    /// for client in &elsewhere {
+    ///     client.lock("nightly-report").force_unlock().await?;
+    /// }
+    /// assert!(!guard.is_lost());
+    /// assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::LeaseLost);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn verify(&self) -> Result<(), Error> {
         let verify = async {
             let ask = |held: Lease| async move {
@@ -376,12 +669,33 @@ impl RedGuard {
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if it was lost before the future was done. The future is dropped then; its
-    /// work may be half done.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the majority was lost before the future completed. The future is then
+    /// dropped, and its work may be half done.
     ///
     /// # Cancel safety
     ///
     /// Dropping this future drops the one inside. The lock stays held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// # async fn write_report() -> u32 { 12 }
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("nightly-report"))).lock().await?;
+    /// // Stops in the middle if the majority is lost.
+    /// let pages = guard.run_until_lost(write_report()).await?;
+    /// assert_eq!(pages, 12);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         run_until_lost(future, self.lost(), || self.is_lost(), || self.lost_error()).await
     }
@@ -393,8 +707,8 @@ impl RedGuard {
         }
     }
 
-    /// Asks all servers that have something of the lock, and wants a majority of all to do it. Gives back the
-    /// questions that are not answered so far.
+    /// Asks every server that has a part of the lock, and succeeds once a majority of all servers has done what was
+    /// asked. Returns the requests that have no answer so far.
     async fn ask<F>(
         &self,
         asks: impl Iterator<Item = F>,

@@ -1,27 +1,28 @@
-//! A lock whose waiters ask again and again.
+//! A lock whose waiters ask again after pauses.
 
 use super::handle::Handle;
 use super::verbs::verbs;
 use crate::backoff::Backoff;
 use crate::hold::guard::LockGuard;
 
-/// A lock whose waiters ask again after pauses instead of listening: on the wire Redisson's `RSpinLock`.
+/// A lock whose waiters ask again after pauses instead of listening for messages: on the wire Redisson's `RSpinLock`.
 ///
-/// Made by [`Client::spin_lock`](crate::Client::spin_lock). It is a [`ReentrantLock`](crate::ReentrantLock) without
-/// messages: nothing is subscribed to and nothing published. A reentrant, fair or fenced lock of the same name
-/// excludes it, and it them; but their waiters are not told of its release, and find out by the end of its lease or
-/// their [`poll_cap`](crate::ClientBuilder::poll_cap).
+/// Created by [`Client::spin_lock`](crate::Client::spin_lock). It is a [`ReentrantLock`](crate::ReentrantLock) without
+/// messages: nothing is subscribed to and nothing is published. It excludes a reentrant, fair or fenced lock of the
+/// same name, and they exclude it. But their waiters are not told when a spin lock is released; they find out at the
+/// end of its lease or after their [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
 /// # When to use it, and when another
 ///
-/// Behind a proxy that passes no messages on, and in very large clusters, where each message goes to every node.
-/// Else the [`ReentrantLock`](crate::ReentrantLock): it is woken within a round trip or two and asks nothing
-/// meanwhile. Between processes there is no order here at all; one that is unlucky waits for several pauses.
+/// Use it behind a proxy that does not pass messages on, and in very large clusters, where each message goes to every
+/// node. Otherwise use a [`ReentrantLock`](crate::ReentrantLock): its waiters are woken within a round trip or two and
+/// send no requests until then. Between processes a spin lock keeps no order at all; an unlucky waiter waits for
+/// several pauses.
 ///
 /// # Guarantee and limit
 ///
-/// As [`ReentrantLock`](crate::ReentrantLock). Within one process waiters are served in the order in which they
-/// came, and only the first of them asks.
+/// Same as [`ReentrantLock`](crate::ReentrantLock). Within one process, waiters are served in the order in which they
+/// came, and only the first of them asks the server.
 ///
 /// # Examples
 ///
@@ -48,17 +49,54 @@ impl SpinLock {
         Self(handle).backoff(Backoff::exponential())
     }
 
-    /// Pauses like this between two tries; [`Backoff::exponential`] by default. A pause ends early when the
-    /// holder's lease does, and when the lock is given back in this process, and never outlasts the caller's limit.
+    /// Sets the pauses between two attempts; [`Backoff::exponential`] by default.
+    ///
+    /// A pause ends early when the holder's lease ends or when the lock is released in this process, and is never
+    /// longer than the rest of the caller's limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::Backoff;
+    ///
+    /// // A waiter may be a second late, and sends two requests per second at most.
+    /// let pauses = Backoff::fixed(Duration::from_millis(500)).jitter(Duration::from_millis(500));
+    /// let lock = client.spin_lock("nightly-report").backoff(pauses);
+    /// let guard = lock.lock().await?;
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.0.pauses(backoff);
         self
     }
 
-    /// Gives up when the lock was found busy so often: [`try_lock_for`](Self::try_lock_for) then answers None, before
-    /// its limit. [`lock`](Self::lock), which cannot answer so, is [`InvalidInput`](crate::ErrorKind::InvalidInput)
-    /// with it; so is every verb with 0.
+    /// Gives up once the lock was found busy `attempts` times: [`try_lock_for`](Self::try_lock_for) then returns `None`
+    /// before its limit.
+    ///
+    /// [`lock`](Self::lock) cannot return `None`, so with this setting it returns
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput). With 0, so does every call that acquires, unlocks or adopts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = other.spin_lock("orders:42").lock().await?; // in another process
+    ///
+    /// let lock = client.spin_lock("orders:42").max_attempts(3);
+    /// let busy = lock.try_lock_for(Duration::from_secs(60)).await?;
+    /// assert!(busy.is_none()); // after a few milliseconds
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.0.attempts = Some(attempts);
@@ -66,4 +104,4 @@ impl SpinLock {
     }
 }
 
-verbs!(SpinLock, LockGuard);
+verbs!(SpinLock, LockGuard, "spin_lock");

@@ -1,9 +1,13 @@
-//! The verbs that all locks of one name have, with their manual.
+//! The methods that all locks of one name share, with their documentation.
 
-/// Gives a lock that wraps a [`Handle`](super::handle::Handle) its verbs. The guard is made from a
-/// [`LockGuard`](crate::LockGuard).
+/// Implements the shared methods for a lock type that wraps a [`Handle`](super::handle::Handle). The guard type is made
+/// from a [`LockGuard`](crate::LockGuard). `$constructor` is the name of the [`Client`](crate::Client)'s
+/// method that makes the lock, and `$side` the call that selects a side of it. Both are for the examples.
 macro_rules! verbs {
-    ($lock:ty, $guard:ty) => {
+    ($lock:ty, $guard:ty, $constructor:literal) => {
+        verbs!($lock, $guard, $constructor, "");
+    };
+    ($lock:ty, $guard:ty, $constructor:literal, $side:literal) => {
         impl From<$lock> for $crate::lock::member::Member {
             fn from(lock: $lock) -> Self {
                 Self(lock.0)
@@ -11,86 +15,175 @@ macro_rules! verbs {
         }
 
         impl $lock {
-            /// Holds the lock for so long, from 50 ms to 100 years, and does not renew it. Fractions of a
-            /// millisecond are dropped. Another lease is answered with
-            /// [`InvalidInput`](crate::ErrorKind::InvalidInput) by every verb.
+            /// Sets a fixed lease: the lock is held for `lease` and is not renewed.
+            ///
+            /// The lease must be from 50 ms to 100 years; fractions of a millisecond are dropped. With any other lease,
+            /// every call that acquires, unlocks or adopts returns [`InvalidInput`](crate::ErrorKind::InvalidInput).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// use std::time::Duration;
+            ///
+            #[doc = concat!("let lock = client.", $constructor, "(\"orders:42\")", $side)]
+            ///     .lease(Duration::from_secs(10));
+            /// let guard = lock.lock().await?; // even if this task hangs, for ten seconds at most
+            /// assert!(guard.remaining() <= Duration::from_secs(10));
+            /// guard.unlock().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             #[must_use = "this makes a new handle and leaves the old one as it is"]
             pub fn lease(mut self, lease: std::time::Duration) -> Self {
                 self.0 = self.0.lease(lease);
                 self
             }
 
-            /// Acts for this owner instead of the current task.
+            /// Makes the calls on this handle act for `owner` instead of the current task.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// use redlatch::Owner;
+            ///
+            /// let order = Owner::unique();
+            #[doc = concat!("let lock = client.", $constructor, "(\"orders:42\")", $side)]
+            ///     .owned_by(&order);
+            /// let guard = lock.lock().await?;
+            /// // Another task acts for the same owner.
+            /// let helper = tokio::spawn(async move { lock.is_held().await });
+            /// assert!(helper.await.unwrap()?);
+            /// guard.unlock().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             #[must_use = "this makes a new handle and leaves the old one as it is"]
             pub fn owned_by(mut self, owner: &$crate::owner::Owner) -> Self {
                 self.0 = self.0.owned_by(owner);
                 self
             }
 
-            /// Takes the lock, for as long as it takes.
+            /// Acquires the lock, waiting until it is available.
             ///
-            /// Waits in line, and is woken by the unlock of whoever holds the lock. An owner that holds the lock
-            /// already takes it again at once, if the kind is reentrant.
+            /// While the lock is busy, the call waits for its turn. How it learns of a release depends on the kind:
+            /// most kinds wake a waiter by a message, but a [`SpinLock`](crate::SpinLock) or a
+            /// [`PlainLock`](crate::PlainLock) that another process holds is asked for again after pauses. If the kind
+            /// is reentrant, an owner that already holds the lock acquires it again at once.
             ///
             /// # Errors
             ///
-            /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): name, lease or owner cannot work; nothing was
-            ///   sent.
-            /// - [`Backend`](crate::ErrorKind::Backend): the server refused; or for one watchdog lease it could not
-            ///   be reached, or was a replica.
-            /// - [`Timeout`](crate::ErrorKind::Timeout): it answered nothing for one watchdog lease.
-            /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the grant came so late that less than
-            ///   [`min_validity`](crate::ClientBuilder::min_validity) was left of its lease; it was given back.
+            /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): a name, lease, owner or setting cannot work; nothing
+            ///   was sent.
+            /// - [`Backend`](crate::ErrorKind::Backend): the server refused the request, or for one watchdog lease it
+            ///   could not be reached or was a replica.
+            /// - [`Timeout`](crate::ErrorKind::Timeout): the server did not answer for one watchdog lease.
+            /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the lock was granted so late that less than
+            ///   [`min_validity`](crate::ClientBuilder::min_validity) was left of its lease; it was released again.
             /// - [`WrongKind`](crate::ErrorKind::WrongKind): the name is in use by something else.
-            /// - [`Refused`](crate::ErrorKind::Refused): the owner holds it 2³¹ − 1 times, a side of a read-write
-            ///   lock 1,000 times.
-            /// - [`Closed`](crate::ErrorKind::Closed): the client was closed, before or meanwhile.
+            /// - [`Refused`](crate::ErrorKind::Refused): the owner already holds the lock as many times as can be
+            ///   counted, 2³¹ − 1, or 1,000 for a side of a read-write lock; an owner that reads asked to write; or a
+            ///   fenced lock has run out of tokens.
+            /// - [`Closed`](crate::ErrorKind::Closed): the client was closed before or during the call.
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, the place in line is given up. A request that is on its way may still take
-            /// the lock; it is released in the background then, and until that arrives, one lease at the most,
-            /// others see the lock as held.
+            /// If the future is dropped, the call gives up its place in the queue. A request that is already on its way
+            /// may still acquire the lock. The lock is then released in the background; until that release arrives, for
+            /// at most one lease, others see the lock as held.
             ///
-            /// A future that is kept and not polled, as that of a `select!` loop while another branch works, holds up
-            /// others of its process for a few seconds at most: then they go first, and what it was granted meanwhile
-            /// is given back. It goes on waiting when it is polled again.
+            /// A future that is kept but not polled while it waits, as in a `select!` loop while another branch runs,
+            /// delays the other waiters of its process by a few seconds at most. After that they go first, and whatever
+            /// the server granted to the unpolled call is released. The call continues to wait when it is polled again.
+            ///
+            /// The exception is a [`PlainLock`](crate::PlainLock) with a named owner: a grant for which no guard was
+            /// handed out is not released, and lasts until its lease ends.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// # async fn ship() {}
+            #[doc = concat!("let lock = client.", $constructor, "(\"orders:42\")", $side, ";")]
+            /// let guard = lock.lock().await?; // waits as long as another owner is in the way
+            /// ship().await;
+            /// guard.unlock().await?; // an error if the lock was lost in the meantime
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn lock(&self) -> Result<$guard, $crate::error::Error> {
                 self.0.lock().await.map(<$guard>::from)
             }
 
-            /// Takes the lock if it is free or, of a reentrant kind, this owner's: one attempt, which stands in no
-            /// line.
+            /// Attempts to acquire the lock without waiting. Returns `None` if the lock is busy.
             ///
-            /// None if somebody else holds it.
+            /// The call makes a single attempt and takes no place in a queue. It succeeds if the lock is available or,
+            /// if the kind is reentrant, already held by this owner. Depending on the kind, a free lock also counts as
+            /// busy while it is reserved for a waiter that goes first.
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but a server that does not answer is an error after one
+            /// Same as [`lock`](Self::lock), except that a server that does not answer is an error after one
             /// [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Cancel safety
             ///
-            /// As [`lock`](Self::lock).
+            /// Same as [`lock`](Self::lock).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// # async fn send_report() {}
+            #[doc = concat!("let lock = client.", $constructor, "(\"nightly-report\")", $side, ";")]
+            /// let Some(guard) = lock.try_lock().await? else {
+            ///     return Ok(()); // another process is at it: nothing to do here
+            /// };
+            /// send_report().await;
+            /// guard.unlock().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn try_lock(&self) -> Result<Option<$guard>, $crate::error::Error> {
                 Ok(self.0.try_lock().await?.map(<$guard>::from))
             }
 
-            /// Takes the lock, waiting at most so long. None if it was busy until then.
+            /// Attempts to acquire the lock, waiting for at most `wait`. Returns `None` if the lock is still busy when
+            /// the wait ends.
             ///
-            /// [`Duration::ZERO`](std::time::Duration::ZERO) is one attempt,
-            /// [`Duration::MAX`](std::time::Duration::MAX) waits for ever. A request on its way at the end is
-            /// waited for, so the call returns by its limit plus one
+            /// [`Duration::ZERO`](std::time::Duration::ZERO) makes a single attempt;
+            /// [`Duration::MAX`](std::time::Duration::MAX) waits without a limit. If a request is on its way when the
+            /// limit is reached, the call waits for its answer, so it returns within `wait` plus one
             /// [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but a server that cannot be reached or does not answer is an error when the
-            /// limit is reached.
+            /// Same as [`lock`](Self::lock), except that a server that cannot be reached or does not answer is an error
+            /// when the limit is reached.
             ///
             /// # Cancel safety
             ///
-            /// As [`lock`](Self::lock).
+            /// Same as [`lock`](Self::lock).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// # async fn check_out() {}
+            /// use std::time::Duration;
+            ///
+            #[doc = concat!("let lock = client.", $constructor, "(\"cart:7\")", $side, ";")]
+            /// match lock.try_lock_for(Duration::from_millis(500)).await? {
+            ///     Some(guard) => {
+            ///         check_out().await;
+            ///         guard.unlock().await?;
+            ///     }
+            ///     None => println!("the cart is busy, please try again"),
+            /// }
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn try_lock_for(
                 &self,
                 wait: std::time::Duration,
@@ -98,131 +191,278 @@ macro_rules! verbs {
                 Ok(self.0.try_lock_for(wait).await?.map(<$guard>::from))
             }
 
-            /// Gives back one level that this owner holds, without its guard; a named owner's, wherever it was taken.
+            /// Releases one level that this owner holds, without using its guard. For a named owner, the level may have
+            /// been acquired in any process.
             ///
-            /// A guard whose level was given back this way is lost.
+            /// A guard whose level was released this way is lost.
             ///
             /// # Errors
             ///
-            /// [`NotHeld`](crate::ErrorKind::NotHeld) if this owner holds nothing; else as
+            /// [`NotHeld`](crate::ErrorKind::NotHeld) if this owner holds nothing; otherwise same as
             /// [`LockGuard::unlock`](crate::LockGuard::unlock).
             ///
             /// # Cancel safety
             ///
-            /// Once polled, the release goes on in the background if the future is dropped. For a level that another
-            /// process holds it may not have begun then.
+            /// Once the future has been polled, the release continues in the background if the future is dropped. For a
+            /// level that another process holds, the release may not have started by then.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// use redlatch::{ErrorKind, Owner};
+            ///
+            /// let session = Owner::named("session-7");
+            #[doc = concat!("let lock = client.", $constructor, "(\"cart:7\")", $side)]
+            ///     .owned_by(&session);
+            /// drop(lock.lock().await?.detach()); // one web request locks the cart
+            /// lock.unlock().await?; // and a later one unlocks it
+            /// let error = lock.unlock().await.unwrap_err();
+            /// assert_eq!(error.kind(), ErrorKind::NotHeld);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn unlock(&self) -> Result<(), $crate::error::Error> {
                 self.0.unlock().await
             }
 
-            /// A guard for one level that this owner holds already: one that was [detached](LockGuard::detach), or
-            /// of a named owner one that another process, or a Java client, holds. None if the owner holds nothing.
+            /// Returns a guard for one level that this owner already holds, or `None` if the owner holds nothing.
             ///
-            /// What another process held is this process's from now on, and a guard there is lost. If this process
-            /// has a guard for every level of the owner, the new one stands beside them: the levels are given back
-            /// by whichever guards go first, and those that are left are lost.
+            /// The level is one that was [detached](LockGuard::detach) or, for a named owner, one that another process
+            /// holds, whether with this crate or with another client of the same format, such as a Java client.
+            ///
+            /// A level that another process held belongs to this process from now on, and its guard there is lost. Only
+            /// the guard of a [`PlainLock`](crate::PlainLock) is not lost, since its value does not tell the two holds
+            /// apart. If this process already has a guard for every level of the owner, the new guard is an additional
+            /// one: the levels are released by the guards that go first, and the guards that are left are lost.
             ///
             /// # Errors
             ///
-            /// As [`try_lock`](Self::try_lock).
+            /// Same as [`try_lock`](Self::try_lock).
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, a level that was taken over is released in the background.
+            /// If the future is dropped, a level that it took over from another process is released in the background.
+            /// A [`PlainLock`](crate::PlainLock) is not released.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// # let other = redlatch::Client::connect(url).await?;
+            /// use redlatch::Owner;
+            ///
+            /// let job = Owner::named("import-7"); // the same owner in every process
+            #[doc = concat!("let lock = client.", $constructor, "(\"import\")", $side)]
+            ///     .owned_by(&job);
+            /// drop(lock.lock().await?.detach());
+            ///
+            /// // The process that continues the job:
+            #[doc = concat!("let lock = other.", $constructor, "(\"import\")", $side)]
+            ///     .owned_by(&job);
+            /// let guard = lock.adopt().await?.expect("the lease has not ended");
+            /// assert_eq!(guard.owner(), &job);
+            /// guard.unlock().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn adopt(&self) -> Result<Option<$guard>, $crate::error::Error> {
                 Ok(self.0.adopt().await?.map(<$guard>::from))
             }
 
-            /// Whether anybody holds the lock.
+            /// Returns `true` if any owner holds the lock. For a side of a read-write lock, only holds of that side
+            /// count.
             ///
-            /// Like every query, this tells of a moment that has passed when the answer arrives: good for people and
-            /// metrics, never a reason to go ahead.
+            /// As with every query, the answer describes a state that may have changed by the time the answer arrives.
+            /// It is good for people and metrics, but never a reason to go ahead.
             ///
             /// # Errors
             ///
             /// [`WrongKind`](crate::ErrorKind::WrongKind) if the name is in use by something else;
-            /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did
-            /// not answer or refused.
+            /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not
+            /// answer or refused the request.
             ///
             /// # Cancel safety
             ///
-            /// Nothing is changed on the server, whenever the future is dropped.
+            /// This method is cancel safe: it changes nothing on the server.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// # let other = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let lock = client.", $constructor, "(\"nightly-report\")", $side, ";")]
+            /// let guard = lock.lock().await?;
+            /// // A status page, in another process:
+            #[doc = concat!("let report = other.", $constructor, "(\"nightly-report\")", $side, ";")]
+            /// assert!(report.is_locked().await?);
+            /// guard.unlock().await?;
+            /// assert!(!report.is_locked().await?);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn is_locked(&self) -> Result<bool, $crate::error::Error> {
                 self.0.is_locked().await
             }
 
-            /// Whether this owner holds the lock, by the server's record.
+            /// Returns `true` if this owner holds the lock, according to the server's record.
             ///
             /// # Errors
             ///
-            /// As [`is_locked`](Self::is_locked).
+            /// Same as [`is_locked`](Self::is_locked).
             ///
             /// # Cancel safety
             ///
-            /// Nothing is changed on the server, whenever the future is dropped.
+            /// This method is cancel safe: it changes nothing on the server.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// use redlatch::Owner;
+            ///
+            #[doc = concat!("let lock = client.", $constructor, "(\"orders:42\")", $side, ";")]
+            /// let guard = lock.lock().await?;
+            /// assert!(lock.is_held().await?);
+            /// // Others see a lock that they do not hold.
+            /// let others = lock.owned_by(&Owner::unique());
+            /// assert!(others.is_locked().await? && !others.is_held().await?);
+            /// guard.unlock().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn is_held(&self) -> Result<bool, $crate::error::Error> {
                 self.0.is_held().await
             }
 
-            /// How many levels this owner holds, in all processes together; 0 if it does not hold the lock.
+            /// Returns the number of levels that this owner holds, in all processes together, or 0 if it does not hold
+            /// the lock.
             ///
             /// # Errors
             ///
-            /// As [`is_locked`](Self::is_locked).
+            /// Same as [`is_locked`](Self::is_locked).
             ///
             /// # Cancel safety
             ///
-            /// Nothing is changed on the server, whenever the future is dropped.
+            /// This method is cancel safe: it changes nothing on the server.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let lock = client.", $constructor, "(\"orders:42\")", $side, ";")]
+            /// let guard = lock.lock().await?;
+            /// assert_eq!(lock.hold_count().await?, 1);
+            /// guard.unlock().await?;
+            /// assert_eq!(lock.hold_count().await?, 0); // no level was left behind
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn hold_count(&self) -> Result<u64, $crate::error::Error> {
                 self.0.hold_count().await
             }
 
-            /// How long the lock lasts if its holder, whoever that is, does not renew it. None if it is free, or held
-            /// without end by something else than this crate.
+            /// Returns how long the lock remains held if no holder renews it. Returns `None` if the lock is free, or if
+            /// something other than this crate holds it without an end.
             ///
             /// # Errors
             ///
-            /// As [`is_locked`](Self::is_locked).
+            /// Same as [`is_locked`](Self::is_locked).
             ///
             /// # Cancel safety
             ///
-            /// Nothing is changed on the server, whenever the future is dropped.
+            /// This method is cancel safe: it changes nothing on the server.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// use std::time::Duration;
+            ///
+            #[doc = concat!("let lock = client.", $constructor, "(\"nightly-report\")", $side)]
+            ///     .lease(Duration::from_secs(20));
+            /// let guard = lock.lock().await?;
+            /// // If the holder has crashed, this is how long the others wait for it.
+            /// let left = lock.remaining_lease().await?.expect("the lock is held");
+            /// assert!(left <= Duration::from_secs(20));
+            /// guard.unlock().await?;
+            /// assert_eq!(lock.remaining_lease().await?, None);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn remaining_lease(
                 &self,
             ) -> Result<Option<std::time::Duration>, $crate::error::Error> {
                 self.0.remaining_lease().await
             }
 
-            /// Who holds the lock, how often, and for how long. None if it is free. The owner is the one that took the lock
-            /// from the server; tasks of its process may have passed it on since.
+            /// Returns who holds the lock, how many times and for how long, or `None` if the lock is free.
+            ///
+            /// The owner is the one that acquired the lock from the server. If the kind is passed on in memory, other
+            /// tasks of the same process may have had it since.
             ///
             /// # Errors
             ///
-            /// As [`is_locked`](Self::is_locked).
+            /// Same as [`is_locked`](Self::is_locked).
             ///
             /// # Cancel safety
             ///
-            /// Nothing is changed on the server, whenever the future is dropped.
+            /// This method is cancel safe: it changes nothing on the server.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// # let other = redlatch::Client::connect(url).await?;
+            /// use redlatch::Owner;
+            ///
+            #[doc = concat!("let lock = client.", $constructor, "(\"deployment\")", $side)]
+            ///     .owned_by(&Owner::named("release-1.2"));
+            /// let guard = lock.lock().await?;
+            /// // An operator asks what is going on.
+            #[doc = concat!("let deployment = other.", $constructor, "(\"deployment\")", $side, ";")]
+            /// let holder = deployment.holder().await?.expect("the lock is held");
+            /// assert_eq!(holder.owner(), "release-1.2");
+            /// guard.unlock().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn holder(
                 &self,
             ) -> Result<Option<$crate::lock::handle::Holder>, $crate::error::Error> {
                 self.0.holder().await
             }
 
-            /// Frees the lock **whoever holds it**, and wakes a waiter. False if it was free.
+            /// Frees the lock **no matter who holds it**. Returns `false` if the lock was already free.
             ///
-            /// For operators: a holder that is alive goes on with its work until it learns of the loss, at its next
-            /// renewal at the latest, and overlaps with the next one until then. Guards in this process are lost at
-            /// once.
+            /// Waiters learn of it as they learn of a release.
+            ///
+            /// This is meant for operators. A live holder continues its work until it learns of the loss: at the latest
+            /// at its next renewal or, with a fixed lease, when that lease ends. Until then its work overlaps with that
+            /// of the next holder. Guards in this process are lost at once.
             ///
             /// # Errors
             ///
-            /// As [`is_locked`](Self::is_locked).
+            /// Same as [`is_locked`](Self::is_locked).
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, the lock may or may not have been freed; holds of this process are
-            /// released in the background.
+            /// If the future is dropped, the lock may or may not have been freed. Holds of this process are released in
+            /// the background, except those of a [`PlainLock`](crate::PlainLock) with a named owner, which last until
+            /// their lease ends.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let lock = client.", $constructor, "(\"nightly-report\")", $side, ";")]
+            /// let stuck = lock.lock().await?;
+            /// assert!(lock.force_unlock().await?);
+            /// assert!(stuck.is_lost()); // at once, since it is a guard of this process
+            /// assert!(!lock.force_unlock().await?); // the lock was free already
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn force_unlock(&self) -> Result<bool, $crate::error::Error> {
                 self.0.force_unlock().await
             }
