@@ -1,4 +1,5 @@
-//! What is behind a semaphore and a latch: a count on the server, and calls that change it once.
+//! The base of semaphores and latches: a count on the server, and calls that change it once, however often they are
+//! sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use crate::session::ClientHandle;
 use crate::session::hold::fresh_acquisition_id;
 use crate::wait::Waiting;
 
-/// Java counts in an int.
+/// The largest count: Java counts in an `int`.
 const MOST: u32 = i32::MAX as u32;
 
-/// A count on the server.
+/// A handle to a count on the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
     pub(crate) client: Arc<ClientHandle>,
-    /// Checked when a verb is called, so that making a handle cannot fail.
+    /// Checked by each call, so that making a handle cannot fail.
     name: Result<LockName, Error>,
 }
 
@@ -32,7 +33,7 @@ impl Counter {
         Self { client, name }
     }
 
-    /// The name, if the client is open.
+    /// Returns the name, or an error if the name is invalid or the client is closed.
     pub(crate) fn open(&self) -> Result<&LockName, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         self.client.ensure_open()?;
@@ -43,12 +44,13 @@ impl Counter {
         self.client.settings.command_timeout
     }
 
-    /// Asks, which changes nothing.
+    /// Sends a query, and returns the reply. A query has no request mark: carrying it out again does no harm.
     pub(crate) async fn ask(&self, call: &Call<'_>) -> Result<Reply, Error> {
         Ok(self.client.run(call, self.timeout()).await?.reply)
     }
 
-    /// Changes the count, once, however often the call is sent.
+    /// Sends a call that changes the count, and returns the reply. The call takes effect at most once, however often it
+    /// is sent: it leaves a request mark on the server, by which the server recognizes a copy.
     pub(crate) async fn change(
         &self,
         name: &LockName,
@@ -59,13 +61,15 @@ impl Counter {
             let call = call(name, &mark);
             self.client.run(&call, self.timeout()).await?
         };
+        // A call that was sent once and answered cannot arrive again. Otherwise the mark has to outlive a late copy.
         if !answer.repeated {
             self.forget(mark);
         }
         Ok(answer.reply)
     }
 
-    /// Has a mark removed, for tidiness: it has an end.
+    /// Removes a request mark in the background. This is only for tidiness, since a mark expires by itself. So a try
+    /// that fails is not repeated: the request ends now.
     pub(crate) fn forget(&self, mark: Arc<RequestMark>) {
         let timeout = self.timeout();
         self.client.reaper.send(mark, timeout, BootInstant::now());
@@ -88,7 +92,8 @@ impl Counter {
     }
 }
 
-/// A count that Java can read.
+/// Returns `count` if it lies between `least` and the largest count that Java can read. `what` names it in the
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput) error.
 pub(crate) fn check(what: &str, count: u32, least: u32) -> Result<u32, Error> {
     if count < least || count > MOST {
         return Err(Error::invalid(format!(

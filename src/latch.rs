@@ -1,4 +1,4 @@
-//! Waits until a shared count has come to zero.
+//! The latch: a shared count, and calls that wait until it is zero.
 
 use std::time::Duration;
 
@@ -14,28 +14,31 @@ use crate::protocol::latch;
 use crate::protocol::waiter::Local;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// A count that many processes wait for to come to zero: on the wire Redisson's `RCountDownLatch`.
+/// A count that all processes share, with calls that wait until it is zero. On the wire it is Redisson's
+/// `RCountDownLatch`.
 ///
-/// Made by [`Client::latch`](crate::Client::latch). Somebody sets the count; whoever has done a part counts down;
-/// whoever needs all parts waits. At zero the latch is gone, which is to be open, and its count can be set again.
+/// Created by [`Client::latch`](crate::Client::latch). One client sets the count. Each client that has finished a part
+/// counts down, and the clients that need all parts wait. At zero, the latch's key is removed: a latch without a key is
+/// open, and its count can be set again.
 ///
 /// # When to use it, and when another
 ///
-/// To go on when a known number of things has happened elsewhere. For one at a time, a
-/// [`ReentrantLock`](crate::ReentrantLock); for at most so many at a time, a [`Semaphore`](crate::Semaphore). Within
-/// one process, a `JoinSet` or tokio's `Barrier` does without a server.
+/// Use it to continue when a known number of things has happened elsewhere. For one caller at a time, use a
+/// [`ReentrantLock`](crate::ReentrantLock); for a limited number of callers at a time, a
+/// [`Semaphore`](crate::Semaphore). Within one process, a `JoinSet` or tokio's `Barrier` needs no server.
 ///
 /// # Guarantee and limit
 ///
-/// Each call counts once, however often the network made us send it. All that wait are woken by the message of the
-/// last count down, or find out by themselves within a [`poll_cap`](crate::ClientBuilder::poll_cap). A latch has no
-/// owner and no end: nobody counts down for a process that has crashed, so wait with a limit. One whose key the server
-/// loses, by a flush, say, is open. A failover to a replica that lags may lose a count down that was answered, and then
-/// the latch stays closed until somebody counts down once more, or [deletes](Self::delete) it. Who is woken late may
-/// find that the count was set again meanwhile, and waits on.
+/// Each call counts once, however often the network made this client send it. All waiters are woken by the message of
+/// the last countdown, or find out by themselves within one [`poll_cap`](crate::ClientBuilder::poll_cap). A latch has
+/// no owner and does not expire: nobody counts down for a process that has crashed, so wait with a limit. A latch whose
+/// key the server loses, for example in a flush, is open. A failover to a lagging replica may lose a countdown that the
+/// old primary had confirmed. The latch then stays closed until a client counts down once more or
+/// [deletes](Self::delete) it. A waiter that is woken late may find that the count has been set again in the meantime,
+/// and then continues to wait.
 ///
-/// With Redisson in one difference: [`delete`](Self::delete) opens the latch for waiters of both sides, where
-/// Redisson's own leaves them waiting.
+/// There is one difference from Redisson: [`delete`](Self::delete) opens the latch for the waiters of both sides,
+/// whereas Redisson's own leaves them waiting.
 ///
 /// # Examples
 ///
@@ -61,7 +64,7 @@ use crate::wait::{Asked, Waiting, Wanted};
 pub struct Latch(pub(crate) Counter);
 
 impl Latch {
-    /// Sets the count, from 1 to 2³¹ − 1, if the latch is open; false if it has a count.
+    /// Sets the count, from 1 to 2³¹ − 1, if the latch is open. Returns `false` and changes nothing if it has a count.
     ///
     /// # Errors
     ///
@@ -74,6 +77,19 @@ impl Latch {
     /// # Cancel safety
     ///
     /// If the future is dropped, the count may or may not have been set.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let shards = client.latch("reindex:shards");
+    /// assert!(shards.try_set_count(3).await?);
+    /// // A second coordinator finds the count of the first one, and leaves it alone.
+    /// assert!(!shards.try_set_count(5).await?);
+    /// assert_eq!(shards.count().await?, 3);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn try_set_count(&self, count: u32) -> Result<bool, Error> {
         let set = async {
             let name = self.0.open()?;
@@ -86,9 +102,9 @@ impl Latch {
         self.0.client.within(Box::pin(set)).await
     }
 
-    /// The count: 0 if the latch is open, or was never set.
+    /// Returns the count: 0 if the latch is open or its count was never set.
     ///
-    /// Like every query, this tells of a moment that has passed when the answer arrives.
+    /// As with every query, the answer describes an instant that has passed when it arrives.
     ///
     /// # Errors
     ///
@@ -96,22 +112,53 @@ impl Latch {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the server, whenever the future is dropped.
+    /// Nothing is changed on the server, no matter when the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let tables = client.latch("backup:tables");
+    /// assert_eq!(tables.count().await?, 0); // never set
+    /// tables.try_set_count(4).await?;
+    /// tables.count_down().await?;
+    /// println!("{} of 4 tables are saved", 4 - tables.count().await?);
+    /// # assert_eq!(tables.count().await?, 3);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn count(&self) -> Result<u32, Error> {
         let count = async { Ok(self.read(self.0.open()?).await?.unsigned()) };
         self.0.client.within(Box::pin(count)).await
     }
 
-    /// Counts down by one; at zero the latch opens, and all that wait are woken. Nothing happens if it is open.
+    /// Counts down by one. At zero, the latch opens and all waiters are woken. Does nothing if the latch is open.
     ///
     /// # Errors
     ///
-    /// As [`try_set_count`](Self::try_set_count). After a [`Timeout`](crate::ErrorKind::Timeout) it may have been
-    /// counted.
+    /// As [`try_set_count`](Self::try_set_count). After a [`Timeout`](crate::ErrorKind::Timeout), the call may have
+    /// been counted.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, it may or may not have been counted. It is counted once at the most.
+    /// If the future is dropped, the call may or may not have been counted. It is counted at most once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn resize(image: u32) {}
+    /// let images = client.latch("album:7:images");
+    /// images.try_set_count(2).await?;
+    /// for image in 1..=2 {
+    ///     resize(image).await;
+    ///     images.count_down().await?;
+    /// }
+    /// images.count_down().await?; // open already: does nothing
+    /// assert_eq!(images.count().await?, 0);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn count_down(&self) -> Result<(), Error> {
         let count_down = async {
             let name = self.0.open()?;
@@ -121,39 +168,70 @@ impl Latch {
         self.0.client.within(Box::pin(count_down)).await
     }
 
-    /// Waits until the latch is open, for as long as it takes. One that was never set is.
+    /// Waits until the latch is open, without a limit. A latch whose count was never set is open.
     ///
     /// # Errors
     ///
-    /// As [`count_down`](Self::count_down); but a server that does not answer is an error only after one
+    /// As [`count_down`](Self::count_down); but if the server does not answer, the call fails only after one
     /// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) of silence.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the server, whenever the future is dropped.
+    /// Nothing is changed on the server, no matter when the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let migrated = client.latch("migrated");
+    /// migrated.try_set_count(1).await?;
+    /// let migration = async {
+    ///     println!("one process migrates, and all others wait");
+    ///     migrated.count_down().await
+    /// };
+    /// tokio::try_join!(migrated.wait(), migration)?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn wait(&self) -> Result<(), Error> {
         self.open_within(|| Deadline::Never).await.map(drop)
     }
 
-    /// Waits until the latch is open, at most so long. False if it was not until then.
+    /// Waits until the latch is open, for at most `wait`. Returns `false` if it was not open until then.
     ///
-    /// [`Duration::ZERO`] looks once, [`Duration::MAX`] waits for ever. A request on its way at the end is waited
-    /// for, so the call returns by its limit plus one
-    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
+    /// [`Duration::ZERO`] checks once; [`Duration::MAX`] waits without a limit. If a request is on its way when the
+    /// limit is reached, the call waits for its answer, so it returns at most one
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout) after the limit.
     ///
     /// # Errors
     ///
-    /// As [`count_down`](Self::count_down); but a server that does not answer is an error only when the limit is
+    /// As [`count_down`](Self::count_down); but if the server does not answer, the call fails only when the limit is
     /// reached.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the server, whenever the future is dropped.
+    /// Nothing is changed on the server, no matter when the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let ready = client.latch("deploy:ready");
+    /// ready.try_set_count(2).await?;
+    /// ready.count_down().await?; // the other process has crashed
+    /// if !ready.wait_for(Duration::from_millis(50)).await? {
+    ///     assert_eq!(ready.count().await?, 1); // do without it, or roll back
+    /// }
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn wait_for(&self, wait: Duration) -> Result<bool, Error> {
         self.open_within(|| Deadline::within(wait)).await
     }
 
-    /// Removes the latch, which opens it: all that wait are woken. False if it was open.
+    /// Removes the latch, which opens it and wakes all waiters. Returns `false` if the latch was open.
     ///
     /// # Errors
     ///
@@ -162,6 +240,20 @@ impl Latch {
     /// # Cancel safety
     ///
     /// If the future is dropped, the latch may or may not have been removed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let parts = client.latch("import:42:parts");
+    /// parts.try_set_count(3).await?;
+    /// // The import is cancelled: nobody has to wait for its parts any more.
+    /// let ((), deleted) = tokio::try_join!(parts.wait(), parts.delete())?;
+    /// assert!(deleted);
+    /// assert!(!parts.delete().await?);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn delete(&self) -> Result<bool, Error> {
         let delete = async {
             let name = self.0.open()?;
@@ -192,7 +284,7 @@ impl Latch {
     }
 }
 
-/// Is the latch open?
+/// The question of a waiting call: whether the latch is open.
 struct Look<'a> {
     latch: &'a Latch,
     name: &'a LockName,

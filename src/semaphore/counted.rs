@@ -1,4 +1,4 @@
-//! A shared number of permits.
+//! The semaphore whose permits have no lease.
 
 use std::sync::Arc;
 
@@ -10,34 +10,34 @@ use crate::session::ClientHandle;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
-/// A number of permits that all processes share: on the wire Redisson's `RSemaphore`.
+/// A number of permits that all processes share. On the wire it is Redisson's `RSemaphore`.
 ///
-/// Made by [`Client::semaphore`](crate::Client::semaphore). Somebody [sets](Self::try_set_permits) the number; at most
-/// so many permits are out at any time.
+/// Created by [`Client::semaphore`](crate::Client::semaphore). One client [sets](Self::try_set_permits) the number of
+/// permits; at most that many are out at any time.
 ///
 /// # When to use it, and when another
 ///
-/// To let at most so many do something at once, where a permit that is lost in a crash can be put right by hand
-/// ([`release`](Self::release)): nobody gives back for a process that was killed. Where that will not do, take an
-/// [`ExpirableSemaphore`](crate::ExpirableSemaphore), whose permits have a lease. For one at a time take a
-/// [`ReentrantLock`](crate::ReentrantLock), which is renewed and tells of loss.
+/// Use it to limit how many callers do something at the same time, where a permit that is lost in a crash can be
+/// restored by hand ([`release`](Self::release)): nobody releases the permits of a process that was killed. Where that
+/// is not acceptable, use an [`ExpirableSemaphore`](crate::ExpirableSemaphore), whose permits have a lease. For one
+/// caller at a time, use a [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
 ///
 /// # Guarantee and limit
 ///
-/// Never more permits are out than there are, and each is given back once, however often the network made us ask. A
-/// call that is dropped, cut off or answered late leaves none taken, as long as the server comes back within an hour.
-/// Within one process permits are granted in order of arrival, and one that waits for many is not starved by those
-/// that want one; between processes there is no order. Whoever waits is woken by a message, or asks again within a
-/// [`poll_cap`](crate::ClientBuilder::poll_cap).
+/// At no time are more permits out than the semaphore has, and each permit is released once, however often the network
+/// made this client send the request. A call that is dropped, cut off or answered late leaves no permit taken, as long
+/// as the server comes back within an hour. Within one process, permits are granted in order of arrival, and a call
+/// that waits for many permits is not starved by calls that want one. Between processes there is no order. A waiter is
+/// woken by a message, or asks again within one [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
-/// A failover to a replica that lags may lose what was answered. A permit whose taking it loses may be granted twice. One
-/// whose return it loses stays taken, though nobody has it: the semaphore is smaller for good, by a permit each. Nothing
-/// tells of it but [`available_permits`](Self::available_permits) in a moment when none is out; what is missing there is
-/// put back with [`add_permits`](Self::add_permits). The permits of an
+/// A failover to a lagging replica may lose changes that the old primary had confirmed. A permit whose acquisition is
+/// lost may be granted twice. A permit whose release is lost stays taken although nobody holds it: each such permit
+/// makes the semaphore smaller for good. The only sign of this is [`available_permits`](Self::available_permits) at an
+/// instant when no permit is out; [`add_permits`](Self::add_permits) restores what is missing. The permits of an
 /// [`ExpirableSemaphore`](crate::ExpirableSemaphore) come back by themselves, at the end of their lease.
 ///
-/// Beside the semaphore each permit that is out has a small key, `redlatch_permit:{name}:..`, which goes with it, or
-/// when it is [forgotten](SemaphorePermit::forget), or after a day. Java ignores it.
+/// Each permit that is out has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
+/// the permit is released or [forgotten](SemaphorePermit::forget), and expires after a day. Java ignores it.
 ///
 /// # Examples
 ///
@@ -56,19 +56,33 @@ use crate::session::undo::Undo;
 #[derive(Clone, Debug)]
 pub struct Semaphore(pub(crate) Pool);
 
-verbs!(Semaphore, SemaphorePermit);
+verbs!(Semaphore, SemaphorePermit, "semaphore");
 
 impl Semaphore {
-    /// Gives so many permits to the semaphore that nobody here has a [`SemaphorePermit`] for: forgotten ones, or those
-    /// of a process that has crashed. Sets their number if it was never set.
+    /// Releases `permits` permits for which there is no [`SemaphorePermit`] any more: forgotten ones, or those of a
+    /// process that has crashed. If the number of permits was never set, this sets it.
     ///
     /// # Errors
     ///
-    /// As [`add_permits`](Self::add_permits); [`InvalidInput`](crate::ErrorKind::InvalidInput) for none.
+    /// As [`add_permits`](Self::add_permits); [`InvalidInput`](crate::ErrorKind::InvalidInput) for zero permits.
     ///
     /// # Cancel safety
     ///
     /// As [`add_permits`](Self::add_permits).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let uploads = client.semaphore("uploads");
+    /// uploads.try_set_permits(3).await?;
+    /// uploads.acquire_many(2).await?.forget(); // as if this process had been killed
+    /// assert_eq!(uploads.available_permits().await?, 1);
+    /// uploads.release(2).await?; // by hand
+    /// assert_eq!(uploads.available_permits().await?, 3);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn release(&self, permits: u32) -> Result<(), Error> {
         let permits = check("the number of permits", permits, 1)?;
         self.0.add_permits(permits.into()).await
@@ -82,10 +96,11 @@ impl Semaphore {
     }
 }
 
-/// Permits of a [`Semaphore`], until they are given back.
+/// Permits of a [`Semaphore`], held until they are released.
 ///
-/// [`release`](Self::release) says whether it was done; dropped, they are given back, from any thread, with or without a
-/// runtime, as a dropped [`LockGuard`](crate::LockGuard) gives back its lock. `let _ = semaphore.acquire().await?` gives back at once.
+/// [`release`](Self::release) reports whether the release was done. Dropping this value also releases the permits, from
+/// any thread, with or without a runtime, as dropping a [`LockGuard`](crate::LockGuard) releases its lock. Note that
+/// `let _ = semaphore.acquire().await?` releases the permit at once.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
@@ -95,31 +110,80 @@ pub struct SemaphorePermit {
 }
 
 impl SemaphorePermit {
-    /// How many permits these are.
+    /// Returns how many permits this value holds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let cores = client.semaphore("host-7:cores");
+    /// # cores.try_set_permits(8).await?;
+    /// let permit = cores.acquire_many(4).await?;
+    /// let threads = permit.permits(); // as many as this job may start
+    /// assert_eq!(threads, 4);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn permits(&self) -> u32 {
         self.undo.key.count
     }
 
-    /// Gives the permits back, and wakes whoever waits for them.
+    /// Releases the permits, and wakes the waiters.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the server knows nothing of them any more, after a flush, say:
-    /// nothing is changed then. [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if it
-    /// did not answer or refused; it is tried again in the background. [`Closed`](crate::ErrorKind::Closed) if the
-    /// client was closed, which gave them back.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the server no longer knows the permits, for example after a flush;
+    /// the call then changes nothing. If the connection broke and the request was sent again, the call returns `Ok`
+    /// even so: the first request may have released the permits. [`Timeout`](crate::ErrorKind::Timeout) or
+    /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused; the release is retried in the
+    /// background. [`Closed`](crate::ErrorKind::Closed) if the client was closed, which released the permits.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the permits are given back in the background.
+    /// If the future is dropped, the permits are released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn crawl() {}
+    /// use redlatch::ErrorKind;
+    ///
+    /// # let crawlers = client.semaphore("crawlers");
+    /// # crawlers.try_set_permits(2).await?;
+    /// let permit = crawlers.acquire().await?;
+    /// crawl().await;
+    /// match permit.release().await {
+    ///     Err(error) if error.kind() == ErrorKind::LeaseLost => eprintln!("the server lost a permit"),
+    ///     released => released?,
+    /// }
+    /// # assert_eq!(crawlers.available_permits().await?, 2);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn release(self) -> Result<(), Error> {
         let Self { undo, client } = self;
         client.give_permits_back(undo).await
     }
 
-    /// Leaves the permits taken. Whoever knows of it can give them back with [`Semaphore::release`], in whatever
-    /// process.
+    /// Consumes this value and leaves the permits taken. Any process can release them later with
+    /// [`Semaphore::release`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let jobs = client.semaphore("jobs");
+    /// # jobs.try_set_permits(5).await?;
+    /// jobs.acquire().await?.forget(); // this process starts a job, which another one finishes
+    ///
+    /// let elsewhere = redlatch::Client::connect(url).await?;
+    /// elsewhere.semaphore("jobs").release(1).await?;
+    /// assert_eq!(jobs.available_permits().await?, 5);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn forget(self) {
         self.undo.leave();
     }

@@ -1,4 +1,4 @@
-//! A shared number of permits that come back by themselves.
+//! The semaphore whose permits have a lease, and come back by themselves when it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::session::ClientHandle;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
-/// A number of permits that all processes share, each with an id and a lease: on the wire Redisson's
+/// A number of permits that all processes share, each with an id and a lease. On the wire it is Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
-/// Made by [`Client::expirable_semaphore`](crate::Client::expirable_semaphore). It is a
-/// [`Semaphore`](crate::Semaphore) whose permits come back when their [`lease`](Self::lease) ends, also if their holder
-/// has crashed, and can be given back by whoever knows their id.
+/// Created by [`Client::expirable_semaphore`](crate::Client::expirable_semaphore). It is a
+/// [`Semaphore`](crate::Semaphore) whose permits come back when their [`lease`](Self::lease) ends, even if their holder
+/// has crashed. Any client that knows the id of a permit can release it.
 ///
 /// # When to use it, and when another
 ///
-/// To let at most so many do something at once, for a time that can be told beforehand, or that the holder
-/// [extends](ExpirablePermit::extend). If a permit lost in a crash does no harm, a [`Semaphore`](crate::Semaphore)
-/// costs a little less. For one at a time take a [`ReentrantLock`](crate::ReentrantLock), which is renewed and tells of
-/// loss.
+/// Use it to limit how many callers do something at the same time, for a duration that is known beforehand or that the
+/// holder [extends](ExpirablePermit::extend). If a permit lost in a crash does no harm, a
+/// [`Semaphore`](crate::Semaphore) costs a little less. For one caller at a time, use a
+/// [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
 ///
 /// # Guarantee and limit
 ///
-/// As [`Semaphore`](crate::Semaphore), for as long as each holder is done within its lease: after that the permit may
-/// be somebody else's, and nothing stops the first holder. Leases end by the server's clock. A permit whose return is
-/// lost by a failover comes back at the end of its lease. Without a lease a permit stays taken until it is given back, as
-/// in Redisson; a crash or such a failover leaves it so, until somebody who knows its id
-/// [gives it back](Self::release_permit).
+/// The same as those of [`Semaphore`](crate::Semaphore), as long as each holder finishes within its lease. After that,
+/// the permit may belong to another holder, and nothing stops the first one. Leases end by the server's clock. A permit
+/// whose release is lost in a failover comes back at the end of its lease. Without a lease, a permit stays taken until
+/// it is released, as in Redisson. After a crash or such a failover, it stays taken until a client that knows its id
+/// [releases it](Self::release_permit).
 ///
 /// # Examples
 ///
@@ -55,19 +55,37 @@ use crate::session::undo::Undo;
 #[derive(Clone, Debug)]
 pub struct ExpirableSemaphore(pub(crate) Pool);
 
-verbs!(ExpirableSemaphore, ExpirablePermit);
+verbs!(ExpirableSemaphore, ExpirablePermit, "expirable_semaphore");
 
 impl ExpirableSemaphore {
-    /// Takes permits for so long, from 50 ms to 100 years; without end by default. Fractions of a millisecond
-    /// are dropped. Another lease is answered with [`InvalidInput`](crate::ErrorKind::InvalidInput) by every verb that
-    /// takes permits. At most 1,000 are taken at once.
+    /// Sets the lease of the permits that this handle acquires, from 50 ms to 100 years. By default, permits have no
+    /// lease and do not expire. Fractions of a millisecond are dropped. With a lease outside these limits, every method
+    /// that acquires permits returns [`InvalidInput`](crate::ErrorKind::InvalidInput). With or without a lease, one
+    /// call acquires at most 1,000 permits of an expirable semaphore.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    ///
+    /// # // However slow the machine is: each permit is handed out.
+    /// # let client = redlatch::Client::builder().url(url).min_validity(Duration::ZERO);
+    /// # let client = client.build().await?;
+    /// let scans = client.expirable_semaphore("scans").lease(Duration::from_millis(200));
+    /// scans.try_set_permits(1).await?;
+    /// scans.acquire().await?.forget(); // as if this process had been killed
+    /// let permit = scans.acquire().await?; // waits until the lease of the first permit has ended
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.0.leases = Leases::Of(Some(lease));
         self
     }
 
-    /// Gives the permit with this id back, whoever took it. False if it is not taken, or if its lease has ended.
+    /// Releases the permit with this id, whichever client acquired it. Returns `false` if the permit is not taken, or
+    /// if its lease has ended.
     ///
     /// # Errors
     ///
@@ -75,7 +93,27 @@ impl ExpirableSemaphore {
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it goes on in the background if the future is dropped.
+    /// Once the future has been polled, the release goes on in the background if the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::PermitId;
+    ///
+    /// # let rooms = client.expirable_semaphore("rooms");
+    /// # rooms.try_set_permits(1).await?;
+    /// let permit = rooms.acquire().await?;
+    /// let ticket = permit.id().to_string(); // sent along with a job
+    /// permit.forget();
+    ///
+    /// // In the process that finishes the job:
+    /// let id: PermitId = ticket.parse()?;
+    /// assert!(rooms.release_permit(&id).await?);
+    /// assert!(!rooms.release_permit(&id).await?); // is released only once
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn release_permit(&self, id: &PermitId) -> Result<bool, Error> {
         self.0.release_permit(*id).await
     }
@@ -88,10 +126,10 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Permits of an [`ExpirableSemaphore`], until they are given back or their lease ends.
+/// Permits of an [`ExpirableSemaphore`], held until they are released or their lease ends.
 ///
-/// [`release`](Self::release) says whether they were still taken; dropped, they are given back, from
-/// any thread, with or without a runtime.
+/// [`release`](Self::release) reports whether the permits were still taken. Dropping this value also releases them,
+/// from any thread, with or without a runtime.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
@@ -101,38 +139,102 @@ pub struct ExpirablePermit {
 }
 
 impl ExpirablePermit {
-    /// The id of the permit, of several the first one's.
+    /// Returns the id of the permit. If there are several permits, this is the id of the first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let licenses = client.expirable_semaphore("licenses");
+    /// # licenses.try_set_permits(3).await?;
+    /// let permit = licenses.acquire().await?;
+    /// // An operator who reads this can release the permit if this process hangs.
+    /// println!("works under the license {}", permit.id());
+    /// assert_eq!(permit.ids(), [permit.id()]);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn id(&self) -> PermitId {
-        // As many as were asked for: one at least.
+        // There is one id for each permit that was asked for, and `Pool::take` refuses to ask for none.
         self.ids().first().copied().unwrap_or_default()
     }
 
-    /// The ids of all permits that were taken by this one call.
+    /// Returns the ids of all permits that were acquired by the same call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let slots = client.expirable_semaphore("slots");
+    /// # slots.try_set_permits(3).await?;
+    /// let permits = slots.acquire_many(3).await?;
+    /// let ids = permits.ids().to_vec();
+    /// permits.forget();
+    /// for id in &ids[..2] {
+    ///     slots.release_permit(id).await?; // one by one, as the parts of the job end
+    /// }
+    /// assert_eq!(slots.available_permits().await?, 2);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
         self.undo.key.ids()
     }
 
-    /// How many permits these are.
+    /// Returns how many permits this value holds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let bandwidth = client.expirable_semaphore("uplink:megabits");
+    /// # bandwidth.try_set_permits(100).await?;
+    /// let share = bandwidth.acquire_many(25).await?;
+    /// let bytes_per_second = share.permits() * 125_000;
+    /// assert_eq!(bytes_per_second, 3_125_000);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn permits(&self) -> u32 {
         self.undo.key.count
     }
 
-    /// Gives the permits a new lease from now on, all or none; they may be without one. It may be shorter too. Of several
-    /// calls the last one counts, whichever comes to the server last.
+    /// Sets a new lease, counted from now, for all permits or for none of them. The permits may have had no lease
+    /// before, and the new lease may be shorter than the old one. Of several calls, the last one takes effect,
+    /// regardless of which request reaches the server last.
     ///
     /// # Errors
     ///
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a lease below 50 ms or above 100 years;
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if one of them is not taken any more, or its lease has ended;
-    /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not answer
-    /// or refused.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if one of the permits is no longer taken, or its lease has ended;
+    /// [`Timeout`](crate::ErrorKind::Timeout) or [`Backend`](crate::ErrorKind::Backend) if the server did not answer or
+    /// refused.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the server may or may not have set the new lease.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn import(part: u32) {}
+    /// use std::time::Duration;
+    ///
+    /// # let imports = client.expirable_semaphore("imports").lease(Duration::from_secs(60));
+    /// # imports.try_set_permits(2).await?;
+    /// let permit = imports.acquire().await?;
+    /// for part in 1..=3 {
+    ///     permit.extend(Duration::from_secs(60)).await?; // fails if it is too late: the loop ends
+    ///     import(part).await;
+    /// }
+    /// permit.release().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let record = &self.undo;
         let extend = async {
@@ -143,6 +245,8 @@ impl ExpirablePermit {
                 return Ok(());
             };
             let answer = self.client.run(&call, record.timeout).await?;
+            // If the call was sent more than once, a copy may still be on its way. The extension then stays unsettled,
+            // and the next one has the server remember its number, so that the late copy changes nothing.
             if !answer.repeated {
                 record.extended();
             }
@@ -155,25 +259,60 @@ impl ExpirablePermit {
         self.client.within(Box::pin(extend)).await
     }
 
-    /// Gives the permits back, and wakes whoever waits for them.
+    /// Releases the permits, and wakes the waiters.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lease of one of them had ended, or it was given back by
-    /// another; the others are given back. [`Timeout`](crate::ErrorKind::Timeout) and
-    /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused; it is tried again in the
-    /// background. [`Closed`](crate::ErrorKind::Closed) if the client was closed, which gave them back.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lease of one of the permits had ended, or if it was
+    /// released elsewhere; the others are released. If the connection broke and the request was sent again, the call
+    /// returns `Ok` even so: the first request may have released the permits. [`Timeout`](crate::ErrorKind::Timeout) or
+    /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused; the release is retried in the
+    /// background. [`Closed`](crate::ErrorKind::Closed) if the client was closed, which released the permits.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the permits are given back in the background.
+    /// If the future is dropped, the permits are released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::ErrorKind;
+    ///
+    /// # let desks = client.expirable_semaphore("desks");
+    /// # desks.try_set_permits(10).await?;
+    /// let permit = desks.acquire().await?;
+    /// desks.release_permit(&permit.id()).await?; // an operator does this in the meantime
+    /// let error = permit.release().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::LeaseLost); // the desk may belong to another holder since
+    /// assert_eq!(desks.available_permits().await?, 10); // and is not released twice
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn release(self) -> Result<(), Error> {
         let Self { undo, client } = self;
         client.give_permits_back(undo).await
     }
 
-    /// Leaves the permits taken until their lease ends, or until somebody who knows their ids
-    /// [gives them back](ExpirableSemaphore::release_permit).
+    /// Consumes this value and leaves the permits taken until their lease ends, or until a client that knows their ids
+    /// [releases them](ExpirableSemaphore::release_permit).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// // A rate limit of two requests in ten seconds: each permit comes back by itself when its lease ends.
+    /// let requests = client.expirable_semaphore("api:requests").lease(Duration::from_secs(10));
+    /// requests.try_set_permits(2).await?;
+    /// for _ in 0..2 {
+    ///     requests.acquire().await?.forget();
+    /// }
+    /// assert!(requests.try_acquire().await?.is_none());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn forget(self) {
         self.undo.leave();
     }

@@ -1,4 +1,4 @@
-//! A shared number of permits, with or without a lease.
+//! Semaphores: a number of permits that all processes share, with or without a lease.
 
 pub(crate) mod counted;
 pub(crate) mod expirable;

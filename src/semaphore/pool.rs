@@ -1,4 +1,8 @@
-//! What both semaphores do: permits that are taken, in order of arrival here, and counted.
+//! The part that both semaphores share: acquires permits, in order of arrival within this process, and counts them.
+//!
+//! A call that does not get its permits at once waits in the local queue, one for each name, and only the call at the
+//! front asks the server. While a call waits there, no other call of this process asks past it, so that a call which
+//! wants many permits is not starved by calls that want one.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,22 +25,22 @@ use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// So many permits with a lease fit into one call.
+/// The most permits of an expirable semaphore that one call may acquire.
 const MOST_LEASED: u32 = 1_000;
 
-/// A semaphore, with or without leases.
+/// A semaphore whose permits have no lease, or may have one.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     pub(crate) counter: Counter,
     pub(crate) leases: Leases,
 }
 
-/// Whether permits come back by themselves.
+/// When permits come back by themselves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leases {
     /// Never.
     None,
-    /// After so long, if a lease is given.
+    /// When this lease ends. With `None`, permits have ids but do not expire.
     Of(Option<Duration>),
 }
 
@@ -83,7 +87,7 @@ impl Pool {
         let drain = async {
             let name = self.counter.open()?;
             if let Leases::Of(_) = self.leases {
-                // Permits whose lease has ended are free, and perhaps not counted yet.
+                // Permits whose lease has ended are free but may not be counted yet: this read counts them.
                 let taken = semaphore::taken(name);
                 self.counter.ask(&semaphore::count(name, &taken)).await?;
             }
@@ -93,21 +97,23 @@ impl Pool {
         self.counter.client.within(Box::pin(drain)).await
     }
 
-    /// Gives back a permit with a lease, whoever took it. False if it is not taken.
+    /// Releases the permit with this id, whichever client acquired it. Returns `false` if it is not taken, or if its
+    /// lease has ended.
     pub(crate) async fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
         let release = async {
             let name = self.counter.open()?;
             let client = &self.counter.client;
             let key = PermitKey::leased(name.clone(), vec![id], None);
             let record = PermitRecord::new(key, self.counter.timeout(), &client.permits);
-            // To whomever.
+            // Another call was granted this permit, perhaps in another process. Without this line the record would
+            // count as in doubt, and its release would leave a `returned` mark on the server.
             record.granted(BootInstant::now());
             record.undo().run().await
         };
         self.counter.client.within(Box::pin(release)).await
     }
 
-    /// Takes permits. None if so many were not free until the limit.
+    /// Acquires `permits` permits, all or none. Returns `None` if they were not free before the deadline.
     pub(crate) async fn acquire(
         &self,
         permits: u32,
@@ -120,6 +126,7 @@ impl Pool {
             let taken = self.in_order(name, &mut take, deadline());
             let taken = taken.instrument(span).await?;
             match (taken, take.least) {
+                // The drop of the `Undo` in `taken` releases the permits.
                 (Some((_, left)), Some(least)) if left < least => Err(too_late(name, least)),
                 (taken, _) => Ok(taken.map(|(undo, _)| undo)),
             }
@@ -127,7 +134,8 @@ impl Pool {
         self.counter.client.within(Box::pin(acquire)).await
     }
 
-    /// Asks at once if nobody waits here, else when those that came before have their permits.
+    /// Asks the server at once if no call of this process waits for the semaphore. Otherwise, or if it does not get
+    /// the permits, joins the local queue behind the calls that came before. A single attempt joins no queue.
     async fn in_order(
         &self,
         name: &LockName,
@@ -192,18 +200,20 @@ impl Pool {
     }
 }
 
-/// Are so many permits free?
+/// One call that acquires permits, over all its requests.
 struct Take<'a> {
     counter: &'a Counter,
     record: Arc<PermitRecord>,
     lease: Option<LeaseTime>,
-    /// What must be left of the lease when the permits are handed out.
+    /// How much of the lease must be left when the permits are handed out.
     least: Option<Duration>,
-    /// There from before the first request until an answer shows that nothing was taken.
+    /// `Some` from before the first request until an answer shows that nothing was taken, or the permits are handed
+    /// out.
     undo: Option<Undo<Arc<PermitRecord>>>,
 }
 
-/// What was taken, with what can be trusted of the lease.
+/// The permits that were acquired, and how much of their lease is left: counted from when the request was sent, less
+/// the margin. [`Duration::MAX`] without a lease.
 type Permits = (Undo<Arc<PermitRecord>>, Duration);
 
 impl Take<'_> {
@@ -211,6 +221,8 @@ impl Take<'_> {
     async fn run(&mut self) -> Result<Asked<Permits>, Error> {
         let client = &self.counter.client;
         let record = self.record.clone();
+        // Each request may leave something to undo. None is sent while too much is owed to a server that does not
+        // answer.
         client.reaper.ensure_credit(&record.key.name)?;
         self.undo.get_or_insert_with(|| record.undo());
         let answer = match client.run(&record.key.acquire(), record.timeout).await {
@@ -223,6 +235,7 @@ impl Take<'_> {
                 return Err(error);
             }
         };
+        // A copy that was sent before this answer may still be carried out, whatever the answer says.
         if answer.repeated {
             record.outcome_unknown();
         }
@@ -240,7 +253,7 @@ impl Take<'_> {
                 self.nothing_taken();
                 Ok(Asked::Busy(ttl.into()))
             }
-            // The client was closed meanwhile, and gave them back.
+            // The client was closed in the meantime, which released the permits.
             Ok(Taken::Returned) => Err(Error::closed()),
             Err(error) => {
                 if error.kind() == ErrorKind::WrongKind {
@@ -251,7 +264,7 @@ impl Take<'_> {
         }
     }
 
-    /// The server has answered that nothing was taken.
+    /// Disarms the `Undo` after an answer that nothing was taken, unless an earlier request is in doubt.
     fn nothing_taken(&mut self) {
         if !self.record.is_in_doubt()
             && let Some(undo) = self.undo.take()

@@ -1,10 +1,13 @@
-//! The verbs that both semaphores have, with their manual.
+//! The methods that both semaphores have, with their documentation.
 
-/// Gives a semaphore that wraps a [`Pool`](super::pool::Pool) its verbs. The permit is made of what was taken.
+/// Implements the common methods for a semaphore type that wraps a [`Pool`](super::pool::Pool). The type's own method
+/// `permit` makes the `$permit` from the `Undo` of the permits that were acquired. `$constructor` is the name of the
+/// [`Client`](crate::Client)'s method that makes the semaphore, for the examples.
 macro_rules! verbs {
-    ($semaphore:ty, $permit:ident) => {
+    ($semaphore:ty, $permit:ident, $constructor:literal) => {
         impl $semaphore {
-            /// Sets the number of free permits, 2³¹ − 1 at the most, unless it was set before; false if so.
+            /// Sets the number of free permits, at most 2³¹ − 1. Returns `false` and changes nothing if the number was
+            /// set before.
             ///
             /// # Errors
             ///
@@ -17,6 +20,19 @@ macro_rules! verbs {
             /// # Cancel safety
             ///
             /// If the future is dropped, the number may or may not have been set.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let workers = client.", $constructor, "(\"workers\");")]
+            /// // Each process does this at its start. Only the first one sets the number.
+            /// assert!(workers.try_set_permits(4).await?);
+            /// assert!(!workers.try_set_permits(8).await?);
+            /// assert_eq!(workers.available_permits().await?, 4);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn try_set_permits(
                 &self,
                 permits: u32,
@@ -24,31 +40,67 @@ macro_rules! verbs {
                 self.0.try_set_permits(permits).await
             }
 
-            /// Takes a permit, for as long as it takes. Waits in line, and is woken when permits are given back.
+            /// Acquires a permit, waiting until one is free. The call waits in this process's queue for the semaphore,
+            /// and is woken when permits are released.
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits); but a server that does not answer, or is a replica, is an
-            /// error only after one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) of that.
+            /// As [`try_set_permits`](Self::try_set_permits); but if the server does not answer, or is a replica, the
+            /// call fails only after one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) of that. If the
+            /// permits have a [lease](crate::ExpirableSemaphore::lease), also:
+            ///
+            /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the permits were granted so late that less than
+            ///   [`min_validity`](crate::ClientBuilder::min_validity) was left of their lease; they were released.
+            /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the lease is too short or too long, or can never
+            ///   meet [`min_validity`](crate::ClientBuilder::min_validity); nothing was sent.
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, the place in line is given up. A request that is on its way may still take
-            /// the permit; it is given back in the background then.
+            /// If the future is dropped, the call leaves the queue. A request that is on its way may still acquire the
+            /// permit, which is then released in the background.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// # async fn download() {}
+            #[doc = concat!("let downloads = client.", $constructor, "(\"downloads\");")]
+            /// downloads.try_set_permits(2).await?;
+            /// let permit = downloads.acquire().await?; // waits as long as two others download
+            /// download().await;
+            /// permit.release().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn acquire(&self) -> Result<$permit, $crate::error::Error> {
                 self.acquire_many(1).await
             }
 
-            /// Takes so many permits at once, all or none, for as long as it takes. One that waits for many is not
-            /// overtaken by those that come after it in this process.
+            /// Acquires `permits` permits at once, all or none, waiting until they are free. A call that waits for many
+            /// permits is not overtaken by calls that come after it in this process.
             ///
             /// # Errors
             ///
-            /// As [`acquire`](Self::acquire). More permits than there ever are is a wait without end, and no error.
+            /// As [`acquire`](Self::acquire). Asking for more permits than the semaphore ever has is not an error: the
+            /// call waits without end.
             ///
             /// # Cancel safety
             ///
             /// As [`acquire`](Self::acquire).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let gigabytes = client.", $constructor, "(\"host-7:gigabytes\");")]
+            /// gigabytes.try_set_permits(64).await?;
+            /// // All or none: two large jobs cannot block each other halfway.
+            /// let large_job = gigabytes.acquire_many(48).await?;
+            /// assert_eq!(gigabytes.available_permits().await?, 16);
+            /// large_job.release().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn acquire_many(
                 &self,
                 permits: u32,
@@ -61,29 +113,61 @@ macro_rules! verbs {
                 Ok(self.permit(undo))
             }
 
-            /// Takes a permit if one is free, and if nobody waits for some in this process. None if not.
+            /// Attempts to acquire a permit without waiting. Returns `None` if none is free, or if another call in this
+            /// process waits for permits of this semaphore.
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits).
+            /// As [`acquire`](Self::acquire); but if the server does not answer, or is a replica, the call fails after
+            /// at most one [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Cancel safety
             ///
             /// As [`acquire`](Self::acquire).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let previews = client.", $constructor, "(\"previews\");")]
+            /// previews.try_set_permits(1).await?;
+            /// let rendering = previews.try_acquire().await?;
+            /// assert!(rendering.is_some());
+            /// // The second request shows an icon instead of waiting.
+            /// assert!(previews.try_acquire().await?.is_none());
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn try_acquire(&self) -> Result<Option<$permit>, $crate::error::Error> {
                 self.try_acquire_many(1).await
             }
 
-            /// Takes so many permits at once if they are free, and if nobody waits for some in this process. None if
-            /// not.
+            /// Attempts to acquire `permits` permits at once, all or none, without waiting. Returns `None` if they are
+            /// not free, or if another call in this process waits for permits of this semaphore.
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits).
+            /// As [`acquire`](Self::acquire); but if the server does not answer, or is a replica, the call fails after
+            /// at most one [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Cancel safety
             ///
             /// As [`acquire`](Self::acquire).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let seats = client.", $constructor, "(\"show:42:seats\");")]
+            /// seats.try_set_permits(3).await?;
+            /// let couple = seats.try_acquire_many(2).await?;
+            /// assert!(couple.is_some());
+            /// // One seat is left. The second couple does not get it, and somebody else can.
+            /// assert!(seats.try_acquire_many(2).await?.is_none());
+            /// assert!(seats.try_acquire().await?.is_some());
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn try_acquire_many(
                 &self,
                 permits: u32,
@@ -95,20 +179,37 @@ macro_rules! verbs {
                 Ok(taken.map(|undo| self.permit(undo)))
             }
 
-            /// Takes a permit, waiting at most so long. None if none was free until then.
+            /// Acquires a permit, waiting for at most `wait`. Returns `None` if none was free until then.
             ///
-            /// [`Duration::ZERO`](std::time::Duration::ZERO) is one attempt,
-            /// [`Duration::MAX`](std::time::Duration::MAX) waits for ever. A request on its way at the end is waited
-            /// for, so the call returns by its limit plus one
-            /// [`command_timeout`](crate::ClientBuilder::command_timeout).
+            /// [`Duration::ZERO`](std::time::Duration::ZERO) makes one attempt;
+            /// [`Duration::MAX`](std::time::Duration::MAX) waits without a limit. If a request is on its way when the
+            /// limit is reached, the call waits for its answer, so it returns at most one
+            /// [`command_timeout`](crate::ClientBuilder::command_timeout) after the limit.
             ///
             /// # Errors
             ///
-            /// As [`acquire`](Self::acquire), but a server that does not answer is an error when the limit is reached.
+            /// As [`acquire`](Self::acquire); but if the server does not answer, the call fails when the limit is
+            /// reached.
             ///
             /// # Cancel safety
             ///
             /// As [`acquire`](Self::acquire).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// use std::time::Duration;
+            ///
+            #[doc = concat!("let gateway = client.", $constructor, "(\"payment-gateway\");")]
+            /// gateway.try_set_permits(1).await?;
+            /// let payment = gateway.acquire().await?;
+            /// let next = gateway.try_acquire_for(Duration::from_millis(20)).await?;
+            /// assert!(next.is_none()); // better to tell the customer than to let the page hang
+            /// payment.release().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn try_acquire_for(
                 &self,
                 wait: std::time::Duration,
@@ -116,7 +217,7 @@ macro_rules! verbs {
                 self.try_acquire_many_for(1, wait).await
             }
 
-            /// Takes so many permits at once, waiting at most so long; as
+            /// Acquires `permits` permits at once, all or none, waiting for at most `wait`; otherwise like
             /// [`try_acquire_for`](Self::try_acquire_for).
             ///
             /// # Errors
@@ -126,6 +227,23 @@ macro_rules! verbs {
             /// # Cancel safety
             ///
             /// As [`acquire`](Self::acquire).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            /// use std::time::Duration;
+            ///
+            #[doc = concat!("let cores = client.", $constructor, "(\"host-7:cores\");")]
+            /// cores.try_set_permits(8).await?;
+            /// let nightly = cores.acquire_many(6).await?;
+            /// let render = cores.try_acquire_many_for(4, Duration::from_secs(10));
+            /// // The end of the nightly job wakes the other one.
+            /// let (render, ()) = tokio::try_join!(render, nightly.release())?;
+            /// assert_eq!(render.map(|render| render.permits()), Some(4));
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn try_acquire_many_for(
                 &self,
                 permits: u32,
@@ -136,10 +254,10 @@ macro_rules! verbs {
                 Ok(taken.map(|undo| self.permit(undo)))
             }
 
-            /// How many permits are free; 0 if their number was never set. Below zero if more were taken away by
-            /// [`add_permits`](Self::add_permits) than were free.
+            /// Returns how many permits are free: 0 if their number was never set, and less than zero if
+            /// [`add_permits`](Self::add_permits) took away more permits than were free.
             ///
-            /// Like every query, this tells of a moment that has passed when the answer arrives.
+            /// As with every query, the answer describes an instant that has passed when it arrives.
             ///
             /// # Errors
             ///
@@ -147,27 +265,56 @@ macro_rules! verbs {
             ///
             /// # Cancel safety
             ///
-            /// No permit is taken, whenever the future is dropped.
+            /// No permit is taken, no matter when the future is dropped.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let connections = client.", $constructor, "(\"legacy-db:connections\");")]
+            /// connections.try_set_permits(5).await?;
+            /// let report = connections.acquire_many(2).await?;
+            /// let in_use = 5 - connections.available_permits().await?; // for a dashboard
+            /// assert_eq!(in_use, 2);
+            /// # report.release().await?;
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn available_permits(&self) -> Result<i32, $crate::error::Error> {
                 self.0.available_permits().await
             }
 
-            /// Adds so many permits to those that are free; a negative number takes some away, of those too that are
-            /// not free yet.
+            /// Adds `permits` to the number of free permits. A negative number takes permits away, including permits
+            /// that are not free yet. If the number of permits was never set, this sets it.
             ///
             /// # Errors
             ///
             /// As [`try_set_permits`](Self::try_set_permits); and [`Refused`](crate::ErrorKind::Refused) if more than
-            /// 2³¹ − 1 would be free, or less than −2³¹: nothing is changed then.
+            /// 2³¹ − 1 or fewer than −2³¹ permits would be free. Nothing is changed in that case.
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, they may or may not have been added. They are added once at the most.
+            /// If the future is dropped, the permits may or may not have been added. They are added at most once.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let mailers = client.", $constructor, "(\"mailers\");")]
+            /// mailers.add_permits(4).await?;
+            /// let sending = mailers.acquire_many(3).await?;
+            /// mailers.add_permits(-2).await?; // a relay is gone; mails that are on their way go on
+            /// assert_eq!(mailers.available_permits().await?, -1);
+            /// sending.release().await?;
+            /// assert_eq!(mailers.available_permits().await?, 2);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn add_permits(&self, permits: i32) -> Result<(), $crate::error::Error> {
                 self.0.add_permits(permits.into()).await
             }
 
-            /// Takes every permit that is free, for good, and tells how many there were.
+            /// Takes all free permits away for good, and returns how many there were.
             ///
             /// # Errors
             ///
@@ -175,7 +322,22 @@ macro_rules! verbs {
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, they may or may not have been taken.
+            /// If the future is dropped, the permits may or may not have been taken away.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let exports = client.", $constructor, "(\"exports\");")]
+            /// exports.try_set_permits(6).await?;
+            /// let drained = exports.drain_permits().await?; // maintenance: no export starts from here on
+            /// assert_eq!(drained, 6);
+            /// assert!(exports.try_acquire().await?.is_none());
+            /// exports.add_permits(drained.cast_signed()).await?;
+            /// assert_eq!(exports.available_permits().await?, 6);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
             pub async fn drain_permits(&self) -> Result<u32, $crate::error::Error> {
                 self.0.drain_permits().await
             }
