@@ -1,6 +1,6 @@
-//! The attribute `locked`, and what the code that it makes leans on.
+//! The attribute `locked`, and the items that its generated code uses.
 
-/// Runs an async function under a lock: it is taken before the body and given back after it. With the feature
+/// Runs an async function under a lock, which is taken before the body and released after it. Requires the feature
 /// `macros`.
 ///
 /// ```
@@ -17,60 +17,62 @@
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 ///
-/// This does what one would write by hand, `lock.lock().await?`, then the body in
-/// [`run_until_lost`](crate::Lease::run_until_lost), then [`unlock`](crate::LockGuard::unlock), and forgets none of it.
+/// The generated code does what one would write by hand, and forgets none of it: `lock.lock().await?`, then the body in
+/// [`run_until_lost`](crate::Lease::run_until_lost), then [`unlock`](crate::LockGuard::unlock).
 ///
 /// # When to use it, and when another
 ///
-/// Where the lock and the function have the same extent. If only a part of a function needs the lock, or several
-/// locks are taken, or a lock outlives the call, use the handles: [`Client::lock`](crate::Client::lock) and its
-/// siblings.
+/// Use the attribute where the lock should cover the whole function. If only a part of the function needs the lock, if
+/// it takes several locks, or if a lock outlives the call, use the handles: [`Client::lock`](crate::Client::lock) and
+/// its siblings.
 ///
 /// # Arguments
 ///
 /// | | |
 /// |---|---|
-/// | `client = EXPR` | the [`Client`](crate::Client), or what refers to one: `client`, `self.client`, a `static` |
-/// | `name = "order:{id}"` | a format string over the arguments, checked when compiled; or an expression that gives the name, such as `format!("order:{}", order.id)` |
-/// | `kind = fair` | `reentrant` by default; `fair`, `fenced`, `spin`, `plain`, or a side of a read-write lock, `read` or `write` |
-/// | `lease = "10s"` | a fixed lease, which is never renewed; without it the lease is renewed for as long as the body runs |
-/// | `wait = "2s"` | how long to wait at most, `"0s"` for one attempt, and needs `busy`; without it as long as it takes |
-/// | `busy = EXPR` | what the function returns if it does not get the lock in that time; the body never runs then |
-/// | `owner = EXPR` | an [`Owner`](crate::Owner) or a reference to one, a request id, say; the current task by default |
-/// | `attempts = 5` | for `kind = spin`: gives up when the lock was found busy so often; needs `busy`, too |
-/// | `guard = held` | the guard is `held` in the body, a reference: for [`FencedGuard::token`](crate::FencedGuard::token), [`extend`](crate::Lease::extend), [`verify`](crate::Lease::verify) |
+/// | `client = EXPR` | the [`Client`](crate::Client), or anything that refers to one: `client`, `self.client`, a `static` |
+/// | `name = "order:{id}"` | a format string over the arguments, checked at compile time; or an expression that returns the name, such as `format!("order:{}", order.id)` |
+/// | `kind = fair` | the kind of lock, `reentrant` by default: `fair`, `fenced`, `spin`, `plain`, or one side of a read-write lock, `read` or `write` |
+/// | `lease = "10s"` | a fixed lease, which is never renewed; without it, the lease is renewed as long as the body runs |
+/// | `wait = "2s"` | the longest time to wait, `"0s"` for one attempt; requires `busy`. Without it, there is no limit |
+/// | `busy = EXPR` | the value that the function returns if it does not get the lock within its limit; the body then never runs |
+/// | `owner = EXPR` | an [`Owner`](crate::Owner) or a reference to one, for example one named after a request; the current task by default |
+/// | `attempts = 5` | for `kind = spin`: gives up after the lock was found busy this many times; also requires `busy` |
+/// | `guard = held` | binds a reference to the guard to `held` in the body: for [`FencedGuard::token`](crate::FencedGuard::token), [`extend`](crate::Lease::extend), [`verify`](crate::Lease::verify) |
 ///
-/// A time is text, a whole number of `ms`, `s`, `m` or `h`. Expressions see the function's arguments; `client`, `name`
-/// and `owner` are evaluated before the lock is taken, `busy` only when it is needed. They may use `?`.
+/// A time is a string literal with a whole number of `ms`, `s`, `m` or `h`. Expressions see the function's arguments,
+/// and may use `?`. `client`, `name` and `owner` are evaluated before the lock is taken, `busy` only when it is needed.
 ///
-/// The function is an `async fn` with a body: free or a method, in a trait's `impl` too, with generics, lifetimes,
-/// patterns and other attributes. It is [`Send`] if its body is. Where an attribute of a whole `impl`, such as
-/// `async_trait`, makes ordinary functions of the async ones first, lock an inherent method and call that.
+/// The function is an `async fn` with a body: a free function or a method, also in the `impl` of a trait, with
+/// generics, lifetimes, patterns and other attributes. Its future is [`Send`] if its body is. Some attributes of a
+/// whole `impl`, such as `async_trait`, turn async functions into ordinary ones first: in that case, lock an inherent
+/// method and call that.
 ///
 /// # Nesting
 ///
-/// A locked function that calls another on the same name takes the lock once more, as nested calls in one task do,
-/// except for `kind = plain`. Annotations that work through a proxy, such as those of lock4j and others for Spring,
-/// are passed over when a method calls another of its own object. Here the code is in the function itself, so who
-/// calls it makes no difference.
+/// A locked function that calls another one on the same name takes the lock again, as nested calls in one task do,
+/// except with `kind = plain`. Annotations that work through a proxy, such as those of lock4j and others for Spring,
+/// are bypassed when a method calls another method of its own object. Here the code is in the function itself, so the
+/// lock is taken wherever the call comes from.
 ///
 /// # Errors
 ///
-/// The function returns a [`Result`] whose error can be made from an [`Error`](crate::Error) by [`From`]. That is
-/// returned if the lock could not be had, as of `lock` or `try_lock_for` on the kind's page, and
+/// The function must return a [`Result`] whose error type can be converted from an [`Error`](crate::Error) by [`From`].
+/// It returns such an error if the lock could not be acquired, as described for `lock` or `try_lock_for` of the lock's
+/// kind, and also:
 ///
-/// - [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was lost. While the body runs, it is dropped where it
-///   stands. If it is found out only by the release, the body has run to its end and returned `Ok`; that is replaced,
-///   since its work may have overlapped with somebody else's.
-/// - [`Timeout`](crate::ErrorKind::Timeout) or [`Backend`](crate::ErrorKind::Backend) too, if the release was not
-///   answered or refused after the body had returned `Ok`. It is tried again in the background.
+/// - [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was lost. If this happens while the body runs, the body is
+///   dropped where it stands. If only the release detects it, the body has already run to its end and returned `Ok`;
+///   that value is replaced, since the work may have overlapped with another owner's.
+/// - [`Timeout`](crate::ErrorKind::Timeout) or [`Backend`](crate::ErrorKind::Backend) if the body returned `Ok` and the
+///   release was then not answered or was refused. The release is tried again in the background.
 ///
-/// An `Err` of the body's own is returned as it is, however the release ends.
+/// If the body returns `Err`, the function returns that error unchanged, whatever the result of the release.
 ///
 /// # Cancel safety
 ///
-/// As of `lock` until the body begins. A future that is dropped later drops the body, then releases the lock in the
-/// background; so does a panic.
+/// Until the body begins, as described for `lock`. If the future is dropped later, the body is dropped, and then the
+/// lock is released in the background. A panic in the body has the same effect.
 ///
 /// # Examples
 ///
@@ -95,10 +97,10 @@
 /// }
 ///
 /// impl Accounts {
-///     /// Waits two seconds at most for whoever else works on the account.
+///     /// Waits at most two seconds for another owner that works on the account.
 ///     #[locked(client = self.client, name = "account:{id}", wait = "2s", busy = Err(Failure::InUse(id)))]
 ///     async fn close(&self, id: u64) -> Result<(), Failure> {
-///         self.settle(id).await // takes the same lock once more
+///         self.settle(id).await // takes the same lock again
 ///     }
 ///
 ///     #[locked(client = self.client, name = "account:{id}", lease = "30s")]
@@ -113,26 +115,26 @@
 /// ```
 pub use redlatch_macros::locked;
 
-/// No part of the interface.
+/// Not part of the public interface.
 pub mod private {
     use crate::error::Error;
 
-    /// A value that never is, of a type that a block is to learn from it.
+    /// Returns `None`, as an `Option<T>` from which the surrounding block infers its type.
     pub fn never<T>() -> Option<T> {
         None
     }
 
-    /// What a locked function returns.
+    /// The return type of a locked function.
     #[diagnostic::on_unimplemented(
         message = "a locked function returns a `Result`, not `{Self}`",
         label = "neither a lock that cannot be had nor one that was lost could be told by this",
         note = "its error type must implement `From<redlatch::Error>`"
     )]
     pub trait Outcome: Sized {
-        /// What it returns instead of its own outcome.
+        /// Converts an error of the lock into the function's result, in place of the body's own.
         fn failed(error: Error) -> Self;
 
-        /// What it returns after its own outcome and this answer to the release.
+        /// Combines the body's result with the answer to the release. An `Err` of the body takes precedence.
         fn released(self, answer: Result<(), Error>) -> Self;
     }
 

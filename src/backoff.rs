@@ -1,4 +1,4 @@
-//! How long to wait between two tries.
+//! How long to wait between two attempts.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ const FIRST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(128);
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The pauses between the tries of a [`SpinLock`](crate::SpinLock).
+/// The pauses between the attempts of a [`SpinLock`](crate::SpinLock).
 ///
 /// Jitter keeps waiters that collided once from colliding again: see Brooker,
 /// [Exponential Backoff and Jitter](https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
@@ -30,14 +30,34 @@ pub struct Backoff {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Jitter {
-    /// Up to half of each pause is left out.
+    /// Each pause is shortened by up to half.
     Half,
-    /// Up to so much is added to each pause.
+    /// Each pause is lengthened by up to this time.
     Added(Duration),
 }
 
 impl Backoff {
-    /// From 1 ms, twice as long after each try, up to 128 ms; of each pause, up to half is left out at random.
+    /// Creates a backoff that pauses for 1 ms at first, then for twice as long after each attempt, up to 128 ms. Each
+    /// pause is shortened at random by up to half, but never below 1 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::Backoff;
+    ///
+    /// let guard = other.spin_lock("cache-refresh").lock().await?;
+    /// let lock = client.spin_lock("cache-refresh").backoff(Backoff::exponential());
+    /// // Asks after some 1, 2, 4, .. ms: soon if the sections are short, rarely if they are not.
+    /// let wait = Duration::from_secs(5);
+    /// let (next, released) = tokio::join!(lock.try_lock_for(wait), guard.unlock());
+    /// released?;
+    /// assert!(next?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn exponential() -> Self {
         Self {
@@ -47,8 +67,26 @@ impl Backoff {
         }
     }
 
-    /// Always this long, from 1 ms up. A shorter pause is answered with
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) by every verb.
+    /// Creates a backoff that always pauses for the same time, at least 1 ms. With a shorter pause, every verb of the
+    /// lock returns [`InvalidInput`](crate::ErrorKind::InvalidInput).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::Backoff;
+    ///
+    /// let guard = other.spin_lock("nightly-report").lock().await?;
+    /// let every = Backoff::fixed(Duration::from_millis(20));
+    /// let lock = client.spin_lock("nightly-report").backoff(every).max_attempts(3);
+    /// // Gives up after some 40 ms, since another process writes the report.
+    /// assert!(lock.try_lock_for(Duration::from_secs(60)).await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn fixed(pause: Duration) -> Self {
         Self {
@@ -58,14 +96,30 @@ impl Backoff {
         }
     }
 
-    /// Adds up to so much to each pause, at random.
+    /// Adds a random time of up to `at_most` to each pause, in place of any jitter that was set before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::Backoff;
+    ///
+    /// // Instances that a timer starts at the same time do not go on to ask at the same time.
+    /// let spread = Backoff::fixed(Duration::from_secs(2)).jitter(Duration::from_secs(1));
+    /// let lock = client.spin_lock("nightly-report").backoff(spread);
+    /// let guard = lock.lock().await?;
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new backoff and leaves the old one as it is"]
     pub fn jitter(mut self, at_most: Duration) -> Self {
         self.jitter = Jitter::Added(at_most);
         self
     }
 
-    /// The same with pauses of up to this length.
+    /// Returns the same backoff with pauses of at most this length.
     pub(crate) fn up_to(mut self, longest: Duration) -> Self {
         self.longest = longest;
         self
@@ -81,7 +135,7 @@ impl Backoff {
         Ok(())
     }
 
-    /// The pause after so many tries before this one, with `random` in 0..1.
+    /// Returns the pause after this number of earlier attempts, with `random` in 0..1.
     pub(crate) fn pause(&self, tries: u32, random: f64) -> Duration {
         let doubled = self.first.saturating_mul(2u32.saturating_pow(tries));
         let pause = doubled.min(self.longest);

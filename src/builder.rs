@@ -1,4 +1,4 @@
-//! What a client is made with.
+//! The settings that a client is built from.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::name::check;
 use crate::options::{Prefer, PubSub, Settings};
 use crate::session::Session;
 
-/// The settings of a [`Client`].
+/// A builder for a [`Client`] with custom settings. Returned by [`Client::builder`].
 ///
 /// # Examples
 ///
@@ -31,7 +31,7 @@ use crate::session::Session;
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     config: Result<Config, Error>,
-    /// None if it is the configuration's.
+    /// `None` to use that of `config`.
     command_timeout: Option<Duration>,
     prefix: Option<String>,
     settings: Settings,
@@ -47,13 +47,29 @@ impl ClientBuilder {
         }
     }
 
-    /// Connects to the server at this URL; see [`Config`](Config#urls) for its forms. `redis://127.0.0.1:6379` if none is given.
+    /// Sets the URL of the server to connect to, `redis://127.0.0.1:6379` by default; see [`Config`](Config#urls) for
+    /// its forms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::Client;
+    ///
+    /// let live = Client::builder().url(url).build().await?;
+    /// let staging = Client::builder().url(format!("{url}/1")).build().await?;
+    /// // One name in two databases is two locks.
+    /// let guard = live.lock("nightly-report").lock().await?;
+    /// assert!(staging.lock("nightly-report").try_lock().await?.is_some());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         self.config = Config::from_url(url);
         self
     }
 
-    /// Connects as this configuration says, which takes the place of a [`url`](Self::url).
+    /// Sets the configuration to connect with, in place of a [`url`](Self::url).
     ///
     /// # Examples
     ///
@@ -72,149 +88,399 @@ impl ClientBuilder {
         self
     }
 
-    /// The lease of locks that are given none, renewed at every third of it: how long a crashed holder blocks
-    /// others. From 50 ms up; 30 seconds by default.
+    /// Sets the lease of locks that do not set their own, 30 seconds by default. The watchdog renews it after every
+    /// third of its length, so it is also the time for which a crashed holder blocks others. At least 50 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// let lease = Duration::from_secs(10);
+    /// let client = Client::builder().url(url).watchdog_lease(lease).build().await?;
+    /// let guard = client.lock("orders:42").lock().await?; // renewed every 3.3 seconds
+    /// assert!(guard.remaining() <= lease);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.settings.watchdog_lease = lease;
         self
     }
 
-    /// How long one request to the server may take, whatever [`Config::command_timeout`] says. From 20 ms up; 1 second
-    /// if neither is given. A request for a lock with a short lease takes a sixth of that lease at the most, though not
-    /// below 20 ms.
+    /// Sets how long one request to the server may take, in place of [`Config::command_timeout`]. From 20 ms to a day;
+    /// 1 second if neither is set. A request for a lock with a short lease is limited to a sixth of that lease, but to
+    /// no less than 20 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// # let server = redlatch_testkit::Server::start();
+    /// # let url = server.url();
+    /// use std::time::Duration;
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// let timeout = Duration::from_millis(100);
+    /// let client = Client::builder().url(url).command_timeout(timeout).build().await?;
+    /// # server.freeze();
+    /// // From here on, the server hangs.
+    /// let error = client.ping().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Timeout);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = Some(timeout);
         self
     }
 
-    /// Put before every name; see [`Client::scoped`].
+    /// Sets a prefix for every name; see [`Client::scoped`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::Client;
+    ///
+    /// let staging = Client::builder().url(url).name_prefix("staging:").build().await?;
+    /// let guard = staging.lock("orders:42").lock().await?;
+    ///
+    /// let operator = Client::connect(url).await?;
+    /// assert!(operator.lock("staging:orders:42").is_locked().await?);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = Some(prefix.into());
         self
     }
 
-    /// How much of its lease must be left when a lock is handed out; a grant that comes later is given back and
-    /// answered with [`LeaseLost`](crate::ErrorKind::LeaseLost). Half of the lease by default.
+    /// Sets how much of its lease must be left when a lock is handed out, half of the lease by default. A grant that
+    /// arrives later is released, and the call returns [`LeaseLost`](crate::ErrorKind::LeaseLost).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// // A transfer takes up to 20 seconds, and must not begin with less than that.
+    /// let transfer = Duration::from_secs(20);
+    /// let client = Client::builder().url(url).min_validity(transfer).build().await?;
+    /// let lock = client.lock("account:7").lease(Duration::from_secs(60));
+    /// let guard = lock.lock().await?;
+    /// assert!(guard.remaining() >= transfer);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn min_validity(mut self, least: Duration) -> Self {
         self.settings.min_validity = Some(least);
         self
     }
 
-    /// How long the watchdog renews one hold. Without end by default. It bounds what a guard that was leaked,
-    /// or a job that hangs, can block.
+    /// Sets how long the watchdog renews one hold, without limit by default. This bounds how long a leaked guard, or a
+    /// job that hangs, can block others. At least 50 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// // Half an hour and 30 seconds would be more usual.
+    /// let client = Client::builder()
+    ///     .url(url)
+    ///     .max_hold(Duration::from_millis(100))
+    ///     .watchdog_lease(Duration::from_millis(500))
+    ///     .build()
+    ///     .await?;
+    /// let guard = client.lock("nightly-report").lock().await?;
+    /// guard.lost().await; // a job that hangs does not keep the lock
+    /// assert!(guard.is_lost());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.settings.max_hold = Some(longest);
         self
     }
 
-    /// How often a waiter asks although no message came, in case one was lost or the holder publishes none. From
-    /// 10 ms up; 5 seconds by default.
+    /// Sets how often a waiter asks the server although no message arrived, in case a message was lost or the holder
+    /// publishes none. From 10 ms to a day; 5 seconds by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// let often = Duration::from_millis(50);
+    /// let client = Client::builder().url(url).poll_cap(often).build().await?;
+    /// let guard = other.spin_lock("orders:42").lock().await?;
+    /// let lock = client.lock("orders:42");
+    /// // The release of a spin lock is not published; the waiter finds out by asking.
+    /// let (next, released) = tokio::join!(lock.lock(), guard.unlock());
+    /// released?;
+    /// next?.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn poll_cap(mut self, cap: Duration) -> Self {
         self.settings.poll_cap = cap;
         self
     }
 
-    /// How often in a row a lock may be passed on within this process while other processes wait for it; 8 by default.
-    /// After that, or after 5 ms, it is freed, and the next process in line has its turn.
+    /// Sets how many times in a row a lock may be handed off within this process while other processes wait for it, 8
+    /// by default. After that many handoffs, or after 5 ms, the lock is released, and the next process in turn order
+    /// has its turn.
     ///
-    /// Passing on within a process waits for no server, freeing the lock for another takes one and a half round trips. A
-    /// higher number gives more throughput and longer waits elsewhere, 0 the opposite. While nobody else waits it has
-    /// no effect.
+    /// A handoff within a process does not wait for the server, while releasing the lock to another process takes one
+    /// and a half round trips. A higher limit gives more throughput here and longer waits in other processes; 0 does
+    /// the opposite. The limit has no effect while no other process waits. For a [`SpinLock`](crate::SpinLock) or a
+    /// [`PlainLock`](crate::PlainLock), and in a cluster without sharded messages, this process does not know whether
+    /// others wait, and the limit always applies.
     ///
-    /// The limit holds in every process with this crate. While a client of Redisson's waits, the lock is left to those for
-    /// 5 ms after each such run.
+    /// The limit holds in every process that uses this crate. While a Redisson client waits, the lock is left to
+    /// Redisson's clients for 5 ms after each such series of handoffs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::Client;
+    /// use tokio::task::JoinSet;
+    ///
+    /// // Many short sections in this process, and hardly any elsewhere.
+    /// let client = Client::builder().url(url).local_handoff_limit(64).build().await?;
+    /// let mut tasks = JoinSet::new();
+    /// for _ in 0..100 {
+    ///     let stock = client.lock("stock:7");
+    ///     tasks.spawn(async move { stock.lock().await?.unlock().await });
+    /// }
+    /// for done in tasks.join_all().await {
+    ///     done?;
+    /// }
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn local_handoff_limit(mut self, handoffs: u32) -> Self {
         self.settings.local_handoff_limit = handoffs;
         self
     }
 
-    /// The former name of [`local_handoff_limit`](Self::local_handoff_limit).
+    /// Former name of [`local_handoff_limit`](Self::local_handoff_limit).
     #[doc(hidden)]
     #[deprecated(note = "renamed to `local_handoff_limit`")]
     pub fn streak(self, handoffs: u32) -> Self {
         self.local_handoff_limit(handoffs)
     }
 
-    /// How long the last token of a [fenced lock](crate::FencedLock) is remembered after its grant; for ever if
-    /// nothing is said. At least one watchdog lease. A hold that lasts longer keeps its own token.
+    /// Sets how long the last fencing token of a [fenced lock](crate::FencedLock) is remembered after its grant,
+    /// without limit by default. At least one watchdog lease. A hold that lasts longer keeps its own token.
     ///
-    /// For fleets without Java: Redisson's `INCR` leaves the time as it is, and starts at 1 again when it is up. Ours
-    /// go on with the server's clock then.
+    /// For fleets without Redisson's Java clients: their `INCR` does not extend this time, and starts again at 1 once
+    /// it has passed. The tokens of this crate continue from the server's clock in that case.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # fn write(_token: u64) {}
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// let day = Duration::from_secs(24 * 60 * 60);
+    /// let client = Client::builder().url(url).token_ttl(day).build().await?;
+    /// for order in 1..=3 {
+    ///     // Each name has a key for its last token, which is removed after a day.
+    ///     let guard = client.fenced_lock(format!("orders:{order}")).lock().await?;
+    ///     write(guard.token().get());
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn token_ttl(mut self, ttl: Duration) -> Self {
         self.settings.token_ttl = Some(ttl);
         self
     }
 
-    /// How long a place in the queue of a [fair lock](crate::FairLock) stands before waiters of Java's Redisson when its
-    /// process has died and no other of ours waits: so long after the end of the holder's lease, and three seconds. The
-    /// setting that Redisson calls `fairLockWaitTimeout`; five minutes by default, as there. From 1 second to a
-    /// day.
+    /// Sets how long a dead process of this crate blocks Redisson's waiters in the queue of a [fair
+    /// lock](crate::FairLock), five minutes by default. From 1 second to a day.
     ///
-    /// It is also how long a waiter of Java's has, once it is first and was told that the lock is free, before one of
-    /// ours takes it for dead.
+    /// While no other client of this crate waits, the place of such a process stays in the queue for this time plus
+    /// three seconds after the end of the holder's lease. Redisson calls this setting `fairLockWaitTimeout`, and has
+    /// the same default.
     ///
-    /// For fleets with Redisson: give all clients what Redisson has there, and no less than what its `tryLock` is told
-    /// to wait. Longer is safe, and then a dead process of ours stands before Java for longer. With a shorter one, a
-    /// place of ours that has waited long behind Java's can be taken away by Java, and is entered again, at the end.
-    /// Among clients of this crate it has no effect: they see within three seconds who has died.
+    /// This is also how long a Redisson waiter may take once it is first in the queue and has been told that the lock
+    /// is free. After that, a client of this crate considers it dead.
+    ///
+    /// For fleets with Redisson: give all clients the value that Redisson has, and no less than the wait time that is
+    /// passed to its `tryLock`. A longer time is safe, but a dead process of this crate then blocks Redisson's waiters
+    /// for longer. With a shorter time, Redisson can remove a place of this crate that has waited long behind
+    /// Redisson's waiters; that waiter then enters the queue again, at the end. Among clients of this crate the setting
+    /// has no effect: they detect within three seconds that a process has died.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::builder()
+    ///     .url(url)
+    ///     .fair_wait_timeout(Duration::from_secs(60)) // as fairLockWaitTimeout in the Java services
+    ///     .build()
+    ///     .await?;
+    /// let guard = client.fair_lock("printer").lock().await?;
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn fair_wait_timeout(mut self, timeout: Duration) -> Self {
         self.settings.fair_wait_timeout = timeout;
         self
     }
 
-    /// Who goes first when readers and writers wait for one [`ReadWriteLock`](crate::ReadWriteLock); whoever came first
-    /// by default. Clients with different preferences may share a lock.
+    /// Sets who goes first when readers and writers wait for the same [`ReadWriteLock`](crate::ReadWriteLock), by
+    /// default in order of arrival. Clients with different preferences may share a lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, Owner, Prefer};
+    ///
+    /// let client = Client::builder().url(url).prefer(Prefer::Readers).build().await?;
+    /// let prices = client.read_write_lock("prices");
+    /// let [reader, writer] = [(); 2].map(|()| prices.clone().owned_by(&Owner::unique()));
+    /// let reading = prices.read().await?;
+    /// let wait = Duration::from_millis(50);
+    /// let (written, read) = tokio::join!(writer.try_write_for(wait), reader.try_read());
+    /// assert!(written?.is_none());
+    /// assert!(read?.is_some()); // although a writer waits
+    /// reading.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn prefer(mut self, prefer: Prefer) -> Self {
         self.settings.prefer = prefer;
         self
     }
 
-    /// How a release is told to waiters in a cluster: sharded if the cluster knows it, by default. Elsewhere it
-    /// has no effect.
+    /// Sets how waiters in a cluster are notified of a release, by default with sharded messages if the cluster
+    /// supports them. Outside a cluster this has no effect.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, PubSub};
+    ///
+    /// let client = Client::builder()
+    ///     .url("redis-cluster://10.0.0.1:7000?node=10.0.0.2:7000")
+    ///     .pubsub(PubSub::Plain) // as the Java services, whose Redisson is older than 3.22
+    ///     .build()
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     pub fn pubsub(mut self, pubsub: PubSub) -> Self {
         self.settings.pubsub = pubsub;
         self
     }
 
-    /// The longest lease of a [`RedLock`](crate::RedLock) in the whole fleet, and so how long a server that may have
-    /// forgotten what it granted abstains; 60 seconds by default. A RedLock answers longer leases with
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput); other locks do not heed it.
+    /// Sets the longest lease of a [`RedLock`](crate::RedLock) in the whole fleet, 60 seconds by default. This is also
+    /// how long a server that may have forgotten what it granted abstains. A `RedLock` with a longer lease returns
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput); other locks ignore this setting.
     ///
-    /// Give all clients of the fleet the same: a server abstains for as long as the client that asks was told. Keep it
-    /// below the servers' `repl-backlog-ttl`, an hour unless it was changed.
+    /// All clients of the fleet must have the same value: a server abstains for the `max_lease` of the client that asks
+    /// it. Keep the value below the `repl-backlog-ttl` of the servers, which is one hour by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, ErrorKind, RedLock};
+    ///
+    /// // A server that was restarted abstains for 10 seconds, and not for a minute.
+    /// let longest = Duration::from_secs(10);
+    /// let client = Client::builder().url(url).max_lease(longest).build().await?;
+    /// let lock = RedLock::new([client.lock("orders:42").lease(2 * longest)]);
+    /// let error = lock.try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn max_lease(mut self, longest: Duration) -> Self {
         self.settings.max_lease = longest;
         self
     }
 
-    /// Says that this server loses nothing that it has answered: it writes each command to disk before it answers
-    /// (`appendfsync always`). Of a [`RedLock`](crate::RedLock) it then votes at once after a restart, if its data is
-    /// there. A replica that takes its place abstains all the same.
+    /// Declares that this server never loses what it has answered, because it writes each command to disk before it
+    /// answers (`appendfsync always`). The server then votes on a [`RedLock`](crate::RedLock) immediately after a
+    /// restart if its data is still there. A replica that takes its place abstains regardless.
     ///
-    /// Where this is not so, two owners may hold a RedLock after a restart.
+    /// If the declaration is wrong, two owners may hold a `RedLock` after a restart.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, RedLock};
+    ///
+    /// let mut members = Vec::new();
+    /// for host in ["one.internal", "two.internal", "three.internal"] {
+    ///     // Each has `appendonly yes` and `appendfsync always`.
+    ///     let client = Client::builder().url(format!("redis://{host}")).durable().build().await?;
+    ///     members.push(client.lock("orders:42"));
+    /// }
+    /// let guard = RedLock::new(members).lock().await?; // all vote, even one that was just restarted
+    /// # guard.unlock().await }
+    /// ```
     pub fn durable(mut self) -> Self {
         self.settings.durable = true;
         self
     }
 
-    /// For development and tests: whether a server of a [`RedLock`](crate::RedLock) votes though it was started a moment
-    /// ago. By default it abstains until [`max_lease`](Self::max_lease) has passed since its start, as nobody can tell
-    /// a new server from one that was restarted and has lost what it granted.
+    /// Sets whether a server votes on a [`RedLock`](crate::RedLock) although it was started only recently. For
+    /// development and tests. By default a server abstains until [`max_lease`](Self::max_lease) has passed since its
+    /// start, since a new server cannot be distinguished from one that was restarted and lost what it had granted.
     ///
-    /// With it a lock on servers that a test has just started is granted at once; and where a majority of the servers
-    /// restarts without its data, two owners may hold the lock. A server that was flushed or promoted abstains all the
-    /// same. Give all clients of the fleet the same.
+    /// With this setting, a lock on servers that a test has just started is granted immediately; but if a majority of
+    /// the servers restarts without its data, two owners may hold the lock. A server that was flushed or promoted
+    /// abstains regardless. All clients of the fleet must have the same value.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// # let servers = [(); 3].map(|()| redlatch_testkit::Server::start());
+    /// use redlatch::{Client, RedLock};
+    ///
+    /// let mut members = Vec::new();
+    /// for server in &servers {
+    ///     // The servers were started for this test, and have granted nothing before.
+    ///     let builder = Client::builder().url(server.url()).trust_fresh_servers(true);
+    ///     members.push(builder.build().await?.lock("orders:42"));
+    /// }
+    /// let guard = RedLock::new(members).try_lock().await?;
+    /// assert!(guard.is_some()); // without waiting for one `max_lease`
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn trust_fresh_servers(mut self, trust: bool) -> Self {
         self.settings.trusts_fresh = trust;
         self
     }
 
-    /// Makes the client without waiting for its server: for services that start before it does.
+    /// Creates the client without waiting for its server, for services that start before their server does.
     ///
-    /// [`build`](Self::build) returns at once and the client connects in the background, trying until it succeeds. Until
-    /// then it is as in an outage: who waits goes on waiting, `lock()` for one watchdog lease at the most, and other calls
-    /// answer [`Backend`](crate::ErrorKind::Backend) with the reason why there is no connection; so does a wrong password.
-    /// What cannot work with any server is [`InvalidInput`](crate::ErrorKind::InvalidInput) from `build` all the same.
+    /// [`build`](Self::build) returns immediately, and the client connects in the background, trying until it succeeds.
+    /// Until then it behaves as in an outage: waiting calls keep waiting, `lock()` for at most one watchdog lease, and
+    /// other calls return [`Backend`](crate::ErrorKind::Backend) with the reason for the missing connection. A wrong
+    /// password is reported in the same way. Settings that cannot work with any server still make `build` return
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// # Examples
     ///
@@ -222,7 +488,7 @@ impl ClientBuilder {
     /// # redlatch_testkit::doc(async |_| {
     /// use redlatch::{Client, ErrorKind};
     ///
-    /// // Nothing listens there.
+    /// // Nothing listens on this port.
     /// let client = Client::builder().url("redis://127.0.0.1:1").connect_lazily().build().await?;
     /// assert!(!client.is_connected());
     /// let error = client.lock("invoice:42").try_lock().await.unwrap_err();
@@ -235,16 +501,32 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects; with [`connect_lazily`](Self::connect_lazily), in the background.
+    /// Connects to the server and returns the client. With [`connect_lazily`](Self::connect_lazily), returns
+    /// immediately and connects in the background.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for settings that cannot work, and outside a tokio runtime;
-    /// [`Backend`](crate::ErrorKind::Backend) if the server cannot be reached or refuses.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the settings cannot work, or if the call is made outside a
+    /// tokio runtime; [`Backend`](crate::ErrorKind::Backend) if the server cannot be reached or refuses the connection.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing stays open.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// let client = Client::builder().url(url).build().await?;
+    /// assert!(client.is_connected());
+    ///
+    /// // Nothing listens on this port, so the service can stop with an error right at its start.
+    /// let error = Client::builder().url("redis://127.0.0.1:1").build().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Backend);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn build(mut self) -> Result<Client, Error> {
         let config = self.config?;
         if let Some(timeout) = self.command_timeout.or(config.command_timeout) {

@@ -1,4 +1,4 @@
-//! The handle an application holds: connects, makes locks, closes.
+//! The handle that an application holds: connects, creates locks, closes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,18 @@ use crate::semaphore::expirable::ExpirableSemaphore;
 use crate::semaphore::pool::{Leases, Pool};
 use crate::session::ClientHandle;
 
-/// A connected client: the handle that an application keeps, and makes its locks from.
+/// A connected client: the handle that an application keeps and creates its locks from.
 ///
-/// Cheap to clone; all clones share two connections to the server, one for commands and one for messages; in a cluster
-/// two to each primary that is needed. There is no pool: commands of all tasks travel on one connection without waiting for each other.
+/// A client is cheap to clone. All clones share two connections to the server, one for commands and one for messages;
+/// in a cluster, two to each primary that is needed. There is no connection pool: the commands of all tasks travel on
+/// one connection without waiting for each other. Only a [`PlainLock`](crate::PlainLock) that works without scripts
+/// uses a third connection.
 ///
-/// A client lives on the tokio runtime that it was connected on; once that has ended, every call answers
-/// [`Closed`](crate::ErrorKind::Closed). It may be used from other runtimes, which must have their timers enabled
-/// ([`enable_time`](tokio::runtime::Builder::enable_time)), and from outside of any. When the last clone, handle and
-/// guard of a client is gone, it closes by itself in the background; [`close`](Self::close) waits for it.
+/// A client is bound to the tokio runtime on which it was connected. Once that runtime has ended, every call returns
+/// [`Closed`](crate::ErrorKind::Closed). The client may be used from other runtimes, which must have their timers
+/// enabled ([`enable_time`](tokio::runtime::Builder::enable_time)), and from outside any runtime. When the last clone,
+/// handle and guard of a client has been dropped, the client closes itself in the background; [`close`](Self::close)
+/// waits for that.
 ///
 /// # Examples
 ///
@@ -47,7 +50,7 @@ use crate::session::ClientHandle;
 #[derive(Clone, Debug)]
 pub struct Client {
     client: Arc<ClientHandle>,
-    /// Checked when a lock is used, so that scoping cannot fail.
+    /// Checked when a lock is used, so that `scoped` cannot fail.
     prefix: Result<String, Error>,
     watchdog_lease: Duration,
 }
@@ -63,39 +66,108 @@ impl Client {
 
     /// Connects to the server at this URL, with default settings.
     ///
-    /// `redis://user:password@host:6379/0`; `rediss://` for TLS; `redis+unix:///path` for a unix socket;
-    /// `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels look after;
-    /// `redis-cluster://host:7000?node=other:7000` for a cluster. [`Config`](crate::Config#urls) has a table of all forms.
+    /// The URL has one of these forms; [`Config`](crate::Config#urls) has a table of all of them:
+    ///
+    /// - `redis://user:password@host:6379/0` for a single server, or `rediss://` for TLS
+    /// - `redis+unix:///path` for a unix socket
+    /// - `redis-sentinel://host:26379?sentinelServiceName=main` for a primary that sentinels monitor
+    /// - `redis-cluster://host:7000?node=other:7000` for a cluster
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the URL cannot be understood, or outside a tokio runtime;
-    /// [`Backend`](crate::ErrorKind::Backend) if the server cannot be reached or refuses.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the URL cannot be parsed, or if the call is made outside a
+    /// tokio runtime; [`Backend`](crate::ErrorKind::Backend) if the server cannot be reached or refuses the connection.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing stays open.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// let client = Client::connect(url).await?;
+    /// assert!(client.is_connected());
+    ///
+    /// // A database is not a parameter of the URL, and no other one is used by mistake.
+    /// let error = Client::connect("redis://127.0.0.1?db=3").await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder().url(url).build().await
     }
 
-    /// A client with other settings.
+    /// Returns a builder for a client with other settings.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::builder()
+    ///     .url(url)
+    ///     .watchdog_lease(Duration::from_secs(5)) // a crashed worker blocks others no longer
+    ///     .build()
+    ///     .await?;
+    /// let guard = client.lock("worker:leader").lock().await?;
+    /// # guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn builder() -> ClientBuilder {
         ClientBuilder::new()
     }
 
-    /// The lock of this name. No I/O.
+    /// Returns a handle to the reentrant lock with this name. Does no I/O.
     ///
-    /// A name is any text of 1 to 1,024 bytes, prefix included; every verb of the handle answers
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for another. Locks that have keys next to their own (fenced, fair,
-    /// read-write and the expirable semaphore) also refuse a name that is nothing but one pair of braces: in Redisson's
-    /// scheme `{k}` would share those keys with `k`. `k`, `{k}:x` and `x:{k}` are fine.
+    /// A name is any text of 1 to 1,024 bytes, including the prefix; with any other name, every verb of the handle
+    /// returns [`InvalidInput`](crate::ErrorKind::InvalidInput). Kinds that have keys next to the lock's own (fenced,
+    /// fair, read-write and the expirable semaphore) also refuse a name that consists of nothing but one pair of
+    /// braces: in Redisson's scheme, `{k}` would share those keys with `k`. The names `k`, `{k}:x` and `x:{k}` are
+    /// accepted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// // Another handle to the same lock, for another owner:
+    /// let other = client.lock("orders:42").owned_by(&Owner::unique());
+    /// assert!(other.try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> ReentrantLock {
         ReentrantLock(self.handle(name.as_ref(), |_| Kind::Reentrant))
     }
 
-    /// The fenced lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
+    /// Returns a handle to the fenced lock with this name, which must not be one pair of braces; see
+    /// [`lock`](Self::lock). Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let lock = client.fenced_lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let stale = guard.token();
+    /// guard.unlock().await?;
+    ///
+    /// let guard = lock.lock().await?;
+    /// assert!(guard.token() > stale); // a store that has seen this token refuses the stale one
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         FencedLock(self.handle(name.as_ref(), |name| {
@@ -110,7 +182,27 @@ impl Client {
         }))
     }
 
-    /// The fair lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
+    /// Returns a handle to the fair lock with this name, which must not be one pair of braces; see
+    /// [`lock`](Self::lock). Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let desk = client.fair_lock("ticket-desk");
+    /// let served = std::cell::RefCell::new(Vec::new());
+    /// let serve = async |who: &'static str| {
+    ///     let guard = desk.clone().owned_by(&Owner::named(who)).lock().await?;
+    ///     served.borrow_mut().push(who);
+    ///     guard.unlock().await
+    /// };
+    /// tokio::try_join!(serve("ann"), serve("bob"))?;
+    /// assert_eq!(*served.borrow(), ["ann", "bob"]);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> FairLock {
         let worth = self.client.settings.fair_wait_timeout;
@@ -119,7 +211,25 @@ impl Client {
         }))
     }
 
-    /// The read-write lock of this name, which is not one pair of braces; see [`lock`](Self::lock). No I/O.
+    /// Returns a handle to the read-write lock with this name, which must not be one pair of braces; see
+    /// [`lock`](Self::lock). Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let prices = client.read_write_lock("prices");
+    /// let [reader, writer] = [(); 2].map(|()| prices.clone().owned_by(&Owner::unique()));
+    ///
+    /// let reading = prices.read().await?;
+    /// assert!(reader.try_read().await?.is_some()); // readers do not exclude each other
+    /// assert!(writer.try_write().await?.is_none());
+    /// reading.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         let target = self.name(name.as_ref(), LockName::read_write);
@@ -134,43 +244,133 @@ impl Client {
         ReadWriteLock::new(side(Kind::Read), side(Kind::Write))
     }
 
-    /// The spin lock of this name. No I/O.
+    /// Returns a handle to the spin lock with this name. Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// // Through a proxy that does not pass messages on:
+    /// let guard = client.spin_lock("cache-refresh").lock().await?;
+    /// // Who does without the proxy may use the lock with messages, of the same name:
+    /// assert!(other.lock("cache-refresh").try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn spin_lock(&self, name: impl AsRef<str>) -> SpinLock {
         SpinLock::new(self.handle(name.as_ref(), |_| Kind::Spin))
     }
 
-    /// The plain lock of this name. No I/O.
+    /// Returns a handle to the plain lock with this name. Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// // The string that redis-py's Lock("stock-import") sets, here with a value that others can read.
+    /// let lock = client.plain_lock("stock-import").owned_by(&Owner::named("importer-7"));
+    /// let guard = lock.lock().await?;
+    /// let holder = lock.holder().await?.unwrap();
+    /// assert_eq!(holder.owner(), "importer-7");
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn plain_lock(&self, name: impl AsRef<str>) -> PlainLock {
         PlainLock::new(self.handle(name.as_ref(), |_| Kind::Plain(ReleaseBy::Auto)))
     }
 
-    /// The semaphore of this name. No I/O.
+    /// Returns a handle to the semaphore with this name. Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let calls = client.semaphore("payment-api");
+    /// calls.try_set_permits(2).await?;
+    /// let (first, second) = (calls.acquire().await?, calls.acquire().await?);
+    /// assert!(calls.try_acquire().await?.is_none()); // two calls at a time, in all processes together
+    /// first.release().await?;
+    /// second.release().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
         Semaphore(self.pool(name.as_ref(), Leases::None))
     }
 
-    /// The semaphore of this name whose permits have a lease. The name is not one pair of braces; see
-    /// [`lock`](Self::lock). No I/O.
+    /// Returns a handle to the semaphore with this name whose permits have a lease. The name must not be one pair of
+    /// braces; see [`lock`](Self::lock). Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let gpus = client.expirable_semaphore("gpus").lease(Duration::from_secs(30));
+    /// gpus.try_set_permits(2).await?;
+    /// let gpu = gpus.acquire().await?; // comes back by itself if this process crashes
+    /// gpu.extend(Duration::from_secs(90)).await?; // the job takes longer than expected
+    /// gpu.release().await?;
+    /// assert_eq!(gpus.available_permits().await?, 2);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore(self.pool(name.as_ref(), Leases::Of(None)))
     }
 
-    /// The count-down latch of this name. No I/O.
+    /// Returns a handle to the count-down latch with this name. Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// let migrated = client.latch("schema-migrated");
+    /// migrated.try_set_count(1).await?;
+    /// assert!(!migrated.wait_for(Duration::ZERO).await?); // the services wait for this
+    /// migrated.count_down().await?; // the migration is done
+    /// migrated.wait().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn latch(&self, name: impl AsRef<str>) -> Latch {
         let name = self.name(name.as_ref(), LockName::latch);
         Latch(Counter::new(self.client.clone(), name))
     }
 
-    /// The same client with a prefix before every name: `client.scoped("orders:").lock("7")` is
-    /// `client.lock("orders:7")`, for every key and channel. Prefixes add up. End a prefix in a separator that your
-    /// names do not begin with, and two prefixes never meet.
+    /// Returns the same client with a prefix before every name.
     ///
-    /// A prefix is checked like a name, by the locks that carry it.
+    /// `client.scoped("orders:").lock("7")` is `client.lock("orders:7")`, for every key and channel. Prefixes add up:
+    /// each call appends to the prefix of the client it is called on. If a prefix ends with a separator that your names
+    /// do not begin with, names under two different prefixes never collide.
+    ///
+    /// A prefix is checked like a name, when a lock that carries it is used.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let billing = client.scoped("billing:");
+    /// let guard = billing.lock("orders:42").lock().await?;
+    /// assert!(client.lock("billing:orders:42").is_held().await?);
+    /// assert!(!client.lock("orders:42").is_locked().await?); // another lock
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new client and leaves the old one as it is"]
     pub fn scoped(&self, prefix: impl AsRef<str>) -> Self {
         let prefix = prefix.as_ref();
@@ -185,34 +385,65 @@ impl Client {
         }
     }
 
-    /// The same client with another lease for locks that are given none; see
+    /// Returns the same client with another lease for locks that do not set their own; see
     /// [`ClientBuilder::watchdog_lease`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// // Another process takes over within five seconds of a crash.
+    /// let elections = client.clone().watchdog_lease(Duration::from_secs(5));
+    /// let leader = elections.lock("leader").lock().await?;
+    /// assert!(leader.remaining() <= Duration::from_secs(5));
+    /// leader.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use = "this makes a new client and leaves the old one as it is"]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.watchdog_lease = lease;
         self
     }
 
-    /// The id of this client, a random UUID: the first part of its owners on the server.
+    /// Returns the id of this client, a random UUID. It is the first part of this client's owners on the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let holder = other.lock("orders:42").holder().await?.unwrap();
+    /// assert!(holder.owner().starts_with(client.id())); // this process has it, and not the other one
+    /// assert!(!holder.owner().starts_with(other.id()));
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn id(&self) -> &str {
         &self.client.client_id
     }
 
-    /// Sends a PING to the server, in a cluster to each primary, and waits for the answers: the longest of the round trips.
+    /// Sends a PING to the server, in a cluster to each primary, waits for the answers, and returns the longest of the
+    /// round trips.
     ///
-    /// For health checks. It proves that commands are answered, not that a lock can be had: a replica answers too, and the
-    /// connection that messages come on is not asked.
+    /// For health checks. It proves that commands are answered, not that a lock can be acquired: a replica answers too,
+    /// and the connection for messages is not tested.
     ///
     /// # Errors
     ///
     /// [`Backend`](crate::ErrorKind::Backend) if a server cannot be reached within one
-    /// [`command_timeout`](ClientBuilder::command_timeout), or refuses; [`Timeout`](crate::ErrorKind::Timeout) if it gives
-    /// no answer; [`Closed`](crate::ErrorKind::Closed).
+    /// [`command_timeout`](ClientBuilder::command_timeout), or refuses the command;
+    /// [`Timeout`](crate::ErrorKind::Timeout) if it does not answer; [`Closed`](crate::ErrorKind::Closed) if the client
+    /// is closed.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing; the future can be dropped at any time.
+    /// The call changes nothing, and its future can be dropped at any time.
     ///
     /// # Examples
     ///
@@ -230,26 +461,59 @@ impl Client {
         self.client.ping().await
     }
 
-    /// Returns whether there is a connection to the server right now; in a cluster, to each primary that was needed so
-    /// far. No I/O.
+    /// Returns whether there currently is a connection to the server, in a cluster to each primary that was needed so
+    /// far. Does no I/O.
     ///
-    /// A server that hangs is connected all the same, until a command goes unanswered: [`ping`](Self::ping) asks it.
-    /// `false` is no reason to make another client: this one connects again by itself.
+    /// A server that hangs counts as connected until a command goes unanswered; use [`ping`](Self::ping) to test it.
+    /// `false` is no reason to create another client: this one reconnects by itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// // For a readiness probe, which is asked often:
+    /// let status = if client.is_connected() { 200 } else { 503 };
+    /// assert_eq!(status, 200);
+    ///
+    /// client.close().await;
+    /// assert!(!client.is_connected());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.client.backend.is_connected()
     }
 
-    /// Closes the client, with all its clones and scopes: [`lost`](crate::Lease::lost) fires on live guards, holds
-    /// are released and permits given back, calls that wait and later ones answer
-    /// [`Closed`](crate::ErrorKind::Closed), and the connections end.
+    /// Closes the client, including all its clones and scopes.
     ///
-    /// Takes about one [`command_timeout`](ClientBuilder::command_timeout) and a second at the most; what a silent
-    /// server was not told by then is free when its lease ends.
+    /// [`lost`](crate::Lease::lost) fires on live guards, holds and permits are released, waiting and later calls
+    /// return [`Closed`](crate::ErrorKind::Closed), and the connections end.
+    ///
+    /// This takes at most about one [`command_timeout`](ClientBuilder::command_timeout) plus one second. If a server
+    /// does not answer within that time, the locks and leased permits that could not be released on it become free when
+    /// their leases end.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, closing goes on in the background if the future is dropped.
+    /// Once the future has been polled, dropping it does not stop the client from closing in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use redlatch::ErrorKind;
+    ///
+    /// let guard = client.lock("leader").lock().await?;
+    /// client.close().await;
+    /// assert!(guard.is_lost());
+    /// assert_eq!(client.ping().await.unwrap_err().kind(), ErrorKind::Closed);
+    /// // Another process need not wait for the lease to end.
+    /// assert!(other.lock("leader").try_lock().await?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub async fn close(&self) {
         self.client.close().await;
     }

@@ -1,22 +1,22 @@
-//! The clock that leases are measured on.
+//! The clock on which leases are measured.
 
 use std::time::Duration;
 
-/// A point in time on a clock that keeps counting while the machine is suspended.
+/// An instant on a clock that keeps counting while the machine is suspended.
 ///
-/// On Linux this is `CLOCK_BOOTTIME`: the clocks of `std` and tokio stop during a suspend there, and a lease
-/// judged by them would look valid long after the server has given the lock away.
+/// On Linux this is `CLOCK_BOOTTIME`. The clocks of `std` and tokio stop during a suspend there, and with them a lease
+/// would look valid long after the server has given the lock to another owner.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant(u64);
 
 impl BootInstant {
-    /// Later than any other.
+    /// An instant later than any other.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) fn now() -> Self {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let clock = rustix::time::ClockId::Boottime;
-        // Elsewhere on Unix the monotonic clock either counts through sleep (macOS) or is the best there is.
+        // Elsewhere on Unix, the monotonic clock either counts through sleep (macOS) or is the best clock available.
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let clock = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(clock);
@@ -43,13 +43,13 @@ impl BootInstant {
         Self(self.0.saturating_sub(nanos))
     }
 
-    /// The last moment before this one that is a multiple of `grid`.
+    /// Returns the last multiple of `grid` that is not after this instant.
     pub(crate) fn round_down(self, grid: Duration) -> Self {
         let grid = u64::try_from(grid.as_nanos()).unwrap_or(u64::MAX).max(1);
         Self(self.0 - self.0 % grid)
     }
 
-    /// The time from this moment to a later one, zero if that has passed.
+    /// Returns the time from this instant to a later one, or zero if the other one is not later.
     pub(crate) fn until(self, later: Self) -> Duration {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }

@@ -5,46 +5,47 @@ use std::error::Error as StdError;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-/// How many bytes of a foreign text an error shows.
+/// The longest foreign text that an error shows, in bytes.
 const QUOTED: usize = 400;
-/// How many names an error about many locks shows.
+/// The largest number of names that an error about several locks shows.
 const NAMED: usize = 3;
 
-/// What went wrong, as a class that a program can act on.
+/// The class of an [`Error`], which a program can act on.
 ///
-/// A busy lock is not among them: it is an answer, `Ok(None)`.
+/// A busy lock is not an error: it is an answer, `Ok(None)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A name, lease, owner or setting that cannot work. Found before anything was sent; mend the call.
+    /// A name, lease, owner or setting that cannot work. It was detected before anything was sent; fix the call.
     InvalidInput,
-    /// The server refused (out of memory, read-only, not permitted, ..), or could not be reached within the limit, and
-    /// then the request was never sent: nothing came of it. Look at the server, retry.
+    /// The server refused the request (out of memory, read-only, not permitted, ..), or it could not be reached within
+    /// the limit. In the latter case, the request was never sent and had no effect. Check the server and retry.
     Backend,
-    /// The request was sent and no answer came, so its outcome is unknown; it is being undone in the background.
-    /// Retry: nothing stays held beyond one lease.
+    /// The request was sent but not answered, so its outcome is unknown; it is being undone in the background. Retry:
+    /// nothing stays held for longer than one lease.
     Timeout,
     /// The lock was held and no longer is, or too little of its lease was left to hand it out. Stop the work.
     LeaseLost,
-    /// `unlock` on a handle whose owner holds nothing: a bug in the caller.
+    /// `unlock` was called on a handle whose owner holds nothing. This is a bug in the caller.
     NotHeld,
     /// The name is in use by something that cannot exclude this kind of lock, such as a string, a counter or a
-    /// read-write lock; or of a semaphore or latch, by something that is no counter. Choose another name.
+    /// read-write lock. For a semaphore or a latch, the name is in use by something that is not a counter. Choose
+    /// another name.
     WrongKind,
-    /// A lock over several servers was granted by too few of them.
+    /// Too few of the servers granted a lock that spans several servers.
     Quorum,
-    /// The server gave an answer that no script of this crate gives. Please report it.
+    /// The server returned an answer that no script of this crate gives. Please report it.
     Protocol,
-    /// Can never succeed as things stand, such as a hold count at its maximum. Mend the caller.
+    /// The call can never succeed as things stand, for example because a hold count is at its maximum. Fix the caller.
     Refused,
-    /// The client was closed, or the runtime that it was connected on has ended.
+    /// The client was closed, or the runtime on which it was connected has ended.
     Closed,
 }
 
 /// The error of every fallible call in this crate.
 ///
-/// Match on [`kind`](Self::kind); the text says what happened and what to do. What the server or the network said
-/// is kept as the [`source`](std::error::Error::source).
+/// Match on [`kind`](Self::kind). The text describes what happened and what to do. The message of the server or of the
+/// network is available as the [`source`](std::error::Error::source).
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -55,29 +56,29 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// What a waiting call makes of an error.
+/// How a waiting call treats an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outlook {
     Final,
-    /// It may go away by itself: worth another try within the limit.
+    /// The error may go away by itself: worth another attempt within the limit.
     Passing,
-    /// As passing, and the request was never sent: nothing came of it, and nobody said no.
+    /// As `Passing`; in addition, the request was never sent: it had no effect, and no server refused it.
     Unsent,
-    /// As passing, and what was asked for may have been done all the same.
+    /// As `Passing`; in addition, the request may have been carried out.
     Unanswered,
 }
 
-/// In which words a server refused.
+/// The words with which a server refused a request.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
 
-/// A foreign text, or as much of it as an error shows.
+/// Formats a foreign text, cut off at the length that an error shows.
 pub(crate) fn quote(text: fmt::Arguments<'_>) -> String {
     struct Quote(String);
 
     impl Write for Quote {
-        /// Ends the formatting once there is enough.
+        /// Stops the formatting at the limit, so that a huge text is not formatted in full.
         fn write_str(&mut self, text: &str) -> fmt::Result {
             let room = QUOTED - self.0.len();
             let mut lengths = (0..=room.min(text.len())).rev();
@@ -99,7 +100,27 @@ pub(crate) fn quote(text: fmt::Arguments<'_>) -> String {
 }
 
 impl Error {
-    /// The class of this error.
+    /// Returns the class of this error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::ErrorKind;
+    ///
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// lock.force_unlock().await?; // by an operator, say
+    ///
+    /// let outcome = match guard.unlock().await {
+    ///     Ok(()) => "committed",
+    ///     Err(error) if error.kind() == ErrorKind::LeaseLost => "rolled back",
+    ///     Err(error) => return Err(error),
+    /// };
+    /// assert_eq!(outcome, "rolled back");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -130,7 +151,7 @@ impl Error {
         Self::new(ErrorKind::LeaseLost, message)
     }
 
-    /// Of a wait without limit that ended busy all the same.
+    /// Returns the error for a wait without a limit that nevertheless ended busy.
     pub(crate) fn endless() -> Self {
         Self::new(ErrorKind::Timeout, "a wait without limit came to its limit")
     }
@@ -142,17 +163,17 @@ impl Error {
         Self::new(ErrorKind::WrongKind, message)
     }
 
-    /// The server has refused, in these words.
+    /// Returns the error for a request that the server refused with these words.
     pub(crate) fn refused(message: impl Into<Cow<'static, str>>, words: &str) -> Self {
         Self::new(ErrorKind::Backend, message).said(words)
     }
 
-    /// Keeps the words of the server that it comes from.
+    /// Keeps the words of the server as the source of the error.
     pub(crate) fn said(self, words: &str) -> Self {
         self.caused_by(Refusal(words.to_owned()))
     }
 
-    /// Says which lock it is about, unless it does so itself.
+    /// Prefixes the message with the name of the lock, unless the message already contains it.
     pub(crate) fn about(self, name: &str) -> Self {
         match self.message.contains(&format!("{name:?}")) {
             true => self,
@@ -160,7 +181,7 @@ impl Error {
         }
     }
 
-    /// Says which locks it is about: the first of them, and how many more.
+    /// Prefixes the message with the names of the first locks, and with the number of the others.
     pub(crate) fn about_all<'a>(
         mut self,
         count: usize,
@@ -192,13 +213,13 @@ impl Error {
         self
     }
 
-    /// Marks an error that leaves open whether the request was carried out.
+    /// Marks an error of a request that may or may not have been carried out.
     pub(crate) fn unanswered(mut self) -> Self {
         self.outlook = Outlook::Unanswered;
         self
     }
 
-    /// Whether it is the server's or the network's doing, and not the call's.
+    /// Returns whether the error was caused by the server or the network, and not by the call.
     pub(crate) fn is_about_the_server(&self) -> bool {
         matches!(self.kind, ErrorKind::Backend | ErrorKind::Timeout)
     }
@@ -215,12 +236,12 @@ impl Error {
         self.outlook == Outlook::Unsent
     }
 
-    /// Whether somebody has said no, and not just nothing.
+    /// Returns whether the request was refused, and not just unsent or unanswered.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.outlook, Outlook::Final | Outlook::Passing)
     }
 
-    /// Whether there was nobody to connect to, which cost no server anything.
+    /// Returns whether there was no server to connect to. Such an attempt costs no server anything.
     pub(crate) fn is_of_nobody_there(&self) -> bool {
         use std::io::ErrorKind;
 
@@ -252,7 +273,7 @@ mod tests {
         assert_eq!(quote(format_args!("{most}")), most);
         for (text, shown) in [
             ("x".repeat(QUOTED + 1), QUOTED),
-            // Three bytes each: the last one would be cut.
+            // Three bytes each: the last character would be cut.
             ("\u{20ac}".repeat(QUOTED), QUOTED / 3 * 3),
         ] {
             let quoted = quote(format_args!("{text}"));

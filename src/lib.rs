@@ -1,28 +1,38 @@
 //! Distributed locks on Redis or Valkey, for tokio.
 //!
-//! Which one do you need?
+//! # Which one do you need?
 //!
-//! - One owner at a time, which may take the lock again: [`ReentrantLock`], from [`Client::lock`].
-//! - The same, and a store that can refuse what comes too late: [`FencedLock`], from [`Client::fenced_lock`].
-//! - The same, granted in order of arrival over all processes: [`FairLock`], from [`Client::fair_lock`].
-//! - Many readers or one writer: [`ReadWriteLock`], from [`Client::read_write_lock`].
-//! - The same where messages do not get through: [`SpinLock`], from [`Client::spin_lock`].
-//! - The same beside processes that use redis-py's `Lock`, redsync or alike, or where scripts are not allowed:
-//!   [`PlainLock`], from [`Client::plain_lock`]. Its owner may not take it again.
-//! - Several of them at once, all or none: [`MultiLock`].
-//! - One on a majority of independent servers, so that it outlives the loss of the others: [`RedLock`].
+//! Locks have an owner. Take a [`ReentrantLock`] unless another line describes your case better:
 //!
-//! And without owners:
+//! - [`ReentrantLock`], from [`Client::lock`]: one owner at a time, reentrant: the owner may take the lock again.
+//! - [`FencedLock`], from [`Client::fenced_lock`]: one owner at a time, reentrant, with a fencing token for a store
+//!   that can refuse writes that arrive too late.
+//! - [`FairLock`], from [`Client::fair_lock`]: one owner at a time, reentrant, granted in order of arrival across all
+//!   processes.
+//! - [`ReadWriteLock`], from [`Client::read_write_lock`]: many readers or one writer, reentrant on both sides.
+//! - [`SpinLock`], from [`Client::spin_lock`]: one owner at a time, reentrant, where pub/sub messages do not get
+//!   through.
+//! - [`PlainLock`], from [`Client::plain_lock`]: one owner at a time, not reentrant, next to processes that use
+//!   redis-py's `Lock`, redsync or similar, or where scripts are not allowed.
+//! - [`MultiLock`], from [`MultiLock::new`]: several locks at once, all or none.
+//! - [`RedLock`], from [`RedLock::new`]: one lock on a majority of independent servers, which survives the loss of the
+//!   others.
 //!
-//! - At most so many at a time: [`Semaphore`], from [`Client::semaphore`].
-//! - The same, where a holder may crash: [`ExpirableSemaphore`], from [`Client::expirable_semaphore`].
-//! - To wait until many processes have done their parts: [`Latch`], from [`Client::latch`].
+//! Semaphores and latches have no owner:
 //!
-//! A whole function under a lock: the attribute [`locked`](attr.locked.html), with the feature `macros`.
+//! - [`Semaphore`], from [`Client::semaphore`]: a limited number of permits at a time.
+//! - [`ExpirableSemaphore`], from [`Client::expirable_semaphore`]: a limited number of permits at a time, each with
+//!   a lease, so that a holder may crash.
+//! - [`Latch`], from [`Client::latch`]: waits until many processes have done their parts.
 //!
-//! Every lock has the same three verbs: `lock` waits, `try_lock` tries once, `try_lock_for` waits at most so long.
-//! Busy is an answer, `Ok(None)`; a broken server is an [`Error`]; a lost lock has a kind of its own and a future,
-//! [`Lease::lost`]. What you get is a guard; dropping it releases the lock.
+//! To run a whole function under a lock, use the attribute [`locked`](attr.locked.html), with the feature `macros`.
+//!
+//! # How to use it
+//!
+//! Every lock has the same three verbs: `lock` waits, `try_lock` makes one attempt, and `try_lock_for` waits up to a
+//! limit. A [`ReadWriteLock`] has them for each of its sides. Busy, broken and lost are three different answers: a busy
+//! lock is `Ok(None)`, a broken server is an [`Error`], and a lost lock has an [`ErrorKind`] of its own and a future,
+//! [`Lease::lost`]. A successful call returns a guard; dropping the guard releases the lock.
 //!
 //! ```
 //! # redlatch_testkit::doc(async |url| {
@@ -32,28 +42,31 @@
 //!
 //! let client = Client::connect(url).await?;
 //!
-//! let guard = client.lock("orders:42").lock().await?; // renewed for as long as the guard lives
+//! let guard = client.lock("orders:42").lock().await?; // renewed as long as the guard lives
 //! tokio::select! {
-//!     () = charge_card() => guard.unlock().await?, // Err(LeaseLost) if it was not held any more
-//!     () = guard.lost() => compensate().await,     // the lease cannot be trusted any more
+//!     () = charge_card() => guard.unlock().await?, // Err(LeaseLost) if it was no longer held
+//!     () = guard.lost() => compensate().await,     // the lease can no longer be trusted
 //! }
 //! client.close().await;
 //! # Ok::<(), redlatch::Error>(()) });
 //! ```
 //!
-//! What a server's URL looks like, and how to say the same by parts, with TLS for example, is told by [`Config`].
+//! [`Config`] describes the forms of a server's URL, and how to configure a connection in parts, for example with TLS.
 //!
-//! A Java service on Redisson and a Rust service on this crate that use one name take turns on one lock.
+//! A Java service on Redisson and a Rust service on this crate that use the same name take turns on one lock.
 //!
-//! How locks made by hand fail is told in [`pitfalls`].
+//! [`pitfalls`] describes how hand-made locks fail.
 //!
-//! # What it reports
+//! # Logging
 //!
-//! Through [`tracing`](https://docs.rs/tracing), under the target `redlatch`: `warn` for a lock that was lost, with
-//! the reason, for a renewal that failed, for messages that may not arrive and, once, for a server that lets none be
-//! published; `info` for a new connection and for channels that are subscribed to anew; `debug` for each acquisition,
-//! with its wait, in a span `acquire` with the lock and the owner. Names of locks and owners appear in them, passwords
-//! never.
+//! The crate reports through [`tracing`](https://docs.rs/tracing), under the target `redlatch`:
+//!
+//! - `warn`: a lock that was lost, with the reason; a renewal that failed; messages that may not arrive; and, once, a
+//!   server that does not allow messages to be published.
+//! - `info`: a new connection, and channels that are subscribed to again.
+//! - `debug`: each acquisition with the time it waited, in a span `acquire` with the lock and the owner.
+//!
+//! Names of locks and owners appear in these events, passwords never do.
 
 #[cfg(feature = "macros")]
 mod attribute;

@@ -1,46 +1,47 @@
-//! A lock's name and every key and channel derived from it.
+//! A lock's name, and every key and channel derived from it.
 
 use std::sync::Arc;
 
 use crate::error::Error;
 
-/// The longest name accepted, prefix included.
+/// The longest accepted name in bytes, including the prefix.
 const LONGEST: usize = 1024;
 
-/// A valid lock name, prefix included, with the channel that its unlocks are published on.
+/// A valid lock name, including the prefix, with the channel on which its releases are published.
 ///
-/// Both are what Redisson uses for the same name, so that Java and Rust meet on one lock.
+/// Key and channel are those that Redisson uses for the same name, so that Java and Rust meet on one lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LockName {
     key: Arc<str>,
     channel: Arc<str>,
 }
 
-/// What the waiters and holds of this process are found by: the key itself, since other locks may share what stands
-/// beside it, and which of those that use one key without heeding each other here.
+/// Identifies the waiters and holds of this process that belong to one lock. It contains the key itself, since other
+/// locks may share the keys next to it, and the way the key is used, since different uses of one key ignore each other
+/// here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LocalKey {
     key: Arc<str>,
     users: Users,
 }
 
-/// Those that share a local queue.
+/// The way in which waiters and holds of this process use a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Users {
-    /// Of a lock, whatever its kind.
+    /// They take a lock, of any kind other than those below.
     Owners,
-    /// Of one side of a read-write lock.
+    /// They take the shared side of a read-write lock.
     Readers,
-    /// Of its other side.
+    /// They take the exclusive side of a read-write lock.
     Writers,
-    /// Of a semaphore.
+    /// They take permits of a semaphore.
     Permits,
-    /// Of a lock over several servers.
+    /// They take a lock over several servers.
     Majorities,
 }
 
 impl LocalKey {
-    /// What both sides of a read-write lock are found by.
+    /// Returns the key that both sides of a read-write lock share.
     pub(crate) fn of_both_sides(mut self) -> Self {
         if self.users == Users::Readers {
             self.users = Users::Writers;
@@ -58,18 +59,18 @@ impl LockName {
         Self::with_channel("redisson_lock__channel", prefix, name)
     }
 
-    /// The name of a read-write lock, whose sides share a channel of their own.
+    /// Creates the name of a read-write lock, whose sides share a channel of their own.
     pub(crate) fn read_write(prefix: &str, name: &str) -> Result<Self, Error> {
         Self::with_channel("redisson_rwlock", prefix, name)
     }
 
-    /// The name of a semaphore.
+    /// Creates the name of a semaphore.
     pub(crate) fn semaphore(prefix: &str, name: &str) -> Result<Self, Error> {
         Self::with_channel("redisson_sc", prefix, name)
     }
 
-    /// The name of a latch. Its channel has the whole key as its hash tag, so in a cluster a key with a tag of its own
-    /// would lie elsewhere.
+    /// Creates the name of a latch. Its channel has the whole key as its hash tag, so in a cluster, a key that has a
+    /// hash tag of its own would be in another slot than its channel.
     pub(crate) fn latch(prefix: &str, name: &str) -> Result<Self, Error> {
         let key = whole(prefix, name)?;
         Ok(Self {
@@ -86,22 +87,22 @@ impl LockName {
         })
     }
 
-    /// The key of the hash that is the lock.
+    /// Returns the key of the lock itself.
     pub(crate) fn key(&self) -> &Arc<str> {
         &self.key
     }
 
-    /// The key of something that stands beside the lock.
+    /// Returns the key, or channel, of something next to the lock.
     pub(crate) fn beside(&self, prefix: &str) -> String {
         prefixed(prefix, &self.key)
     }
 
-    /// What keys begin with that stand beside the lock and are named after it.
+    /// Returns the beginning of the keys that are next to the lock and named after it.
     pub(crate) fn stem(&self) -> String {
         tagged(&self.key)
     }
 
-    /// What those of this process that use the name in one way are found by.
+    /// Returns the key under which this process keeps the waiters and holds that use the name in this way.
     pub(crate) fn local_key(&self, users: Users) -> LocalKey {
         LocalKey {
             key: self.key.clone(),
@@ -109,8 +110,8 @@ impl LockName {
         }
     }
 
-    /// Refuses a name that is nothing but one pair of braces: what stands beside `{k}` has the names that belong to what
-    /// stands beside `k`.
+    /// Refuses a name that consists of nothing but one pair of braces: the keys next to `{k}` have the same names as
+    /// the keys next to `k`.
     pub(crate) fn ensure_own_keys(&self) -> Result<(), Error> {
         let key = &*self.key;
         let enclosed = key
@@ -125,8 +126,8 @@ impl LockName {
         }
     }
 
-    /// Refuses a name whose braces part the lock from what stands beside it, in a cluster, where a script can only
-    /// touch what has the same hash tag.
+    /// Refuses a name whose braces put the lock and what is next to it into different slots. For a cluster, where a
+    /// script can only touch keys with the same hash tag.
     pub(crate) fn ensure_one_slot(&self) -> Result<(), Error> {
         let (key, beside) = (&*self.key, self.beside("p"));
         if [&*beside, &*self.channel]
@@ -146,7 +147,7 @@ impl LockName {
     }
 }
 
-/// A name behind its prefix.
+/// Joins a prefix and a name, and checks the result.
 fn whole(prefix: &str, name: &str) -> Result<String, Error> {
     check("a name", name)?;
     let key = format!("{prefix}{name}");
@@ -154,7 +155,7 @@ fn whole(prefix: &str, name: &str) -> Result<String, Error> {
     Ok(key)
 }
 
-/// Checks a prefix, or a name, before it is sent anywhere.
+/// Checks the length of a prefix or a name before it is sent anywhere.
 pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
     if text.is_empty() {
         return Err(Error::invalid(format!("{what} must not be empty")));
@@ -168,13 +169,13 @@ pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Redisson's rule: what stands beside a key carries the key as its hash tag, unless the key has a tag itself, so
-/// that both fall into one cluster slot.
+/// Applies Redisson's rule: what is next to a key has the key as its hash tag, unless the key contains a hash tag
+/// itself, so that both are in the same cluster slot.
 fn prefixed(prefix: &str, key: &str) -> String {
     format!("{prefix}:{}", tagged(key))
 }
 
-/// The part of a key that tells its slot in a cluster.
+/// Returns the part of a key that determines its slot in a cluster.
 fn tag(key: &str) -> &str {
     let enclosed = key
         .split_once('{')
@@ -234,7 +235,7 @@ mod tests {
         ] {
             assert_eq!(&**latch(name).channel(), channel);
         }
-        // Always in braces of its own, so that a name with any would be in another slot.
+        // The channel encloses the whole key in braces, so a name with braces of its own would be in another slot.
         assert!(latch("k").ensure_one_slot().is_ok());
         for name in ["{t}:x", "k}"] {
             let error = latch(name).ensure_one_slot().unwrap_err();

@@ -6,12 +6,12 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(50);
-/// A century: far below where the server's millisecond arithmetic overflows.
+/// A century: far below the point where the server's millisecond arithmetic overflows.
 const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-/// Below this a request would be given up before a healthy server can answer.
+/// With a shorter timeout, a request would be given up before a healthy server can answer.
 pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A lease that can be sent: whole milliseconds, long enough to be kept, short enough to be counted.
+/// A valid lease: whole milliseconds, long enough to be kept, short enough for the server's arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeaseTime(Duration);
 
@@ -33,14 +33,14 @@ impl LeaseTime {
         self.0.as_millis() as u64
     }
 
-    /// What the local deadline stays short of the server's: 1 % for clocks that run at different rates, and 2 ms
-    /// for the server's resolution and our timers'.
+    /// Returns by how much the local deadline is earlier than the server's: 1 % for clocks that run at different rates,
+    /// and 2 ms for the resolution of the server's clock and of the local timers.
     pub(crate) fn margin(self) -> Duration {
         self.0 / 100 + Duration::from_millis(2)
     }
 }
 
-/// How long a hold lasts: until a fixed time, or renewed for as long as a guard lives.
+/// How long a hold lasts: for a fixed time, or renewed as long as a guard lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseMode {
     Fixed(LeaseTime),
@@ -59,58 +59,60 @@ impl LeaseMode {
     }
 }
 
-/// Who goes first when readers and writers wait for one [`ReadWriteLock`](crate::ReadWriteLock). Set by
+/// Who goes first when readers and writers wait for the same [`ReadWriteLock`](crate::ReadWriteLock). Set by
 /// [`ClientBuilder::prefer`](crate::ClientBuilder::prefer).
 ///
-/// Redisson's readers know of none of this. Where one of them holds the lock, a reader here waits behind a writer that
-/// waits for a second at most.
+/// Redisson's readers ignore this preference. While one of them holds the lock, a reader of this crate waits for at
+/// most one second behind a waiting writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefer {
-    /// Whoever came first: a reader that comes while a writer waits waits for that writer, a writer that comes while
-    /// readers wait waits for these. Starves neither, and so is what holds by default.
+    /// In order of arrival: a reader that arrives while a writer waits goes after that writer, and a writer that
+    /// arrives while readers wait goes after those readers. Neither side starves, which is why this is the default.
     #[default]
     Arrival,
-    /// Writers: readers wait for as long as any writer does. A steady stream of writers starves readers.
+    /// Writers first: readers wait as long as any writer waits. A steady stream of writers starves readers.
     Writers,
-    /// Readers: they join those that read, and heed no writer that waits. Fastest while writes are rare; a steady
-    /// stream of readers starves writers, as with Redisson.
+    /// Readers first: they join the current readers and ignore waiting writers. The fastest choice if writes are rare;
+    /// a steady stream of readers starves writers, as with Redisson.
     Readers,
 }
 
-/// How a release is told to waiters in a cluster. Set by
+/// How waiters in a cluster are notified of a release. Set by
 /// [`ClientBuilder::pubsub`](crate::ClientBuilder::pubsub).
 ///
-/// All clients of a lock, Redisson's too, have to choose the same: a message of one way does not reach those that
-/// listen in the other, and they find out only when they ask again, at the end of the holder's lease or of the
-/// [`poll_cap`](crate::ClientBuilder::poll_cap).
+/// All clients of a lock, including Redisson's, must choose the same way: a message sent in one way does not reach
+/// clients that listen in the other. Those clients notice the release only when they ask again, at the end of the
+/// holder's lease or of the [`poll_cap`](crate::ClientBuilder::poll_cap).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PubSub {
-    /// Sharded if the cluster knows it, which begins with Redis 7, else plain: as Redisson chooses, from 3.22 on.
-    /// Where users have few rights, this one needs `+pubsub|shardnumsub` for the question; without, connecting is an error
+    /// Sharded messages if the cluster supports them, which it does from Redis 7 on, otherwise plain messages. Redisson
+    /// chooses in the same way from version 3.22 on.
+    ///
+    /// Users with few rights need `+pubsub|shardnumsub` for the detection; without it, connecting fails with an error
     /// that says so.
     #[default]
     Auto,
-    /// `PUBLISH`, which each server passes on to all others. For fleets with an older Redisson, or with one that has
-    /// sharded subscriptions turned off.
+    /// `PUBLISH`, which each server passes on to all other servers. For fleets with an older Redisson, or with a
+    /// Redisson that has sharded subscriptions turned off.
     Plain,
-    /// `SPUBLISH`, which stays on the server of the lock. A cluster that does not know it is an error when connecting.
+    /// `SPUBLISH`, which stays on the server of the lock. Connecting to a cluster that does not support it is an error.
     Sharded,
 }
 
 /// How long an acquisition may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// One attempt.
+    /// A single attempt.
     Once,
-    /// Until then.
+    /// Until this instant.
     At(BootInstant),
-    /// For ever, as long as the server answers.
+    /// Without limit, as long as the server answers.
     Never,
 }
 
 impl Deadline {
-    /// What is left until then.
+    /// Returns the time left until the deadline.
     pub(crate) fn left(self) -> Duration {
         match self {
             Self::Once => Duration::ZERO,
@@ -130,21 +132,21 @@ impl Deadline {
     }
 }
 
-/// How a [`PlainLock`](crate::PlainLock) is given back, renewed, extended and verified: what it takes to change a
-/// key only if its value is still the hold's.
+/// How a [`PlainLock`](crate::PlainLock) is released, renewed, extended and verified. Each of these must change a key
+/// only if its value is still that of the hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ReleaseBy {
-    /// By script, and by transaction once the server has said that this user may run none.
+    /// By script, or by transaction once the server has refused scripts to this user.
     #[default]
     Auto,
-    /// By script only. A server that allows none is an error of kind [`Backend`](crate::ErrorKind::Backend).
+    /// By script only. If the server allows none, the call fails with [`Backend`](crate::ErrorKind::Backend).
     Script,
-    /// By transaction only: `WATCH`, `GET`, `MULTI`, `DEL` or `PEXPIRE`, `EXEC`. No script is ever sent.
+    /// By transaction only: `WATCH`, `GET`, `MULTI`, `DEL` or `PEXPIRE`, `EXEC`. Never sends a script.
     Transaction,
 }
 
-/// The settings of a client, checked when it is built.
+/// The settings of a client, checked when the client is built.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) watchdog_lease: Duration,
@@ -158,11 +160,11 @@ pub(crate) struct Settings {
     pub(crate) prefer: Prefer,
     pub(crate) pubsub: PubSub,
     pub(crate) max_lease: Duration,
-    /// A server that is not there when the client is made may come later.
+    /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
-    /// The server loses nothing that it has answered.
+    /// The server never loses what it has answered.
     pub(crate) durable: bool,
-    /// A server that was started a moment ago had granted nothing before.
+    /// A server that was started only recently is trusted to have granted nothing before its start.
     pub(crate) trusts_fresh: bool,
 }
 
@@ -228,13 +230,13 @@ impl Settings {
         }
     }
 
-    /// How long one request for a hold with this lease may take: several must fit into the lease.
+    /// Returns how long one request for a hold with this lease may take. Several requests must fit into one lease.
     pub(crate) fn timeout(&self, lease: LeaseTime) -> Duration {
         self.command_timeout
             .min(SHORTEST_TIMEOUT.max(lease.get() / 6))
     }
 
-    /// How much of this lease must be left when the lock is handed out.
+    /// Returns how much of this lease must be left when the lock is handed out.
     pub(crate) fn min_validity(&self, lease: LeaseTime) -> Result<Duration, Error> {
         let least = self.min_validity.unwrap_or_else(|| lease.get() / 2);
         if least >= lease.get() - lease.margin() {

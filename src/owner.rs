@@ -1,4 +1,4 @@
-//! Who holds a lock.
+//! The owner of a lock.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -8,20 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
 
-/// Threads and made-up owners count from here, tasks from 1: the three never meet, and all fit Java's `long`.
+/// Threads and unique owners count from these numbers, tasks from 1: the ranges never meet, and all numbers fit in
+/// Java's `long`.
 const THREADS: u64 = 1 << 61;
 const UNIQUE: u64 = 1 << 62;
 
-/// Who holds a lock, and may take it again.
+/// The owner of a lock, which may take that lock again.
 ///
-/// If a lock is not told otherwise, its owner is the current tokio task, or outside a task the current thread:
-/// nested calls in one task re-enter. On the server such an owner is the field `<client id>:<number>`, the form
-/// that Redisson writes; what was passed on between tasks stays under the one that took it.
+/// By default, the owner of a lock is the current tokio task, or outside a task the current thread: nested calls in one
+/// task re-enter. On the server, such an owner is the field `<client id>:<number>`, in the form that Redisson writes. A
+/// lock that is passed on between tasks stays under the field of the owner that took it.
 ///
-/// The branches of one `join!`, `select!` or `FuturesUnordered` run in **one** task and so share its owner: they
-/// re-enter instead of excluding each other. Give each branch an owner of its own, with
-/// [`Owner::unique`] and [`owned_by`](crate::ReentrantLock::owned_by). Executors other than tokio have no tasks
-/// that this crate could see; there, too, nesting needs an explicit owner.
+/// The branches of one `join!`, `select!` or `FuturesUnordered` run in **one** task and therefore share its owner: they
+/// re-enter instead of excluding each other. To exclude each other, each branch needs an owner of its own, with
+/// [`Owner::unique`] and [`owned_by`](crate::ReentrantLock::owned_by). This crate cannot see the tasks of executors
+/// other than tokio; there, too, nesting needs an explicit owner.
 ///
 /// # Examples
 ///
@@ -42,32 +43,83 @@ enum Repr {
 }
 
 impl Owner {
-    /// The current tokio task, or outside a task the current thread.
+    /// Returns the owner for the current tokio task, or outside a task for the current thread.
     ///
-    /// tokio may give the number of a finished task to a new one; what a finished task still held is told apart
-    /// by its acquisition id and is never taken over.
+    /// tokio may give the id of a finished task to a new one. A hold that a finished task has left is distinguished by
+    /// its acquisition id, and is never taken over.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// // A task that works for this one, and may therefore take its locks:
+    /// let helper = lock.clone().owned_by(&Owner::current());
+    /// let reentered = tokio::spawn(async move { helper.try_lock().await }).await.unwrap()?;
+    /// assert!(reentered.is_some());
+    /// # drop(reentered);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn current() -> Self {
         let number = task_number().unwrap_or_else(thread_number);
         Self(Repr::Numbered(number))
     }
 
-    /// An owner that nobody else is, now or later, in this process.
+    /// Returns an owner that differs from all others in this process, now and later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// // Branches of one task: without owners of their own, both would hold the lock.
+    /// let [left, right] = [(); 2].map(|()| client.lock("stock:7").owned_by(&Owner::unique()));
+    /// let (left, right) = tokio::join!(left.try_lock(), right.try_lock());
+    /// assert_ne!(left?.is_some(), right?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(UNIQUE);
         Self(Repr::Numbered(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// An owner known by name, the same from every client and process: a request id, say.
+    /// Returns an owner with a name, for example a request id. It is the same owner in every client and process.
     ///
-    /// Its field on the server is the name alone. Whoever knows the name can re-enter, [`adopt`] and [`unlock`],
-    /// so choose one that others do not use. The empty name, `mode`, a name that ends in `:write` and one that
-    /// begins with `|` mean something else in the hash of a lock; calls under them answer
+    /// Its field on the server is the name alone. Anyone who knows the name can re-enter, [`adopt`] and [`unlock`], so
+    /// choose a name that others do not use. The empty name, `mode`, a name that ends in `:write`, and a name that
+    /// begins with `|` have another meaning in the hash of a lock; calls with such an owner return
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// [`adopt`]: crate::ReentrantLock::adopt
     /// [`unlock`]: crate::ReentrantLock::unlock
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let frontend = client.lock("orders:42").owned_by(&Owner::named("request-7"));
+    /// let left = frontend.lock().await?.detach(); // a worker goes on with the request
+    /// assert_eq!(left, Owner::named("request-7"));
+    ///
+    /// // In the process of the worker:
+    /// let worker = other.lock("orders:42").owned_by(&Owner::named("request-7"));
+    /// let guard = worker.adopt().await?.expect("held by this request");
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     #[must_use]
     pub fn named(name: impl AsRef<str>) -> Self {
         Self(Repr::Named(name.as_ref().into()))
@@ -97,7 +149,7 @@ impl Owner {
         matches!(self.0, Repr::Named(_))
     }
 
-    /// This owner without the client it belongs to.
+    /// Returns the part that identifies this owner within its client.
     pub(crate) fn own_part(&self) -> Cow<'_, str> {
         match &self.0 {
             Repr::Numbered(number) => number.to_string().into(),
@@ -112,7 +164,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// tokio shows a task's number only as text.
+/// Returns the number of the current task. tokio exposes it only as text.
 fn task_number() -> Option<u64> {
     tokio::task::try_id()?.to_string().parse().ok()
 }

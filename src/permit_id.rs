@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
-/// Which permit of an [`ExpirableSemaphore`](crate::ExpirableSemaphore): 16 random bytes, written as 32 hex digits, the
-/// same as in Redisson.
+/// The id of a permit of an [`ExpirableSemaphore`](crate::ExpirableSemaphore): 16 random bytes, written as 32
+/// hexadecimal digits, as in Redisson.
 ///
-/// Whoever knows it can give the permit back, from any process:
+/// Any process that knows the id can release the permit with
 /// [`release_permit`](crate::ExpirableSemaphore::release_permit).
 ///
 /// # Examples

@@ -1,31 +1,32 @@
-//! How locks that are made by hand fail, and what this crate does instead.
+//! How hand-made locks fail, and what this crate does instead.
 //!
-//! The example `pitfalls` shows each of them.
+//! The example `pitfalls` shows each of these failures.
 //!
 //! # `SETNX`, then `EXPIRE`
 //!
-//! Two commands: a process that dies between them leaves a lock that nobody ends. Here the script that takes the lock
-//! sets its lease too.
+//! These are two commands: a process that dies between them leaves a lock that never expires. In this crate, the script
+//! that takes the lock also sets its lease.
 //!
 //! # A bare `DEL`
 //!
-//! A holder whose lease ended deletes the lock of the next. Here a release carries the number of its hold, and a
-//! number that is not there any more changes nothing; [`unlock`](crate::LockGuard::unlock) says
-//! [`LeaseLost`](crate::ErrorKind::LeaseLost).
+//! A holder whose lease has ended deletes the lock of the next holder. In this crate, a release carries the acquisition
+//! id of its hold, and an id that is no longer on the server changes nothing;
+//! [`unlock`](crate::LockGuard::unlock) returns [`LeaseLost`](crate::ErrorKind::LeaseLost).
 //!
 //! # `GET`, compare, then `DEL`
 //!
-//! The same with a smaller window: between the two the lease may end, and somebody else get in. Here the server
-//! compares and deletes in one step.
+//! This is the same failure with a smaller window: between the `GET` and the `DEL` the lease may end and another client
+//! may take the lock. In this crate, the server compares and deletes in one step.
 //!
 //! # A value that is not unique
 //!
-//! Compare-and-delete protects nothing if two holders write the same value: a host name, a constant, a thread's
-//! number in several processes. Here the number is drawn anew for each hold, and the client's id is a random UUID.
+//! Compare-and-delete protects nothing if two holders write the same value, such as a host name, a constant, or a
+//! thread number that exists in several processes. In this crate, each hold has a new acquisition id, and the client id
+//! is a random UUID.
 //!
 //! # A lease shorter than the work
 //!
-//! It ends in the middle, and two work at once. Here the lease is renewed for as long as the guard lives; with
-//! [`lease`](crate::ReentrantLock::lease), for work whose length is known, [`lost`](crate::Lease::lost) tells when
-//! it is over, and [`run_until_lost`](crate::Lease::run_until_lost) stops the work. A holder that was paused past
-//! its lease cannot be stopped by any of this: see [`FencedLock`](crate::FencedLock).
+//! The lease ends in the middle of the work, and two holders work at once. In this crate, the lease is renewed as long
+//! as the guard lives. For work whose length is known, [`lease`](crate::ReentrantLock::lease) sets a fixed lease:
+//! [`lost`](crate::Lease::lost) reports when it is over, and [`run_until_lost`](crate::Lease::run_until_lost) stops the
+//! work. None of this can stop a holder that was paused past its lease: see [`FencedLock`](crate::FencedLock).

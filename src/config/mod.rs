@@ -1,4 +1,4 @@
-//! Where a client connects, and as whom.
+//! Where a client connects, and as which user.
 
 #[cfg(feature = "serde")]
 mod parts;
@@ -20,11 +20,13 @@ use tls::Tls;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Describes where a client connects, and as whom: the server or servers, user, password, database, TLS, timeouts.
+/// A description of where a client connects, and as which user: the server or servers, user, password, database, TLS,
+/// timeouts.
 ///
-/// Made from a URL, by [`from_url`](Self::from_url) or [`parse`](str::parse), or by parts; taken by [`ClientBuilder::config`](crate::ClientBuilder::config).
-/// Making one does no I/O. What cannot work together, a database in a cluster for example, is
-/// [`InvalidInput`](crate::ErrorKind::InvalidInput) when the client is built. `Debug` shows no password, nor do errors.
+/// A configuration is made from a URL, by [`from_url`](Self::from_url) or [`parse`](str::parse), or in parts, and is
+/// passed to [`ClientBuilder::config`](crate::ClientBuilder::config). Making one does no I/O. Settings that cannot work
+/// together, such as a database in a cluster, are refused with [`InvalidInput`](crate::ErrorKind::InvalidInput), at the
+/// latest when the client is built. Neither `Debug` nor errors show a password.
 ///
 /// # URLs
 ///
@@ -32,27 +34,30 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// |---|---|
 /// | `redis://host` | port 6379, database 0 |
 /// | `redis://host:6380/3` | database 3 |
-/// | `redis://[::1]:6379` | an address of IPv6 |
+/// | `redis://[::1]:6379` | an IPv6 address |
 /// | `redis://:password@host` | as the default user |
 /// | `redis://user:password@host` | as a user of the server's ACL |
-/// | `rediss://host` | over TLS, with the authorities that this system trusts |
-/// | `rediss://host?tls_roots=/etc/redis/ca.pem` | over TLS, with these authorities only |
+/// | `rediss://host` | over TLS, with the certificate authorities that this system trusts |
+/// | `rediss://host?tls_roots=/etc/redis/ca.pem` | over TLS, with only these authorities |
 /// | `rediss://host?tls_certificate=/etc/my.pem&tls_key=/etc/my.key` | over TLS, with a client certificate |
 /// | `rediss://10.0.0.7?tls_server_name=redis.internal` | over TLS, where the certificate names another host |
 /// | `redis+unix:///run/redis.sock` | a unix socket |
-/// | `redis+unix://user:password@/run/redis.sock?db=3` | the same, with user, password and database |
-/// | `redis-cluster://host:7000?node=other:7000&node=third:7000` | a cluster, of which one server that answers tells the others |
-/// | `redis-sentinel://host:26379/3?node=other:26379&sentinelServiceName=main` | the primary that sentinels look after; user, password and database are the primary's |
-/// | `redis-sentinel://host?sentinelServiceName=main&sentinelUsername=u&sentinelPassword=p` | the same, where sentinels want a login of their own |
+/// | `redis+unix://user:password@/run/redis.sock?db=3` | a unix socket, with user, password and database |
+/// | `redis-cluster://host:7000?node=other:7000&node=third:7000` | a cluster; any of these servers that answers names the others |
+/// | `redis-sentinel://host:26379/3?node=other:26379&sentinelServiceName=main` | the primary that sentinels monitor; user, password and database are those of the primary |
+/// | `redis-sentinel://host?sentinelServiceName=main&sentinelUsername=u&sentinelPassword=p` | the primary that sentinels monitor, where the sentinels require a login of their own |
 ///
-/// `valkey` works in place of `redis`, and `rediss-cluster`, `rediss-sentinel` are these over TLS, with the same
-/// `tls_` parts. Every URL also takes `connect_timeout=500ms`, `command_timeout=2s` and `protocol=2`. A port that is not
-/// given is 6379, of sentinels 26379.
+/// `valkey` works in place of `redis`. `rediss-cluster` and `rediss-sentinel` are the corresponding forms over TLS,
+/// with the same `tls_` parameters. Every URL also takes `connect_timeout=500ms`, `command_timeout=2s` and
+/// `protocol=2`. The default port is 6379, that of sentinels 26379.
 ///
-/// In all parts `%` and two hexadecimal digits stand for a byte; in a password, `%`, `/`, `?`, `#` and `@` have to be
-/// written so (`%25`, `%2F`, `%3F`, `%23`, `%40`), and `:` in a user's name. A `+` is a plus. A part of a URL that is not
-/// in this table is [`InvalidInput`](crate::ErrorKind::InvalidInput), since to ignore it could mean another database, and
-/// so no exclusion: `redis://host?db=3` is refused, and `redis://host/3` meant.
+/// In all parts of a URL, `%` and two hexadecimal digits stand for a byte. In a user name and a password, `%`, `/`, `?`
+/// and `#` must be written in this way (`%25`, `%2F`, `%3F`, `%23`), and in a user name also `:` (`%3A`). An `@` need
+/// not be: the last one is the one before the host. A `+` is a plus sign.
+///
+/// A part of a URL that is not in this table is [`InvalidInput`](crate::ErrorKind::InvalidInput): ignoring it could
+/// mean using another database, and thus no exclusion. For example, `redis://host?db=3` is refused; the
+/// correct form is `redis://host/3`.
 ///
 /// # Examples
 ///
@@ -71,8 +76,8 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// # `serde`
 ///
-/// With the feature `serde` a configuration is read from a URL, or from its parts by name: one of `server`, `cluster`,
-/// `sentinels` and `unix_socket`, and whatever of the others is needed.
+/// With the feature `serde`, a configuration is deserialized from a URL, or from its parts by name: one of `server`,
+/// `cluster`, `sentinels` and `unix_socket`, and any of the other fields that are needed.
 ///
 /// ```
 /// # #[cfg(feature = "serde")] fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -113,7 +118,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// # #[cfg(not(feature = "serde"))] fn main() {}
 /// ```
 ///
-/// It is written by its parts, **with its passwords and keys**: what is written can be read again.
+/// A configuration is serialized in parts, **including its passwords and keys**, so that it can be deserialized again.
 #[must_use = "a configuration does nothing by itself, give it to `ClientBuilder::config`"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -141,7 +146,7 @@ pub(crate) enum Deployment {
 }
 
 impl Deployment {
-    /// The servers that are named: of a cluster and of sentinels all.
+    /// Returns the servers that are named: all of them for a cluster and for sentinels.
     pub(crate) fn servers(&self) -> Vec<Server> {
         match self {
             Self::Server(server) => vec![server.clone()],
@@ -151,7 +156,7 @@ impl Deployment {
     }
 }
 
-/// A user and a password, as far as they are given.
+/// A user and a password, if they are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -164,43 +169,106 @@ impl Login {
     }
 }
 
-/// The version of the protocol in which a client speaks to its servers. Set by [`Config::protocol`].
+/// The version of the protocol that a client uses with its servers. Set by [`Config::protocol`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum Protocol {
-    /// The version that begins with Redis 6.
+    /// The version that was introduced with Redis 6.
     #[default]
     Resp3,
-    /// The older version: for servers and proxies that refuse the command `HELLO`.
+    /// The older version, for servers and proxies that refuse the command `HELLO`.
     Resp2,
 }
 
 impl Config {
-    /// Reads a URL; the forms are in a table [above](Self#urls).
+    /// Parses a URL; see the [table of forms](Self#urls).
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if any part of it is not understood. The URL is not repeated.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if any part of the URL is not understood. The error does not
+    /// repeat the URL.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Config, ErrorKind};
+    ///
+    /// let config = Config::from_url("redis://locker:s3%2Fcret@redis.internal:6380/3")?;
+    /// let parts = Config::server("redis.internal", 6380).user("locker").password("s3/cret").database(3);
+    /// assert_eq!(config, parts);
+    ///
+    /// // Refused rather than ignored: the locks would be in database 0.
+    /// let error = Config::from_url("redis://redis.internal?db=3").unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, Error> {
         url.as_ref().parse()
     }
 
     /// Connects to a single server, or to the primary of a replicated one. `host` is a name or an address.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    /// use redlatch::{Client, Config};
+    ///
+    /// // From settings that have host and port apart: there is no URL to put together.
+    /// let config = Config::server("127.0.0.1", port);
+    /// let client = Client::builder().config(config).build().await?;
+    /// client.ping().await?;
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn server(host: impl Into<String>, port: u16) -> Self {
         Self::of(Deployment::Server(Server::new(host, port)))
     }
 
-    /// Connects to a cluster. One of these servers that answers tells of the others; name several, so that it may be down.
+    /// Connects to a cluster. Any of these servers that answers names the others; list several, so that one may be
+    /// down.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, Config};
+    ///
+    /// // Three of many servers. The client starts as long as one of them answers.
+    /// let hosts = ["redis-a.internal", "redis-b.internal", "redis-c.internal"];
+    /// let config = Config::cluster(hosts.map(|host| (host, 7000)));
+    /// let client = Client::builder().config(config).build().await?;
+    ///
+    /// let guard = client.lock("orders:42").lock().await?; // on whichever server has this name
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn cluster<H: Into<String>>(servers: impl IntoIterator<Item = (H, u16)>) -> Self {
         Self::of(Deployment::Cluster(all(servers)))
     }
 
-    /// Connects to the primary that sentinels look after under the name of a service, and follows a failover.
+    /// Connects to the primary that sentinels monitor under the name of a service, and follows a failover.
     ///
-    /// [`user`](Self::user) and [`password`](Self::password) are those of the primary, and are not sent to sentinels;
-    /// these have [`sentinel_user`](Self::sentinel_user) and [`sentinel_password`](Self::sentinel_password).
+    /// [`user`](Self::user) and [`password`](Self::password) are those of the primary, and are not sent to the
+    /// sentinels, which have [`sentinel_user`](Self::sentinel_user) and [`sentinel_password`](Self::sentinel_password).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, Config};
+    ///
+    /// let sentinels = [("10.0.0.1", 26379), ("10.0.0.2", 26379), ("10.0.0.3", 26379)];
+    /// let config = Config::sentinels("main", sentinels)
+    ///     .password("s3cret") // of the primary
+    ///     .database(2);
+    /// // After a failover, this client connects to the new primary.
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn sentinels<H: Into<String>>(
         service: impl Into<String>,
         sentinels: impl IntoIterator<Item = (H, u16)>,
@@ -211,7 +279,24 @@ impl Config {
         })
     }
 
-    /// Connects to a server on this machine by the path of its unix socket.
+    /// Connects to a server on this machine through the unix socket at this path.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("redis.sock");
+    /// # let _server = redlatch_testkit::Server::builder().arg("unixsocket", path.display()).start();
+    /// use redlatch::{Client, Config};
+    ///
+    /// let config = Config::unix_socket(&path); // for example /run/redis/redis.sock
+    /// let client = Client::builder().config(config).build().await?;
+    /// let guard = client.lock("nightly-report").lock().await?;
+    /// guard.unlock().await?;
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn unix_socket(path: impl Into<PathBuf>) -> Self {
         Self::of(Deployment::UnixSocket(path.into()))
     }
@@ -230,66 +315,222 @@ impl Config {
         }
     }
 
-    /// Logs in as this user of the server's ACL; as the default user if none is given.
+    /// Sets the user of the server's ACL to log in as, the default user if none is set.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    /// # let rights = ["ACL", "SETUSER", "locker", "on", ">s3cret", "~lock:*", "&*", "+@all"];
+    /// # redlatch_testkit::Connection::open(port).command(&rights);
+    /// use redlatch::{Client, Config, ErrorKind};
+    ///
+    /// // ACL SETUSER locker on >s3cret ~lock:* &* +@all
+    /// let config = Config::server("127.0.0.1", port).user("locker").password("s3cret");
+    /// let client = Client::builder().config(config).build().await?;
+    /// let error = client.lock("orders:42").try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Backend); // a key that this user may not write
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.login.user = Some(user.into());
         self
     }
 
-    /// Logs in with this password.
+    /// Sets the password to log in with.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    /// # let set = ["CONFIG", "SET", "requirepass", "s3/cret#1"];
+    /// # redlatch_testkit::Connection::open(port).command(&set);
+    /// use redlatch::{Client, Config, ErrorKind};
+    ///
+    /// let config = Config::server("127.0.0.1", port);
+    /// let error = Client::builder().config(config.clone()).build().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Backend); // the server requires a password
+    ///
+    /// let config = config.password("s3/cret#1"); // as it is, not escaped as in a URL
+    /// assert!(!format!("{config:?}").contains("s3/cret#1"));
+    /// let client = Client::builder().config(config).build().await?;
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.login.password = Some(Secret::new(password));
         self
     }
 
-    /// Keeps all locks in this database; 0 if none is given. A cluster has no other.
+    /// Sets the database that stores all locks, 0 by default. A cluster has no other database.
     ///
     /// The same name in two databases is two locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    /// use redlatch::{Client, Config};
+    ///
+    /// let config = Config::server("127.0.0.1", port);
+    /// let staging = Client::builder().config(config.clone().database(1)).build().await?;
+    /// let testing = Client::builder().config(config.database(2)).build().await?;
+    ///
+    /// let guard = staging.lock("nightly-report").lock().await?;
+    /// let other = testing.lock("nightly-report").try_lock().await?;
+    /// assert!(other.is_some()); // the same name in another database
+    /// # drop((guard, other));
+    /// # staging.close().await;
+    /// # testing.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn database(mut self, database: u32) -> Self {
         self.database = database;
         self
     }
 
-    /// Connects over TLS, to servers and sentinels alike.
+    /// Connects over TLS, to servers as well as to sentinels.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Config, Tls};
+    ///
+    /// // For the sentinels, and for the primary that they name.
+    /// let tls = Tls::new().roots_file("/etc/redis/ca.pem");
+    /// let config = Config::sentinels("main", [("redis-a.internal", 26379)]).tls(tls);
+    ///
+    /// let url = "rediss-sentinel://redis-a.internal?sentinelServiceName=main&tls_roots=/etc/redis/ca.pem";
+    /// assert_eq!(config, Config::from_url(url)?);
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Logs in to the sentinels as this user.
+    /// Sets the user to log in to the sentinels as.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::Config;
+    ///
+    /// let config = Config::sentinels("main", [("10.0.0.1", 26379)])
+    ///     .user("locker") // of the primary
+    ///     .password("s3cret")
+    ///     .sentinel_user("watcher") // of the sentinels
+    ///     .sentinel_password("w4tch");
+    ///
+    /// let url = "redis-sentinel://locker:s3cret@10.0.0.1?sentinelServiceName=main\
+    ///            &sentinelUsername=watcher&sentinelPassword=w4tch";
+    /// assert_eq!(config, Config::from_url(url)?);
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
     pub fn sentinel_user(mut self, user: impl Into<String>) -> Self {
         self.sentinel_login.user = Some(user.into());
         self
     }
 
-    /// Logs in to the sentinels with this password.
+    /// Sets the password to log in to the sentinels with.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redlatch::{Client, Config};
+    ///
+    /// // Two secrets: `password` is never sent to a sentinel.
+    /// let primary = std::env::var("REDIS_PASSWORD")?;
+    /// let sentinel = std::env::var("SENTINEL_PASSWORD")?;
+    /// let config = Config::sentinels("main", [("10.0.0.1", 26379), ("10.0.0.2", 26379)])
+    ///     .password(primary)
+    ///     .sentinel_password(sentinel);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
         self.sentinel_login.password = Some(Secret::new(password));
         self
     }
 
-    /// Speaks this version of the protocol, [`Resp3`](Protocol::Resp3) if none is given.
+    /// Sets the version of the protocol, [`Resp3`](Protocol::Resp3) by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    /// use redlatch::{Client, Config, Protocol};
+    ///
+    /// // Through a proxy that ends a connection at the command HELLO.
+    /// let config = Config::server("127.0.0.1", port).protocol(Protocol::Resp2);
+    /// let client = Client::builder().config(config).build().await?;
+    /// let guard = client.lock("orders:42").try_lock().await?;
+    /// assert!(guard.is_some());
+    /// # drop(guard);
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = protocol;
         self
     }
 
-    /// Gives each step on the way to a connection this long: to reach the server, to agree on TLS, to log in. From 20 ms
-    /// to a day. The [`command_timeout`](Self::command_timeout) if none is given, though from 500 ms to 10 s.
+    /// Sets how long each step of connecting may take: to reach the server, to negotiate TLS, to log in. From 20 ms to
+    /// a day. By default this is the [`command_timeout`](Self::command_timeout), but at least 500 ms and at most 10 s.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// use std::net::TcpListener;
+    /// use std::time::Duration;
+    /// use redlatch::{Client, Config, ErrorKind};
+    ///
+    /// // A server that hangs: it accepts connections, and never answers.
+    /// let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    /// let port = hung.local_addr().unwrap().port();
+    ///
+    /// let config = Config::server("127.0.0.1", port).connect_timeout(Duration::from_millis(50));
+    /// let error = Client::builder().config(config).build().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Backend);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// Gives one request to the server this long, unless
-    /// [`ClientBuilder::command_timeout`](crate::ClientBuilder::command_timeout) says otherwise. From 20 ms to a day.
+    /// Sets how long one request to the server may take, unless
+    /// [`ClientBuilder::command_timeout`](crate::ClientBuilder::command_timeout) sets another time. From 20 ms to a
+    /// day.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, Config};
+    ///
+    /// // Over a slow link, where an answer may take longer than the default of one second.
+    /// let config = Config::from_url(url)?.command_timeout(Duration::from_secs(3));
+    /// assert_eq!(config, Config::from_url(format!("{url}?command_timeout=3s"))?);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # client.close().await;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = Some(timeout);
         self
     }
 
-    /// Refuses what cannot work, whatever the server is.
+    /// Refuses settings that cannot work with any server.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.deployment {
             Deployment::UnixSocket(path) if path.as_os_str().is_empty() => {
@@ -342,7 +583,7 @@ impl Config {
     }
 }
 
-/// `redis://127.0.0.1:6379`.
+/// Returns the configuration of `redis://127.0.0.1:6379`.
 impl Default for Config {
     fn default() -> Self {
         Self::server("127.0.0.1", server::PORT)

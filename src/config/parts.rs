@@ -256,7 +256,7 @@ impl Serialize for Config {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // What serde says of another type repeats it.
+        // The error is replaced: serde's error about a value of another type repeats the value.
         let text = String::deserialize(deserializer);
         text.map(Self::new)
             .map_err(|_| D::Error::custom("a password is a text, and stands in quotes"))

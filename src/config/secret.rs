@@ -1,8 +1,8 @@
-//! A text that is not shown.
+//! A text that is never shown.
 
 use std::fmt;
 
-/// A password.
+/// A password, which `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -11,7 +11,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the server only.
+    /// Returns the text itself. Only for the server.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

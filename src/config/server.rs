@@ -5,12 +5,12 @@ use std::net::Ipv6Addr;
 
 use crate::error::Error;
 
-/// Of a server, if none is given.
+/// The default port of a server.
 pub(crate) const PORT: u16 = 6379;
-/// Of a sentinel, if none is given.
+/// The default port of a sentinel.
 pub(crate) const SENTINEL_PORT: u16 = 26379;
 
-/// Where a server listens: host and port. A unix socket is its path, and port 0.
+/// The address on which a server listens: host and port. A unix socket is stored as its path with port 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Server {
     pub(crate) host: String,
@@ -20,14 +20,14 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(host: impl Into<String>, port: u16) -> Self {
         let mut host = host.into();
-        // As an address of IPv6 stands in a URL.
+        // In a URL, an IPv6 address is enclosed in brackets.
         if let Some(bare) = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
             host = bare.to_owned();
         }
         Self { host, port }
     }
 
-    /// The address of a server that this one has named; without a host it is on the same.
+    /// Returns the address of a server that this server has named. An empty host means the host of this server.
     pub(crate) fn named(&self, host: &str, port: u16) -> Self {
         match host {
             "" => Self::new(self.host.clone(), port),
@@ -35,7 +35,7 @@ impl Server {
         }
     }
 
-    /// Reads `host`, `host:port` or `[address]:port`. The error tells what is wrong without repeating any of it.
+    /// Parses `host`, `host:port` or `[address]:port`. The error describes the fault without repeating any of the text.
     pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, &'static str> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -74,10 +74,10 @@ impl Server {
         }
     }
 
-    /// What keeps it from being an address.
+    /// Returns the reason why this cannot be an address, if there is one.
     fn flaw(&self) -> Option<&'static str> {
         let stray = |c: char| c.is_whitespace() || c.is_control() || "/?#@[],".contains(c);
-        // Of an address of IPv6 a zone may follow.
+        // An IPv6 address may be followed by a zone.
         let address = self.host.split('%').next().unwrap_or_default();
         if self.host.is_empty() {
             Some("its host is empty")

@@ -1,14 +1,16 @@
-//! What TLS is set up with.
+//! The settings for TLS.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::Error;
 
-/// Sets up TLS: whom to trust, and how to prove who we are. By rustls. Taken by [`Config::tls`](crate::Config::tls).
+/// A TLS configuration, for rustls: which authorities to trust, and how the client proves its identity. Passed to
+/// [`Config::tls`](crate::Config::tls).
 ///
-/// Certificates and keys are given in PEM, as text or by the path of a file. Files are read when the client is built;
-/// what cannot be read or is none is [`InvalidInput`](crate::ErrorKind::InvalidInput) then.
+/// Certificates and keys are given in PEM, as text or as the path of a file. Files are read when the client is built.
+/// That call fails with [`InvalidInput`](crate::ErrorKind::InvalidInput) if a file cannot be read, or if a file or text
+/// contains no certificate or key.
 ///
 /// # Examples
 ///
@@ -26,20 +28,20 @@ use crate::error::Error;
 #[must_use = "this sets nothing up by itself, give it to `Config::tls`"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The system's, if none are given.
+    /// Those of the system, if `None`.
     pub(crate) roots: Option<Pem>,
     pub(crate) certificate: Option<Certificate>,
     pub(crate) server_name: Option<String>,
 }
 
-/// Proves who the client is.
+/// The certificate chain and the private key with which the client proves its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Certificate {
     pub(crate) chain: Pem,
     pub(crate) key: Pem,
 }
 
-/// A text in PEM, or where it is.
+/// A text in PEM, or the path of a file that contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Pem {
     Text(String),
@@ -47,24 +49,81 @@ pub(crate) enum Pem {
 }
 
 impl Tls {
-    /// Trusts the authorities that this system trusts, and shows no certificate.
+    /// Trusts the certificate authorities that this system trusts, and presents no client certificate.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Config, Tls};
+    ///
+    /// // A managed server, with a certificate that a public authority signed.
+    /// let config = Config::server("locks.example.com", 6379).tls(Tls::new());
+    /// assert_eq!(config, Config::from_url("rediss://locks.example.com")?);
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Trusts the authorities with these certificates, and not those of the system.
+    /// Trusts only the authorities with these certificates, not those of the system.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redlatch::{Client, Config, Tls};
+    ///
+    /// // A container that gets the authority in a variable, and has no file of it.
+    /// let tls = Tls::new().roots(std::env::var("REDIS_CA_PEM")?);
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn roots(mut self, pem: impl Into<String>) -> Self {
         self.roots = Some(Pem::Text(pem.into()));
         self
     }
 
-    /// Trusts the authorities with the certificates in this file, and not those of the system.
+    /// Trusts only the authorities with the certificates in this file, not those of the system.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// use redlatch::{Client, Config, ErrorKind, Tls};
+    ///
+    /// let tls = Tls::new().roots_file("/nonexistent/ca.pem");
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    ///
+    /// // The file is read here, before anything is sent.
+    /// let error = Client::builder().config(config).build().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    /// assert!(error.to_string().contains("/nonexistent/ca.pem"));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
     pub fn roots_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.roots = Some(Pem::File(path.into()));
         self
     }
 
-    /// Shows the server this certificate, followed by those that it hangs on, and proves it with this private key.
+    /// Presents this client certificate, followed by the certificates that it depends on, with this private key.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redlatch::{Client, Config, Tls};
+    ///
+    /// // Instead of a password: a certificate from a secret store, which is never written to a disk.
+    /// let chain = std::env::var("REDIS_CLIENT_PEM")?;
+    /// let key = std::env::var("REDIS_CLIENT_KEY")?;
+    /// let tls = Tls::new().certificate(chain, key);
+    /// assert!(!format!("{tls:?}").contains("PRIVATE KEY"));
+    ///
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn certificate(mut self, chain: impl Into<String>, key: impl Into<String>) -> Self {
         self.certificate = Some(Certificate {
             chain: Pem::Text(chain.into()),
@@ -73,7 +132,21 @@ impl Tls {
         self
     }
 
-    /// Shows the server the certificate in one file, and proves it with the private key in another; both may be in one.
+    /// Presents the client certificate in one file, with the private key in another. Both may be in the same file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Config, Tls};
+    ///
+    /// let both = "/etc/redis/client.pem"; // the chain, and behind it the key
+    /// let tls = Tls::new().certificate_files(both, both);
+    /// let config = Config::server("redis.internal", 6379).tls(tls);
+    ///
+    /// let url = format!("rediss://redis.internal?tls_certificate={both}&tls_key={both}");
+    /// assert_eq!(config, Config::from_url(url)?);
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
     pub fn certificate_files(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificate = Some(Certificate {
             chain: Pem::File(chain.into()),
@@ -82,8 +155,21 @@ impl Tls {
         self
     }
 
-    /// Expects the certificates of all servers to be for this name, whatever the host is that was connected to: for
-    /// servers that are reached by an address, through a tunnel, or that a cluster or sentinels name by address.
+    /// Expects the certificates of all servers to be for this name, whatever host the client connects to. For servers
+    /// that are reached by address or through a tunnel, or that a cluster or sentinels name by address.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, Config, Tls};
+    ///
+    /// // The servers of this cluster name each other by address; their certificates are for one name.
+    /// let tls = Tls::new().roots_file("/etc/redis/ca.pem").server_name("redis.internal");
+    /// let config = Config::cluster([("10.0.0.1", 7000), ("10.0.0.2", 7000)]).tls(tls);
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
@@ -99,7 +185,7 @@ impl Tls {
     }
 }
 
-/// Without the text, which may be a key.
+/// Omits the text, which may be a key.
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Reads a configuration from a URL. No error repeats the URL, which may hold a password.
+//! Parses a configuration from a URL. No error repeats the URL, which may contain a password.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::error::Error;
 const SCHEMES: &str = "a server's URL begins with redis://, redis-sentinel://, redis-cluster:// or redis+unix://, or with \
                        rediss for TLS";
 
-/// What a URL leads to, by its scheme.
+/// The kind of deployment that a URL describes, by its scheme.
 #[derive(Clone, Copy)]
 enum Form {
     Server,
@@ -24,7 +24,7 @@ enum Form {
 impl FromStr for Config {
     type Err = Error;
 
-    /// As [`Config::from_url`].
+    /// Parses a URL, as [`Config::from_url`] does.
     fn from_str(url: &str) -> Result<Self, Error> {
         let (scheme, rest) = url
             .split_once("://")
@@ -162,7 +162,7 @@ fn database(number: &str) -> Result<u32, Error> {
     read.ok_or_else(|| misread("its database is no number, or there are two"))
 }
 
-/// The parts behind the question mark that nobody has asked for so far.
+/// The parameters after the question mark that have not been taken yet.
 struct Query(Vec<(String, String)>);
 
 impl Query {
@@ -206,7 +206,7 @@ impl Query {
                  redis+unix:///path?db=3"
             ),
             key if key.starts_with("tls_") => format!("{key:?} is a part of a rediss URL only"),
-            // Anything else may be the rest of a password.
+            // Any other text may be the rest of a password, and must not be shown.
             key if key
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)) =>
@@ -228,7 +228,7 @@ impl Protocol {
     }
 }
 
-/// Reads a time with its unit: `500ms`, `2s` or `1m`.
+/// Parses a time with its unit: `500ms`, `2s` or `1m`.
 pub(super) fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let number = number.parse().ok()?;
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    /// With a word of the error each.
+    /// Each URL is followed by a word of its error.
     #[test]
     fn what_cannot_be_understood_is_refused_by_name_and_not_repeated() {
         for (url, word) in [
