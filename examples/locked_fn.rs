@@ -1,6 +1,6 @@
 //! A lock on a function: taken before the body, given back after it, told when it is busy or lost.
 //!
-//! `cargo run --example locked_fn --features macros`
+//! `cargo run --example locked_fn`
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
