@@ -1,4 +1,5 @@
-//! Checks that the modules under `src/` name only what lies below them, and that foreign crates have their doors.
+//! Checks that the modules under `src/` name only what lies below them, that foreign crates have their doors, and that words
+//! that were replaced do not come back.
 #![allow(
     clippy::expect_used,
     reason = "a source that cannot be read ends the test"
@@ -345,6 +346,32 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Words that stood for something else than in the literature, or for several things. ARCHITECTURE.md has those in use.
+const RETIRED: [&str; 22] = [
+    "hold number",
+    "companion",
+    "anchor",
+    "alarm",
+    "book",
+    "convoy",
+    "debt",
+    "defeat",
+    "donor",
+    "duty",
+    "election",
+    "errand",
+    "forgive",
+    "franchise",
+    "heed",
+    "heeds",
+    "loan",
+    "loans",
+    "seats",
+    "verdict",
+    "vigil",
+    "streaks",
+];
+
 #[test]
 fn modules_name_only_what_lies_below_them() {
     let sources = sources();
@@ -381,6 +408,53 @@ fn foreign_crates_and_the_clock_stay_behind_their_doors() {
         }
     }
     assert_eq!(breaches, Vec::<String>::new());
+}
+
+#[test]
+fn retired_words_do_not_come_back() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root.join(page));
+    let mut found = Vec::new();
+    let mut read = 0;
+    for path in files(&root.join("src"))
+        .into_iter()
+        .chain(files(&root.join("lua")))
+        .chain(pages)
+    {
+        let text = fs::read_to_string(&path).expect("a text");
+        read += 1;
+        for (at, line) in text.lines().enumerate() {
+            let line = line.to_lowercase();
+            for word in RETIRED.iter().filter(|word| names(&line, word)) {
+                found.push(format!("{}:{}: {word}", path.display(), at + 1));
+            }
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+    assert!(read > 150, "only {read} files were found");
+}
+
+#[test]
+fn index_of_the_tests_names_tests_that_exist() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let index = fs::read_to_string(folder.join("README.md")).expect("the index");
+    let mut missing = Vec::new();
+    let mut named = 0;
+    for row in index.lines().filter(|line| line.starts_with('|')) {
+        let mut program = String::new();
+        for word in row.split('`').skip(1).step_by(2) {
+            if let Ok(text) = fs::read_to_string(folder.join(word).with_extension("rs")) {
+                program = text;
+            } else if program.contains("fn ") && word.matches('_').count() > 2 {
+                named += 1;
+                if !program.contains(&format!("fn {word}(")) {
+                    missing.push(word.to_owned());
+                }
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+    assert!(named > 20, "only {named} names were found");
 }
 
 #[test]
@@ -477,22 +551,32 @@ fn module(path: &str) -> String {
 /// Every source by its path under `src/`, without comments and tests.
 fn sources() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut sources = BTreeMap::new();
-    let mut folders = vec![root.clone()];
+    let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
+    let sources = files(&root).into_iter().filter(is_source);
+    sources
+        .map(|path| {
+            let text = fs::read_to_string(&path).expect("a source");
+            let below = path.strip_prefix(&root).expect("a path under src");
+            let below = below.to_str().expect("a name in UTF-8").replace('\\', "/");
+            (below, code(&text))
+        })
+        .collect()
+}
+
+/// Every file in a folder and those below it.
+fn files(root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder of sources") {
-            let path: PathBuf = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("a source");
-                let below = path.strip_prefix(&root).expect("a path under src");
-                let below = below.to_str().expect("a name in UTF-8").replace('\\', "/");
-                sources.insert(below, code(&text));
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
             }
         }
     }
-    sources
+    files
 }
 
 /// The code of a source without its comments and without the test module at its end.
