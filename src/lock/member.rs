@@ -73,7 +73,9 @@ impl Members {
             }
         }
         let owner = owner.cloned().unwrap_or_else(Owner::current);
-        let requests = self.handles().map(|handle| handle.request_for(owner.clone()));
+        let requests = self
+            .handles()
+            .map(|handle| handle.request_for(owner.clone()));
         let requests = requests.collect::<Result<_, _>>()?;
         Ok((owner, requests))
     }

@@ -264,7 +264,8 @@ mod tests {
 
     #[test]
     fn a_wait_ends_after_its_attempts() {
-        let mut decision = Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES).attempts(Some(3));
+        let mut decision =
+            Wait::new(moment(0), Deadline::Never, PATIENCE, MESSAGES).attempts(Some(3));
         let mut busy = || decision.busy(moment(0), Ttl::Never, 0.0);
         assert!(matches!(busy(), Step::Park(_)) && matches!(busy(), Step::Park(_)));
         assert_eq!(busy(), Step::GiveUp);
