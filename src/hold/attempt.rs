@@ -72,7 +72,7 @@ pub(crate) struct Attempt<'a> {
     was_passed: bool,
     /// The waiter mark of a call that waits for a read-write lock, and when that call came.
     mark: Option<(answer::WaiterMark, BootInstant)>,
-    /// Where this process stands in the turn queue, if the last answer was that the lock is busy.
+    /// Where this process stands in the turn order, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
     /// The lock was given back for this call here, and could not be passed on.
     follows: bool,
@@ -266,23 +266,14 @@ impl<'a> Attempt<'a> {
     /// Settles the answer to a request sent at `sent`.
     fn settle(&mut self, acquired: Acquired, sent: BootInstant) -> Result<Attempted, Error> {
         self.standing = None;
-        match acquired {
+        let refused = match acquired {
             Acquired::Granted {
                 count,
                 tokens,
                 writer,
             } => {
                 self.hold.record.saw(sent, BootInstant::now(), writer);
-                self.go_on(sent, count, tokens)
-            }
-            Acquired::Busy(ttl) => {
-                self.nothing_held();
-                Ok(Attempted::Busy(ttl))
-            }
-            Acquired::Stands { ttl, standing } => {
-                self.nothing_held();
-                self.standing = Some(standing);
-                Ok(Attempted::Busy(ttl))
+                return self.go_on(sent, count, tokens);
             }
             Acquired::Queued { anew, is_foreign } => {
                 if anew && self.placed {
@@ -295,40 +286,32 @@ impl<'a> Attempt<'a> {
                 self.in_doubt = true;
                 let client = &self.request.client;
                 client.releaser.keep_place(&self.hold, &client.client_id);
-                Ok(Attempted::Busy(Ttl::Never))
+                return Ok(Attempted::Busy(Ttl::Never));
             }
             Acquired::Waits { ttl, place } => {
                 if let Some((mine, _)) = &mut self.mark {
                     *mine = place;
                 }
-                // With a mark on the server the `Undo` stays armed: the release that it owes removes the mark.
-                if !place.marked {
-                    self.nothing_held();
+                if place.marked {
+                    // The `Undo` stays armed: the release that it owes removes the mark.
+                    return Ok(Attempted::Busy(ttl));
                 }
                 Ok(Attempted::Busy(ttl))
             }
-            Acquired::Upgrade => {
-                self.nothing_held();
-                Err(self.request.upgrade())
+            Acquired::Busy(ttl) => Ok(Attempted::Busy(ttl)),
+            Acquired::Stands { ttl, standing } => {
+                self.standing = Some(standing);
+                Ok(Attempted::Busy(ttl))
             }
             // The answer to an attempt to join only: nobody holds the lock, so it can be asked for at once.
-            Acquired::Free => {
-                self.nothing_held();
-                Ok(Attempted::Busy(Ttl::Ends(Duration::ZERO)))
-            }
-            Acquired::Exhausted => {
-                self.nothing_held();
-                Err(self.request.exhausted())
-            }
-            Acquired::Spent => {
-                self.nothing_held();
-                Err(self.request.spent())
-            }
-            Acquired::WrongKind => {
-                self.nothing_held();
-                Err(Error::wrong_kind(self.request.name.key()))
-            }
-        }
+            Acquired::Free => Ok(Attempted::Busy(Ttl::Ends(Duration::ZERO))),
+            Acquired::Upgrade => Err(self.request.upgrade()),
+            Acquired::Exhausted => Err(self.request.exhausted()),
+            Acquired::Spent => Err(self.request.spent()),
+            Acquired::WrongKind => Err(Error::wrong_kind(self.request.name.key())),
+        };
+        self.nothing_held();
+        refused
     }
 
     /// Registers the hold before it enters a server queue: from now on a release of this process may grant it.

@@ -15,7 +15,7 @@ use crate::options::Deadline;
 use crate::protocol::answer::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::LocalLock;
-use crate::session::give_back::{GivenBack, Share, still_held};
+use crate::session::give_back::{Asking, GivenBack, Place, Share, still_held};
 use crate::session::hold::fresh_acquisition_id;
 use crate::session::outgoing::Barrier;
 use crate::session::undo::Undo;
@@ -48,36 +48,19 @@ pub(crate) async fn acquire(
     requests: &[&AcquireRequest],
     deadline: Deadline,
 ) -> Result<Batched, Error> {
+    let Some(Terms { client, name, .. }) = requests.first().map(|request| &***request) else {
+        return Ok(Batched::Granted(Vec::new()));
+    };
     let local_locks: Vec<LocalLock> = requests.iter().map(|request| request.local()).collect();
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
     let number = fresh_acquisition_id();
     for (at, (request, local)) in requests.iter().zip(&local_locks).enumerate() {
-        let place = match deadline {
-            Deadline::Once => {
-                // A handoff to take over, or a hold to re-enter, needs no server, and belongs to a call for that lock
-                // alone.
-                let apart = local.has_handoff() || request.own(local).is_some();
-                let asking = local.turn_at_once(&request.owner, Barrier::Sent);
-                asking.filter(|_| !apart).map(|asking| (None, asking))
-            }
-            // The front of the local queue, if nobody else stands there.
-            Deadline::At(_) | Deadline::Never => {
-                let front = local.stand(request.role(), None, &request.client.releaser.runtime);
-                // The call may not be polled again before the request has ended, and is not to be passed for that.
-                front.catch_up(BootInstant::now().plus(request.timeout()));
-                let asking = front.now().and_then(|_| local.turn_if_idle(&request.owner));
-                asking.map(|asking| (Some(front), asking))
-            }
-        };
-        let Some(place) = place else {
+        let Some(place) = stand(request, local, deadline) else {
             return Ok(Batched::Apart(at));
         };
         places.push(place);
         attempts.push(Attempt::numbered(request, local, number));
     }
-    let Some(Terms { client, name, .. }) = requests.first().map(|request| &***request) else {
-        return Ok(Batched::Granted(Vec::new()));
-    };
     client.ensure_open()?;
     // All locks are on one server, so that one check does for all.
     client.reaper.ensure_credit(name)?;
@@ -87,13 +70,10 @@ pub(crate) async fn acquire(
     let keys: Vec<_> = holds.iter().map(|hold| hold.key()).zip(leases).collect();
     let call = batch::acquire(&keys);
     let budget = holds.iter().map(|hold| hold.timeout).min();
-    let answered = client.run(&call, budget.unwrap_or_default()).await;
-    let answer = match answered {
+    let answer = match client.run(&call, budget.unwrap_or_default()).await {
         Ok(answer) => answer,
         Err(error) => {
-            for attempt in &mut attempts {
-                attempt.failed(&error);
-            }
+            attempts.iter_mut().for_each(|it| it.failed(&error));
             // A call that asks for one lock by itself tries again within the limit.
             return match error.is_passing() && !deadline.left().is_zero() {
                 true => Ok(Batched::Apart(0)),
@@ -117,20 +97,48 @@ pub(crate) async fn acquire(
         AllAcquired::Not { at, because } => {
             // A send that went unanswered may arrive after this answer.
             if !answer.repeated {
-                for attempt in &mut attempts {
-                    attempt.nothing_held();
-                }
+                attempts.iter_mut().for_each(Attempt::nothing_held);
             }
-            let request = requests[at];
-            let error = match because {
-                Obstacle::Busy => return Ok(Batched::Busy(at)),
-                Obstacle::Exhausted => request.exhausted(),
-                Obstacle::Spent => request.spent(),
-                Obstacle::WrongKind => Error::wrong_kind(request.name.key()),
-            };
-            Err(request.blame(error))
+            refused(requests[at], at, because)
         }
     }
+}
+
+/// Takes a place for one lock of several, with the turn to ask. Returns `None` if the lock has to be acquired by
+/// itself.
+fn stand<'a>(
+    request: &'a AcquireRequest,
+    local: &'a LocalLock,
+    deadline: Deadline,
+) -> Option<(Option<Place<'a>>, Asking<'a>)> {
+    match deadline {
+        Deadline::Once => {
+            // A handoff to take over, or a hold to re-enter, needs no server, and belongs to a call for that lock
+            // alone.
+            let apart = local.has_handoff() || request.own(local).is_some();
+            let asking = local.turn_at_once(&request.owner, Barrier::Sent);
+            asking.filter(|_| !apart).map(|asking| (None, asking))
+        }
+        // The front of the local queue, if nobody else stands there.
+        Deadline::At(_) | Deadline::Never => {
+            let front = local.stand(request.role(), None, &request.client.releaser.runtime);
+            // The call may not be polled again before the request has ended, and is not to be passed for that.
+            front.catch_up(BootInstant::now().plus(request.timeout()));
+            let asking = front.now().and_then(|_| local.turn_if_idle(&request.owner));
+            asking.map(|asking| (Some(front), asking))
+        }
+    }
+}
+
+/// What comes of a request of which the lock at `at` could not be acquired.
+fn refused(request: &AcquireRequest, at: usize, because: Obstacle) -> Result<Batched, Error> {
+    let error = match because {
+        Obstacle::Busy => return Ok(Batched::Busy(at)),
+        Obstacle::Exhausted => request.exhausted(),
+        Obstacle::Spent => request.spent(),
+        Obstacle::WrongKind => Error::wrong_kind(request.name.key()),
+    };
+    Err(request.blame(error))
 }
 
 /// Releases one level of each guard, those that go together by one request. Each level is given back whatever happens

@@ -150,7 +150,7 @@ impl First<'_> {
         Some(Ok(Attempted::Yielded))
     }
 
-    /// Asks the server, also for a place in the turn queue if this call can be told when its turn comes.
+    /// Asks the server, also for a place in the turn order if this call can be told when its turn comes.
     async fn send(&mut self, waiter: &Waiter) -> Result<Attempted, Error> {
         let mode = match waiter.is_in_turn() {
             true => self.in_turn(),
@@ -160,7 +160,7 @@ impl First<'_> {
         if matches!(attempted, Ok(Attempted::Granted(_))) {
             let follows = waiter.is_in_succession() && !self.policy.reenters;
             self.local.turns(|turns| {
-                // A named owner that joined its hold in another process may keep the place in the turn queue; any
+                // A named owner that joined its hold in another process may keep the place in the turn order; any
                 // other grant ends it.
                 turns.is_placed &= self.request.owner.is_named();
                 turns.count(follows);
@@ -169,7 +169,7 @@ impl First<'_> {
         attempted
     }
 
-    /// Asks for the lock, or else for a place in the turn queue that outlasts the time until the next request.
+    /// Asks for the lock, or else for a place in the turn order that outlasts the time until the next request.
     fn in_turn(&self) -> AcquireMode {
         // Noted before the request is sent: even without an answer, this process may have a place.
         self.local.turns(|turns| turns.is_placed = true);

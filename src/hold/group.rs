@@ -146,7 +146,7 @@ impl<'a> Gathering<'a> {
         let taken = match timeout(hold_and_wait, keeping(&self.held, &mut taking)).await {
             Ok(taken) => taken?,
             Err(_) => {
-                debug!(locks = self.held.len(), waited = ?hold_and_wait, "given back until another is free");
+                debug!(locks = self.held.len(), waited = ?hold_and_wait, "released the locks until another one is free");
                 self.begin_with(at);
                 self.hold_and_wait = hold_and_wait.saturating_mul(2);
                 // The same future goes on, so that the call keeps its place in the local queue.

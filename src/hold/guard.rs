@@ -1,4 +1,4 @@
-//! Releases a lease when the caller is done with it.
+//! The guard of a held lock: releases it, acquires it again, or leaves it to its owner.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,27 +12,28 @@ use crate::session::LocalLock;
 use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
 
-/// One level of a held lock. It lasts until the guard is unlocked or dropped.
+/// One level of a held lock, which lasts until the guard is unlocked or dropped.
 ///
-/// [`unlock`](Self::unlock) says whether the lock was still held. Dropping the guard releases the lock from any
-/// thread, with or without a runtime, also while a panic unwinds. A guard may move to another task and be released
-/// there. It derefs to its [`Lease`], which tells when the lock is lost.
+/// [`unlock`](Self::unlock) reports whether the lock was still held. Dropping the guard releases the level, from any
+/// thread, with or without a runtime, and also while a panic unwinds. A guard may be moved to another task and released
+/// there. It derefs to its [`Lease`], which reports when the lock is lost. The lock is free once all levels of its
+/// owner have been released.
 ///
-/// `drop` waits for nothing: it writes the release to the connection, so that a `?` out of `main` leaves the lock
-/// free. Some releases are sent in the background instead, which ends with the runtime: what the connection does not
-/// take at once, every release over TLS, that of one level of several, and that of a plain lock without scripts. A
-/// lock that a task of this process waits for is left to that task. If the runtime ends first, the lock is free when
-/// its lease has passed.
+/// `drop` never waits: it writes the release to the connection, so that a `?` out of `main` leaves the lock free. Some
+/// releases are sent by a background task instead, which ends with the runtime: a release that the connection does not
+/// accept at once, every release over TLS, the release of one level of several, and that of a plain lock without
+/// scripts. If a task of this process waits for the lock, the lock is left to that task. If the runtime ends before the
+/// release is sent, the lock is free when its lease has passed.
 ///
 /// `let _ = lock.lock().await?` drops the guard at once, and so releases the lock. A guard that is leaked with
-/// `mem::forget` keeps its lock as long as the process lives, or for
+/// `mem::forget` keeps its lock until its fixed lease ends; without one, as long as the process lives, or for
 /// [`max_hold`](crate::ClientBuilder::max_hold).
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct LockGuard {
     lease: Lease,
-    /// The level was given back, or left to its owner.
+    /// The level was released, or left to its owner.
     done: bool,
 }
 
@@ -41,26 +42,26 @@ impl LockGuard {
         Self { lease, done: false }
     }
 
-    /// Releases one level of the lock, and says whether the lock was still held.
+    /// Releases this level of the lock, and reports whether the lock was still held.
     ///
-    /// With the last level the lock becomes free and a waiter is woken, in whichever process it is. Renewal has
-    /// stopped before the request is sent.
+    /// With the last level, the lock becomes free and a waiter is woken, in this process or another. Renewal stops
+    /// before the release is sent.
     ///
-    /// A waiter of this process that wants the same lease has the lock passed on to it in memory, and may start at
-    /// once. The call then waits until the server has confirmed that the lock was held, and owes the server nothing.
+    /// If a waiter of this process wants the same lease, the lock is passed on to it in memory, and it may start at
+    /// once. The call then sends no release, and returns once the server has confirmed that the lock was held.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was no longer held: what was done under it since then
-    /// may have overlapped with the work of another holder. If the connection broke before the answer, the release is
-    /// sent again. If that finds nothing, or another holder, it is no loss: the first try released the lock.
-    /// [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server did not answer
-    /// or refused; the release is tried again in the background until the lease has passed, so the lock is free by
-    /// then. A lock that was passed on is with the next task in that case, and nothing is owed for this one.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was no longer held: the work done since its loss may have
+    /// overlapped with that of another holder. If the connection broke before the answer, the release is sent again. If
+    /// the second request finds no hold, or another holder, that does not count as a loss, since the first one may have
+    /// released the lock. [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the
+    /// server did not answer or refused; the release is retried in the background until the lease has passed, so the
+    /// lock is free by then. If the lock was passed on, the next task has it, and there is nothing to retry.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, the release goes on in the background if the future is dropped.
+    /// Once the future has been polled, the release continues in the background if the future is dropped.
     ///
     /// # Examples
     ///
@@ -100,7 +101,8 @@ impl LockGuard {
         given_back.ok_or_else(|| self.lease.lost_error())
     }
 
-    /// Acquires the lock once more, on the same terms, from any task: the guard is the proof of ownership.
+    /// Acquires one more level of the lock, for the same owner and with the same lease. Any task may call this: the
+    /// guard proves the ownership.
     ///
     /// A holder's re-entry never waits behind other waiters.
     ///
@@ -113,8 +115,8 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the level that it may have acquired is given back in the background; the other
-    /// levels stay.
+    /// If the future is dropped, a level that it may have acquired is released in the background; the other levels
+    /// stay.
     ///
     /// # Examples
     ///
@@ -128,7 +130,7 @@ impl LockGuard {
     ///     notify().await;
     ///     inner.unlock().await
     /// });
-    /// guard.unlock().await?; // the lock stays held until the task is done, too
+    /// guard.unlock().await?; // the lock stays held until the task is done as well
     /// task.await.unwrap()?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -144,11 +146,11 @@ impl LockGuard {
         request.client.within(Box::pin(reenter)).await
     }
 
-    /// Leaves the level to its owner: from now on this process neither renews nor releases it, and it lives until its
-    /// lease ends. The owner can [`adopt`](crate::ReentrantLock::adopt) or [`unlock`](crate::ReentrantLock::unlock)
-    /// it; if the owner is named, any process can.
+    /// Leaves the level to its owner, and returns the owner. From now on this process neither renews nor releases the
+    /// level, which lasts until its lease ends. The owner can [`adopt`](crate::ReentrantLock::adopt) or
+    /// [`unlock`](crate::ReentrantLock::unlock) it; if the owner is named, it can do so from any process.
     ///
-    /// Other guards of the same owner here go on as before.
+    /// Other guards of the same owner in this process are not affected.
     ///
     /// # Examples
     ///
@@ -163,7 +165,7 @@ impl LockGuard {
     /// task.await.unwrap()?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    #[must_use = "the owner is who can adopt or unlock what was left"]
+    #[must_use = "only this owner can adopt or unlock what was left"]
     pub fn detach(mut self) -> Owner {
         self.done = true;
         let Lease { request, hold } = &self.lease;

@@ -1,4 +1,4 @@
-//! A hold while it lasts: its owner, its deadline, and the news of its loss.
+//! The lease of a hold: its owner, its deadline, and the signal of its loss.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,11 +14,11 @@ use crate::owner::Owner;
 use crate::protocol::script::Cut;
 use crate::session::hold::{Hold, Loss};
 
-/// The lease of a held lock: how long it can be trusted, and the news when it cannot.
+/// The lease of a held lock: tells how long the hold can be trusted, and when it is lost.
 ///
 /// A lease is a **local promise**: by the clock of this process, it ends a little before the server can give the lock
-/// to another owner. The clock keeps counting while the machine is suspended. A lease without a fixed time is renewed
-/// by a watchdog at every third of it, and still ends if no renewal is confirmed in time.
+/// to another owner. The clock keeps counting while the machine is suspended. Unless the lease is fixed, a watchdog
+/// renews it at every third of its length; it still ends if no renewal is confirmed in time.
 ///
 /// Every guard derefs to its lease.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// This method is cancel safe: dropping the future loses nothing.
     ///
     /// # Examples
     ///
@@ -48,7 +48,7 @@ impl Lease {
     /// let guard = client.lock("report").lock().await?;
     /// tokio::select! {
     ///     () = work() => guard.unlock().await?,
-    ///     () = guard.lost() => eprintln!("stopped: somebody else may hold the lock"),
+    ///     () = guard.lost() => eprintln!("stopped: another owner may hold the lock"),
     /// }
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -56,8 +56,8 @@ impl Lease {
         self.hold.ended().await;
     }
 
-    /// Returns whether the lease can no longer be trusted. Only compares clocks, without asking the server, so the
-    /// answer is right immediately after a pause of the process; [`verify`](Self::verify) asks the server.
+    /// Returns `true` if the lease can no longer be trusted. This compares clocks without asking the server, so the
+    /// answer is right even immediately after a pause of the process; [`verify`](Self::verify) asks the server.
     ///
     /// # Examples
     ///
@@ -80,7 +80,7 @@ impl Lease {
         !self.hold.is_live()
     }
 
-    /// Returns how long the lease can still be trusted if nothing more comes from the server. Zero once it is lost.
+    /// Returns how long the lease can still be trusted if the server confirms nothing more. Zero once it is lost.
     ///
     /// # Examples
     ///
@@ -92,7 +92,7 @@ impl Lease {
     ///
     /// let lock = client.lock("backup").lease(Duration::from_secs(60));
     /// let guard = lock.lock().await?;
-    /// assert!(guard.remaining() < Duration::from_secs(60)); // a little less than on the server
+    /// assert!(guard.remaining() < Duration::from_secs(60)); // ends a little earlier than on the server
     /// if guard.remaining() > Duration::from_secs(20) {
     ///     upload().await; // takes up to 20 seconds
     /// }
@@ -104,7 +104,7 @@ impl Lease {
         self.hold.remaining()
     }
 
-    /// Returns the last instant at which the lease can be trusted if nothing more comes from the server.
+    /// Returns the last instant at which the lease can be trusted if the server confirms nothing more.
     pub(crate) fn trusted_until(&self) -> BootInstant {
         self.hold.lock().schedule.deadline()
     }
@@ -129,11 +129,11 @@ impl Lease {
         &self.request.owner
     }
 
-    /// Gives the hold a new lease, which starts now.
+    /// Gives the hold a new lease, counted from now.
     ///
-    /// If this guard alone holds the lock, for a fixed lease, the new lease may be shorter than what is left, unless
-    /// the lock was passed on to it within this process just now. Otherwise what is left is only ever raised, so that
-    /// no other guard of this owner loses its lease, and renewal goes on.
+    /// The new lease may be shorter than the remaining one if the lease is fixed and no other guard shares the hold,
+    /// except just after the lock was passed on to this guard within the process. Otherwise the remaining lease is
+    /// never shortened, so that no other guard loses its lease; a lease that is renewed stays renewed.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Lease {
     /// # Cancel safety
     ///
     /// If the future is dropped, the server may or may not have set the new lease. This process trusts the shorter of
-    /// the two, and the request undoes nothing that is asked for later.
+    /// the old and the new one. A request that arrives late does not undo a later one.
     ///
     /// # Examples
     ///
@@ -192,19 +192,19 @@ impl Lease {
         client.within(Box::pin(extend)).await
     }
 
-    /// Asks the server whether this very hold still stands.
+    /// Asks the server whether this very hold still exists.
     ///
-    /// A yes is true only for the instant at which the server gave it. Only a fencing token that the protected
-    /// resource checks can stop a late write of a process that was paused after it asked.
+    /// `Ok` describes only the instant at which the server answered. If the process is paused after that, only a
+    /// fencing token that the protected resource checks can stop its late write.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if it does not; [`Timeout`](crate::ErrorKind::Timeout) and
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the hold is gone; [`Timeout`](crate::ErrorKind::Timeout) and
     /// [`Backend`](crate::ErrorKind::Backend) if the server did not answer or refused.
     ///
     /// # Cancel safety
     ///
-    /// Nothing changes on the server, whenever the future is dropped.
+    /// This method is cancel safe: it changes nothing on the server.
     ///
     /// # Examples
     ///
@@ -244,12 +244,13 @@ impl Lease {
 
     /// Runs a future as long as the lease can be trusted.
     ///
-    /// The lease is checked before each poll, and its loss wakes the future's task.
+    /// The lease is checked before each poll of the future, and its loss wakes the task, so the future stops even while
+    /// it waits.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lease was lost before the future completed. The future is
-    /// then dropped; its work may be half done.
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lease was lost before the future completed. The future is then
+    /// dropped, and its work may be half done.
     ///
     /// # Cancel safety
     ///
@@ -260,9 +261,11 @@ impl Lease {
     /// ```
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
-    /// let guard = client.lock("sum").lock().await?;
-    /// let sum = guard.run_until_lost(async { 1 + 1 }).await?;
-    /// assert_eq!(sum, 2);
+    /// # async fn write_report() -> u32 { 12 }
+    /// let guard = client.lock("nightly-report").lock().await?;
+    /// let pages = guard.run_until_lost(write_report()).await?; // stops if another process may write it
+    /// assert_eq!(pages, 12);
+    /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {

@@ -44,7 +44,7 @@ impl<'a> Deref for InQueue<'a> {
     }
 }
 
-/// Gives up the place of this process in the turn queue when the last call leaves the local queue.
+/// Gives up the place of this process in the turn order when the last call leaves the local queue.
 struct Leaving<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,

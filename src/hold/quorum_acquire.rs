@@ -181,7 +181,7 @@ impl QuorumAcquire {
                 request.client.clone().spawn(async move {
                     let call = request.kind.inspect(&request.name);
                     let answer = request.client.run(&call, request.timeout()).await;
-                    debug!(?answer, "a silent server was asked");
+                    debug!(?answer, "probed a silent server");
                 });
             }
         }
@@ -229,7 +229,7 @@ impl QuorumAcquire {
     fn one_server(&self) -> Error {
         let name = self.name();
         Error::invalid(format!(
-            "two members of {name:?} lie on one server, whose vote would count twice"
+            "two members of {name:?} are on one server, whose vote would count twice"
         ))
     }
 
@@ -262,7 +262,7 @@ impl QuorumAcquire {
         }
         let failed = errors.len();
         let mut message = format!(
-            "{name:?} takes {most} of {servers} servers: {yes} granted it, {no} had it busy, {failed} failed or did \
+            "{name:?} needs {most} of {servers} servers: {yes} granted it, {no} found it busy, {failed} failed or did \
              not answer"
         );
         let left = abstaining.iter().map(|abstention| abstention.left);
@@ -270,12 +270,12 @@ impl QuorumAcquire {
             let causes: BTreeSet<_> = abstaining.iter().map(|it| it.cause).collect();
             let listed: Vec<_> = causes.iter().map(ToString::to_string).collect();
             message += &format!(
-                ", {} may have forgotten what they granted ({}) and vote within {longest:?}",
+                ", {} may have forgotten what they granted ({}) and will vote within {longest:?}",
                 abstaining.len(),
                 listed.join("; ")
             );
             if causes.contains(&Cause::Started) {
-                message += "; trust_fresh_servers, for development, spares new servers that";
+                message += "; in development, trust_fresh_servers lets new servers vote at once";
             }
         }
         let error = Error::new(ErrorKind::Quorum, message).passing();

@@ -112,7 +112,7 @@ impl AcquireRequest {
     pub(crate) fn too_late(&self) -> Error {
         let (name, least) = (self.name.key(), self.min_validity);
         Error::lost(format!(
-            "{name:?} was granted with less than {least:?} of its lease left, and was given back"
+            "{name:?} was granted with less than {least:?} of its lease left, and was released"
         ))
     }
 
@@ -125,7 +125,7 @@ impl AcquireRequest {
         let (name, owner) = (self.name.key(), &self.owner);
         Err(Error::new(
             ErrorKind::WrongKind,
-            format!("the owner {owner} holds {name:?} already, as a lock of another kind"),
+            format!("the owner {owner} already holds {name:?} as a lock of another kind"),
         ))
     }
 
@@ -133,7 +133,7 @@ impl AcquireRequest {
         let (name, title) = (self.name.key(), self.kind.title());
         Error::new(
             ErrorKind::Refused,
-            format!("{name:?} is {title}, which its owner cannot take again"),
+            format!("{name:?} is {title}, which its owner cannot acquire again"),
         )
     }
 
@@ -141,7 +141,7 @@ impl AcquireRequest {
         let (name, most) = (self.name.key(), self.kind.most_levels());
         Error::new(
             ErrorKind::Refused,
-            format!("{name:?} is held {most} times by this owner, the most that can be counted"),
+            format!("this owner holds {name:?} {most} times, the most that can be counted"),
         )
     }
 
@@ -151,7 +151,7 @@ impl AcquireRequest {
         Error::new(
             ErrorKind::Refused,
             format!(
-                "the owner {owner} reads {name:?} and cannot write before it has given that back: \
+                "the owner {owner} holds {name:?} for reading and cannot write until it has released that: \
                  unlock the read guard first, or begin with write()"
             ),
         )
@@ -161,7 +161,7 @@ impl AcquireRequest {
         let name = self.name.key();
         Error::new(
             ErrorKind::Refused,
-            format!("the tokens of {name:?} have come to 2^53, the highest that Lua can count"),
+            format!("the tokens of {name:?} have reached 2^53, the highest that Lua can count"),
         )
     }
 

@@ -66,16 +66,7 @@ impl AcquireRequest {
                     continue;
                 }
             }
-            let told = async {
-                let told = pin!(async {
-                    tokio::select! {
-                        told = attempt.told() => told,
-                        () = news_of(&mut foreign) => Ok(None),
-                        () = local.appeared(&self.owner) => Ok(None),
-                    }
-                });
-                self.client.in_queue(&self.name, wait, told).await
-            };
+            let told = self.told(local, wait, &mut attempt, &mut foreign);
             match Box::pin(told).await? {
                 None => return Ok(Outcome::GaveUp),
                 Some(told) => match told? {
@@ -87,6 +78,25 @@ impl AcquireRequest {
                 },
             }
         }
+    }
+
+    /// Waits to be told of a grant, of a message of Redisson's clients, or of a hold of this owner. The outer `None` means
+    /// that the time is up, the inner one that the call is to ask.
+    async fn told(
+        &self,
+        local: &LocalLock,
+        wait: &Wait,
+        attempt: &mut Attempt<'_>,
+        foreign: &mut Option<Box<Subscription>>,
+    ) -> Result<Option<Result<Option<Attempted>, Error>>, Error> {
+        let told = pin!(async {
+            tokio::select! {
+                told = attempt.told() => told,
+                () = news_of(foreign) => Ok(None),
+                () = local.appeared(&self.owner) => Ok(None),
+            }
+        });
+        self.client.in_queue(&self.name, wait, told).await
     }
 
     /// Waits for the turn to ask for this owner. Returns `None` if it does not come within the limit.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
@@ -224,9 +224,7 @@ impl Hub {
     /// Serves the channels of one server, as long as there are any.
     async fn listen(self: Arc<Self>, node: Arc<Node>, subscriber: Arc<Subscriber>) {
         let mut messages = node.messages();
-        let mut pulse = interval(PULSE);
-        pulse.reset();
-        pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pulse = pulse();
         // One round trip at a time; what is asked for meanwhile shares the next.
         let mut asking = None;
         // A message came in since the last pulse, which proves as much as an answer.
@@ -263,8 +261,8 @@ impl Hub {
                 } => {
                     asking = None;
                     match answered {
-                        Ok(()) => self.is_subscribed(&node, &channels),
-                        Err(error) => self.unheard(&node, &error),
+                        Ok(()) => self.subscribed(&node, &channels),
+                        Err(error) => self.refused(&node, &error),
                     }
                 }
                 () = subscriber.changed.notified() => {}
@@ -337,7 +335,7 @@ impl Hub {
             .collect()
     }
 
-    fn is_subscribed(&self, node: &Node, names: &[Arc<str>]) {
+    fn subscribed(&self, node: &Node, names: &[Arc<str>]) {
         let state = self.lock();
         let channels = names.iter().filter_map(|name| state.channels.get(name));
         // A channel that was dealt out again meanwhile belongs to another server.
@@ -352,9 +350,9 @@ impl Hub {
     }
 
     /// Messages may be lost: nobody relies on them until the channels are subscribed to again.
-    fn unheard(&self, node: &Node, error: &Error) {
+    fn refused(&self, node: &Node, error: &Error) {
         if let Some(untold) = self.deaf.tell() {
-            warn!(%error, server = ?node, untold, "messages may not arrive; waiters ask each second");
+            warn!(%error, server = ?node, untold, "messages may not arrive; waiters ask every second");
         }
         self.deafen(node);
         self.backend.relisten(node);
@@ -406,7 +404,7 @@ impl Hub {
         for channel in left {
             if let Err(error) = self.backend.unsubscribe(node, &channel).await {
                 // A new connection has none of the channels that were left.
-                return self.unheard(node, &error);
+                return self.refused(node, &error);
             }
         }
     }
@@ -533,4 +531,12 @@ impl Drop for Subscription {
             channel.users -= 1;
         }
     }
+}
+
+/// The first tick comes after one pulse. Missed ticks are not made up for.
+fn pulse() -> Interval {
+    let mut pulse = interval(PULSE);
+    pulse.reset();
+    pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pulse
 }
