@@ -12,21 +12,21 @@
 -- ARGV[6] take or join: acquire a free lock too, or only join an owner that holds the lock
 -- ARGV[7] the lock's channel
 -- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore the waiters
--- ARGV[9] how long to stand in the turn queue if the lock is busy, in milliseconds; 0: not at all
+-- ARGV[9] how long to stand in the turn order if the lock is busy, in milliseconds; 0: not at all
 -- ARGV[10] how long the token is remembered, in milliseconds; 0: without limit
 -- ARGV[11] how many tokens: one for the owner, the others for owners of this client that the lock is passed on to
 -- Returns granted, hold count, first token, how many: the share is reached; an owner that held the lock gets the last
 --   token
 -- Returns busy, TTL in milliseconds or -1 for none: another owner holds the lock, or this owner by another acquisition
---   id, unless that lease has ended; or the lock is free, and reserved for that long for the first in the turn queue
--- Returns stands, TTL as above, position in the turn queue from 0 or -1 for none, 1 if a Redisson client holds the
+--   id, unless that lease has ended; or the lock is free, and reserved for that long for the first in the turn order
+-- Returns stands, TTL as above, position in the turn order from 0 or -1 for none, 1 if a Redisson client holds the
 --   lock, else 0: busy, for a client that waits
 -- Returns free: nobody holds the lock (join only)
 -- Returns exhausted: the hold count would exceed its maximum
 -- Returns spent: the token would exceed 2^53
 -- Returns wrong_kind: the key is not a lock of this shape, or the token is not a number; or the owner's hold has no
 --   token
--- Publishes to the first in the turn queue that it is its turn, if the lock is free and the first was not told yet; and
+-- Publishes to the first in the turn order that it is its turn, if the lock is free and the first was not told yet; and
 -- to the next ones how long that turn, or the hold, lasts: each on the client's own channel
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode', '|token')

@@ -9,16 +9,16 @@
 -- ARGV[6] take or join: acquire a free lock too, or only join an owner that holds the lock
 -- ARGV[7] the lock's channel
 -- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore the waiters
--- ARGV[9] how long to stand in the turn queue if the lock is busy, in milliseconds; 0: not at all
+-- ARGV[9] how long to stand in the turn order if the lock is busy, in milliseconds; 0: not at all
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before
 -- Returns busy, TTL in milliseconds or -1 for none: another owner holds the lock, or this owner by another acquisition
---   id, unless that lease has ended; or the lock is free, and reserved for that long for the first in the turn queue
--- Returns stands, TTL as above, position in the turn queue from 0 or -1 for none, 1 if a Redisson client holds the
+--   id, unless that lease has ended; or the lock is free, and reserved for that long for the first in the turn order
+-- Returns stands, TTL as above, position in the turn order from 0 or -1 for none, 1 if a Redisson client holds the
 --   lock, else 0: busy, for a client that waits
 -- Returns free: nobody holds the lock (join only)
 -- Returns exhausted: the hold count would exceed its maximum
 -- Returns wrong_kind: the key is not a lock of this shape
--- Publishes to the first in the turn queue that it is its turn, if the lock is free and the first was not told yet; and
+-- Publishes to the first in the turn order that it is its turn, if the lock is free and the first was not told yet; and
 -- to the next ones how long that turn, or the hold, lasts: each on the client's own channel
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')

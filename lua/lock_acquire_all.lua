@@ -16,7 +16,7 @@
 -- Returns spent, position from 1: that token would exceed 2^53; nothing was changed
 -- Returns wrong_kind, position from 1: that key is not a lock of this shape, or its token is not a number, or its hold
 --   has no token
--- Publishes to the first in the turn queue of such a lock that it is its turn, if the lock is free and the first was
+-- Publishes to the first in the turn order of such a lock that it is its turn, if the lock is free and the first was
 -- not told yet, on the client's own channel
 
 local call = redis.call
@@ -25,7 +25,7 @@ local locks = (#ARGV - 4) / 3
 local named = #acquisition_field > #field + 1
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 
--- Returns whether this free lock is left to the first in its turn queue. Notes those in which this client is the first.
+-- Returns whether this free lock is left to the first in its turn order. Notes those in which this client is the first.
 local client, mine = string.sub(acquisition_field, 2, 37), {}
 local function is_left(i)
   local channel = ARGV[i * 3 + 4]
@@ -39,7 +39,7 @@ local function is_left(i)
   end
   return first and first ~= client
 end
--- Takes this client out of the turn queues in which it is the first, and tells the next.
+-- Takes this client out of the turn orders in which it is the first, and tells the next.
 local function leave()
   for _, waited in ipairs(mine) do
     waited[1].leave(client)

@@ -8,7 +8,7 @@
 -- Returns free: the lock was not held
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes the message on ARGV[3] when the lock becomes free, and on the channels of the holder's client and of the
--- first in the turn queue;
+-- first in the turn order;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local fields = redis.call('HGETALL', KEYS[1])
@@ -26,7 +26,7 @@ redis.call('DEL', KEYS[1])
 if ARGV[2] == '' then
   return {'released'}
 end
--- The waiters in the holder's own process do not stand in the turn queue.
+-- The waiters in the holder's own process do not stand in the turn order.
 for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == '|' then
     redis.pcall(ARGV[2], ARGV[3] .. ':' .. string.sub(fields[i], 2, 37), ARGV[1])

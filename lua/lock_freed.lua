@@ -1,7 +1,7 @@
 -- Tells waiters that a lock was released. Prepended to the scripts that release it, behind lock_turns.
 --
 -- The message goes to the lock's channel. If anybody receives it, the lock is left to Redisson's clients for a while;
--- otherwise the first in the turn queue is told that it is its turn. The result is that of publishing on the lock's
+-- otherwise the first in the turn order is told that it is its turn. The result is that of publishing on the lock's
 -- channel: the number of receivers, or the error.
 
 local function tell_freed(channel, publish, message)

@@ -13,7 +13,7 @@
 -- Returns kept, hold count: levels are left, of this hold or of the same owner elsewhere; the lease is that of the
 --   longest share, unless there are levels of clients that record none
 -- Returns absent: this hold no longer exists; nothing was changed
--- Publishes the message on ARGV[7] when the lock becomes free, and tells the first in the turn queue of its turn;
+-- Publishes the message on ARGV[7] when the lock becomes free, and tells the first in the turn order of its turn;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])

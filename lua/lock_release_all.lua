@@ -11,7 +11,7 @@
 -- ARGV[3 of 3] the lock's channel
 -- Returns done, a list with the number of subscribers of each lock that were told that it is free; -1 if levels are
 --   left, -2 if this hold no longer exists
--- Publishes the message on ARGV[3 of 3] when that lock becomes free, and tells the first in its turn queue of its turn;
+-- Publishes the message on ARGV[3 of 3] when that lock becomes free, and tells the first in its turn order of its turn;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local call, ask = redis.call, redis.pcall

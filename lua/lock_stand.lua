@@ -2,7 +2,7 @@
 -- lock_turns.
 --
 -- If another owner holds the lock, or is to have it next, `refusal` returns an answer that says so, and puts the client
--- into the turn queue for at least `stay` milliseconds. Otherwise it returns nil: the client is no longer in the turn
+-- into the turn order for at least `stay` milliseconds. Otherwise it returns nil: the client is no longer in the turn
 -- queue, and the first and the second there learn how long it has the lock. `ttl` is that of the lock, or -2 if the
 -- lock is free.
 

@@ -1,4 +1,4 @@
--- The turn queue of a lock: the processes that wait for it, each for its next turn. Prepended to the scripts that
+-- The turn order of a lock: the processes that wait for it, each for its next turn. Prepended to the scripts that
 -- acquire and release such a lock.
 --
 -- It is a sorted set next to the lock: client -> when it arrived, in microseconds. Once the first client was told that
@@ -7,7 +7,7 @@
 -- a turn, all of them together, FOREIGN stands first. A client in the queue listens to a channel of its own: the lock's
 -- channel, a colon and the client. So a client whose message nobody receives is gone.
 --
--- The turn queue is best effort; what counts is whether the lock is free. If the queue cannot be read or written (no
+-- The turn order is best effort; what counts is whether the lock is free. If the queue cannot be read or written (no
 -- permission, out of memory, a slot that is being moved, a key of another type), the lock works without one. So all of
 -- its commands are sent by pcall.
 
@@ -15,9 +15,9 @@ local function turns_beside(channel)
   return 'redlatch_turns' .. string.sub(channel, #'redisson_lock__channel' + 1)
 end
 
--- Returns the operations on the turn queue of one lock. As a rule nobody waits, and then none of them is created.
+-- Returns the operations on the turn order of one lock. As a rule nobody waits, and then none of them is created.
 local function line_of(channel, publish)
-  -- How long a free lock is left to the first in the turn queue, and to Redisson's clients, in milliseconds.
+  -- How long a free lock is left to the first in the turn order, and to Redisson's clients, in milliseconds.
   local TURN, FOREIGN_TURN = 300, 5
   local TOLD, FOREIGN = 1e15, '*'
   local line, turns = {}, turns_beside(channel)
@@ -35,7 +35,7 @@ local function line_of(channel, publish)
   end
 
   -- Starts the turn of this client, which stands first. The second is told when that turn ends, and the third when the
-  -- next one does. Returns false if the turn queue cannot be written.
+  -- next one does. Returns false if the turn order cannot be written.
   local function begin_turn(client, lasts)
     local score = math.floor(micros() / 1000) + lasts - TOLD
     if type(redis.pcall('ZADD', turns, score, client)) ~= 'number' then
@@ -89,7 +89,7 @@ local function line_of(channel, publish)
     end
   end
 
-  -- Puts a client into the turn queue for at least `lasts` milliseconds. Returns its position, counted from 0, or -1 if
+  -- Puts a client into the turn order for at least `lasts` milliseconds. Returns its position, counted from 0, or -1 if
   -- it has none. A first client that was told of its turn is told of the next release again if the lock is held by now.
   function line.stand(client, lasts, is_held)
     if type(redis.pcall('ZADD', turns, 'NX', micros(), client)) ~= 'number' then
@@ -110,7 +110,7 @@ local function line_of(channel, publish)
     return 0
   end
 
-  -- Returns the position of a client, counted from 0, or nil if it is not in the turn queue.
+  -- Returns the position of a client, counted from 0, or nil if it is not in the turn order.
   function line.place(client)
     local place = redis.pcall('ZRANK', turns, client)
     return type(place) == 'number' and place or nil
@@ -122,7 +122,7 @@ local function line_of(channel, publish)
     return line[1] == FOREIGN and not line[2]
   end
 
-  -- Takes a client out. Returns whether it was in the turn queue.
+  -- Takes a client out. Returns whether it was in the turn order.
   function line.leave(client)
     return redis.pcall('ZREM', turns, client) == 1
   end
@@ -130,7 +130,7 @@ local function line_of(channel, publish)
   return line
 end
 
--- Returns whether the turn queue has any entry.
+-- Returns whether the turn order has any entry.
 local function is_waited_for(channel)
   return redis.pcall('EXISTS', turns_beside(channel)) == 1
 end

@@ -198,7 +198,7 @@ impl<'a> Waiting<'a> {
             let channel = channel(self.name, wanted);
             own = Some(hub.listening(&channel));
             // A call that is told by name needs a subscription of its own: with one, even its first request may ask
-            // for a place in the turn queue.
+            // for a place in the turn order.
             if takes_turns && own.is_some_and(Listening::is_confirmed) {
                 let own_channel = self.own.insert(Box::new(hub.subscribe(&channel)));
                 own = Some(own_channel.listening());

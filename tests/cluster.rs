@@ -651,7 +651,7 @@ async fn server_and_cluster_that_are_taken_for_each_other_say_so() {
     let url = format!("redis-cluster://127.0.0.1:{}", server.port());
     let error = Client::connect(url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!(error.to_string().contains("is in no cluster"), "{error}");
+    assert!(error.to_string().contains("is not in a cluster"), "{error}");
 
     let client = Client::connect(SHARED.nodes()[0].url()).await.unwrap();
     let elsewhere = client.lock(name_on(&SHARED, 1)).try_lock().await;

@@ -110,7 +110,7 @@ async fn unix_socket_by_its_url_takes_a_user_and_a_password() {
     let error = Client::connect(format!("redis+unix://{}", path.display()))
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("wants a password"), "{error}");
+    assert!(error.to_string().contains("needs a password"), "{error}");
 }
 
 #[tokio::test]

@@ -76,7 +76,7 @@ async fn missing_and_wrong_passwords_are_told_apart() {
     let here = || at(server.port());
     for config in [here(), here().protocol(redlatch::Protocol::Resp2)] {
         let said = refusal(server.port(), config.clone()).await;
-        assert!(said.contains("wants a password"), "{said}");
+        assert!(said.contains("needs a password"), "{said}");
         for config in [
             config.clone().password("s3cret?"),
             config.clone().user("nobody").password("s3cret"),
@@ -153,7 +153,7 @@ async fn sentinels_and_servers_are_not_taken_for_each_other() {
     assert!(said.contains("redis-sentinel://"), "{said}");
     let sentinels = |service, port| Config::sentinels(service, [("127.0.0.1", port)]);
     let said = refusal(primary.port(), sentinels("main", primary.port())).await;
-    assert!(said.contains("it is no sentinel"), "{said}");
+    assert!(said.contains("it is not a sentinel"), "{said}");
     let said = refusal(sentinel.port(), sentinels("other", sentinel.port())).await;
     assert!(
         said.contains("\"other\"") && said.contains("no such service"),

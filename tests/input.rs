@@ -442,7 +442,7 @@ async fn configurations_that_cannot_work_are_refused_and_show_no_password() {
         (Config::server("", 6379), "host is empty"),
         (Config::server("h", 0), "port is 0"),
         (Config::server("a b", 6379), "character"),
-        (Config::server("h:6380", 6379), "stands apart"),
+        (Config::server("h:6380", 6379), "separately"),
         (Config::cluster(none), "no server"),
         (Config::cluster([("h", 1)]).database(1), "database 0 only"),
         (Config::sentinels("", [("h", 1)]), "service"),

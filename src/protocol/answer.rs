@@ -47,7 +47,7 @@ pub(crate) enum Acquired {
         /// Whether a release by one of Redisson's clients may be the one that this waiter needs.
         is_foreign: bool,
     },
-    /// Another owner holds the lock, or it is reserved. The process of the caller has a place in the turn queue, if one
+    /// Another owner holds the lock, or it is reserved. The process of the caller has a place in the turn order, if one
     /// could be made.
     Stands {
         ttl: Ttl,
@@ -94,7 +94,7 @@ impl Tokens {
     }
 }
 
-/// The position of a waiting process in the turn queue.
+/// The position of a waiting process in the turn order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// The process has no place.

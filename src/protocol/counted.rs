@@ -58,7 +58,7 @@ impl Count {
             }
             Some(("exhausted", [])) => Err(Error::new(
                 ErrorKind::Refused,
-                format!("{name:?} would have more permits free than 2^31 - 1, or less than -2^31"),
+                format!("{name:?} would have more than 2^31 - 1 free permits, or fewer than -2^31"),
             )),
             _ => Err(unexpected(reply, name)),
         }

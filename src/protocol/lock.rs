@@ -22,7 +22,7 @@ pub(crate) enum AcquireMode {
     JoinOnly,
     /// The lock is on one of several servers. That server alone has no say in who is next, so its waiters are ignored.
     Vote,
-    /// The waiters of the lock take turns: if it is busy, take a place in the turn queue, for at least `lasts`.
+    /// The waiters of the lock take turns: if it is busy, take a place in the turn order, for at least `lasts`.
     InTurn {
         lasts: Duration,
     },
@@ -75,7 +75,7 @@ pub(crate) fn acquire_by<'a>(
     call(key, script, rest)
 }
 
-/// Makes a call that gives up the place of a client in the turn queue.
+/// Makes a call that gives up the place of a client in the turn order.
 pub(crate) fn leave<'a>(name: &'a LockName, client: &'a str) -> Call<'a> {
     let args = vec![Arg::Text(name.channel()), Arg::Publish, Arg::Text(client)];
     Call::new(&script::TURN_LEAVE, vec![&**name.key()], args)
@@ -103,7 +103,7 @@ pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Cal
     call(key, &script::LOCK_RELEASE, rest)
 }
 
-/// Makes a call that renews a hold that was passed on, and asks whether others wait: processes in the turn queue, or
+/// Makes a call that renews a hold that was passed on, and asks whether others wait: processes in the turn order, or
 /// clients of Redisson's, which are assumed to wait if the lock's channel has more subscribers than the `listeners` of
 /// this process. With `None`, Redisson's clients are not looked for.
 pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -> Call<'_> {

@@ -7,7 +7,7 @@ use super::hold_key::Kind;
 pub(crate) struct Policy {
     /// Messages tell of a release. Otherwise a call asks after pauses.
     pub(crate) listens: bool,
-    /// The waiting processes have places in a turn queue on the server, which tells the first of them by name.
+    /// The waiting processes have places in a turn order on the server, which tells the first of them by name.
     pub(crate) takes_turns: bool,
     /// While a hold of this process stands, the server is not asked, because the end of that hold is signalled here.
     /// Not set where the server is told who waits.
@@ -81,7 +81,7 @@ impl Kind {
         self.policy().passes_on
     }
 
-    /// Returns whether the waiting processes take turns: they have places in a turn queue on the server, and the first
+    /// Returns whether the waiting processes take turns: they have places in a turn order on the server, and the first
     /// is told.
     pub(crate) fn takes_turns(&self) -> bool {
         self.policy().takes_turns

@@ -1,8 +1,8 @@
 //! A model of the lock whose waiters take turns, for a checker that goes through every order of events.
 //!
-//! It has processes of ours, which have places in the turn queue and are told by name, and one process of Redisson's,
-//! which ignores the turn queue and listens to the common channel. If a message on the common channel reaches anybody,
-//! the lock is left to Redisson's clients for a short turn, ahead of the turn queue. A request and its answer are two
+//! It has processes of ours, which have places in the turn order and are told by name, and one process of Redisson's,
+//! which ignores the turn order and listens to the common channel. If a message on the common channel reaches anybody,
+//! the lock is left to Redisson's clients for a short turn, ahead of the turn order. A request and its answer are two
 //! steps, and so are a subscription and its acknowledgement, so anything may come between them. Faults befall a process
 //! or the server at any time. Each rule can be left out, and the checker must find what then goes wrong.
 
@@ -28,7 +28,7 @@ const WOKEN: &str = "woken";
 const LEASE: &str = "woken within a lease";
 /// Where Redisson has no clients, the lock is never left to them.
 const FOREIGN: &str = "no turn of nobody";
-/// Once nobody waits and nothing is under way, the turn queue is empty.
+/// Once nobody waits and nothing is under way, the turn order is empty.
 const EMPTY: &str = "nobody is left in line";
 
 /// The rules that the processes and the server follow: all of them, or all but one.
@@ -93,7 +93,7 @@ struct World {
     line: Vec<usize>,
     /// Whether the first process in `line` was told.
     told: Told,
-    /// Whether Redisson's clients, all of them together, have a turn ahead of the turn queue.
+    /// Whether Redisson's clients, all of them together, have a turn ahead of the turn order.
     foreign: Told,
     processes: Vec<Process>,
     java: Java,
@@ -129,7 +129,7 @@ enum Event {
     TurnEnds,
     /// The turn of Redisson's clients ends.
     ForeignTurnEnds,
-    /// A turn queue that holds nothing but the entry of Redisson's clients expires.
+    /// A turn order that holds nothing but the entry of Redisson's clients expires.
     LineEnds,
     /// The lease of a holder that is gone ends.
     Expire,

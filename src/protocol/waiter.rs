@@ -158,7 +158,7 @@ impl Waiter {
         self.is_in_succession
     }
 
-    /// Returns whether to ask for a place in the turn queue. A process with a place has to receive the message that its
+    /// Returns whether to ask for a place in the turn order. A process with a place has to receive the message that its
     /// turn has come, so the subscription comes first.
     pub(crate) fn is_in_turn(&self) -> bool {
         self.policy.takes_turns && self.before.own.is_confirmed()
@@ -190,7 +190,7 @@ impl Waiter {
         refusal: Refusal,
         jitter: f64,
     ) -> Step {
-        // Without a place in the turn queue this call is not told by name, however often it asks.
+        // Without a place in the turn order this call is not told by name, however often it asks.
         let is_unplaced = self.policy.takes_turns && !self.is_in_turn() && self.is_woken;
         let common = is_unplaced || refusal.is_told_with_all;
         let step = wait.busy(now, refusal.ttl, jitter);

@@ -144,7 +144,7 @@ impl Session {
 fn unconfirmed(name: &LockName, waited: Duration) -> Error {
     let name = name.key();
     let text =
-        format!("whether {name:?} was held until it was unlocked is not known after {waited:?}");
+        format!("it is not known after {waited:?} whether {name:?} was held until it was unlocked");
     Error::new(ErrorKind::Timeout, text).unanswered()
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
     }
     let name = name.key();
     Err(Error::lost(format!(
-        "{name:?} was not held any more when it was unlocked"
+        "{name:?} was no longer held when it was unlocked"
     )))
 }
 

@@ -165,7 +165,7 @@ impl Keeper {
                     return Err(error);
                 }
                 Err(error) => {
-                    debug!(%error, "no sign of life is taken");
+                    debug!(%error, "the sign of life failed");
                     self.releaser.grants.tell_all(&self.lock);
                     break;
                 }

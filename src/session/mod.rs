@@ -88,7 +88,7 @@ impl Session {
     pub(crate) async fn open(config: Config, settings: Settings) -> Result<ClientHandle, Error> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::invalid(
-                "a client connects within a tokio runtime, which must live as long as the client",
+                "connect a client within a tokio runtime that lives as long as the client",
             )
             .caused_by(error)
         })?;

@@ -97,7 +97,7 @@ impl PermitRecord {
     pub(crate) fn lost(&self) -> Error {
         let name = self.key.name.key();
         Error::lost(format!(
-            "a permit of {name:?} was not taken any more; what was done under it since may have been beyond the limit"
+            "a permit of {name:?} was no longer held; work done under it since then may have exceeded the limit"
         ))
     }
 

@@ -68,7 +68,7 @@ impl<D> LocalLockRef<D> {
         }
     }
 
-    /// Gives up the place that this process may have in the turn queue, if no call is left here that could come when it
+    /// Gives up the place that this process may have in the turn order, if no call is left here that could come when it
     /// is told. `leave` runs under the mutex, so that a call that comes now asks behind it.
     pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
         let mut state = self.lock();

@@ -109,7 +109,7 @@ impl Reaper {
             Some(owed) => Err(Error::new(
                 ErrorKind::Backend,
                 format!(
-                    "{owed} releases are owed to a server that does not answer; nothing is asked of it before it does"
+                    "{owed} releases are owed to a server that does not answer; no request is sent to it until it does"
                 ),
             )
             .unsent()
@@ -233,7 +233,7 @@ impl Worker {
             }
         };
         if timeout(at_most, all).await.is_err() {
-            warn!("closing with releases unanswered; these locks end by their leases");
+            warn!("closing with unanswered releases; these locks end with their leases");
         }
     }
 
@@ -253,7 +253,7 @@ impl Worker {
             let sent = AssertUnwindSafe(send(owed, way, &backend));
             // The entries behind it in line depend on its end.
             let left = sent.catch_unwind().await.unwrap_or_else(|_| {
-                warn!("a background release panicked; what was owed ends by its lease");
+                warn!("a background release panicked; what was owed ends with its lease");
                 None
             });
             (place, way, left)

@@ -81,7 +81,7 @@ impl Releaser {
             self.runtime.spawn(async move {
                 sleep(GRANT_LIES).await;
                 if let Some(hold) = releaser.grants.give_up(&number) {
-                    debug!(lock = %hold.key().name.key(), owner = %hold.owner, "granted, and not taken: released");
+                    debug!(lock = %hold.key().name.key(), owner = %hold.owner, "released a grant that was not taken");
                     releaser.release_unused(&hold);
                 }
             });

@@ -20,7 +20,7 @@ pub(crate) struct Turns {
     others_waited: Option<BootInstant>,
     /// Others that wait go first.
     yield_period: Option<YieldPeriod>,
-    /// This process has a place in the turn queue, or may have one.
+    /// This process has a place in the turn order, or may have one.
     pub(crate) is_placed: bool,
 }
 

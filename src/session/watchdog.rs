@@ -365,7 +365,7 @@ impl Watchdog {
                 debug!(holds = holds.len(), ?round, took = ?sent.until(BootInstant::now()), "confirmed");
             }
             Err(error) if holds.len() > 1 && error.is_refusal() => {
-                debug!(holds = holds.len(), ?round, %error, "refused together; each by itself");
+                debug!(holds = holds.len(), ?round, %error, "refused together; sending each hold by itself");
                 return Some(Refused {
                     round,
                     shape,

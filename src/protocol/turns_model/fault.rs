@@ -21,7 +21,7 @@ pub(super) enum Fault {
     Copy,
     /// The process was told, and comes only when its turn is over.
     Dawdle,
-    /// The turn queue is deleted.
+    /// The turn order is deleted.
     Flush,
     /// Redisson's process dies.
     End,

@@ -12,7 +12,7 @@ pub(super) enum Holder {
     Java,
 }
 
-/// Whether the first process in the turn queue was told that its turn has come.
+/// Whether the first process in the turn order was told that its turn has come.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Told {
     No,
@@ -106,7 +106,7 @@ impl World {
         Some(place + usize::from(counts))
     }
 
-    /// `first` of `lock_turns.lua`. Also returns whether others were removed from the turn queue.
+    /// `first` of `lock_turns.lua`. Also returns whether others were removed from the turn order.
     fn whose_turn(&mut self, asking: Option<usize>, is_news: bool) -> (Turn, bool) {
         if self.foreign == Told::Yes && !is_news {
             return (Turn::Foreign, false);
@@ -144,7 +144,7 @@ impl World {
         true
     }
 
-    /// Sends a message to a process in the turn queue, if it listens.
+    /// Sends a message to a process in the turn order, if it listens.
     fn send(&mut self, c: usize) {
         let reaches = self.processes[c].hears(Channel::Own) && self.reaches(c);
         self.processes[c].mail[Channel::Own as usize] |= reaches;

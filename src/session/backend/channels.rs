@@ -33,7 +33,7 @@ impl Channels {
             PubSub::Auto => Ok(Self::PlainInCluster),
             PubSub::Sharded => Err(Error::new(
                 ErrorKind::Backend,
-                "sharded pub/sub was asked for, and the cluster does not know it; it begins with Redis 7",
+                "sharded pub/sub was requested, but the cluster does not support it; it needs Redis 7 or later",
             )),
         }
     }

@@ -82,7 +82,7 @@ impl Cluster {
     /// Asks the configured servers in turn, until one tells which servers there are. They are connected when they are
     /// first used.
     pub(super) async fn find(&self) -> Result<(), Error> {
-        let mut failure = Error::invalid("a cluster's configuration names at least one server");
+        let mut failure = Error::invalid("a cluster's configuration must name at least one server");
         for seed in &self.seeds {
             match self.find_by(seed).await {
                 Ok(()) => {
@@ -178,7 +178,7 @@ impl Cluster {
     pub(super) async fn keep(&self) {
         while self.channels.get().is_none() {
             if let Err(error) = self.find().await {
-                debug!(%error, "no server tells of the cluster");
+                debug!(%error, "no server reports the slots of the cluster");
                 sleep(LOOK_AGAIN).await;
             }
         }
@@ -225,7 +225,7 @@ impl Cluster {
                     self.drop_unlisted(&ranges, &silent);
                     return;
                 }
-                Err(error) => debug!(server = ?node, %error, "does not tell of the cluster"),
+                Err(error) => debug!(server = ?node, %error, "does not report the cluster's slots"),
             }
         }
     }
@@ -268,7 +268,7 @@ impl Cluster {
         if slots.is_empty() {
             return;
         }
-        info!(slots = slots.len(), "slots have another server");
+        info!(slots = slots.len(), "slots moved to another server");
         self.maker.disruptions.send(Disruption::Slots(slots)).ok();
         self.moves.send_replace(());
     }
@@ -322,7 +322,7 @@ async fn table(node: &Node, budget: Duration) -> Result<Vec<Range>, Error> {
         .passing()),
         None => Err(Error::new(
             ErrorKind::Backend,
-            format!("{node:?} is in no cluster; its URL is redis://{node:?}"),
+            format!("{node:?} is not in a cluster; use the URL redis://{node:?}"),
         )),
     }
 }

@@ -388,7 +388,7 @@ impl Shared {
                     Err(garbled) => (Err(Broken::Garbled(unread(&garbled))), Some(garbled)),
                 };
                 let asked = self.lock().replied(said.as_ref().ok());
-                let unasked = || io::Error::other("the server answers what nobody asked");
+                let unasked = || io::Error::other("the server sent a reply that nobody asked for");
                 if let Some(caller) = asked.ok_or_else(unasked)? {
                     caller.send(said).ok();
                 }
@@ -455,14 +455,14 @@ impl Shared {
 /// Builds the error of a reply that cannot be read. The start of every later reply is lost with it, so the connection
 /// is given up.
 fn unread(garbled: &resp::Garbled) -> Error {
-    let text = format!("{garbled}: is it a Redis or Valkey server? The connection was given up");
+    let text = format!("{garbled}: is it a Redis or Valkey server? The connection was closed");
     Error::new(ErrorKind::Protocol, text).unanswered()
 }
 
 pub(super) fn left() -> Error {
     Error::new(
         ErrorKind::Backend,
-        "the connection was given up: the sentinels name another primary",
+        "the connection was closed: the sentinels name another primary",
     )
     .passing()
 }
@@ -470,7 +470,7 @@ pub(super) fn left() -> Error {
 fn replaced() -> Error {
     Error::new(
         ErrorKind::Backend,
-        "the connection was replaced: the server was silent, or is no primary any more",
+        "the connection was replaced: the server was silent, or is no longer a primary",
     )
     .passing()
 }

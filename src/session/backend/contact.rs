@@ -9,8 +9,8 @@ use super::tls;
 use crate::error::{Error, ErrorKind};
 
 #[cfg(feature = "tls")]
-const WITHOUT_TLS: &str = "does it speak TLS? Without, the URL begins with redis://";
-const WITH_TLS: &str = "does it speak TLS only? Then the URL begins with rediss://";
+const WITHOUT_TLS: &str = "does it use TLS? Without TLS, the URL begins with redis://";
+const WITH_TLS: &str = "does it accept only TLS? With TLS, the URL begins with rediss://";
 
 /// The step of connecting that failed or was not answered. The advice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +53,15 @@ pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error)
 pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
     let (what, advice) = match step {
         Step::Connect => (
-            "no answer; is this its address, and no firewall before it?",
+            "no answer; is this its address, or does a firewall block it?",
             None,
         ),
         #[cfg(feature = "tls")]
         Step::Secure => (
-            "it accepted the connection, and did not answer",
+            "it accepted the connection but did not answer",
             Some(WITHOUT_TLS),
         ),
-        Step::Talk => ("it accepted the connection, and did not answer", None),
+        Step::Talk => ("it accepted the connection but did not answer", None),
     };
     error_of(place, what, advice).caused_by(late)
 }
@@ -74,19 +74,19 @@ pub(super) fn refused(place: &str, words: &str) -> Error {
 /// Returns what to do about the `words` in which a server refused, if that is known.
 fn advice(words: &str) -> Option<&'static str> {
     match words.split(' ').next()? {
-        "NOAUTH" => {
-            Some("it wants a password; give one by Config::password, or redis://user:password@host")
-        }
+        "NOAUTH" => Some(
+            "it needs a password; set one with Config::password, or redis://user:password@host",
+        ),
         "WRONGPASS" => Some("the user or the password is wrong, or the user is disabled"),
-        "DENIED" => Some("it takes clients of its own machine only, until it has a password"),
+        "DENIED" => Some("it accepts only clients on its own machine until it has a password"),
         "ERR" if words.contains("max number of clients") => Some(
-            "all the places that it has for clients are taken; see `maxclients` there, and who has them by CLIENT LIST",
+            "it accepts no more clients; see its `maxclients` setting, and CLIENT LIST for those that are connected",
         ),
         "ERR" if words.contains("without any password configured") => {
-            Some("a password was given, and it has none")
+            Some("a password was given, but it has none")
         }
         "ERR" if words.contains("DB index is out of range") => {
-            Some("it has fewer databases; see `databases` there")
+            Some("it has fewer databases; see its `databases` setting")
         }
         _ => None,
     }

@@ -235,7 +235,7 @@ impl Desk {
 }
 
 fn forked() -> Error {
-    let text = "this process was forked off the one that connected; it needs a client of its own";
+    let text = "this process was forked from the one that connected; it needs its own client";
     Error::new(ErrorKind::Backend, text).passing()
 }
 

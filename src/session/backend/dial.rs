@@ -99,7 +99,7 @@ impl Dialer {
             // A sentinel may learn of a failover late.
             Ok(role) if !is_primary(&role) => {
                 let text =
-                    format!("the sentinels name {server} as the primary, which is a replica");
+                    format!("the sentinels name {server} as the primary, but it is a replica");
                 Err(Error::new(ErrorKind::Backend, text))
             }
             // If this user may not ask for the role, the first script tells: a replica refuses it.
@@ -140,7 +140,7 @@ impl Dialer {
         if greeting.field("mode") == Some("sentinel") {
             let place = &link.place;
             let text = format!(
-                "it is a sentinel; the URL is redis-sentinel://{place}?sentinelServiceName=.."
+                "it is a sentinel; use the URL redis-sentinel://{place}?sentinelServiceName=.."
             );
             return Err(refused(place, &text));
         }
@@ -240,7 +240,7 @@ impl Dialer {
         let said = self.talk_all(link, requests).await?;
         // There are as many replies as requests.
         said.try_into()
-            .map_err(|_| refused(&link.place, "its answers are not those that were asked for"))
+            .map_err(|_| refused(&link.place, "it sent an unexpected number of replies"))
     }
 
     async fn talk_all(&self, link: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Error> {
@@ -271,7 +271,7 @@ impl Dialer {
 async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpStream> {
     let mut share = patience;
     let Some((last, others)) = addresses.split_last() else {
-        return Err(io::Error::other("its name has no address"));
+        return Err(io::Error::other("its name resolves to no address"));
     };
     for address in others {
         // Half of the time that is left. The last address has the rest, which the caller limits.

@@ -120,7 +120,9 @@ impl Link {
         // The next reader would take the rest for the reply to another request.
         match self.arrived.is_empty() {
             true => Ok(replies),
-            false => Err(io::Error::other("the server answers what nobody asked")),
+            false => Err(io::Error::other(
+                "the server sent a reply that nobody asked for",
+            )),
         }
     }
 
@@ -135,7 +137,7 @@ impl Link {
         loop {
             let heard = resp::next(&mut self.arrived, self.version).map_err(|garbled| {
                 io::Error::other(match self.arrived.starts_with(&TLS_ALERT) {
-                    true => "it speaks TLS; then the URL begins with rediss://".to_owned(),
+                    true => "it uses TLS; the URL must begin with rediss://".to_owned(),
                     false => format!("{garbled}: is it a Redis or Valkey server?"),
                 })
             });

@@ -297,7 +297,7 @@ impl Shared {
             // It answers no command: the server has taken the channel away by itself.
             Told::Done(_, channel) if !first => drop(self.news.send(PushEvent::Gone(channel))),
             Told::Done(..) | Told::Pong | Told::Refused(_) => {
-                let unasked = || io::Error::other("the server answers what nobody asked");
+                let unasked = || io::Error::other("the server sent a reply that nobody asked for");
                 let order = given.pop_front().ok_or_else(unasked)?;
                 let refusal = match told {
                     Told::Refused(text) => Err(text),
@@ -348,7 +348,7 @@ impl Asked {
                 Some(redirect) if text.starts_with("MOVED") => Ok(Some(redirect)),
                 _ => Err(text),
             },
-            Err(_) => Err("there was no answer".to_owned()),
+            Err(_) => Err("the server did not answer".to_owned()),
         }
     }
 }
@@ -397,7 +397,7 @@ fn told(heard: Heard) -> Option<Told> {
 }
 
 fn unheard(budget: Duration) -> Error {
-    let message = format!("the connection for messages gave no answer within {budget:?}");
+    let message = format!("the connection for messages did not answer within {budget:?}");
     Error::new(ErrorKind::Backend, message).passing()
 }
 

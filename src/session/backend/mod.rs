@@ -271,7 +271,7 @@ impl Backend {
             | SendError::Moved(_)
             | SendError::Ask(_) => Error::new(
                 ErrorKind::Backend,
-                format!("the servers sent the request to and fro for {budget:?}"),
+                format!("the servers passed the request back and forth for {budget:?}"),
             )
             .passing(),
         }
@@ -476,7 +476,7 @@ impl fmt::Debug for Backend {
 
 /// Builds the error of a server that redirects a request although it was configured as a single one.
 fn in_a_cluster(node: &Node) -> Error {
-    let text = format!("{node:?} is in a cluster; its URL is redis-cluster://{node:?}");
+    let text = format!("{node:?} is in a cluster; use the URL redis-cluster://{node:?}");
     Error::new(ErrorKind::Backend, text)
 }
 

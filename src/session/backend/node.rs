@@ -235,16 +235,16 @@ impl Node {
         let message = match call.unscripted {
             Unscripted::Steps(_, ReleaseBy::Auto) => {
                 if !self.scriptless.swap(true, Ordering::Relaxed) {
-                    info!(%text, "no scripts are allowed: plain locks go by transactions");
+                    info!(%text, "scripts are not allowed: plain locks use transactions");
                 }
                 return SendError::Scriptless;
             }
             Unscripted::Steps(..) => format!(
-                "this plain lock goes by script only, and the server lets this user run none; it can go by \
-                 transaction: {text}"
+                "this plain lock uses scripts only, which the server does not allow this user to run; it can use \
+                 transactions: {text}"
             ),
             Unscripted::Refused(lock) => format!(
-                "{lock} needs scripts, and the server lets this user run none; plain_lock does without: {text}"
+                "{lock} needs scripts, which the server does not allow this user to run; plain_lock needs none: {text}"
             ),
         };
         SendError::Refused(Error::refused(message, text))
@@ -256,7 +256,7 @@ impl Node {
             warn!(
                 server = ?self,
                 %text,
-                "the server lets this user tell nobody of what it gives back: waiters ask after `poll_cap` instead; \
+                "the server does not allow this user to publish releases: waiters ask after `poll_cap` instead; \
                  grant it `+publish +spublish &redisson_*`"
             );
         }
@@ -268,8 +268,8 @@ impl Node {
             warn!(
                 server = ?self,
                 %text,
-                "the server lets this user hear of nothing that is given back: waiters ask each second instead; grant it \
-                 `+subscribe +ssubscribe &redisson_*`"
+                "the server does not allow this user to subscribe to releases: waiters ask every second instead; \
+                 grant it `+subscribe +ssubscribe &redisson_*`"
             );
         }
     }
@@ -287,7 +287,7 @@ impl Node {
             "READONLY" => {
                 self.commands.redial(epoch);
                 let message = format!(
-                    "{self:?} is a replica, and takes no locks; give the primary's address, or that of sentinels: {text}"
+                    "{self:?} is a replica and grants no locks; give the address of the primary or of the sentinels: {text}"
                 );
                 SendError::Replica(Error::refused(message, text).passing())
             }
@@ -373,7 +373,7 @@ impl Node {
         let said = self.query(&["INFO", "server"], budget).await;
         let said = said.map_err(|broken| self.failed(started, budget, broken, false))?;
         let answer = said.map_err(|text| {
-            let message = format!("the server does not tell which one it is: {text}");
+            let message = format!("the server does not report its run id: {text}");
             Error::refused(message, &text)
         })?;
         let run_id: Arc<str> = answer
@@ -391,11 +391,17 @@ impl Node {
     pub(super) async fn slots(&self, budget: Duration) -> Result<Option<Vec<Range>>, Error> {
         let table = self.query(&["CLUSTER", "SLOTS"], budget).await;
         let table = table.map_err(|broken| {
-            let error = Error::new(ErrorKind::Backend, "the server did not tell of its cluster");
+            let error = Error::new(
+                ErrorKind::Backend,
+                "the server did not report the slots of its cluster",
+            );
             broken.causes(error.passing())
         })?;
-        let untold =
-            || format!("{self:?} does not tell of its cluster; it may need `+cluster|slots`");
+        let untold = || {
+            format!(
+                "{self:?} does not report the slots of its cluster; the user may need `+cluster|slots`"
+            )
+        };
         let table = understood(table, untold)?;
         Ok(table.and_then(|table| slots::ranges(&table)))
     }
@@ -409,15 +415,15 @@ impl Node {
                 Ok(said) => {
                     let untold = || {
                         format!(
-                            "{self:?} does not tell whether it knows sharded channels; it may need `+pubsub|shardnumsub`, \
-                             or `PubSub::Plain`"
+                            "{self:?} does not report whether it has sharded channels; the user may need \
+                             `+pubsub|shardnumsub`; or set `PubSub::Plain`"
                         )
                     };
                     return Ok(understood(said, untold)?.is_some());
                 }
                 Err(_) if tries < PROBES => tries += 1,
                 Err(broken) => {
-                    let text = format!("{self:?} did not tell how releases are published there");
+                    let text = format!("{self:?} did not report how releases are published there");
                     let error = Error::new(ErrorKind::Backend, text);
                     return Err(broken.causes(error.passing()));
                 }

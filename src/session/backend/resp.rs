@@ -150,7 +150,7 @@ pub(super) enum Garbled {
     TooLong,
     #[error("a reply of the server is nested more than {DEEPEST} deep")]
     TooDeep,
-    #[error("what the server sends is no reply of its protocol")]
+    #[error("the server sent something that is not a reply of its protocol")]
     NoReply,
 }
 

@@ -216,7 +216,7 @@ impl Circle {
         let entered = self.dialer.log_in(&mut link, &self.login).await;
         entered.map_err(|error| {
             let text = format!(
-                "the sentinel {sentinel} refused; it has a login of its own, by Config::sentinel_password, or \
+                "the sentinel {sentinel} refused; it has its own login: set Config::sentinel_password, or \
                  ?sentinelPassword=.. in the URL: {error}"
             );
             Error::new(ErrorKind::Backend, text).caused_by(error)
@@ -278,21 +278,23 @@ impl Circle {
         let refused = |text: &str| {
             let service = &self.service;
             let text =
-                format!("the sentinel {sentinel} does not tell the primary of {service:?}: {text}");
+                format!("the sentinel {sentinel} does not name the primary of {service:?}: {text}");
             Error::new(ErrorKind::Backend, text)
         };
         let mut answers = answers.into_iter();
         let primary = match answers.next() {
             Some(Ok(Reply::List(parts))) => match &parts[..] {
                 [Reply::Text(host), Reply::Text(port)] => {
-                    let port = port.parse().map_err(|_| refused("its port is no number"))?;
+                    let port = port
+                        .parse()
+                        .map_err(|_| refused("its port is not a number"))?;
                     sentinel.named(host, port)
                 }
-                _ => return Err(refused("its answer is no address")),
+                _ => return Err(refused("its answer is not an address")),
             },
             Some(Ok(_)) | None => return Err(refused("it knows no such service")),
             Some(Err(text)) if text.starts_with("ERR unknown command") => {
-                return Err(refused(&format!("it is no sentinel: {text}")));
+                return Err(refused(&format!("it is not a sentinel: {text}")));
             }
             Some(Err(text)) => return Err(refused(&text)),
         };
@@ -437,7 +439,7 @@ fn is_message(heard: &Heard) -> bool {
 }
 
 fn cut(sentinel: &Server, error: io::Error) -> Error {
-    let text = format!("the sentinel {sentinel} gives no answer: {error}");
+    let text = format!("the sentinel {sentinel} did not answer: {error}");
     Error::new(ErrorKind::Backend, text).caused_by(error)
 }
 

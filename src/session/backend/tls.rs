@@ -40,7 +40,7 @@ impl Connector {
                 let key = private_key(key)?;
                 let built = builder.with_client_auth_cert(chain, key);
                 built.map_err(|error| {
-                    let text = "the client certificate and its key do not go together";
+                    let text = "the client certificate and its key do not match";
                     Error::invalid(text).caused_by(error)
                 })?
             }
@@ -51,7 +51,7 @@ impl Connector {
         };
         // Checks the configured server name now, not at each connection; `localhost` itself is always valid.
         connector.name("localhost").map_err(|error| {
-            Error::invalid("the server name for TLS is no name of a host").caused_by(error)
+            Error::invalid("the server name for TLS is not the name of a host").caused_by(error)
         })?;
         Ok(connector)
     }
@@ -86,7 +86,7 @@ fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
             roots.add_parsable_certificates(load_native_certs().certs);
             if roots.is_empty() {
                 return Err(Error::invalid(
-                    "no certificate authority is installed on this system; give one by Tls::roots_file, or \
+                    "no certificate authority is installed on this system; give one with Tls::roots_file, or \
                      ?tls_roots=.. in the URL",
                 ));
             }
@@ -109,10 +109,10 @@ fn certificates(what: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>, E
     match read {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
         Ok(_) => Err(Error::invalid(format!(
-            "{what} {pem:?} hold no certificate in PEM"
+            "{what} {pem:?}: there is no certificate in PEM format"
         ))),
         Err(error) => {
-            let text = format!("{what} {pem:?} cannot be understood: {error}");
+            let text = format!("{what} {pem:?} cannot be parsed: {error}");
             Err(Error::invalid(text).caused_by(error))
         }
     }
@@ -123,7 +123,9 @@ fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
         // The error itself may hold a piece of the key, so it is not passed on.
         drop(error);
-        Error::invalid(format!("the private key {pem:?} is no key in PEM"))
+        Error::invalid(format!(
+            "the private key {pem:?} is not a key in PEM format"
+        ))
     })
 }
 
@@ -142,19 +144,19 @@ pub(super) fn advice(error: &io::Error) -> Option<&'static str> {
     let error = error.get_ref()? as &(dyn StdError + 'static);
     match error.downcast_ref::<rustls::Error>()? {
         rustls::Error::InvalidMessage(_) => {
-            Some("it speaks no TLS; without, the URL begins with redis://")
+            Some("it does not use TLS; without TLS, the URL begins with redis://")
         }
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => Some(
-            "no trusted authority signed its certificate; give the authority by Tls::roots_file, or ?tls_roots=.. in \
+            "no trusted authority signed its certificate; give the authority with Tls::roots_file, or ?tls_roots=.. in \
              the URL",
         ),
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => Some(
-            "its certificate is for another host; give that by Tls::server_name, or ?tls_server_name=.. in the URL",
+            "its certificate is for another host; give that host with Tls::server_name, or ?tls_server_name=.. in the URL",
         ),
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
-            "it wants a client certificate; give one by Tls::certificate_files, or ?tls_certificate=..&tls_key=.. in the \
+            "it needs a client certificate; give one with Tls::certificate_files, or ?tls_certificate=..&tls_key=.. in the \
              URL",
         ),
         rustls::Error::AlertReceived(

@@ -293,7 +293,7 @@ fn refusals(said: &[Said]) -> Result<(), Failure> {
 fn silent() -> Error {
     Error::new(
         ErrorKind::Backend,
-        "the connection for transactions gave no answer",
+        "the connection for transactions did not answer",
     )
     .passing()
 }
