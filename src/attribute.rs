@@ -1,6 +1,6 @@
 //! The attribute `locked`, and the items that its generated code uses.
 
-/// Runs an async function under a lock, which is taken before the body and released after it. Requires the feature
+/// Runs an async function under a lock, which is acquired before the body and released after it. Requires the feature
 /// `macros`.
 ///
 /// ```
@@ -17,8 +17,8 @@
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 ///
-/// The generated code does what one would write by hand, and forgets none of it: `lock.lock().await?`, then the body in
-/// [`run_until_lost`](crate::Lease::run_until_lost), then [`unlock`](crate::LockGuard::unlock).
+/// The generated code does what you would write by hand, and leaves out none of it: `lock.lock().await?`, then the body
+/// in [`run_until_lost`](crate::Lease::run_until_lost), then [`unlock`](crate::LockGuard::unlock).
 ///
 /// # When to use it, and when another
 ///
@@ -34,14 +34,15 @@
 /// | `name = "order:{id}"` | a format string over the arguments, checked at compile time; or an expression that returns the name, such as `format!("order:{}", order.id)` |
 /// | `kind = fair` | the kind of lock, `reentrant` by default: `fair`, `fenced`, `spin`, `plain`, or one side of a read-write lock, `read` or `write` |
 /// | `lease = "10s"` | a fixed lease, which is never renewed; without it, the lease is renewed as long as the body runs |
-/// | `wait = "2s"` | the longest time to wait, `"0s"` for one attempt; requires `busy`. Without it, there is no limit |
+/// | `wait = "2s"` | the longest time to wait, `"0s"` for a single attempt; requires `busy`. Without it, the call waits without a limit |
 /// | `busy = EXPR` | the value that the function returns if it does not get the lock within its limit; the body then never runs |
 /// | `owner = EXPR` | an [`Owner`](crate::Owner) or a reference to one, for example one named after a request; the current task by default |
 /// | `attempts = 5` | for `kind = spin`: gives up after the lock was found busy this many times; also requires `busy` |
 /// | `guard = held` | binds a reference to the guard to `held` in the body: for [`FencedGuard::token`](crate::FencedGuard::token), [`extend`](crate::Lease::extend), [`verify`](crate::Lease::verify) |
 ///
 /// A time is a string literal with a whole number of `ms`, `s`, `m` or `h`. Expressions see the function's arguments,
-/// and may use `?`. `client`, `name` and `owner` are evaluated before the lock is taken, `busy` only when it is needed.
+/// and may use `?`. `client`, `name` and `owner` are evaluated before the lock is acquired, `busy` only when it is
+/// needed.
 ///
 /// The function is an `async fn` with a body: a free function or a method, also in the `impl` of a trait, with
 /// generics, lifetimes, patterns and other attributes. Its future is [`Send`] if its body is. Some attributes of a
@@ -50,10 +51,10 @@
 ///
 /// # Nesting
 ///
-/// A locked function that calls another one on the same name takes the lock again, as nested calls in one task do,
-/// except with `kind = plain`. Annotations that work through a proxy, such as those of lock4j and others for Spring,
-/// are bypassed when a method calls another method of its own object. Here the code is in the function itself, so the
-/// lock is taken wherever the call comes from.
+/// A locked function that calls another one with the same name for the lock acquires it again, as nested calls in one
+/// task do, except with `kind = plain`. Annotations that work through a proxy, such as those of lock4j and others for
+/// Spring, are bypassed when a method calls another method of its own object. Here the code is in the function itself,
+/// so the lock is acquired wherever the call comes from.
 ///
 /// # Errors
 ///
@@ -71,8 +72,8 @@
 ///
 /// # Cancel safety
 ///
-/// Until the body begins, as described for `lock`. If the future is dropped later, the body is dropped, and then the
-/// lock is released in the background. A panic in the body has the same effect.
+/// Until the body begins, same as for `lock`. If the future is dropped later, the body is dropped, and then the lock is
+/// released in the background. A panic in the body has the same effect.
 ///
 /// # Examples
 ///
@@ -97,10 +98,10 @@
 /// }
 ///
 /// impl Accounts {
-///     /// Waits at most two seconds for another owner that works on the account.
+///     /// Waits for at most two seconds if another owner works on the account.
 ///     #[locked(client = self.client, name = "account:{id}", wait = "2s", busy = Err(Failure::InUse(id)))]
 ///     async fn close(&self, id: u64) -> Result<(), Failure> {
-///         self.settle(id).await // takes the same lock again
+///         self.settle(id).await // acquires the same lock again
 ///     }
 ///
 ///     #[locked(client = self.client, name = "account:{id}", lease = "30s")]
@@ -127,7 +128,7 @@ pub mod private {
     /// The return type of a locked function.
     #[diagnostic::on_unimplemented(
         message = "a locked function returns a `Result`, not `{Self}`",
-        label = "neither a lock that cannot be had nor one that was lost could be told by this",
+        label = "this cannot report that the lock was not acquired or was lost",
         note = "its error type must implement `From<redlatch::Error>`"
     )]
     pub trait Outcome: Sized {

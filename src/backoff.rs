@@ -51,7 +51,7 @@ impl Backoff {
     ///
     /// let guard = other.spin_lock("cache-refresh").lock().await?;
     /// let lock = client.spin_lock("cache-refresh").backoff(Backoff::exponential());
-    /// // Asks after some 1, 2, 4, .. ms: soon if the sections are short, rarely if they are not.
+    /// // Asks after about 1, 2, 4, .. ms: soon if the lock is held briefly, rarely if it is held for long.
     /// let wait = Duration::from_secs(5);
     /// let (next, released) = tokio::join!(lock.try_lock_for(wait), guard.unlock());
     /// released?;
@@ -67,8 +67,8 @@ impl Backoff {
         }
     }
 
-    /// Creates a backoff that always pauses for the same time, at least 1 ms. With a shorter pause, every verb of the
-    /// lock returns [`InvalidInput`](crate::ErrorKind::InvalidInput).
+    /// Creates a backoff that always pauses for the same time, at least 1 ms. With a shorter pause, every call that
+    /// acquires, unlocks or adopts the lock returns [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// # Examples
     ///
@@ -82,7 +82,7 @@ impl Backoff {
     /// let guard = other.spin_lock("nightly-report").lock().await?;
     /// let every = Backoff::fixed(Duration::from_millis(20));
     /// let lock = client.spin_lock("nightly-report").backoff(every).max_attempts(3);
-    /// // Gives up after some 40 ms, since another process writes the report.
+    /// // Gives up after about 40 ms, since another process writes the report.
     /// assert!(lock.try_lock_for(Duration::from_secs(60)).await?.is_none());
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
@@ -106,7 +106,7 @@ impl Backoff {
     /// use std::time::Duration;
     /// use redlatch::Backoff;
     ///
-    /// // Instances that a timer starts at the same time do not go on to ask at the same time.
+    /// // Instances that a timer starts at the same time do not keep asking at the same time.
     /// let spread = Backoff::fixed(Duration::from_secs(2)).jitter(Duration::from_secs(1));
     /// let lock = client.spin_lock("nightly-report").backoff(spread);
     /// let guard = lock.lock().await?;
@@ -129,7 +129,7 @@ impl Backoff {
         if self.first < SHORTEST {
             let given = self.first;
             return Err(Error::invalid(format!(
-                "a backoff pauses for {SHORTEST:?} at least, not {given:?}"
+                "a backoff must pause for at least {SHORTEST:?}, not {given:?}"
             )));
         }
         Ok(())

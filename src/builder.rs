@@ -48,7 +48,8 @@ impl ClientBuilder {
     }
 
     /// Sets the URL of the server to connect to, `redis://127.0.0.1:6379` by default; see [`Config`](Config#urls) for
-    /// its forms.
+    /// its forms. Replaces a URL or [`config`](Self::config) that was set before. A URL that cannot be parsed is
+    /// reported by [`build`](Self::build).
     ///
     /// # Examples
     ///
@@ -69,7 +70,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the configuration to connect with, in place of a [`url`](Self::url).
+    /// Sets the configuration to connect with. Replaces a [`url`](Self::url) or configuration that was set before.
     ///
     /// # Examples
     ///
@@ -89,7 +90,8 @@ impl ClientBuilder {
     }
 
     /// Sets the lease of locks that do not set their own, 30 seconds by default. The watchdog renews it after every
-    /// third of its length, so it is also the time for which a crashed holder blocks others. At least 50 ms.
+    /// third of its length. It is also the longest time for which a crashed holder blocks others, and for which a call
+    /// without a limit waits for a server that does not answer. From 50 ms to 100 years.
     ///
     /// # Examples
     ///
@@ -158,7 +160,8 @@ impl ClientBuilder {
     }
 
     /// Sets how much of its lease must be left when a lock is handed out, half of the lease by default. A grant that
-    /// arrives later is released, and the call returns [`LeaseLost`](crate::ErrorKind::LeaseLost).
+    /// arrives later is released, and the call returns [`LeaseLost`](crate::ErrorKind::LeaseLost). A lease that can
+    /// never meet this value is [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// # Examples
     ///
@@ -181,8 +184,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how long the watchdog renews one hold, without limit by default. This bounds how long a leaked guard, or a
-    /// job that hangs, can block others. At least 50 ms.
+    /// Sets how long the watchdog renews one hold, without limit by default. After that, the hold is
+    /// [lost](crate::Lease::lost) when its lease ends. This bounds how long a leaked guard, or a job that hangs, can
+    /// block others. At least 50 ms.
     ///
     /// # Examples
     ///
@@ -191,7 +195,7 @@ impl ClientBuilder {
     /// use std::time::Duration;
     /// use redlatch::Client;
     ///
-    /// // Half an hour and 30 seconds would be more usual.
+    /// // For the example only: half an hour and 30 seconds would be more usual.
     /// let client = Client::builder()
     ///     .url(url)
     ///     .max_hold(Duration::from_millis(100))
@@ -208,8 +212,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how often a waiter asks the server although no message arrived, in case a message was lost or the holder
-    /// publishes none. From 10 ms to a day; 5 seconds by default.
+    /// Sets the longest time after which a waiter asks the server although no message arrived, in case a message was
+    /// lost or the holder publishes none. From 10 ms to a day; 5 seconds by default.
     ///
     /// # Examples
     ///
@@ -235,8 +239,8 @@ impl ClientBuilder {
     }
 
     /// Sets how many times in a row a lock may be handed off within this process while other processes wait for it, 8
-    /// by default. After that many handoffs, or after 5 ms, the lock is released, and the next process in turn order
-    /// has its turn.
+    /// by default. After that many handoffs, or after 5 ms, the lock is released, and the next process in the turn
+    /// order has its turn.
     ///
     /// A handoff within a process does not wait for the server, while releasing the lock to another process takes one
     /// and a half round trips. A higher limit gives more throughput here and longer waits in other processes; 0 does
@@ -254,7 +258,7 @@ impl ClientBuilder {
     /// use redlatch::Client;
     /// use tokio::task::JoinSet;
     ///
-    /// // Many short sections in this process, and hardly any elsewhere.
+    /// // Many tasks lock for a short time here, and hardly any in other processes.
     /// let client = Client::builder().url(url).local_handoff_limit(64).build().await?;
     /// let mut tasks = JoinSet::new();
     /// for _ in 0..100 {
@@ -281,8 +285,8 @@ impl ClientBuilder {
     /// Sets how long the last fencing token of a [fenced lock](crate::FencedLock) is remembered after its grant,
     /// without limit by default. At least one watchdog lease. A hold that lasts longer keeps its own token.
     ///
-    /// For fleets without Redisson's Java clients: their `INCR` does not extend this time, and starts again at 1 once
-    /// it has passed. The tokens of this crate continue from the server's clock in that case.
+    /// Use it only in fleets without Redisson's Java clients: their `INCR` does not extend this time, and starts again
+    /// at 1 once it has passed, while the tokens of this crate then continue from the server's clock.
     ///
     /// # Examples
     ///
@@ -295,7 +299,7 @@ impl ClientBuilder {
     /// let day = Duration::from_secs(24 * 60 * 60);
     /// let client = Client::builder().url(url).token_ttl(day).build().await?;
     /// for order in 1..=3 {
-    ///     // Each name has a key for its last token, which is removed after a day.
+    ///     // Each name has a key for its last token, which is kept for a day instead of for good.
     ///     let guard = client.fenced_lock(format!("orders:{order}")).lock().await?;
     ///     write(guard.token().get());
     ///     guard.unlock().await?;
@@ -395,8 +399,9 @@ impl ClientBuilder {
     /// how long a server that may have forgotten what it granted abstains. A `RedLock` with a longer lease returns
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput); other locks ignore this setting.
     ///
-    /// All clients of the fleet must have the same value: a server abstains for the `max_lease` of the client that asks
-    /// it. Keep the value below the `repl-backlog-ttl` of the servers, which is one hour by default.
+    /// From 50 ms to 100 years. All clients of the fleet must have the same value: a server abstains for the
+    /// `max_lease` of the client that asks it. Keep the value below the `repl-backlog-ttl` of the servers, which is one
+    /// hour by default.
     ///
     /// # Examples
     ///
@@ -444,13 +449,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether a server votes on a [`RedLock`](crate::RedLock) although it was started only recently. For
-    /// development and tests. By default a server abstains until [`max_lease`](Self::max_lease) has passed since its
-    /// start, since a new server cannot be distinguished from one that was restarted and lost what it had granted.
+    /// Sets whether a server votes on a [`RedLock`](crate::RedLock) although it was started only recently, `false` by
+    /// default. For development and tests. With `false`, a server abstains until [`max_lease`](Self::max_lease) has
+    /// passed since its start, since a new server cannot be distinguished from one that was restarted and lost what it
+    /// had granted.
     ///
-    /// With this setting, a lock on servers that a test has just started is granted immediately; but if a majority of
-    /// the servers restarts without its data, two owners may hold the lock. A server that was flushed or promoted
-    /// abstains regardless. All clients of the fleet must have the same value.
+    /// With `true`, a lock on servers that a test has just started is granted immediately; but if a majority of the
+    /// servers restarts without its data, two owners may hold the lock. A server that was flushed or promoted abstains
+    /// regardless. All clients of the fleet must have the same value.
     ///
     /// # Examples
     ///
@@ -474,13 +480,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Creates the client without waiting for its server, for services that start before their server does.
+    /// Makes [`build`](Self::build) return without waiting for the server, for services that start before their server
+    /// does.
     ///
-    /// [`build`](Self::build) returns immediately, and the client connects in the background, trying until it succeeds.
-    /// Until then it behaves as in an outage: waiting calls keep waiting, `lock()` for at most one watchdog lease, and
-    /// other calls return [`Backend`](crate::ErrorKind::Backend) with the reason for the missing connection. A wrong
-    /// password is reported in the same way. Settings that cannot work with any server still make `build` return
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
+    /// The client connects in the background, and tries until it succeeds. Until then it behaves as in an outage:
+    /// waiting calls keep waiting, `lock()` for at most one watchdog lease, and other calls return
+    /// [`Backend`](crate::ErrorKind::Backend) with the reason for the missing connection. A wrong password is reported
+    /// in the same way. `build` still returns [`InvalidInput`](crate::ErrorKind::InvalidInput) for settings that cannot
+    /// work with any server.
     ///
     /// # Examples
     ///

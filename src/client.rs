@@ -1,4 +1,4 @@
-//! The handle that an application holds: connects, creates locks, closes.
+//! The client: connects, creates handles to locks, semaphores and latches, and closes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::semaphore::expirable::ExpirableSemaphore;
 use crate::semaphore::pool::{Leases, Pool};
 use crate::session::ClientHandle;
 
-/// A connected client: the handle that an application keeps and creates its locks from.
+/// A client of one Redis or Valkey deployment, from which an application creates its locks, semaphores and latches.
 ///
 /// A client is cheap to clone. All clones share two connections to the server, one for commands and one for messages;
 /// in a cluster, two to each primary that is needed. There is no connection pool: the commands of all tasks travel on
@@ -91,7 +91,7 @@ impl Client {
     /// let client = Client::connect(url).await?;
     /// assert!(client.is_connected());
     ///
-    /// // A database is not a parameter of the URL, and no other one is used by mistake.
+    /// // The database belongs in the path. A part that is not understood is refused, not ignored.
     /// let error = Client::connect("redis://127.0.0.1?db=3").await.unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
     /// # Ok::<(), redlatch::Error>(()) });
@@ -111,7 +111,7 @@ impl Client {
     ///
     /// let client = Client::builder()
     ///     .url(url)
-    ///     .watchdog_lease(Duration::from_secs(5)) // a crashed worker blocks others no longer
+    ///     .watchdog_lease(Duration::from_secs(5)) // a crashed leader blocks the others for at most this long
     ///     .build()
     ///     .await?;
     /// let guard = client.lock("worker:leader").lock().await?;
@@ -124,11 +124,11 @@ impl Client {
 
     /// Returns a handle to the reentrant lock with this name. Does no I/O.
     ///
-    /// A name is any text of 1 to 1,024 bytes, including the prefix; with any other name, every verb of the handle
-    /// returns [`InvalidInput`](crate::ErrorKind::InvalidInput). Kinds that have keys next to the lock's own (fenced,
-    /// fair, read-write and the expirable semaphore) also refuse a name that consists of nothing but one pair of
-    /// braces: in Redisson's scheme, `{k}` would share those keys with `k`. The names `k`, `{k}:x` and `x:{k}` are
-    /// accepted.
+    /// A name is any text of 1 to 1,024 bytes, including the prefix; with any other name, every method of the handle
+    /// that talks to the server returns [`InvalidInput`](crate::ErrorKind::InvalidInput). Kinds that have keys next to
+    /// the lock's own (fenced, fair, read-write and the expirable semaphore) also refuse a name that consists only of
+    /// one pair of braces and its content: in Redisson's scheme, `{k}` would share those keys with `k`. The names `k`,
+    /// `{k}:x` and `x:{k}` are accepted.
     ///
     /// # Examples
     ///
@@ -193,7 +193,7 @@ impl Client {
     /// use std::time::Duration;
     ///
     /// let desk = client.fair_lock("ticket-desk");
-    /// // Whoever came first is served first, in whatever process.
+    /// // The caller that came first is served first, in any process.
     /// if let Some(guard) = desk.try_lock_for(Duration::from_secs(2)).await? {
     ///     guard.unlock().await?;
     /// }
@@ -251,7 +251,7 @@ impl Client {
     /// # let other = redlatch::Client::connect(url).await?;
     /// // Through a proxy that does not pass messages on:
     /// let guard = client.spin_lock("cache-refresh").lock().await?;
-    /// // Who does without the proxy may use the lock with messages, of the same name:
+    /// // A client that needs no proxy can use the reentrant lock of the same name, which has messages:
     /// assert!(other.lock("cache-refresh").try_lock().await?.is_none());
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
@@ -270,7 +270,7 @@ impl Client {
     /// # let client = redlatch::Client::connect(url).await?;
     /// use redlatch::Owner;
     ///
-    /// // The string that redis-py's Lock("stock-import") sets, here with a value that others can read.
+    /// // The key that redis-py's Lock("stock-import") sets, here with a value that others can read.
     /// let lock = client.plain_lock("stock-import").owned_by(&Owner::named("importer-7"));
     /// let guard = lock.lock().await?;
     /// let holder = lock.holder().await?.unwrap();
@@ -348,7 +348,7 @@ impl Client {
         Latch(Counter::new(self.client.clone(), name))
     }
 
-    /// Returns the same client with a prefix before every name.
+    /// Returns a client that shares this one's connections and puts a prefix before every name.
     ///
     /// `client.scoped("orders:").lock("7")` is `client.lock("orders:7")`, for every key and channel. Prefixes add up:
     /// each call appends to the prefix of the client it is called on. If a prefix ends with a separator that your names
@@ -382,8 +382,8 @@ impl Client {
         }
     }
 
-    /// Returns the same client with another lease for locks that do not set their own; see
-    /// [`ClientBuilder::watchdog_lease`].
+    /// Returns a client that shares this one's connections and has another lease for locks that do not set their own;
+    /// see [`ClientBuilder::watchdog_lease`].
     ///
     /// # Examples
     ///
@@ -415,7 +415,7 @@ impl Client {
     /// # let other = redlatch::Client::connect(url).await?;
     /// let guard = client.lock("orders:42").lock().await?;
     /// let holder = other.lock("orders:42").holder().await?.unwrap();
-    /// assert!(holder.owner().starts_with(client.id())); // this process has it, and not the other one
+    /// assert!(holder.owner().starts_with(client.id())); // this process holds it, not the other one
     /// assert!(!holder.owner().starts_with(other.id()));
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
@@ -428,8 +428,8 @@ impl Client {
     /// Sends a PING to the server, in a cluster to each primary, waits for the answers, and returns the longest of the
     /// round trips.
     ///
-    /// For health checks. It proves that commands are answered, not that a lock can be acquired: a replica answers too,
-    /// and the connection for messages is not tested.
+    /// This method is for health checks. `Ok` proves that commands are answered, not that a lock can be acquired: a
+    /// replica answers too, and the connection for messages is not tested.
     ///
     /// # Errors
     ///
@@ -440,7 +440,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// The call changes nothing, and its future can be dropped at any time.
+    /// This method is cancel safe: it changes nothing on the server.
     ///
     /// # Examples
     ///
@@ -458,11 +458,11 @@ impl Client {
         self.client.ping().await
     }
 
-    /// Returns whether there currently is a connection to the server, in a cluster to each primary that was needed so
+    /// Returns `true` if there currently is a connection to the server, in a cluster to each primary that was needed so
     /// far. Does no I/O.
     ///
-    /// A server that hangs counts as connected until a command goes unanswered; use [`ping`](Self::ping) to test it.
-    /// `false` is no reason to create another client: this one reconnects by itself.
+    /// A server that hangs counts as connected until a command goes unanswered; use [`ping`](Self::ping) to test it. Do
+    /// not create another client because of `false`: this one reconnects by itself, unless it was closed.
     ///
     /// # Examples
     ///
@@ -484,8 +484,8 @@ impl Client {
 
     /// Closes the client, including all its clones and scopes.
     ///
-    /// [`lost`](crate::Lease::lost) fires on live guards, holds and permits are released, waiting and later calls
-    /// return [`Closed`](crate::ErrorKind::Closed), and the connections end.
+    /// [`lost`](crate::Lease::lost) resolves on live guards, holds and permits are released, waiting and later calls
+    /// return [`Closed`](crate::ErrorKind::Closed), and the connections are closed.
     ///
     /// This takes at most about one [`command_timeout`](ClientBuilder::command_timeout) plus one second. If a server
     /// does not answer within that time, the locks and leased permits that could not be released on it become free when

@@ -97,7 +97,7 @@ impl Counter {
 pub(crate) fn check(what: &str, count: u32, least: u32) -> Result<u32, Error> {
     if count < least || count > MOST {
         return Err(Error::invalid(format!(
-            "{what} lies between {least} and 2^31 - 1, not at {count}"
+            "{what} must be between {least} and 2^31 - 1, not {count}"
         )));
     }
     Ok(count)

@@ -1,4 +1,4 @@
-//! What can go wrong, and what the caller can do about it.
+//! The error of this crate, and its kinds.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -10,7 +10,7 @@ const QUOTED: usize = 400;
 /// The largest number of names that an error about several locks shows.
 const NAMED: usize = 3;
 
-/// The class of an [`Error`], which a program can act on.
+/// The kind of an [`Error`], by which a program decides what to do.
 ///
 /// A busy lock is not an error: it is an answer, `Ok(None)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,24 +21,27 @@ pub enum ErrorKind {
     /// The server refused the request (out of memory, read-only, not permitted, ..), or it could not be reached within
     /// the limit. In the latter case, the request was never sent and had no effect. Check the server and retry.
     Backend,
-    /// The request was sent but not answered, so its outcome is unknown; it is being undone in the background. Retry:
-    /// nothing stays held for longer than one lease.
+    /// The request was sent but not answered, so its outcome is unknown. An acquisition is being undone in the
+    /// background, and a release is sent again: retry, no lock stays held for longer than one lease. A change of the
+    /// number of permits or of a latch is not undone: read the number before you retry.
     Timeout,
-    /// The lock was held and no longer is, or too little of its lease was left to hand it out. Stop the work.
+    /// The lock was held and no longer is, or it was granted so late that too little of its lease was left. Stop the
+    /// work.
     LeaseLost,
-    /// `unlock` was called on a handle whose owner holds nothing. This is a bug in the caller.
+    /// `unlock` was called on a handle whose owner holds nothing. Fix the caller.
     NotHeld,
     /// The name is in use by something that cannot exclude this kind of lock, such as a string, a counter or a
     /// read-write lock. For a semaphore or a latch, the name is in use by something that is not a counter. Choose
     /// another name.
     WrongKind,
-    /// Too few of the servers granted a lock that spans several servers.
+    /// Too few servers of a [`RedLock`](crate::RedLock) voted on it, or did what was asked. The error says how many
+    /// did. Retry or give up.
     Quorum,
     /// The server returned an answer that no script of this crate gives. Please report it.
     Protocol,
     /// The call can never succeed as things stand, for example because a hold count is at its maximum. Fix the caller.
     Refused,
-    /// The client was closed, or the runtime on which it was connected has ended.
+    /// The client was closed, or the runtime on which it was connected has ended. Connect a new client.
     Closed,
 }
 
@@ -100,7 +103,7 @@ pub(crate) fn quote(text: fmt::Arguments<'_>) -> String {
 }
 
 impl Error {
-    /// Returns the class of this error.
+    /// Returns the kind of this error.
     ///
     /// # Examples
     ///
@@ -142,7 +145,7 @@ impl Error {
     pub(crate) fn closed() -> Self {
         Self::new(
             ErrorKind::Closed,
-            "the client is closed, or the runtime that it was connected on has ended",
+            "the client is closed, or the runtime on which it was connected has ended",
         )
         .unanswered()
     }
@@ -153,13 +156,11 @@ impl Error {
 
     /// Returns the error for a wait without a limit that nevertheless ended busy.
     pub(crate) fn endless() -> Self {
-        Self::new(ErrorKind::Timeout, "a wait without limit came to its limit")
+        Self::new(ErrorKind::Timeout, "a wait without a limit timed out")
     }
 
     pub(crate) fn wrong_kind(name: &str) -> Self {
-        let message = format!(
-            "{name:?} is in use by something that is not of this kind; choose another name"
-        );
+        let message = format!("{name:?} is in use for something else; choose another name");
         Self::new(ErrorKind::WrongKind, message)
     }
 

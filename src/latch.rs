@@ -14,8 +14,7 @@ use crate::protocol::latch;
 use crate::protocol::waiter::Local;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// A count that all processes share, with calls that wait until it is zero. On the wire it is Redisson's
-/// `RCountDownLatch`.
+/// A count that all processes share, with calls that wait until it is zero: on the wire Redisson's `RCountDownLatch`.
 ///
 /// Created by [`Client::latch`](crate::Client::latch). One client sets the count. Each client that has finished a part
 /// counts down, and the clients that need all parts wait. At zero, the latch's key is removed: a latch without a key is
@@ -29,16 +28,16 @@ use crate::wait::{Asked, Waiting, Wanted};
 ///
 /// # Guarantee and limit
 ///
-/// Each call counts once, however often the network made this client send it. All waiters are woken by the message of
-/// the last countdown, or find out by themselves within one [`poll_cap`](crate::ClientBuilder::poll_cap). A latch has
-/// no owner and does not expire: nobody counts down for a process that has crashed, so wait with a limit. A latch whose
+/// Each call counts once, even if this client had to send it several times. All waiters are woken by the message of the
+/// last countdown, or find out by themselves within one [`poll_cap`](crate::ClientBuilder::poll_cap). A latch has no
+/// owner and does not expire: nobody counts down for a process that has crashed, so wait with a limit. A latch whose
 /// key the server loses, for example in a flush, is open. A failover to a lagging replica may lose a countdown that the
 /// old primary had confirmed. The latch then stays closed until a client counts down once more or
 /// [deletes](Self::delete) it. A waiter that is woken late may find that the count has been set again in the meantime,
 /// and then continues to wait.
 ///
-/// There is one difference from Redisson: [`delete`](Self::delete) opens the latch for the waiters of both sides,
-/// whereas Redisson's own leaves them waiting.
+/// There is one difference from Redisson: [`delete`](Self::delete) wakes the waiters of both sides, whereas Redisson's
+/// own delete leaves Redisson's waiters waiting.
 ///
 /// # Examples
 ///
@@ -64,11 +63,12 @@ use crate::wait::{Asked, Waiting, Wanted};
 pub struct Latch(pub(crate) Counter);
 
 impl Latch {
-    /// Sets the count, from 1 to 2³¹ − 1, if the latch is open. Returns `false` and changes nothing if it has a count.
+    /// Sets the count, from 1 to 2³¹ − 1, if the latch is open. Returns `false` and changes nothing if the latch is
+    /// closed.
     ///
     /// # Errors
     ///
-    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): name or count cannot work; nothing was sent.
+    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the name or the count cannot work; nothing was sent.
     /// - [`WrongKind`](crate::ErrorKind::WrongKind): the name is in use by something else.
     /// - [`Timeout`](crate::ErrorKind::Timeout), [`Backend`](crate::ErrorKind::Backend): the server did not answer
     ///   or refused.
@@ -102,17 +102,17 @@ impl Latch {
         self.0.client.within(Box::pin(set)).await
     }
 
-    /// Returns the count: 0 if the latch is open or its count was never set.
+    /// Returns the count: 0 if the latch is open, as it is when its count was never set.
     ///
-    /// As with every query, the answer describes an instant that has passed when it arrives.
+    /// As with every query, the answer describes a state that may have changed by the time the answer arrives.
     ///
     /// # Errors
     ///
-    /// As [`count_down`](Self::count_down).
+    /// Same as [`try_set_count`](Self::try_set_count).
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the server, no matter when the future is dropped.
+    /// This method is cancel safe: it changes nothing on the server.
     ///
     /// # Examples
     ///
@@ -136,8 +136,8 @@ impl Latch {
     ///
     /// # Errors
     ///
-    /// As [`try_set_count`](Self::try_set_count). After a [`Timeout`](crate::ErrorKind::Timeout), the call may have
-    /// been counted.
+    /// Same as [`try_set_count`](Self::try_set_count). After a [`Timeout`](crate::ErrorKind::Timeout), the call may
+    /// have been counted.
     ///
     /// # Cancel safety
     ///
@@ -172,12 +172,12 @@ impl Latch {
     ///
     /// # Errors
     ///
-    /// As [`count_down`](Self::count_down); but if the server does not answer, the call fails only after one
-    /// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) of silence.
+    /// Same as [`count`](Self::count), except that a server that does not answer is an error only after one
+    /// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease).
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the server, no matter when the future is dropped.
+    /// This method is cancel safe: it changes nothing on the server.
     ///
     /// # Examples
     ///
@@ -197,20 +197,20 @@ impl Latch {
         self.open_within(|| Deadline::Never).await.map(drop)
     }
 
-    /// Waits until the latch is open, for at most `wait`. Returns `false` if it was not open until then.
+    /// Waits until the latch is open, for at most `wait`. Returns `false` if it is still closed when the wait ends.
     ///
     /// [`Duration::ZERO`] checks once; [`Duration::MAX`] waits without a limit. If a request is on its way when the
-    /// limit is reached, the call waits for its answer, so it returns at most one
-    /// [`command_timeout`](crate::ClientBuilder::command_timeout) after the limit.
+    /// limit is reached, the call waits for its answer, so it returns within `wait` plus one
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
     ///
     /// # Errors
     ///
-    /// As [`count_down`](Self::count_down); but if the server does not answer, the call fails only when the limit is
+    /// Same as [`count`](Self::count), except that a server that does not answer is an error only when the limit is
     /// reached.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is changed on the server, no matter when the future is dropped.
+    /// This method is cancel safe: it changes nothing on the server.
     ///
     /// # Examples
     ///
@@ -221,9 +221,9 @@ impl Latch {
     ///
     /// let ready = client.latch("deploy:ready");
     /// ready.try_set_count(2).await?;
-    /// ready.count_down().await?; // the other process has crashed
+    /// ready.count_down().await?; // the second process has crashed before it could
     /// if !ready.wait_for(Duration::from_millis(50)).await? {
-    ///     assert_eq!(ready.count().await?, 1); // do without it, or roll back
+    ///     assert_eq!(ready.count().await?, 1); // continue without it, or roll back
     /// }
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -235,7 +235,7 @@ impl Latch {
     ///
     /// # Errors
     ///
-    /// As [`count_down`](Self::count_down).
+    /// Same as [`try_set_count`](Self::try_set_count).
     ///
     /// # Cancel safety
     ///

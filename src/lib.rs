@@ -2,9 +2,9 @@
 //!
 //! # Which one do you need?
 //!
-//! Locks have an owner. Take a [`ReentrantLock`] unless another line describes your case better:
+//! Locks have an owner. Use a [`ReentrantLock`] unless another line describes your case better:
 //!
-//! - [`ReentrantLock`], from [`Client::lock`]: one owner at a time, reentrant: the owner may take the lock again.
+//! - [`ReentrantLock`], from [`Client::lock`]: one owner at a time, reentrant: the owner may acquire the lock again.
 //! - [`FencedLock`], from [`Client::fenced_lock`]: one owner at a time, reentrant, with a fencing token for a store
 //!   that can refuse writes that arrive too late.
 //! - [`FairLock`], from [`Client::fair_lock`]: one owner at a time, reentrant, granted in order of arrival across all
@@ -21,18 +21,20 @@
 //! Semaphores and latches have no owner:
 //!
 //! - [`Semaphore`], from [`Client::semaphore`]: a limited number of permits at a time.
-//! - [`ExpirableSemaphore`], from [`Client::expirable_semaphore`]: a limited number of permits at a time, each with
-//!   a lease, so that a holder may crash.
-//! - [`Latch`], from [`Client::latch`]: waits until many processes have done their parts.
+//! - [`ExpirableSemaphore`], from [`Client::expirable_semaphore`]: a limited number of permits at a time, each with a
+//!   lease, so that the permits of a crashed holder come back.
+//! - [`Latch`], from [`Client::latch`]: waits until a given number of parts are done, in any processes.
 //!
-//! To run a whole function under a lock, use the attribute [`locked`](attr.locked.html), with the feature `macros`.
+//! To run a whole function under a lock, use the attribute [`locked`](attr.locked.html), which requires the feature
+//! `macros`.
 //!
 //! # How to use it
 //!
-//! Every lock has the same three verbs: `lock` waits, `try_lock` makes one attempt, and `try_lock_for` waits up to a
-//! limit. A [`ReadWriteLock`] has them for each of its sides. Busy, broken and lost are three different answers: a busy
-//! lock is `Ok(None)`, a broken server is an [`Error`], and a lost lock has an [`ErrorKind`] of its own and a future,
-//! [`Lease::lost`]. A successful call returns a guard; dropping the guard releases the lock.
+//! Every lock has the same three methods to acquire it: `lock` waits, `try_lock` makes one attempt, and `try_lock_for`
+//! waits up to a limit. A [`ReadWriteLock`] has them for each of its sides. Busy, broken and lost are three different
+//! answers: a busy lock is `Ok(None)`, a broken server is an [`Error`], and a lost lock has an [`ErrorKind`] of its own
+//! and a future, [`Lease::lost`]. A successful call returns a guard. [`unlock`](LockGuard::unlock) releases the lock
+//! and reports whether it was still held; dropping the guard only releases it.
 //!
 //! ```
 //! # redlatch_testkit::doc(async |url| {

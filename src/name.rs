@@ -119,8 +119,8 @@ impl LockName {
             .and_then(|rest| rest.strip_suffix('}'));
         match enclosed {
             Some(twin) if !twin.is_empty() && !twin.contains('{') => Err(Error::invalid(format!(
-                "{key:?} would share the keys beside it with {twin:?}, which is another name; leave the braces out, \
-                     or put something ahead of them or behind, as in \"{key}:x\""
+                "{key:?} would share its other keys with {twin:?}, which is another name; leave out the braces, \
+                     or add text before or after them, as in \"{key}:x\""
             ))),
             _ => Ok(()),
         }
@@ -137,8 +137,8 @@ impl LockName {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "the braces in {key:?} would part the lock from its channel, which must be in one slot of the cluster; \
-             leave them out, or enclose a part of the name that is not empty"
+            "the braces in {key:?} would put the lock and its channel, which must share a slot of the cluster, into \
+             different slots; leave them out, or enclose a part of the name that is not empty"
         )))
     }
 
@@ -163,7 +163,7 @@ pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
     if text.len() > LONGEST {
         let length = text.len();
         return Err(Error::invalid(format!(
-            "{what} may have {LONGEST} bytes at most, this one has {length}"
+            "{what} may have at most {LONGEST} bytes; this one has {length}"
         )));
     }
     Ok(())

@@ -19,7 +19,7 @@ impl LeaseTime {
     pub(crate) fn new(lease: Duration) -> Result<Self, Error> {
         if lease < SHORTEST_LEASE || lease > LONGEST_LEASE {
             return Err(Error::invalid(format!(
-                "a lease lasts from {SHORTEST_LEASE:?} to 100 years, not {lease:?}"
+                "a lease must last from {SHORTEST_LEASE:?} to 100 years, not {lease:?}"
             )));
         }
         Ok(Self(Duration::from_millis(lease.as_millis() as u64)))
@@ -197,13 +197,13 @@ impl Settings {
         if self.command_timeout < SHORTEST_TIMEOUT || self.command_timeout > day {
             let given = self.command_timeout;
             return Err(Error::invalid(format!(
-                "command_timeout lies between 20 ms and a day, not {given:?}"
+                "command_timeout must be between 20 ms and a day, not {given:?}"
             )));
         }
         if self.poll_cap < Duration::from_millis(10) || self.poll_cap > day {
             let given = self.poll_cap;
             return Err(Error::invalid(format!(
-                "poll_cap lies between 10 ms and a day, not {given:?}"
+                "poll_cap must be between 10 ms and a day, not {given:?}"
             )));
         }
         if let Some(given) = self.token_ttl {
@@ -219,12 +219,12 @@ impl Settings {
         if self.fair_wait_timeout < Duration::from_secs(1) || self.fair_wait_timeout > day {
             let given = self.fair_wait_timeout;
             return Err(Error::invalid(format!(
-                "fair_wait_timeout lies between a second and a day, not {given:?}"
+                "fair_wait_timeout must be between a second and a day, not {given:?}"
             )));
         }
         match self.max_hold {
             Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(
-                "max_hold is at least {SHORTEST_LEASE:?}, not {given:?}"
+                "max_hold must be at least {SHORTEST_LEASE:?}, not {given:?}"
             ))),
             _ => Ok(()),
         }
@@ -242,7 +242,7 @@ impl Settings {
         if least >= lease.get() - lease.margin() {
             let lease = lease.get();
             return Err(Error::invalid(format!(
-                "min_validity of {least:?} can never be met by a lease of {lease:?}"
+                "a lease of {lease:?} can never meet a min_validity of {least:?}"
             )));
         }
         Ok(least)

@@ -13,11 +13,11 @@ use crate::error::Error;
 const THREADS: u64 = 1 << 61;
 const UNIQUE: u64 = 1 << 62;
 
-/// The owner of a lock, which may take that lock again.
+/// The owner of a lock, which may acquire that lock again if its kind is reentrant.
 ///
 /// By default, the owner of a lock is the current tokio task, or outside a task the current thread: nested calls in one
 /// task re-enter. On the server, such an owner is the field `<client id>:<number>`, in the form that Redisson writes. A
-/// lock that is passed on between tasks stays under the field of the owner that took it.
+/// lock that is passed on between tasks stays under the field of the owner that acquired it from the server.
 ///
 /// The branches of one `join!`, `select!` or `FuturesUnordered` run in **one** task and therefore share its owner: they
 /// re-enter instead of excluding each other. To exclude each other, each branch needs an owner of its own, with
@@ -45,8 +45,8 @@ enum Repr {
 impl Owner {
     /// Returns the owner for the current tokio task, or outside a task for the current thread.
     ///
-    /// tokio may give the id of a finished task to a new one. A hold that a finished task has left is distinguished by
-    /// its acquisition id, and is never taken over.
+    /// tokio may give the id of a finished task to a new one. The new task does not get a hold that the finished one
+    /// has left behind, since a hold is recognized by its acquisition id.
     ///
     /// # Examples
     ///
@@ -57,7 +57,7 @@ impl Owner {
     ///
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock().await?;
-    /// // A task that works for this one, and may therefore take its locks:
+    /// // A task that works for this one, and may therefore re-enter its locks:
     /// let helper = lock.clone().owned_by(&Owner::current());
     /// let reentered = tokio::spawn(async move { helper.try_lock().await }).await.unwrap()?;
     /// assert!(reentered.is_some());
@@ -94,10 +94,10 @@ impl Owner {
 
     /// Returns an owner with a name, for example a request id. It is the same owner in every client and process.
     ///
-    /// Its field on the server is the name alone. Anyone who knows the name can re-enter, [`adopt`] and [`unlock`], so
-    /// choose a name that others do not use. The empty name, `mode`, a name that ends in `:write`, and a name that
-    /// begins with `|` have another meaning in the hash of a lock; calls with such an owner return
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
+    /// Its field on the server is the name alone. Any process that knows the name can re-enter, [`adopt`] and
+    /// [`unlock`] what this owner holds, so choose a name that nobody else uses. The empty name, `mode`, a name that
+    /// ends in `:write`, and a name that begins with `|` have another meaning in the hash of a lock; calls with such an
+    /// owner return [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// [`adopt`]: crate::ReentrantLock::adopt
     /// [`unlock`]: crate::ReentrantLock::unlock
@@ -111,7 +111,7 @@ impl Owner {
     /// use redlatch::Owner;
     ///
     /// let frontend = client.lock("orders:42").owned_by(&Owner::named("request-7"));
-    /// let left = frontend.lock().await?.detach(); // a worker goes on with the request
+    /// let left = frontend.lock().await?.detach(); // a worker continues the request
     /// assert_eq!(left, Owner::named("request-7"));
     ///
     /// // In the process of the worker:
@@ -132,7 +132,7 @@ impl Owner {
         let fault = if name.is_empty() {
             "is empty"
         } else if &**name == "mode" {
-            "is what the hash of a read-write lock keeps its mode under"
+            "is the field in which a read-write lock stores its mode"
         } else if name.ends_with(":write") {
             "ends in \":write\", as the writer's field of a read-write lock does"
         } else if name.starts_with('|') {

@@ -52,7 +52,7 @@ impl FromStr for PermitId {
         match u128::from_str_radix(text, 16) {
             Ok(id) if digits => Ok(Self(id)),
             _ => Err(Error::invalid(format!(
-                "a permit's id has 32 hex digits, {text:?} is none"
+                "a permit's id has 32 hex digits; {text:?} is not one"
             ))),
         }
     }

@@ -5,7 +5,7 @@
 //! # `SETNX`, then `EXPIRE`
 //!
 //! These are two commands: a process that dies between them leaves a lock that never expires. In this crate, the script
-//! that takes the lock also sets its lease.
+//! that acquires the lock also sets its lease.
 //!
 //! # A bare `DEL`
 //!
@@ -16,7 +16,7 @@
 //! # `GET`, compare, then `DEL`
 //!
 //! This is the same failure with a smaller window: between the `GET` and the `DEL` the lease may end and another client
-//! may take the lock. In this crate, the server compares and deletes in one step.
+//! may acquire the lock. In this crate, the server compares and deletes in one step.
 //!
 //! # A value that is not unique
 //!
@@ -26,7 +26,8 @@
 //!
 //! # A lease shorter than the work
 //!
-//! The lease ends in the middle of the work, and two holders work at once. In this crate, the lease is renewed as long
-//! as the guard lives. For work whose length is known, [`lease`](crate::ReentrantLock::lease) sets a fixed lease:
-//! [`lost`](crate::Lease::lost) reports when it is over, and [`run_until_lost`](crate::Lease::run_until_lost) stops the
-//! work. None of this can stop a holder that was paused past its lease: see [`FencedLock`](crate::FencedLock).
+//! The lease ends in the middle of the work, and two holders work at the same time. In this crate, the lease is renewed
+//! as long as the guard lives. For work whose length is known, [`lease`](crate::ReentrantLock::lease) sets a fixed
+//! lease: [`lost`](crate::Lease::lost) reports when it has ended, and [`run_until_lost`](crate::Lease::run_until_lost)
+//! stops the work. None of this can stop a holder that was paused past its lease: see
+//! [`FencedLock`](crate::FencedLock).

@@ -21,12 +21,12 @@ use tls::Tls;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A description of where a client connects, and as which user: the server or servers, user, password, database, TLS,
-/// timeouts.
+/// protocol and timeouts.
 ///
-/// A configuration is made from a URL, by [`from_url`](Self::from_url) or [`parse`](str::parse), or in parts, and is
-/// passed to [`ClientBuilder::config`](crate::ClientBuilder::config). Making one does no I/O. Settings that cannot work
-/// together, such as a database in a cluster, are refused with [`InvalidInput`](crate::ErrorKind::InvalidInput), at the
-/// latest when the client is built. Neither `Debug` nor errors show a password.
+/// A configuration is created from a URL, by [`from_url`](Self::from_url) or [`parse`](str::parse), or in parts, and is
+/// passed to [`ClientBuilder::config`](crate::ClientBuilder::config). Creating one does no I/O. Settings that cannot
+/// work together, such as a database in a cluster, are refused with [`InvalidInput`](crate::ErrorKind::InvalidInput),
+/// at the latest when the client is built. Neither `Debug` nor errors show a password.
 ///
 /// # URLs
 ///
@@ -53,7 +53,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// In all parts of a URL, `%` and two hexadecimal digits stand for a byte. In a user name and a password, `%`, `/`, `?`
 /// and `#` must be written in this way (`%25`, `%2F`, `%3F`, `%23`), and in a user name also `:` (`%3A`). An `@` need
-/// not be: the last one is the one before the host. A `+` is a plus sign.
+/// not be escaped: the last one separates the login from the host. A `+` means a plus sign, not a space.
 ///
 /// A part of a URL that is not in this table is [`InvalidInput`](crate::ErrorKind::InvalidInput): ignoring it could
 /// mean using another database, and thus no exclusion. For example, `redis://host?db=3` is refused; the
@@ -77,7 +77,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// # `serde`
 ///
 /// With the feature `serde`, a configuration is deserialized from a URL, or from its parts by name: one of `server`,
-/// `cluster`, `sentinels` and `unix_socket`, and any of the other fields that are needed.
+/// `cluster`, `sentinels` and `unix_socket`, and those of the other fields that are needed.
 ///
 /// ```
 /// # #[cfg(feature = "serde")] fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -208,7 +208,8 @@ impl Config {
         url.as_ref().parse()
     }
 
-    /// Connects to a single server, or to the primary of a replicated one. `host` is a name or an address.
+    /// Creates a configuration for a single server, or for the primary of a replicated one. `host` is a name or an
+    /// address.
     ///
     /// # Examples
     ///
@@ -217,7 +218,7 @@ impl Config {
     /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
     /// use redlatch::{Client, Config};
     ///
-    /// // From settings that have host and port apart: there is no URL to put together.
+    /// // Where the settings have host and port separately, there is no URL to build.
     /// let config = Config::server("127.0.0.1", port);
     /// let client = Client::builder().config(config).build().await?;
     /// client.ping().await?;
@@ -228,8 +229,8 @@ impl Config {
         Self::of(Deployment::Server(Server::new(host, port)))
     }
 
-    /// Connects to a cluster. Any of these servers that answers names the others; list several, so that one may be
-    /// down.
+    /// Creates a configuration for a cluster. Any of these servers that answers names the others; list several, so that
+    /// one may be down.
     ///
     /// # Examples
     ///
@@ -242,7 +243,7 @@ impl Config {
     /// let config = Config::cluster(hosts.map(|host| (host, 7000)));
     /// let client = Client::builder().config(config).build().await?;
     ///
-    /// let guard = client.lock("orders:42").lock().await?; // on whichever server has this name
+    /// let guard = client.lock("orders:42").lock().await?; // on the server that has this name
     /// guard.unlock().await?;
     /// # Ok(()) }
     /// ```
@@ -250,10 +251,12 @@ impl Config {
         Self::of(Deployment::Cluster(all(servers)))
     }
 
-    /// Connects to the primary that sentinels monitor under the name of a service, and follows a failover.
+    /// Creates a configuration for the primary that sentinels monitor under the name of a service. The client follows a
+    /// failover.
     ///
     /// [`user`](Self::user) and [`password`](Self::password) are those of the primary, and are not sent to the
-    /// sentinels, which have [`sentinel_user`](Self::sentinel_user) and [`sentinel_password`](Self::sentinel_password).
+    /// sentinels; [`sentinel_user`](Self::sentinel_user) and [`sentinel_password`](Self::sentinel_password) set those
+    /// of the sentinels.
     ///
     /// # Examples
     ///
@@ -279,7 +282,7 @@ impl Config {
         })
     }
 
-    /// Connects to a server on this machine through the unix socket at this path.
+    /// Creates a configuration for a server on this machine, reached through the unix socket at this path.
     ///
     /// # Examples
     ///
@@ -393,7 +396,7 @@ impl Config {
         self
     }
 
-    /// Connects over TLS, to servers as well as to sentinels.
+    /// Enables TLS, for the connections to servers as well as to sentinels.
     ///
     /// # Examples
     ///
@@ -459,7 +462,7 @@ impl Config {
         self
     }
 
-    /// Sets the version of the protocol, [`Resp3`](Protocol::Resp3) by default.
+    /// Sets the version of the protocol that the client uses with its servers, [`Resp3`](Protocol::Resp3) by default.
     ///
     /// # Examples
     ///
@@ -468,7 +471,7 @@ impl Config {
     /// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
     /// use redlatch::{Client, Config, Protocol};
     ///
-    /// // Through a proxy that ends a connection at the command HELLO.
+    /// // Through a proxy that closes a connection on the command HELLO.
     /// let config = Config::server("127.0.0.1", port).protocol(Protocol::Resp2);
     /// let client = Client::builder().config(config).build().await?;
     /// let guard = client.lock("orders:42").try_lock().await?;
@@ -493,7 +496,7 @@ impl Config {
     /// use std::time::Duration;
     /// use redlatch::{Client, Config, ErrorKind};
     ///
-    /// // A server that hangs: it accepts connections, and never answers.
+    /// // A server that hangs: it accepts connections and never answers.
     /// let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     /// let port = hung.local_addr().unwrap().port();
     ///
@@ -509,7 +512,7 @@ impl Config {
 
     /// Sets how long one request to the server may take, unless
     /// [`ClientBuilder::command_timeout`](crate::ClientBuilder::command_timeout) sets another time. From 20 ms to a
-    /// day.
+    /// day; 1 second if neither is set.
     ///
     /// # Examples
     ///
@@ -539,7 +542,7 @@ impl Config {
             Deployment::UnixSocket(_) => {}
             Deployment::Sentinels { service, .. } if service.is_empty() => {
                 return Err(Error::invalid(
-                    "sentinels are asked for a service, and none is named; in a URL that is ?sentinelServiceName=..",
+                    "the configuration has sentinels but no service name; in a URL, add ?sentinelServiceName=..",
                 ));
             }
             named => {
@@ -562,20 +565,20 @@ impl Config {
             && !matches!(self.deployment, Deployment::Sentinels { .. })
         {
             return Err(Error::invalid(
-                "a user or password for sentinels was given, and no sentinels",
+                "a user or password for sentinels was given, but no sentinels",
             ));
         }
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             if let Deployment::UnixSocket(_) = self.deployment {
-                return Err(Error::invalid("there is no TLS on a unix socket"));
+                return Err(Error::invalid("a unix socket cannot use TLS"));
             }
             tls.check()?;
         }
         match self.connect_timeout {
             Some(given) if given < crate::options::SHORTEST_TIMEOUT || given > DAY => {
                 Err(Error::invalid(format!(
-                    "connect_timeout lies between 20 ms and a day, not {given:?}"
+                    "connect_timeout must be between 20 ms and a day, not {given:?}"
                 )))
             }
             _ => Ok(()),

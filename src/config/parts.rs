@@ -83,7 +83,7 @@ impl TryFrom<Parts> for Config {
             (None, None, None, Some(path)) => Deployment::UnixSocket(path),
             _ => {
                 return Err(Error::invalid(
-                    "a configuration has one of `server`, `cluster`, `sentinels` and `unix_socket`",
+                    "a configuration needs exactly one of `server`, `cluster`, `sentinels` and `unix_socket`",
                 ));
             }
         };
@@ -147,7 +147,7 @@ impl TryFrom<TlsParts> for Tls {
         ) {
             (None, None) => None,
             (Some(chain), Some(key)) => Some(Certificate { chain, key }),
-            _ => return Err(Error::invalid("a certificate and its key go together")),
+            _ => return Err(Error::invalid("give a certificate and its key together")),
         };
         Ok(Self {
             roots: pem("roots", parts.roots, parts.roots_file)?,
@@ -185,18 +185,15 @@ impl From<Tls> for TlsParts {
 fn pem(what: &str, text: Option<String>, file: Option<PathBuf>) -> Result<Option<Pem>, Error> {
     match (text, file) {
         (Some(_), Some(_)) => Err(Error::invalid(format!(
-            "`{what}` and `{what}_file` are given, which is one too many"
+            "`{what}` and `{what}_file` are both given; give only one"
         ))),
         (text, file) => Ok(text.map(Pem::Text).or_else(|| file.map(Pem::File))),
     }
 }
 
 fn address(text: &str, default_port: u16) -> Result<Server, Error> {
-    Server::parse(text, default_port).map_err(|flaw| {
-        Error::invalid(format!(
-            "the address of a server cannot be understood: {flaw}"
-        ))
-    })
+    Server::parse(text, default_port)
+        .map_err(|flaw| Error::invalid(format!("the address of a server is invalid: {flaw}")))
 }
 
 fn addresses(texts: &[String], default_port: u16) -> Result<Vec<Server>, Error> {
@@ -213,7 +210,7 @@ fn texts(servers: &[Server]) -> Vec<String> {
 fn timeout(what: &str, text: Option<String>) -> Result<Option<Duration>, Error> {
     let read = |text: String| {
         duration(&text).ok_or_else(|| {
-            Error::invalid(format!("`{what}` has a unit, as in \"500ms\" or \"2s\""))
+            Error::invalid(format!("`{what}` needs a unit, as in \"500ms\" or \"2s\""))
         })
     };
     text.map(read).transpose()
@@ -259,7 +256,7 @@ impl<'de> Deserialize<'de> for Secret {
         // The error is replaced: serde's error about a value of another type repeats the value.
         let text = String::deserialize(deserializer);
         text.map(Self::new)
-            .map_err(|_| D::Error::custom("a password is a text, and stands in quotes"))
+            .map_err(|_| D::Error::custom("a password must be text in quotes"))
     }
 }
 
@@ -340,7 +337,7 @@ mod tests {
             (json!({"connect_timeout": "5"}), "unit"),
             (json!(6379), "URL"),
             #[cfg(feature = "tls")]
-            (json!({"tls": {"key": "77"}}), "go together"),
+            (json!({"tls": {"key": "77"}}), "key together"),
             #[cfg(feature = "tls")]
             (
                 json!({"tls": {"roots": "77", "roots_file": "/ca"}}),

@@ -42,13 +42,13 @@ impl Server {
                 let (host, port) = rest.split_once(']').ok_or("its host has no closing ]")?;
                 let port = match port {
                     "" => None,
-                    port => Some(port.strip_prefix(':').ok_or("its port is no number")?),
+                    port => Some(port.strip_prefix(':').ok_or("its port is not a number")?),
                 };
                 (host, port)
             }
             None => match text.split_once(':') {
                 Some((_, port)) if port.contains(':') => {
-                    return Err("an address of IPv6 stands in brackets, as in [::1]:6379");
+                    return Err("put an IPv6 address in brackets, as in [::1]:6379");
                 }
                 Some((host, port)) => (host, Some(port)),
                 None => (text, None),
@@ -58,7 +58,7 @@ impl Server {
             Some(port) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
                 port.parse().map_err(|_| "its port is above 65535")?
             }
-            Some(_) => return Err("its port is no number"),
+            Some(_) => return Err("its port is not a number"),
             None => default_port,
         };
         let server = Self::new(host, port);
@@ -68,7 +68,7 @@ impl Server {
     pub(crate) fn check(&self) -> Result<(), Error> {
         match self.flaw() {
             Some(flaw) => Err(Error::invalid(format!(
-                "a server cannot be reached: {flaw}"
+                "the address of a server is invalid: {flaw}"
             ))),
             None => Ok(()),
         }
@@ -82,9 +82,9 @@ impl Server {
         if self.host.is_empty() {
             Some("its host is empty")
         } else if self.host.contains([':', '%']) && address.parse::<Ipv6Addr>().is_err() {
-            Some("its host is neither a name nor an address; a port stands apart from it")
+            Some("its host is neither a name nor an address; give the port separately")
         } else if self.host.contains(stray) {
-            Some("its host has a character that no host has")
+            Some("its host has a character that is not allowed")
         } else if self.port == 0 {
             Some("its port is 0")
         } else {

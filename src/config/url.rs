@@ -31,7 +31,7 @@ impl FromStr for Config {
             .ok_or_else(|| Error::invalid(SCHEMES))?;
         let (form, is_secure) = form(&scheme.to_ascii_lowercase())?;
         if rest.contains('#') {
-            return Err(misread("it has a #, which in a password is written %23"));
+            return Err(misread("it has a #; in a password, write it as %23"));
         }
         let (front, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = front.split_at(front.find('/').unwrap_or(front.len()));
@@ -74,7 +74,7 @@ fn form(scheme: &str) -> Result<(Form, bool), Error> {
         "" => Form::Server,
         "-cluster" => Form::Cluster,
         "-sentinel" => Form::Sentinels,
-        "+unix" if is_secure => return Err(misread("there is no TLS on a unix socket")),
+        "+unix" if is_secure => return Err(misread("a unix socket cannot use TLS")),
         "+unix" => Form::UnixSocket,
         _ => return Err(Error::invalid(SCHEMES)),
     };
@@ -141,7 +141,7 @@ fn secure(config: Config, query: &mut Query) -> Result<Config, Error> {
     tls = match (query.take("tls_certificate")?, query.take("tls_key")?) {
         (None, None) => tls,
         (Some(chain), Some(key)) => tls.certificate_files(chain, key),
-        _ => return Err(misread("tls_certificate and tls_key go together")),
+        _ => return Err(misread("give tls_certificate and tls_key together")),
     };
     if let Some(name) = query.take("tls_server_name")? {
         tls = tls.server_name(name);
@@ -159,7 +159,7 @@ fn database(number: &str) -> Result<u32, Error> {
         true => number.parse().ok(),
         false => None,
     };
-    read.ok_or_else(|| misread("its database is no number, or there are two"))
+    read.ok_or_else(|| misread("its database is not a number, or it has two"))
 }
 
 /// The parameters after the question mark that have not been taken yet.
@@ -190,8 +190,11 @@ impl Query {
 
     fn timeout(&mut self, key: &str) -> Result<Option<Duration>, Error> {
         let read = |text: String| {
-            duration(&text)
-                .ok_or_else(|| misread(&format!("{key} has a unit, as in {key}=500ms or {key}=2s")))
+            duration(&text).ok_or_else(|| {
+                misread(&format!(
+                    "{key} needs a unit, as in {key}=500ms or {key}=2s"
+                ))
+            })
         };
         self.take(key)?.map(read).transpose()
     }
@@ -202,18 +205,18 @@ impl Query {
         };
         Err(misread(&match key.as_str() {
             "db" | "database" => format!(
-                "{key:?} is no part of it: a database is written redis://host:6379/3, of a unix socket \
+                "{key:?} is not a parameter: write a database as redis://host:6379/3, for a unix socket as \
                  redis+unix:///path?db=3"
             ),
-            key if key.starts_with("tls_") => format!("{key:?} is a part of a rediss URL only"),
+            key if key.starts_with("tls_") => format!("{key:?} is a parameter of rediss URLs only"),
             // Any other text may be the rest of a password, and must not be shown.
             key if key
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)) =>
             {
-                format!("{key:?} is no part of a URL of this scheme")
+                format!("{key:?} is not a parameter of a URL with this scheme")
             }
-            _ => "it has a part that no URL has; a ? in a password is written %3F".to_owned(),
+            _ => "it has an unknown parameter; in a password, write ? as %3F".to_owned(),
         }))
     }
 }
@@ -242,12 +245,12 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
 
 fn decoded(text: &str) -> Result<String, Error> {
     let decoded = percent_decode_str(text).decode_utf8();
-    let decoded = decoded.map_err(|_| misread("it is not in UTF-8"))?;
+    let decoded = decoded.map_err(|_| misread("it is not valid UTF-8"))?;
     Ok(decoded.into_owned())
 }
 
 fn misread(flaw: &str) -> Error {
-    Error::invalid(format!("the server's URL cannot be understood: {flaw}"))
+    Error::invalid(format!("the server's URL is invalid: {flaw}"))
 }
 
 #[cfg(test)]
@@ -390,14 +393,14 @@ mod tests {
             ("redis://u:secret@h/3?db=3", "redis://host:6379/3"),
             ("redis-cluster://u:secret@h?db=3", "redis://host:6379/3"),
             ("redis://u:secret@h?database=3", "redis://host:6379/3"),
-            ("redis://u:secret@h?node=i:1", "\"node\" is no part"),
+            ("redis://u:secret@h?node=i:1", "\"node\" is not a parameter"),
             (
                 "redis://u:secret@h?ssl_cert_reqs=none",
-                "\"ssl_cert_reqs\" is no part",
+                "\"ssl_cert_reqs\" is not a parameter",
             ),
             (
                 "redis://u:secret@h?password=secret",
-                "\"password\" is no part",
+                "\"password\" is not a parameter",
             ),
             ("redis://u:12?secret@h", "%3F"),
             ("redis://u:secret@h#secret", "%23"),
@@ -420,7 +423,7 @@ mod tests {
             ("redis-sentinel://u:secret@h", "sentinelServiceName"),
             (
                 "redis-cluster://h?sentinelPassword=secret",
-                "\"sentinelPassword\" is no part",
+                "\"sentinelPassword\" is not a parameter",
             ),
         ] {
             let error = url.parse::<Config>().expect_err(url);

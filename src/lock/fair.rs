@@ -12,40 +12,40 @@ use crate::hold::guard::LockGuard;
 ///
 /// # The queue
 ///
-/// A call that waits, by [`lock`](Self::lock) or [`try_lock_for`](Self::try_lock_for), has a place from the time the
-/// server has seen its first request. A release hands the lock to the first waiter in the queue: in the same round trip
+/// A call that waits, by [`lock`](Self::lock) or [`try_lock_for`](Self::try_lock_for), has a place from the time its
+/// first request reaches the server. A release hands the lock to the first waiter in the queue: in the same round trip
 /// if that waiter is in the releasing process, otherwise a message goes to it alone. [`try_lock`](Self::try_lock) never
 /// queues and never overtakes: it finds the lock busy while anybody waits. An owner that holds the lock acquires it
 /// again without queueing. The calls of one owner in one process share one place, and a named owner has one place
 /// across all processes.
 ///
-/// The process keeps the place, by one request per second for all its waiters, and gives it up at once when the call
-/// ends or its future is dropped; the other waiters keep theirs. A process that crashes or cannot reach the server
+/// The process keeps the places of all its waiters by one request per second, and gives a place up at once when the
+/// call ends or its future is dropped; the other waiters keep theirs. A process that crashes or cannot reach the server
 /// loses its places after three seconds, and so delays the others by no more than about four seconds. If it was alive
 /// after all, its waiters queue again, at the end, and a warning is logged. The same happens to a waiter whose place
-/// Redisson took away. A waiting future that is not polled is passed over one second after its turn has come, and
-/// queues again when it is polled. If the server's clock is set back, waiters keep their places, and a waiter that
-/// crashed loses its own three seconds after the step.
+/// Redisson removed. A waiting future that is not polled is passed over one second after its turn has come, and queues
+/// again when it is polled. If the server's clock is set back, waiters keep their places, and a waiter that has crashed
+/// loses its place three seconds after the step.
 ///
 /// # Priority
 ///
 /// With [`priority`](Self::priority), a call waits ahead of all calls with a lower priority, and behind all with the
-/// same or a higher one. **Calls with a lower priority can starve**: as long as higher ones keep coming, they are not
-/// granted the lock at all. Their priority does not rise with time.
+/// same or a higher one. **Calls with a lower priority can starve**: as long as calls with a higher one keep coming,
+/// they are not granted the lock at all. Their priority does not rise with time.
 ///
 /// # Together with Java
 ///
 /// Redisson has no priorities: its entries count as 0 and queue at the end. Its waiters give no sign of life, so a
-/// waiter that crashed is recognized by its time alone. That is what was left of the holder's lease when the waiter
-/// came, plus its wait (`fairLockWaitTimeout`, five minutes, or what its `tryLock` was given), and as much for each
-/// waiter before it that crashed too. While a waiter of this crate is in the queue, such a waiter costs at most
-/// [`fair_wait_timeout`](crate::ClientBuilder::fair_wait_timeout), counted from when it is first and the lock is free.
-/// If only Redisson's clients are left with the places of a process of ours that crashed, each place costs them that
-/// same setting, so set it to what Redisson has. The server's clock decides for this crate, the clients' clocks for
-/// Redisson: keep them together.
+/// crashed one is recognized only by its timeout. That is the holder's remaining lease when the waiter came, plus its
+/// wait time (`fairLockWaitTimeout`, five minutes, or the wait time of its `tryLock`), and as much again for each
+/// waiter before it that crashed too. While a waiter of this crate is in the queue, such a waiter delays it by at most
+/// one [`fair_wait_timeout`](crate::ClientBuilder::fair_wait_timeout), counted from when it is first and the lock is
+/// free. If a process of this crate crashes and only Redisson's clients are left in the queue, each of its places
+/// delays them by the same setting, so set it to Redisson's value. This crate goes by the server's clock, Redisson by
+/// the clients' clocks: keep them synchronized.
 ///
-/// A waiter of Redisson's that is alive can lose its place to its time as well, among Java's alone or together with
-/// ours, if it waits behind holders for longer than that. It queues again, at the end.
+/// A live waiter of Redisson's can also lose its place to this timeout, with or without waiters of this crate, if it
+/// waits behind holders for longer than that. It queues again, at the end.
 ///
 /// # Guarantee and limit
 ///
@@ -57,8 +57,8 @@ use crate::hold::guard::LockGuard;
 /// # When to use another
 ///
 /// The order has a price: every waiter has a place on the server, every process that waits sends a request each second,
-/// and between processes each grant waits for the process that is next, even if it is slow or far away. If being
-/// overtaken does no harm, a [`ReentrantLock`](crate::ReentrantLock) serves more.
+/// and between processes each grant waits for the process that is next, even if that process is slow or far away. If
+/// being overtaken does no harm, a [`ReentrantLock`](crate::ReentrantLock) grants more in the same time.
 ///
 /// # Examples
 ///
@@ -91,7 +91,8 @@ impl FairLock {
         Self(handle).priority(0)
     }
 
-    /// Waits ahead of all calls with a lower priority. The default is 0, which is also what waiters of Java's have.
+    /// Sets the priority of the calls on this handle: they wait ahead of all calls with a lower priority. The default
+    /// is 0, which Java's waiters have too.
     ///
     /// Among calls of equal priority, the order of arrival decides. Calls with a lower priority
     /// [can starve](Self#priority).
@@ -103,7 +104,7 @@ impl FairLock {
     /// # let client = redlatch::Client::connect(url).await?;
     /// # let other = redlatch::Client::connect(url).await?;
     /// let customers = client.fair_lock("database").priority(1);
-    /// let reports = other.fair_lock("database"); // waits behind all customers that wait
+    /// let reports = other.fair_lock("database"); // priority 0: waits behind all waiting customers
     /// let guard = customers.lock().await?;
     /// let (report, unlocked) = tokio::join!(reports.lock(), guard.unlock());
     /// report?.unlock().await?;

@@ -10,13 +10,14 @@ use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
 use crate::owner::Owner;
 
-/// A lock that gives every hold a higher token than all holds before: on the wire Redisson's `RFencedLock`.
+/// A [`ReentrantLock`](crate::ReentrantLock) that gives each hold a higher token than all earlier holds: on the wire
+/// Redisson's `RFencedLock`.
 ///
-/// Created by [`Client::fenced_lock`](crate::Client::fenced_lock). It is a [`ReentrantLock`](crate::ReentrantLock)
-/// whose guards carry a [`FencingToken`]. Send the token along with each write; the store keeps the highest token that
-/// it has seen and refuses a lower one. That stops what no lease can: the late write of a holder that was paused, lost
-/// the lock and does not know. The idea is described by Kleppmann,
-/// [How to do distributed locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
+/// Created by [`Client::fenced_lock`](crate::Client::fenced_lock). Its guards carry a [`FencingToken`]. Send the token
+/// along with each write; the store keeps the highest token that it has seen and refuses a lower one. This stops the
+/// late write of a holder that was paused and has lost the lock without noticing, which no lease can stop. The idea is
+/// described by Kleppmann, [How to do distributed
+/// locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 ///
 /// # When to use it, and when another
 ///
@@ -26,14 +27,14 @@ use crate::owner::Owner;
 ///
 /// # Guarantee and limit
 ///
-/// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), with which this lock takes turns on one name. The
-/// token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry.
+/// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), and on one name the two kinds exclude each other.
+/// The token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry.
 ///
 /// The token is the last one plus 1, or the server's clock in microseconds if that is higher. It therefore keeps rising
 /// across a `FLUSHALL` or a restart without data, provided that the server's clock does not go back in between. Tokens
 /// are exact up to 2^53, in Lua and JavaScript too; beyond that, calls return [`Refused`](crate::ErrorKind::Refused).
 /// The key of the last token, `redisson_lock_token:{name}`, is never deleted, unless
-/// [`token_ttl`](crate::ClientBuilder::token_ttl) gives it an end.
+/// [`token_ttl`](crate::ClientBuilder::token_ttl) sets an expiry.
 ///
 /// # Examples
 ///
@@ -111,7 +112,7 @@ impl FencedGuard {
     /// lock.force_unlock().await?;
     ///
     /// let guard = lock.lock().await?;
-    /// assert!(guard.token() > stale); // so the store can refuse what comes with the stale token
+    /// assert!(guard.token() > stale); // so the store can refuse a write with the stale token
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -140,7 +141,7 @@ impl FencedGuard {
     /// let guard = client.fenced_lock("orders:42").lock().await?;
     /// store(guard.token().get()).await;
     /// if let Err(error) = guard.unlock().await {
-    ///     eprintln!("the store refuses what came too late: {error}");
+    ///     eprintln!("the store may have refused a late write: {error}");
     /// }
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -174,8 +175,8 @@ impl FencedGuard {
         self.guard.reenter().await.map(Self::from)
     }
 
-    /// Leaves the level to its owner. Same as [`LockGuard::detach`](crate::LockGuard::detach); the guard that adopts
-    /// the level has the same token.
+    /// Leaves the level to its owner and returns the owner. Same as [`LockGuard::detach`](crate::LockGuard::detach);
+    /// the guard that adopts the level has the same token.
     ///
     /// # Examples
     ///
@@ -197,7 +198,7 @@ impl FencedGuard {
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    #[must_use = "the owner is who can adopt or unlock what was left"]
+    #[must_use = "only this owner can adopt or unlock what was left"]
     pub fn detach(self) -> Owner {
         self.guard.detach()
     }

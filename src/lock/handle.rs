@@ -86,7 +86,7 @@ impl Handle {
         match self.attempts {
             None => Ok(()),
             Some(_) => Err(Error::invalid(
-                "lock() waits for as long as it takes; with max_attempts use try_lock_for",
+                "lock() waits without a limit; with max_attempts, use try_lock_for",
             )),
         }
     }
@@ -279,7 +279,7 @@ impl Handle {
             pauses.backoff.check()?;
         }
         if self.attempts == Some(0) {
-            return Err(Error::invalid("a call makes one attempt at least"));
+            return Err(Error::invalid("a call makes at least one attempt"));
         }
         let lease_mode = match self.fixed_lease {
             Some(lease) => LeaseMode::Fixed(LeaseTime::new(lease)?),

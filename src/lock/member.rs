@@ -56,7 +56,7 @@ impl Members {
     /// Returns a client of the set: that of its first lock.
     pub(super) fn client(&self) -> Result<&Arc<ClientHandle>, Error> {
         let first = self.handles().next();
-        let first = first.ok_or_else(|| Error::invalid("a set has one lock at least"))?;
+        let first = first.ok_or_else(|| Error::invalid("a set needs at least one lock"))?;
         Ok(&first.client)
     }
 
@@ -68,7 +68,7 @@ impl Members {
         for wanted in self.handles().filter_map(|handle| handle.owner.as_ref()) {
             if *owner.get_or_insert(wanted) != wanted {
                 return Err(Error::invalid(
-                    "the locks of a set are told different owners; a set acts for one",
+                    "the locks of the set name different owners; a set acts for one owner",
                 ));
             }
         }

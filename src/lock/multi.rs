@@ -18,17 +18,17 @@ use crate::hold::lease::{Lease, run_until_lost};
 use crate::options::Deadline;
 use crate::owner::Owner;
 
-/// Several locks, acquired as one: all of them or none. Redisson's `RedissonMultiLock`.
+/// Several locks, acquired together: all of them or none. It corresponds to Redisson's `RedissonMultiLock`.
 ///
 /// Created by [`new`](Self::new) from locks of any kinds and clients. It stores nothing of its own: every member is
-/// held as the lock that it is, and excludes others that acquire it on its own, in Java too.
+/// held as a lock of its own kind, and excludes callers that acquire it alone, in Java too.
 ///
 /// # When to use it, and when another
 ///
-/// Use it when one piece of work needs several resources that others lock one by one: both accounts of a transfer, or a
-/// seat and its row. If the same names are always locked together, one lock with a name for all of them is simpler. A
-/// set is not a lock that outlives the loss of a server: every member must be acquired, so each additional one can
-/// fail.
+/// Use it when one piece of work needs several resources that others lock one by one, such as both accounts of a
+/// transfer, or a seat and its row. If the same names are always locked together, one lock with a name for all of them
+/// is simpler. A set does not make a lock survive the loss of a server: every member must be acquired, so each
+/// additional member can make the call fail. For that, use a [`RedLock`](crate::RedLock).
 ///
 /// # Order
 ///
@@ -43,17 +43,17 @@ use crate::owner::Owner;
 ///
 /// Redisson's multi locks ask in the order given, and release all when that takes too long, 1.5 seconds per lock. If
 /// such a lock and a set ask for the same names in opposite orders, one of them has to give way: the set after
-/// [`hold_and_wait`](Self::hold_and_wait), Redisson's after that time.
+/// [`hold_and_wait`](Self::hold_and_wait), Redisson's lock after 1.5 seconds per lock.
 ///
 /// One name on several servers, or in several databases of one server, has no order. The set holds none of these while
 /// it waits for another of them: if one is busy, all are released and tried again after a short random pause. Naming
-/// one lock twice is [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients of one database.
-/// Whether two clients have the same server is asked of the server once per connection, by `INFO`.
+/// one lock twice is [`InvalidInput`](crate::ErrorKind::InvalidInput), also through two clients of one database. To
+/// find out whether two clients have the same server, the set asks the server once per connection, by `INFO`.
 ///
 /// # Lease and owner
 ///
-/// Each member has the lease that it was given; a set has none. While the set waits for other members, a lease that is
-/// not renewed is started again, so that all leases are good when the guard is handed out.
+/// Each member has the lease that it was given; a set has none. While the set waits for other members, a fixed lease is
+/// started again before it ends, so that no member has expired when the guard is handed out.
 ///
 /// A set acts for one owner: the current task, or the owner that [`owned_by`](Self::owned_by) or a member names. Two
 /// different owners are [`InvalidInput`](crate::ErrorKind::InvalidInput). A member that this owner already holds is
@@ -62,8 +62,8 @@ use crate::owner::Owner;
 /// # Guarantee and limit
 ///
 /// While the guard lives and is not [lost](MultiGuard::lost), every member is held, each with the guarantee and the
-/// limit of its kind. Members that were acquired are released if another one is busy until the limit or fails, or if
-/// the call is dropped. While a set waits, others can see members being acquired and released.
+/// limit of its kind. If one member is busy until the limit or fails, or if the call is dropped, the members that were
+/// acquired are released. While a set waits, others can see members being acquired and released.
 ///
 /// # Examples
 ///
@@ -87,11 +87,11 @@ pub struct MultiLock {
     hold_and_wait: Duration,
 }
 
-/// A set that waits delays others. Most sections are shorter than this, so a set usually keeps what it has.
+/// A set that waits delays others. Most holds are shorter than this, so a set usually keeps the locks that it has.
 const HOLD_AND_WAIT: Duration = Duration::from_secs(1);
 
 impl MultiLock {
-    /// Creates the set of these locks, without I/O. If it cannot work, every method returns
+    /// Creates the set of these locks, without I/O. If the set cannot work, every method that acquires it returns
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// # Examples
@@ -109,7 +109,7 @@ impl MultiLock {
     ///     client.lock("orders:42").lease(Duration::from_secs(10)).into(),
     /// ]);
     /// let guard = order.lock().await?;
-    /// // Each is held as the lock that it is: others can read the price list too, but not work on the order.
+    /// // Each is held as its own kind: others can read the price list too, but not work on the order.
     /// assert!(elsewhere.read_write_lock("price-list").reader().try_lock().await?.is_some());
     /// assert!(elsewhere.lock("orders:42").try_lock().await?.is_none());
     /// guard.unlock().await?;
@@ -135,7 +135,7 @@ impl MultiLock {
     /// let accounts = [client.lock("account:3"), client.lock("account:7")];
     /// let transfer = MultiLock::new(accounts).owned_by(&Owner::named("transfer-81"));
     /// let guard = transfer.lock().await?;
-    /// // Everybody can see which transfer has the account.
+    /// // Any process can see which transfer holds the account.
     /// let holder = client.lock("account:7").holder().await?;
     /// assert_eq!(holder.expect("it is held").owner(), "transfer-81");
     /// guard.unlock().await?;
@@ -150,10 +150,10 @@ impl MultiLock {
     /// Sets how long the set holds some of its locks while it waits for another; one second by default. After that it
     /// releases them until it has the other one.
     ///
-    /// Each time a call has to release its locks, it holds them twice as long the next time. The call therefore
+    /// Each time that a call has to release its locks, it doubles this time for its next wait. The call therefore
     /// succeeds in the end even where several of its locks are nearly always held, by sections longer than this.
     ///
-    /// With [`Duration::MAX`] the set never releases its locks while it waits, and so has all of them sooner. With
+    /// With [`Duration::MAX`] the set never releases its locks while it waits, and so acquires all of them sooner. With
     /// [`Duration::ZERO`] it holds nothing while it waits, and may wait until all locks happen to be free at the same
     /// time.
     ///
@@ -225,7 +225,7 @@ impl MultiLock {
         taken.ok_or_else(Error::endless)
     }
 
-    /// Attempts to acquire all locks without waiting. Returns `None`, and holds none of them, if one is busy.
+    /// Attempts to acquire all locks without waiting. Returns `None` and holds none of them if one is busy.
     ///
     /// Each lock must be available or, if its kind is reentrant, already held by this owner.
     ///
@@ -259,8 +259,8 @@ impl MultiLock {
         self.acquire(|| Deadline::Once).await
     }
 
-    /// Attempts to acquire all locks, waiting for at most `wait` for all of them together. Returns `None`, and holds
-    /// none of them, if one was busy until then.
+    /// Attempts to acquire all locks, waiting for at most `wait` for all of them together. Returns `None` and holds
+    /// none of them if one was still busy when the wait ended.
     ///
     /// [`Duration::ZERO`] makes a single attempt; [`Duration::MAX`] waits without a limit. If a request is on its way
     /// when the limit is reached, the call waits for its answer, so it returns within `wait` plus one
@@ -347,7 +347,7 @@ impl MultiGuard {
     /// # let elsewhere = redlatch::Client::connect(url).await?;
     /// let transfer = MultiLock::new([client.lock("account:3"), client.lock("account:7")]);
     /// let guard = transfer.lock().await?;
-    /// // Somebody frees one of the accounts by hand.
+    /// // An operator frees one of the accounts.
     /// elsewhere.lock("account:3").force_unlock().await?;
     /// let error = guard.unlock().await.unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::LeaseLost);
@@ -385,7 +385,7 @@ impl MultiGuard {
     /// // Meanwhile, an operator frees one of the accounts.
     /// let moved = tokio::select! {
     ///     () = move_money() => true,
-    ///     () = guard.lost() => false, // one of the accounts may be somebody else's
+    ///     () = guard.lost() => false, // another owner may hold one of the accounts
     /// };
     /// assert!(!moved);
     /// # Ok::<(), redlatch::Error>(()) });
@@ -407,7 +407,7 @@ impl MultiGuard {
     /// let rooms = MultiLock::new([client.lock("room:101"), client.lock("room:102")]);
     /// let guard = rooms.lock().await?;
     /// assert!(!guard.is_lost());
-    /// // One lock that is gone is enough.
+    /// // The loss of one lock is enough.
     /// client.lock("room:102").force_unlock().await?;
     /// assert!(guard.is_lost());
     /// # Ok::<(), redlatch::Error>(()) });
@@ -467,7 +467,7 @@ impl MultiGuard {
         &self.owner
     }
 
-    /// Gives each member a new lease, starting now; see [`Lease::extend`].
+    /// Gives each member a new lease, counted from now; see [`Lease::extend`].
     ///
     /// # Errors
     ///
@@ -530,7 +530,7 @@ impl MultiGuard {
         verified.into_iter().collect()
     }
 
-    /// Runs a future for as long as every lease can be trusted; see [`Lease::run_until_lost`].
+    /// Runs a future as long as every lease can be trusted; see [`Lease::run_until_lost`].
     ///
     /// # Errors
     ///

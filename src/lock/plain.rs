@@ -11,23 +11,23 @@ use crate::protocol::hold_key::Kind;
 /// `Lock`, Go's redsync and many others use this format, and take turns with this lock on one name.
 ///
 /// Created by [`Client::plain_lock`](crate::Client::plain_lock). **It is not reentrant**: an owner that holds the lock
-/// finds it busy, as all others do. Calling `lock()` in a task that already holds the lock waits until the lease ends,
-/// which with renewal is never. [`LockGuard::reenter`](crate::LockGuard::reenter) returns
+/// finds it busy, as all others do. Calling `lock()` in a task that already holds the lock waits until the lease ends;
+/// with renewal, the lease never ends. [`LockGuard::reenter`](crate::LockGuard::reenter) returns
 /// [`Refused`](crate::ErrorKind::Refused).
 ///
 /// # When to use it, and when another
 ///
 /// Use it to take turns with a process in another language that uses this format, or where the server does not let you
 /// run scripts, since this is the only lock that works without them. Otherwise use a
-/// [`ReentrantLock`](crate::ReentrantLock): its waiters are woken by a message, while nobody is told of the release of
-/// a plain lock. A reentrant, fair, fenced or spin lock of the same name has another shape: it returns
+/// [`ReentrantLock`](crate::ReentrantLock): its waiters are woken by a message, while the release of a plain lock
+/// notifies nobody. A reentrant, fair, fenced or spin lock stores another type of value under the same name: it returns
 /// [`WrongKind`](crate::ErrorKind::WrongKind) while this lock is held, as this lock does while one of them is held.
 ///
 /// # Waiting
 ///
-/// Nothing is published and nothing is subscribed to. The waiters of one process form one local queue. The first of
-/// them asks the server again after pauses as of [`Backoff::exponential`]. A pause ends early when the holder's lease
-/// ends or when the lock is released in this process, and is never longer than
+/// A plain lock publishes nothing and subscribes to nothing. The waiters of one process form one local queue. The first
+/// of them asks the server again after the pauses of [`Backoff::exponential`]. A pause ends early when the holder's
+/// lease ends or when the lock is released in this process, and is never longer than
 /// [`poll_cap`](crate::ClientBuilder::poll_cap) or than the rest of the caller's limit. There is no order between
 /// processes. After [`local_handoff_limit`](crate::ClientBuilder::local_handoff_limit) holds in a row in this process,
 /// the first waiter pauses once before it asks, to let other processes in.
@@ -35,11 +35,10 @@ use crate::protocol::hold_key::Kind;
 /// # Guarantee and limit
 ///
 /// Exclusion, lease, renewal and [`lost`](crate::Lease::lost) are those of a [`ReentrantLock`](crate::ReentrantLock).
-/// The value of a hold is text that no other hold has, so a request that arrives late cannot touch the key of the next
-/// holder.
+/// Each hold has a value of its own, so a request that arrives late cannot change the key of the next holder.
 ///
-/// **The value of a named owner is its name**, so that other processes can know it. Such a value cannot tell apart two
-/// holds under one name:
+/// **The value of a named owner is its name**, so that other processes can know it. Such a value does not distinguish
+/// two holds under one name:
 ///
 /// - A process that tries to acquire the lock under the name of its holder finds it busy.
 /// - A call that is dropped before its answer, or that gets no answer, is not undone, since that could free the
@@ -49,7 +48,7 @@ use crate::protocol::hold_key::Kind;
 ///   elsewhere is not lost here.
 /// - An acquisition whose first answer was lost finds the lock busy until its lease ends.
 ///
-/// Use a named owner therefore only to hand a hold over, by one process at a time. Otherwise leave the owner as it is.
+/// Use a named owner therefore only to hand a hold over, by one process at a time. Otherwise keep the default owner.
 ///
 /// # Without scripts
 ///
@@ -68,7 +67,7 @@ use crate::protocol::hold_key::Kind;
 /// let client = Client::connect(url).await?;
 /// let lock = client.plain_lock("report").release_by(ReleaseBy::Transaction);
 /// let Some(guard) = lock.try_lock_for(Duration::from_secs(2)).await? else {
-///     return Ok(()); // a Python process has it
+///     return Ok(()); // another process holds it, perhaps one in Python
 /// };
 /// assert!(lock.try_lock().await?.is_none()); // busy, for its holder too
 /// guard.unlock().await?;

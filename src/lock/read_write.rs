@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::owner::Owner;
 
-/// A lock that many owners hold together for reading, or one holds alone for writing: on the wire Redisson's
+/// A lock that many owners may hold together for reading, or one owner alone for writing: on the wire Redisson's
 /// `RReadWriteLock`.
 ///
 /// Created by [`Client::read_write_lock`](crate::Client::read_write_lock). [`read`](Self::read) and
@@ -21,39 +21,40 @@ use crate::owner::Owner;
 ///
 /// Use it where sections that only read are long or numerous. Readers do not wait for each other, neither in one
 /// process nor across processes, and readers of one process that follow each other closely share one hold on the
-/// server, without a request for each. Writers of one process are not handed the lock in memory: with short sections,
-/// every fifth of them a write, a [`ReentrantLock`](crate::ReentrantLock) is faster.
+/// server, without a request for each. The lock is not passed on in memory to writers: with short sections, of which
+/// every fifth is a write, a [`ReentrantLock`](crate::ReentrantLock) is faster.
 ///
 /// # Guarantee and limit
 ///
-/// No two owners write at the same time, and no owner reads while another one writes, with the limits that
-/// [`ReentrantLock`](crate::ReentrantLock) names. Both sides are reentrant, up to 1,000 levels per owner.
+/// No two owners write at the same time, and no owner reads while another one writes, with the limits of a
+/// [`ReentrantLock`](crate::ReentrantLock). Both sides are reentrant, up to 1,000 levels per owner.
 ///
 /// - **Downgrade**: an owner that writes may also read, and then release the write guard. From then on it only reads,
 ///   and waiting readers are let in.
-/// - **No upgrade**: an owner that reads cannot write before it has released what it reads. Two owners that tried would
-///   wait for each other without end, so `write` returns [`Refused`](crate::ErrorKind::Refused) at once.
+/// - **No upgrade**: an owner that only reads cannot write before it has released its read guards. Two owners that
+///   tried would wait for each other without end, so `write` returns [`Refused`](crate::ErrorKind::Refused) at once.
 /// - **Order**: [`Prefer`](crate::Prefer) decides which side goes first when both wait, across processes. The default
-///   is the order of arrival, under which neither side starves. A task that reads must not wait for another owner that
-///   wants to read the same lock, since a writer may be waiting between them. Its own nested calls never wait.
+///   is the order of arrival, under which neither side starves. A task that reads must not wait for another owner to
+///   read the same lock: a writer may be waiting between them, and the three would then wait for each other without
+///   end. The task's own nested calls never wait.
 /// - **Readers of one process** that want the same lease hold the lock together, under the owner of the first of them.
 ///   The server counts them once, and lets a writer in when the last of them has released the lock. While others still
-///   read, `unlock` reports whether the lock was held according to what the server said at most 10 ms before, or twice
-///   the time of one request if that is longer; if the server's last word is older, `unlock` asks. `extend` only
-///   lengthens a lease that others share. Owners with a name hold the lock by themselves.
+///   read, `unlock` relies on the server's last answer if it is at most 10 ms old, or twice the time of one request if
+///   that is longer; otherwise `unlock` asks the server. `extend` only lengthens a lease that others share. A named
+///   owner does not share its hold.
 /// - **Crash**: each process that reads has its own lease. A process that dies blocks writers until its lease ends,
-///   whatever leases other readers have. A waiter that dies counts as waiting for one second.
+///   whatever leases other readers have. A waiter that dies counts as waiting for one more second.
 ///
 /// # Together with Java
 ///
-/// Redisson's readers and writers take turns with these, but do not yield to anybody who waits: a stream of Java's
-/// readers starves our writers as well as its own. It does not starve our readers: a reader that came behind a waiting
-/// writer yields to it for one second, and then joins the readers of Java's that hold the lock.
+/// Redisson's readers and writers take turns with these, but do not yield to waiters: a stream of Java's readers
+/// starves the writers of this crate as well as its own. It does not starve the readers of this crate: a reader that
+/// arrives behind a waiting writer yields to it for one second, and then joins Java's readers that hold the lock.
 ///
-/// When a reader of Java renews its lease, it cuts the lease of the whole lock down to its own. With a lease of more
-/// than three seconds, each reader here therefore sends a request every second, which restores the lease of the lock.
-/// If a Java client whose `lockWatchdogTimeout` is below three seconds crashes, the lock may end with it before that
-/// request; the guard here is [lost](crate::Lease::lost) then.
+/// When a Java reader renews its lease, it cuts the lease of the whole lock down to its own. With a lease of more than
+/// three seconds, each reader here therefore sends a request every second, which restores the lease of the lock. If a
+/// Java client whose `lockWatchdogTimeout` is below three seconds crashes, the lock may end with that client's lease
+/// before the next request; the guard here is then [lost](crate::Lease::lost).
 ///
 /// # Examples
 ///
@@ -65,8 +66,8 @@ use crate::owner::Owner;
 /// let catalogue = client.read_write_lock("catalogue");
 ///
 /// let writing = catalogue.write().await?;
-/// let reading = catalogue.read().await?; // who writes may read
-/// writing.unlock().await?; // and from now on others may, too
+/// let reading = catalogue.read().await?; // an owner that writes may also read
+/// writing.unlock().await?; // from now on other owners may read, too
 ///
 /// let refused = catalogue.write().await.unwrap_err();
 /// assert_eq!(refused.kind(), ErrorKind::Refused);
@@ -81,14 +82,14 @@ pub struct ReadWriteLock {
 
 /// The side of a [`ReadWriteLock`] that many owners hold together. Returned by [`ReadWriteLock::reader`].
 ///
-/// [`holder`](Self::holder) returns one of the holders, [`remaining_lease`](Self::remaining_lease) how long the last of
-/// them remains, and [`force_unlock`](Self::force_unlock) ends them all.
+/// [`holder`](Self::holder) returns one of the holders, [`remaining_lease`](Self::remaining_lease) returns how long the
+/// last of them remains, and [`force_unlock`](Self::force_unlock) ends all their holds.
 #[derive(Clone, Debug)]
 pub struct ReadLock(Handle);
 
 /// The side of a [`ReadWriteLock`] that one owner holds alone. Returned by [`ReadWriteLock::writer`].
 ///
-/// Acquiring it returns [`Refused`](crate::ErrorKind::Refused) for an owner that reads and does not write.
+/// Acquiring it returns [`Refused`](crate::ErrorKind::Refused) if the owner only reads.
 #[derive(Clone, Debug)]
 pub struct WriteLock(Handle);
 
@@ -153,7 +154,7 @@ impl ReadWriteLock {
         }
     }
 
-    /// Returns the shared side as a lock of its own.
+    /// Returns the shared side as a lock of its own, with queries such as `is_locked` and methods such as `adopt`.
     ///
     /// # Examples
     ///
@@ -173,7 +174,7 @@ impl ReadWriteLock {
         self.reader.clone()
     }
 
-    /// Returns the exclusive side as a lock of its own.
+    /// Returns the exclusive side as a lock of its own, with queries such as `is_locked` and methods such as `adopt`.
     ///
     /// # Examples
     ///
@@ -225,7 +226,8 @@ impl ReadWriteLock {
         self.reader.lock().await
     }
 
-    /// Attempts to acquire the lock for reading without waiting. Returns `None` if a writer is in the way.
+    /// Attempts to acquire the lock for reading without waiting. Returns `None` if another owner writes, or if a
+    /// waiting writer goes first.
     ///
     /// # Errors
     ///
@@ -256,8 +258,8 @@ impl ReadWriteLock {
         self.reader.try_lock().await
     }
 
-    /// Attempts to acquire the lock for reading, waiting for at most `wait`. Returns `None` if a writer was in the way
-    /// until then.
+    /// Attempts to acquire the lock for reading, waiting for at most `wait`. Returns `None` if writers kept the lock
+    /// busy until then.
     ///
     /// # Errors
     ///
@@ -307,7 +309,7 @@ impl ReadWriteLock {
     /// # let client = redlatch::Client::connect(url).await?;
     /// # let other = redlatch::Client::connect(url).await?;
     /// let writing = client.read_write_lock("prices").write().await?;
-    /// // Nobody reads prices of which half are new.
+    /// // Nobody reads the prices while only half of them are new.
     /// assert!(other.read_write_lock("prices").try_read().await?.is_none());
     /// writing.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
@@ -316,8 +318,8 @@ impl ReadWriteLock {
         self.writer.lock().await
     }
 
-    /// Attempts to acquire the lock for writing without waiting. Returns `None` if another owner reads or writes, or
-    /// goes first.
+    /// Attempts to acquire the lock for writing without waiting. Returns `None` if another owner reads or writes, or if
+    /// a waiter goes first.
     ///
     /// # Errors
     ///
@@ -347,8 +349,8 @@ impl ReadWriteLock {
         self.writer.try_lock().await
     }
 
-    /// Attempts to acquire the lock for writing, waiting for at most `wait`. Returns `None` if other owners were in the
-    /// way until then.
+    /// Attempts to acquire the lock for writing, waiting for at most `wait`. Returns `None` if other owners kept the
+    /// lock busy until then.
     ///
     /// # Errors
     ///
@@ -369,7 +371,7 @@ impl ReadWriteLock {
     ///
     /// let prices = client.read_write_lock("prices");
     /// let reading = prices.read().await?;
-    /// // An owner would wait for itself: that is an error, without a wait.
+    /// // This owner would wait for itself: an error, without a wait.
     /// let error = prices.try_write_for(Duration::from_secs(5)).await.unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::Refused);
     /// reading.unlock().await?;

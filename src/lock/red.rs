@@ -18,9 +18,10 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::quorum::{QuorumState, Response, majority};
 use crate::session::ClientHandle;
 
-/// One lock on several **independent** servers, held by the owner that has a majority of them: it outlives the loss of
-/// the others. The algorithm is [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/),
-/// with the rule for restarts that this page leaves to the operator; Redisson's `RedissonRedLock`.
+/// One lock on several **independent** servers, held by the owner that has acquired it on a majority of them: it
+/// survives the loss of the others. The algorithm is
+/// [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), with a rule for restarts, which
+/// that page leaves to the operator. It corresponds to Redisson's `RedissonRedLock`.
 ///
 /// Created by [`new`](Self::new) from one lock per server, usually of one name, each of a client of its own. Three or
 /// five servers are usual: two of five may fail, one of three. Members are reentrant or plain locks; another kind is
@@ -28,17 +29,18 @@ use crate::session::ClientHandle;
 ///
 /// # When to use it, and when another
 ///
-/// Use it when a lock must stay available while a server is down, and must not be granted twice by a failover. If a
-/// store can refuse what comes too late, a [`FencedLock`](crate::FencedLock) on one server, or on one with replicas, is
-/// simpler and protects more: **this lock has no token**, since no order of tokens holds across several servers. If it
-/// is enough that work is rarely done twice, a [`ReentrantLock`](crate::ReentrantLock) on one server will do.
+/// Use it when a lock must stay available while a server is down, and must not be granted twice by a failover. If the
+/// store can refuse late writes, a [`FencedLock`](crate::FencedLock) on one server, or on one with replicas, is simpler
+/// and protects more: **this lock has no token**, since no order of tokens holds across several servers. If it is
+/// enough that work is rarely done twice, a [`ReentrantLock`](crate::ReentrantLock) on one server will do.
 ///
 /// # What it needs
 ///
-/// - **Clocks that run at the same rate.** A server whose clock jumps ahead during a lease gives its part away too
-///   early. A difference of 1 % and 2 ms is allowed for.
-/// - **Holders that look.** A process that is paused does not see its lease end: check [`lost`](RedGuard::lost) or
-///   [`is_lost`](RedGuard::is_lost) before each effect, and know that a pause can come after the check.
+/// - **Clocks that run at the same rate.** A server whose clock jumps ahead during a lease grants its part to another
+///   owner too early. A difference of 1 % and 2 ms is allowed for.
+/// - **Holders that check.** A process that is paused does not notice that its lease ends: check
+///   [`lost`](RedGuard::lost) or [`is_lost`](RedGuard::is_lost) before each effect, and know that a pause can come
+///   after the check.
 /// - **Servers that are independent**, and clients that all name the same ones.
 ///
 /// Whether these can be relied upon is disputed: read Kleppmann,
@@ -50,29 +52,29 @@ use crate::session::ClientHandle;
 /// A server that lost what it granted would grant it a second time. A server that may have lost grants therefore
 /// **abstains** until the longest lease, [`max_lease`](crate::ClientBuilder::max_lease), has passed since then. Longer
 /// leases are [`InvalidInput`](ErrorKind::InvalidInput). Each server decides for itself, in the script that acquires
-/// the lock there. What it knows of itself is its epoch, stored in the key `redlatch_redlock_mark`: the run id of the
-/// process, the id of its replication history, and the time since which it has forgotten nothing.
+/// the lock there. It keeps an epoch in the key `redlatch_redlock_mark`: the run id of the process, the id of its
+/// replication history, and the time since which it has forgotten nothing.
 ///
 /// - **Started**: the server abstains until `max_lease` and up to two seconds have passed since its start, whether or
-///   not anybody asked in between. A fleet that was just started waits for that long, a restart of one server after
-///   another for what is left of it, and a restart while nobody wants a lock costs nothing.
+///   not anybody asked in between. The clients of servers that were all just started wait for that long; after restarts
+///   of one server at a time, they wait for the rest of that time; a restart while nobody wants a lock delays nobody.
 ///   [`durable`](crate::ClientBuilder::durable) exempts a server that loses nothing;
 ///   [`trust_fresh_servers`](crate::ClientBuilder::trust_fresh_servers) is for development.
-/// - **Promoted**, or its replication history has changed: the server abstains, counted from when it is first asked.
-///   This happens after a failover, after a failback, and when its first replica is attached or its backlog ends.
-///   Attach replicas one server at a time.
+/// - **Promoted**, or its replication history has changed: the server abstains, counted from the first request that
+///   finds it so. This happens after a failover, after a failback, and when its first replica is attached or its
+///   backlog ends. Attach replicas one server at a time.
 /// - **Flushed**, databases swapped or statistics reset (`FLUSHALL`, `FLUSHDB`, `SWAPDB`, `CONFIG RESETSTAT`), and its
-///   epoch is gone: the server abstains, counted from when it is first asked.
+///   epoch is gone: the server abstains, counted from the first request that finds it so.
 /// - **A replica never votes.**
 ///
 /// [`lock`](Self::lock) waits for servers that abstain, and does not count that as silence; errors say how long they
-/// will abstain, and why. The user needs the command `INFO`: `+info`, or
+/// will abstain, and why. The server's user needs the right to run the command `INFO`: `+info`, or the three rights
 /// `+info|server +info|replication +info|commandstats`. Without it the call returns [`Backend`](ErrorKind::Backend),
 /// which says so.
 ///
-/// In a cluster, which is one member, each name has an epoch of its own next to it, which lasts for two longest leases
-/// after each call. If a server of the cluster was promoted or flushed since its start, it abstains for each name of
-/// which it has no epoch.
+/// In a cluster, which counts as one member, each name has an epoch of its own next to it, which expires two longest
+/// leases after the last call. If a server of the cluster was promoted or flushed since its start, it abstains for each
+/// name of which it has no epoch.
 ///
 /// **Not promised**: in each of these cases two owners may hold the lock:
 ///
@@ -91,8 +93,8 @@ use crate::session::ClientHandle;
 /// The waiters of one process form one local queue; the first of them asks all servers at once. There is no order
 /// between processes.
 ///
-/// Reentrant members notify their waiters of a release. The first waiter listens on every server. It asks again when
-/// enough servers have reported a release that a majority may be free, when a lease ends, and after each
+/// Reentrant members notify waiters of a release. The first waiter listens on every server. It asks again when enough
+/// servers have reported a release that a majority may be free, when a lease ends, and after each
 /// [`poll_cap`](crate::ClientBuilder::poll_cap), in case a message is lost. Plain members notify nobody. With them the
 /// waiter asks after pauses of up to 128 ms or, if that is longer, a sixteenth of the time it has waited so far, but at
 /// most one second. A random part in all of these times keeps callers of several processes that each had some of the
@@ -104,9 +106,9 @@ use crate::session::ClientHandle;
 ///
 /// # Lease and owner
 ///
-/// Each member has the lease that it was given. The guard promises what a majority still promises, counted from before
-/// the requests were sent. Renewal and [`extend`](RedGuard::extend) count a server only if the lock was still ours
-/// there.
+/// Each member has the lease that it was given. The lease of the guard is good as long as that of a majority of its
+/// members, each counted from before its request was sent. Renewal and [`extend`](RedGuard::extend) count a server only
+/// if this hold was still there.
 ///
 /// The lock acts for one owner: the current task, or the owner that [`owned_by`](Self::owned_by) or a member names.
 /// With reentrant members, this owner may acquire the lock again.
@@ -128,7 +130,7 @@ use crate::session::ClientHandle;
 /// }
 /// let lock = RedLock::new(members);
 /// let Some(guard) = lock.try_lock_for(Duration::from_secs(2)).await? else {
-///     return Ok(()); // a majority is somebody else's
+///     return Ok(()); // another owner holds it
 /// };
 /// guard.run_until_lost(async { /* the work */ }).await?;
 /// guard.unlock().await?;
@@ -142,8 +144,8 @@ pub struct RedLock {
 }
 
 impl RedLock {
-    /// Creates the lock of these members, one per server, without I/O. If they cannot work, the methods return the
-    /// error.
+    /// Creates the lock of these members, one per server, without I/O. If they cannot work, the methods that acquire
+    /// the lock return [`InvalidInput`](ErrorKind::InvalidInput).
     ///
     /// # Examples
     ///
@@ -208,10 +210,10 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// - [`Quorum`](ErrorKind::Quorum): for one watchdog lease no majority of the servers voted, not even together with
-    ///   those that [abstain](Self#servers-that-forget). The error says how many servers granted the lock, had it busy,
-    ///   did not answer or abstain, for how long and why.
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): members, leases or owners cannot work.
+    /// - [`Quorum`](ErrorKind::Quorum): for one watchdog lease, the servers that voted and those that
+    ///   [abstain](Self#servers-that-forget) were together no majority. The error says how many servers granted the
+    ///   lock, had it busy, did not answer or abstain, for how long and why.
+    /// - [`InvalidInput`](ErrorKind::InvalidInput): the members, a lease or the owner cannot work.
     /// - [`LeaseLost`](ErrorKind::LeaseLost): the majority came so late that too little of the lease was left.
     /// - [`Closed`](ErrorKind::Closed): as for a single lock.
     /// - An error that a majority of the servers returns alike, such as [`WrongKind`](ErrorKind::WrongKind) or a
@@ -290,10 +292,12 @@ impl RedLock {
         self.acquire(|| Deadline::Once).await
     }
 
-    /// Attempts to acquire the lock, waiting for at most `wait`. Returns `None` if it was busy until then.
+    /// Attempts to acquire the lock, waiting for at most `wait`. Returns `None` if the lock is still busy when the wait
+    /// ends.
     ///
-    /// If requests are on their way when the limit is reached, the call waits for their answers, so it returns within
-    /// `wait` plus one [`command_timeout`](crate::ClientBuilder::command_timeout).
+    /// [`Duration::ZERO`] asks all servers once; [`Duration::MAX`] waits without a limit. If requests are on their way
+    /// when the limit is reached, the call waits for their answers, so it returns within `wait` plus one
+    /// [`command_timeout`](crate::ClientBuilder::command_timeout).
     ///
     /// # Errors
     ///
@@ -319,7 +323,7 @@ impl RedLock {
     /// let lock = RedLock::new(clients.iter().map(|client| client.lock("invoice-run")));
     /// let done = match lock.try_lock_for(Duration::from_secs(2)).await {
     ///     Ok(Some(guard)) => guard.unlock().await.is_ok(),
-    ///     Ok(None) => false, // somebody else is at it
+    ///     Ok(None) => false, // another process runs it
     ///     Err(error) if error.kind() == ErrorKind::Quorum => false, // too few servers are up
     ///     Err(error) => return Err(error),
     /// };
@@ -364,21 +368,21 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
         Kind::Reentrant | Kind::Plain(ReleaseBy::Auto | ReleaseBy::Script) => {}
         Kind::Plain(ReleaseBy::Transaction) => {
             return Err(Error::invalid(
-                "a member of a RedLock is taken by script; this plain lock goes by transaction only",
+                "a RedLock acquires its members by script; this plain lock uses transactions only",
             ));
         }
         _ => {
             return Err(Error::invalid(format!(
-                "the members of a RedLock are reentrant or plain; {title} cannot be one"
+                "the members of a RedLock must be reentrant or plain; {title} cannot be a member"
             )));
         }
     }
     refuse_longer(request, request.lease_mode.lease().get())
 }
 
-/// A majority of the servers of a [`RedLock`], held until the guard is unlocked or dropped.
+/// A hold of a [`RedLock`] on a majority of its servers, which lasts until the guard is unlocked or dropped.
 ///
-/// Dropping the guard releases all of them in the background.
+/// Dropping the guard releases the lock on all of them in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
@@ -391,14 +395,14 @@ pub struct RedGuard {
 }
 
 impl RedGuard {
-    /// Releases the lock on every server, and reports whether a majority was still held. Returns once a majority has
-    /// confirmed the release; the requests to the other servers continue in the background.
+    /// Releases the lock on every server, and reports whether it was still held on a majority. Returns once a majority
+    /// has confirmed the release; the requests to the other servers continue in the background.
     ///
     /// # Errors
     ///
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if no majority was held any more; [`Quorum`](ErrorKind::Quorum) if too few
-    /// servers answered to decide. The release is tried again in the background, and the lock is free at the latest
-    /// when its lease has passed.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the lock was no longer held on a majority; [`Quorum`](ErrorKind::Quorum)
+    /// if too few servers answered to decide. The release is tried again in the background, and the lock is free at the
+    /// latest when its lease has passed.
     ///
     /// # Cancel safety
     ///
@@ -421,7 +425,7 @@ impl RedGuard {
     /// let here = RedLock::new(clients.iter().map(|client| client.lock("orders:42")));
     /// let there = RedLock::new(elsewhere.iter().map(|client| client.lock("orders:42")));
     /// let guard = here.lock().await?;
-    /// // An error would say that somebody else may have had the lock meanwhile.
+    /// // An error would say that another owner may have held the lock in the meantime.
     /// guard.unlock().await?;
     /// assert!(there.try_lock().await?.is_some());
     /// # Ok::<(), redlatch::Error>(()) });
@@ -442,8 +446,8 @@ impl RedGuard {
         self.client.within(Box::pin(unlock)).await
     }
 
-    /// Resolves when no majority can be trusted any more: enough servers have said that the hold is gone, or have not
-    /// confirmed a renewal in time. Loss is final; see [`Lease::lost`].
+    /// Resolves when the lease can no longer be trusted on a majority of the servers: enough of them have said that the
+    /// hold is gone, or have not confirmed a renewal in time. Loss is final; see [`Lease::lost`].
     ///
     /// # Cancel safety
     ///
@@ -478,7 +482,7 @@ impl RedGuard {
         self.quorum_hold.lost().await;
     }
 
-    /// Returns `true` if no majority can be trusted any more; see [`Lease::is_lost`].
+    /// Returns `true` if the lease can no longer be trusted on a majority of the servers; see [`Lease::is_lost`].
     ///
     /// # Examples
     ///
@@ -507,8 +511,8 @@ impl RedGuard {
         self.quorum_hold.is_lost()
     }
 
-    /// Returns how long a majority can still be trusted if the servers confirm nothing more. Zero once the lock is
-    /// lost.
+    /// Returns how long the lease can still be trusted on a majority if the servers confirm nothing more. Zero once the
+    /// lock is lost.
     ///
     /// # Examples
     ///
@@ -563,14 +567,15 @@ impl RedGuard {
         &self.owner
     }
 
-    /// Gives the lock a new lease, starting now, on every server where it is still held; see [`Lease::extend`]. The
+    /// Gives the lock a new lease, counted from now, on every server where it is still held; see [`Lease::extend`]. The
     /// lock is not acquired again on any server.
     ///
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) for a lease below 50 ms or above
-    /// [`max_lease`](crate::ClientBuilder::max_lease); [`LeaseLost`](ErrorKind::LeaseLost) if no majority is held any
-    /// more; [`Quorum`](ErrorKind::Quorum) if too few servers answered, in which case some may have set the new lease.
+    /// [`max_lease`](crate::ClientBuilder::max_lease); [`LeaseLost`](ErrorKind::LeaseLost) if the lock is no longer
+    /// held on a majority; [`Quorum`](ErrorKind::Quorum) if too few servers answered, in which case some may have set
+    /// the new lease.
     ///
     /// # Cancel safety
     ///
@@ -665,7 +670,7 @@ impl RedGuard {
         self.client.within(Box::pin(verify)).await
     }
 
-    /// Runs a future for as long as a majority can be trusted; see [`Lease::run_until_lost`].
+    /// Runs a future as long as the lease can be trusted on a majority; see [`Lease::run_until_lost`].
     ///
     /// # Errors
     ///
@@ -739,7 +744,7 @@ impl RedGuard {
         let error = Error::new(
             ErrorKind::Quorum,
             format!(
-                "{name:?} was {done} on {yes} of {servers} servers, which are too few; the others failed or did not answer"
+                "{name:?} was {done} on {yes} of {servers} servers, which is too few; the others failed or did not answer"
             ),
         );
         Err(match failed.first() {

@@ -8,16 +8,16 @@ use crate::hold::guard::LockGuard;
 /// A lock whose waiters ask again after pauses instead of listening for messages: on the wire Redisson's `RSpinLock`.
 ///
 /// Created by [`Client::spin_lock`](crate::Client::spin_lock). It is a [`ReentrantLock`](crate::ReentrantLock) without
-/// messages: nothing is subscribed to and nothing is published. It excludes a reentrant, fair or fenced lock of the
-/// same name, and they exclude it. But their waiters are not told when a spin lock is released; they find out at the
-/// end of its lease or after their [`poll_cap`](crate::ClientBuilder::poll_cap).
+/// messages: it subscribes to nothing and publishes nothing. It excludes a reentrant, fair or fenced lock of the same
+/// name, and they exclude it. But their waiters are not told when a spin lock is released; they find out at the end of
+/// its lease or after their [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
 /// # When to use it, and when another
 ///
 /// Use it behind a proxy that does not pass messages on, and in very large clusters, where each message goes to every
 /// node. Otherwise use a [`ReentrantLock`](crate::ReentrantLock): its waiters are woken within a round trip or two and
-/// send no requests until then. Between processes a spin lock keeps no order at all; an unlucky waiter waits for
-/// several pauses.
+/// send no requests until then. Between processes a spin lock keeps no order at all: an unlucky waiter is overtaken,
+/// and waits for several pauses.
 ///
 /// # Guarantee and limit
 ///
@@ -75,8 +75,8 @@ impl SpinLock {
         self
     }
 
-    /// Gives up once the lock was found busy `attempts` times: [`try_lock_for`](Self::try_lock_for) then returns `None`
-    /// before its limit.
+    /// Makes [`try_lock_for`](Self::try_lock_for) return `None` before its time limit, once it has found the lock busy
+    /// `attempts` times.
     ///
     /// [`lock`](Self::lock) cannot return `None`, so with this setting it returns
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput). With 0, so does every call that acquires, unlocks or adopts.
@@ -93,7 +93,7 @@ impl SpinLock {
     ///
     /// let lock = client.spin_lock("orders:42").max_attempts(3);
     /// let busy = lock.try_lock_for(Duration::from_secs(60)).await?;
-    /// assert!(busy.is_none()); // after a few milliseconds
+    /// assert!(busy.is_none()); // after three attempts, which take a few milliseconds
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```

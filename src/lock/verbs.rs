@@ -1,4 +1,4 @@
-//! The methods that all locks of one name share, with their documentation.
+//! The methods that every lock with a single name has, with their documentation.
 
 /// Implements the shared methods for a lock type that wraps a [`Handle`](super::handle::Handle). The guard type is made
 /// from a [`LockGuard`](crate::LockGuard). `$constructor` is the name of the [`Client`](crate::Client)'s
@@ -29,7 +29,7 @@ macro_rules! verbs {
             ///
             #[doc = concat!("let lock = client.", $constructor, "(\"orders:42\")", $side)]
             ///     .lease(Duration::from_secs(10));
-            /// let guard = lock.lock().await?; // even if this task hangs, for ten seconds at most
+            /// let guard = lock.lock().await?; // if this task hangs, the lock is free after ten seconds
             /// assert!(guard.remaining() <= Duration::from_secs(10));
             /// guard.unlock().await?;
             /// # Ok::<(), redlatch::Error>(()) });
@@ -107,7 +107,7 @@ macro_rules! verbs {
             /// # let client = redlatch::Client::connect(url).await?;
             /// # async fn ship() {}
             #[doc = concat!("let lock = client.", $constructor, "(\"orders:42\")", $side, ";")]
-            /// let guard = lock.lock().await?; // waits as long as another owner is in the way
+            /// let guard = lock.lock().await?; // waits as long as another owner holds the lock
             /// ship().await;
             /// guard.unlock().await?; // an error if the lock was lost in the meantime
             /// # Ok::<(), redlatch::Error>(()) });
@@ -139,7 +139,7 @@ macro_rules! verbs {
             /// # async fn send_report() {}
             #[doc = concat!("let lock = client.", $constructor, "(\"nightly-report\")", $side, ";")]
             /// let Some(guard) = lock.try_lock().await? else {
-            ///     return Ok(()); // another process is at it: nothing to do here
+            ///     return Ok(()); // another process sends the report: nothing to do here
             /// };
             /// send_report().await;
             /// guard.unlock().await?;
@@ -274,7 +274,7 @@ macro_rules! verbs {
             /// count.
             ///
             /// As with every query, the answer describes a state that may have changed by the time the answer arrives.
-            /// It is good for people and metrics, but never a reason to go ahead.
+            /// Use it for people and metrics, never to decide whether to proceed.
             ///
             /// # Errors
             ///
@@ -335,8 +335,8 @@ macro_rules! verbs {
                 self.0.is_held().await
             }
 
-            /// Returns the number of levels that this owner holds, in all processes together, or 0 if it does not hold
-            /// the lock.
+            /// Returns the hold count: the number of levels that this owner holds, in all processes together, or 0 if
+            /// it does not hold the lock.
             ///
             /// # Errors
             ///
@@ -363,7 +363,7 @@ macro_rules! verbs {
             }
 
             /// Returns how long the lock remains held if no holder renews it. Returns `None` if the lock is free, or if
-            /// something other than this crate holds it without an end.
+            /// another kind of client holds it without an expiry.
             ///
             /// # Errors
             ///
@@ -383,7 +383,7 @@ macro_rules! verbs {
             #[doc = concat!("let lock = client.", $constructor, "(\"nightly-report\")", $side)]
             ///     .lease(Duration::from_secs(20));
             /// let guard = lock.lock().await?;
-            /// // If the holder has crashed, this is how long the others wait for it.
+            /// // If the holder crashes now, this is how long the others still wait.
             /// let left = lock.remaining_lease().await?.expect("the lock is held");
             /// assert!(left <= Duration::from_secs(20));
             /// guard.unlock().await?;
@@ -398,8 +398,8 @@ macro_rules! verbs {
 
             /// Returns who holds the lock, how many times and for how long, or `None` if the lock is free.
             ///
-            /// The owner is the one that acquired the lock from the server. If the kind is passed on in memory, other
-            /// tasks of the same process may have had it since.
+            /// The owner is the one that acquired the lock from the server. If its kind is passed on in memory, another
+            /// task of the same process may hold it by now.
             ///
             /// # Errors
             ///
@@ -435,7 +435,7 @@ macro_rules! verbs {
 
             /// Frees the lock **no matter who holds it**. Returns `false` if the lock was already free.
             ///
-            /// Waiters learn of it as they learn of a release.
+            /// Waiters are woken as by a release.
             ///
             /// This is meant for operators. A live holder continues its work until it learns of the loss: at the latest
             /// at its next renewal or, with a fixed lease, when that lease ends. Until then its work overlaps with that

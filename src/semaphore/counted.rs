@@ -10,25 +10,25 @@ use crate::session::ClientHandle;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
-/// A number of permits that all processes share. On the wire it is Redisson's `RSemaphore`.
+/// A number of permits that all processes share: on the wire Redisson's `RSemaphore`.
 ///
 /// Created by [`Client::semaphore`](crate::Client::semaphore). One client [sets](Self::try_set_permits) the number of
 /// permits; at most that many are out at any time.
 ///
 /// # When to use it, and when another
 ///
-/// Use it to limit how many callers do something at the same time, where a permit that is lost in a crash can be
-/// restored by hand ([`release`](Self::release)): nobody releases the permits of a process that was killed. Where that
-/// is not acceptable, use an [`ExpirableSemaphore`](crate::ExpirableSemaphore), whose permits have a lease. For one
-/// caller at a time, use a [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
+/// Use it to limit how many callers do something at the same time, where permits that are lost in a crash can be
+/// restored by hand ([`release`](Self::release)): the permits of a process that was killed stay taken. Where that is
+/// not acceptable, use an [`ExpirableSemaphore`](crate::ExpirableSemaphore), whose permits have a lease. For one caller
+/// at a time, use a [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
 ///
 /// # Guarantee and limit
 ///
-/// At no time are more permits out than the semaphore has, and each permit is released once, however often the network
-/// made this client send the request. A call that is dropped, cut off or answered late leaves no permit taken, as long
-/// as the server comes back within an hour. Within one process, permits are granted in order of arrival, and a call
-/// that waits for many permits is not starved by calls that want one. Between processes there is no order. A waiter is
-/// woken by a message, or asks again within one [`poll_cap`](crate::ClientBuilder::poll_cap).
+/// At no time are more permits out than the semaphore has, and each permit is released once, even if this client had to
+/// send a request several times. A call that is dropped, cut off or answered late leaves no permit taken, provided that
+/// the server comes back within an hour. Within one process, permits are granted in order of arrival, and a call that
+/// waits for many permits is not starved by calls that want one. Between processes there is no order. A waiter is woken
+/// by a message, or asks again within one [`poll_cap`](crate::ClientBuilder::poll_cap).
 ///
 /// A failover to a lagging replica may lose changes that the old primary had confirmed. A permit whose acquisition is
 /// lost may be granted twice. A permit whose release is lost stays taken although nobody holds it: each such permit
@@ -36,8 +36,8 @@ use crate::session::undo::Undo;
 /// instant when no permit is out; [`add_permits`](Self::add_permits) restores what is missing. The permits of an
 /// [`ExpirableSemaphore`](crate::ExpirableSemaphore) come back by themselves, at the end of their lease.
 ///
-/// Each permit that is out has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
-/// the permit is released or [forgotten](SemaphorePermit::forget), and expires after a day. Java ignores it.
+/// Each [`SemaphorePermit`] has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
+/// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. Java ignores it.
 ///
 /// # Examples
 ///
@@ -59,16 +59,17 @@ pub struct Semaphore(pub(crate) Pool);
 verbs!(Semaphore, SemaphorePermit, "semaphore");
 
 impl Semaphore {
-    /// Releases `permits` permits for which there is no [`SemaphorePermit`] any more: forgotten ones, or those of a
-    /// process that has crashed. If the number of permits was never set, this sets it.
+    /// Adds `permits` free permits, to release those that have no [`SemaphorePermit`] any more: forgotten ones, or
+    /// those of a process that has crashed. If the number of permits was never set, this sets it.
     ///
     /// # Errors
     ///
-    /// As [`add_permits`](Self::add_permits); [`InvalidInput`](crate::ErrorKind::InvalidInput) for zero permits.
+    /// Same as [`add_permits`](Self::add_permits), and [`InvalidInput`](crate::ErrorKind::InvalidInput) for zero
+    /// permits.
     ///
     /// # Cancel safety
     ///
-    /// As [`add_permits`](Self::add_permits).
+    /// Same as [`add_permits`](Self::add_permits).
     ///
     /// # Examples
     ///
@@ -98,7 +99,7 @@ impl Semaphore {
 
 /// Permits of a [`Semaphore`], held until they are released.
 ///
-/// [`release`](Self::release) reports whether the release was done. Dropping this value also releases the permits, from
+/// [`release`](Self::release) reports whether the permits were released. Dropping this value also releases them, from
 /// any thread, with or without a runtime, as dropping a [`LockGuard`](crate::LockGuard) releases its lock. Note that
 /// `let _ = semaphore.acquire().await?` releases the permit at once.
 #[must_use = "the permits are given back as soon as this is dropped"]
@@ -177,7 +178,7 @@ impl SemaphorePermit {
     /// # let client = redlatch::Client::connect(url).await?;
     /// # let jobs = client.semaphore("jobs");
     /// # jobs.try_set_permits(5).await?;
-    /// jobs.acquire().await?.forget(); // this process starts a job, which another one finishes
+    /// jobs.acquire().await?.forget(); // this process starts a job, and another one finishes it
     ///
     /// let elsewhere = redlatch::Client::connect(url).await?;
     /// elsewhere.semaphore("jobs").release(1).await?;

@@ -13,7 +13,7 @@ use crate::session::ClientHandle;
 use crate::session::permit_record::PermitRecord;
 use crate::session::undo::Undo;
 
-/// A number of permits that all processes share, each with an id and a lease. On the wire it is Redisson's
+/// A number of permits that all processes share, each with an id and a lease: on the wire Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
 /// Created by [`Client::expirable_semaphore`](crate::Client::expirable_semaphore). It is a
@@ -23,16 +23,16 @@ use crate::session::undo::Undo;
 /// # When to use it, and when another
 ///
 /// Use it to limit how many callers do something at the same time, for a duration that is known beforehand or that the
-/// holder [extends](ExpirablePermit::extend). If a permit lost in a crash does no harm, a
+/// holder [extends](ExpirablePermit::extend). If permits that are lost in a crash can be restored by hand, a
 /// [`Semaphore`](crate::Semaphore) costs a little less. For one caller at a time, use a
 /// [`ReentrantLock`](crate::ReentrantLock), which is renewed and reports its loss.
 ///
 /// # Guarantee and limit
 ///
-/// The same as those of [`Semaphore`](crate::Semaphore), as long as each holder finishes within its lease. After that,
-/// the permit may belong to another holder, and nothing stops the first one. Leases end by the server's clock. A permit
-/// whose release is lost in a failover comes back at the end of its lease. Without a lease, a permit stays taken until
-/// it is released, as in Redisson. After a crash or such a failover, it stays taken until a client that knows its id
+/// Same as [`Semaphore`](crate::Semaphore), as long as each holder finishes within its lease. After that, the permit
+/// may belong to another holder, and nothing stops the first one. Leases end by the server's clock. A permit whose
+/// release is lost in a failover comes back at the end of its lease. Without a lease, a permit stays taken until it is
+/// released, as in Redisson. After a crash or such a failover, it stays taken until a client that knows its id
 /// [releases it](Self::release_permit).
 ///
 /// # Examples
@@ -48,7 +48,7 @@ use crate::session::undo::Undo;
 /// let permit = desks.acquire().await?;
 /// let id = permit.id();
 /// permit.forget();
-/// // elsewhere, in Java too
+/// // In another process, or in Java:
 /// assert!(desks.release_permit(&id).await?);
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
@@ -89,11 +89,11 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`try_set_permits`](Self::try_set_permits).
+    /// Same as [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Cancel safety
     ///
-    /// Once the future has been polled, the release goes on in the background if the future is dropped.
+    /// Once the future has been polled, the release continues in the background if the future is dropped.
     ///
     /// # Examples
     ///
@@ -111,7 +111,7 @@ impl ExpirableSemaphore {
     /// // In the process that finishes the job:
     /// let id: PermitId = ticket.parse()?;
     /// assert!(rooms.release_permit(&id).await?);
-    /// assert!(!rooms.release_permit(&id).await?); // is released only once
+    /// assert!(!rooms.release_permit(&id).await?); // a permit is released only once
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn release_permit(&self, id: &PermitId) -> Result<bool, Error> {
@@ -139,7 +139,7 @@ pub struct ExpirablePermit {
 }
 
 impl ExpirablePermit {
-    /// Returns the id of the permit. If there are several permits, this is the id of the first.
+    /// Returns the id of the permit, or of the first one if this value holds several.
     ///
     /// # Examples
     ///
@@ -150,7 +150,7 @@ impl ExpirablePermit {
     /// # licenses.try_set_permits(3).await?;
     /// let permit = licenses.acquire().await?;
     /// // An operator who reads this can release the permit if this process hangs.
-    /// println!("works under the license {}", permit.id());
+    /// println!("this process uses the license {}", permit.id());
     /// assert_eq!(permit.ids(), [permit.id()]);
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -160,7 +160,7 @@ impl ExpirablePermit {
         self.ids().first().copied().unwrap_or_default()
     }
 
-    /// Returns the ids of all permits that were acquired by the same call.
+    /// Returns the ids of all permits that this value holds.
     ///
     /// # Examples
     ///
@@ -202,8 +202,8 @@ impl ExpirablePermit {
         self.undo.key.count
     }
 
-    /// Sets a new lease, counted from now, for all permits or for none of them. The permits may have had no lease
-    /// before, and the new lease may be shorter than the old one. Of several calls, the last one takes effect,
+    /// Sets a new lease, counted from now, for all permits of this value or for none of them. The permits may have had
+    /// no lease before, and the new lease may be shorter than the old one. Of several calls, the last one takes effect,
     /// regardless of which request reaches the server last.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl ExpirablePermit {
     /// # imports.try_set_permits(2).await?;
     /// let permit = imports.acquire().await?;
     /// for part in 1..=3 {
-    ///     permit.extend(Duration::from_secs(60)).await?; // fails if it is too late: the loop ends
+    ///     permit.extend(Duration::from_secs(60)).await?; // an error if the lease has ended: stop the import
     ///     import(part).await;
     /// }
     /// permit.release().await?;
@@ -283,9 +283,9 @@ impl ExpirablePermit {
     /// # let desks = client.expirable_semaphore("desks");
     /// # desks.try_set_permits(10).await?;
     /// let permit = desks.acquire().await?;
-    /// desks.release_permit(&permit.id()).await?; // an operator does this in the meantime
+    /// desks.release_permit(&permit.id()).await?; // an operator was impatient
     /// let error = permit.release().await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::LeaseLost); // the desk may belong to another holder since
+    /// assert_eq!(error.kind(), ErrorKind::LeaseLost); // another holder may have the desk by now
     /// assert_eq!(desks.available_permits().await?, 10); // and is not released twice
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```

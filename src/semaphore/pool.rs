@@ -177,7 +177,7 @@ impl Pool {
             }
             Leases::Of(_) if permits > MOST_LEASED => {
                 return Err(Error::invalid(format!(
-                    "{MOST_LEASED} permits with a lease can be taken at once, not {permits}"
+                    "at most {MOST_LEASED} permits with a lease can be acquired at once, not {permits}"
                 )));
             }
             Leases::Of(lease) => {
@@ -287,6 +287,6 @@ impl Wanted for Take<'_> {
 fn too_late(name: &LockName, least: Duration) -> Error {
     let name = name.key();
     Error::lost(format!(
-        "a permit of {name:?} was granted with less than {least:?} of its lease left, and was given back"
+        "a permit of {name:?} was granted with less than {least:?} of its lease left, and was released"
     ))
 }

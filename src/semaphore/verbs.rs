@@ -6,8 +6,8 @@
 macro_rules! verbs {
     ($semaphore:ty, $permit:ident, $constructor:literal) => {
         impl $semaphore {
-            /// Sets the number of free permits, at most 2³¹ − 1. Returns `false` and changes nothing if the number was
-            /// set before.
+            /// Sets the number of permits, at most 2³¹ − 1, which are all free at first. Returns `false` and changes
+            /// nothing if the number was set before.
             ///
             /// # Errors
             ///
@@ -40,13 +40,13 @@ macro_rules! verbs {
                 self.0.try_set_permits(permits).await
             }
 
-            /// Acquires a permit, waiting until one is free. The call waits in this process's queue for the semaphore,
-            /// and is woken when permits are released.
+            /// Acquires a permit, waiting until one is free. Within this process, calls are served in order of arrival;
+            /// a waiting call is woken when permits are released.
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits); but if the server does not answer, or is a replica, the
-            /// call fails only after one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) of that. If the
+            /// Same as [`try_set_permits`](Self::try_set_permits), except that a server that does not answer, or is a
+            /// replica, is an error only after one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease). If the
             /// permits have a [lease](crate::ExpirableSemaphore::lease), also:
             ///
             /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the permits were granted so late that less than
@@ -67,7 +67,7 @@ macro_rules! verbs {
             /// # async fn download() {}
             #[doc = concat!("let downloads = client.", $constructor, "(\"downloads\");")]
             /// downloads.try_set_permits(2).await?;
-            /// let permit = downloads.acquire().await?; // waits as long as two others download
+            /// let permit = downloads.acquire().await?; // waits as long as two other downloads run
             /// download().await;
             /// permit.release().await?;
             /// # Ok::<(), redlatch::Error>(()) });
@@ -81,12 +81,12 @@ macro_rules! verbs {
             ///
             /// # Errors
             ///
-            /// As [`acquire`](Self::acquire). Asking for more permits than the semaphore ever has is not an error: the
-            /// call waits without end.
+            /// Same as [`acquire`](Self::acquire). Asking for more permits than the semaphore ever has is not an error:
+            /// the call waits without end.
             ///
             /// # Cancel safety
             ///
-            /// As [`acquire`](Self::acquire).
+            /// Same as [`acquire`](Self::acquire).
             ///
             /// # Examples
             ///
@@ -118,12 +118,12 @@ macro_rules! verbs {
             ///
             /// # Errors
             ///
-            /// As [`acquire`](Self::acquire); but if the server does not answer, or is a replica, the call fails after
-            /// at most one [`command_timeout`](crate::ClientBuilder::command_timeout).
+            /// Same as [`acquire`](Self::acquire), except that a server that does not answer, or is a replica, is an
+            /// error after at most one [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Cancel safety
             ///
-            /// As [`acquire`](Self::acquire).
+            /// Same as [`acquire`](Self::acquire).
             ///
             /// # Examples
             ///
@@ -147,12 +147,12 @@ macro_rules! verbs {
             ///
             /// # Errors
             ///
-            /// As [`acquire`](Self::acquire); but if the server does not answer, or is a replica, the call fails after
-            /// at most one [`command_timeout`](crate::ClientBuilder::command_timeout).
+            /// Same as [`acquire`](Self::acquire), except that a server that does not answer, or is a replica, is an
+            /// error after at most one [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Cancel safety
             ///
-            /// As [`acquire`](Self::acquire).
+            /// Same as [`acquire`](Self::acquire).
             ///
             /// # Examples
             ///
@@ -163,7 +163,7 @@ macro_rules! verbs {
             /// seats.try_set_permits(3).await?;
             /// let couple = seats.try_acquire_many(2).await?;
             /// assert!(couple.is_some());
-            /// // One seat is left. The second couple does not get it, and somebody else can.
+            /// // One seat is left: not enough for a second couple, but for one visitor.
             /// assert!(seats.try_acquire_many(2).await?.is_none());
             /// assert!(seats.try_acquire().await?.is_some());
             /// # Ok::<(), redlatch::Error>(()) });
@@ -179,21 +179,21 @@ macro_rules! verbs {
                 Ok(taken.map(|undo| self.permit(undo)))
             }
 
-            /// Acquires a permit, waiting for at most `wait`. Returns `None` if none was free until then.
+            /// Attempts to acquire a permit, waiting for at most `wait`. Returns `None` if none is free by then.
             ///
-            /// [`Duration::ZERO`](std::time::Duration::ZERO) makes one attempt;
+            /// [`Duration::ZERO`](std::time::Duration::ZERO) makes a single attempt;
             /// [`Duration::MAX`](std::time::Duration::MAX) waits without a limit. If a request is on its way when the
-            /// limit is reached, the call waits for its answer, so it returns at most one
-            /// [`command_timeout`](crate::ClientBuilder::command_timeout) after the limit.
+            /// limit is reached, the call waits for its answer, so it returns within `wait` plus one
+            /// [`command_timeout`](crate::ClientBuilder::command_timeout).
             ///
             /// # Errors
             ///
-            /// As [`acquire`](Self::acquire); but if the server does not answer, the call fails when the limit is
-            /// reached.
+            /// Same as [`acquire`](Self::acquire), except that a server that does not answer is an error when the limit
+            /// is reached.
             ///
             /// # Cancel safety
             ///
-            /// As [`acquire`](Self::acquire).
+            /// Same as [`acquire`](Self::acquire).
             ///
             /// # Examples
             ///
@@ -217,16 +217,16 @@ macro_rules! verbs {
                 self.try_acquire_many_for(1, wait).await
             }
 
-            /// Acquires `permits` permits at once, all or none, waiting for at most `wait`; otherwise like
-            /// [`try_acquire_for`](Self::try_acquire_for).
+            /// Attempts to acquire `permits` permits at once, all or none, waiting for at most `wait`. Returns `None`
+            /// if they are not free by then. The limits are those of [`try_acquire_for`](Self::try_acquire_for).
             ///
             /// # Errors
             ///
-            /// As [`try_acquire_for`](Self::try_acquire_for).
+            /// Same as [`try_acquire_for`](Self::try_acquire_for).
             ///
             /// # Cancel safety
             ///
-            /// As [`acquire`](Self::acquire).
+            /// Same as [`acquire`](Self::acquire).
             ///
             /// # Examples
             ///
@@ -254,18 +254,18 @@ macro_rules! verbs {
                 Ok(taken.map(|undo| self.permit(undo)))
             }
 
-            /// Returns how many permits are free: 0 if their number was never set, and less than zero if
-            /// [`add_permits`](Self::add_permits) took away more permits than were free.
+            /// Returns the number of free permits: 0 if it was never set, and less than 0 if
+            /// [`add_permits`](Self::add_permits) removed more permits than were free.
             ///
-            /// As with every query, the answer describes an instant that has passed when it arrives.
+            /// As with every query, the answer describes a state that may have changed by the time the answer arrives.
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits).
+            /// Same as [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Cancel safety
             ///
-            /// No permit is taken, no matter when the future is dropped.
+            /// This method is cancel safe: it takes no permit.
             ///
             /// # Examples
             ///
@@ -284,13 +284,14 @@ macro_rules! verbs {
                 self.0.available_permits().await
             }
 
-            /// Adds `permits` to the number of free permits. A negative number takes permits away, including permits
-            /// that are not free yet. If the number of permits was never set, this sets it.
+            /// Adds `permits` to the number of free permits. A negative number removes permits, even more than are
+            /// free: permits that are released later make up for the difference. If the number of permits was never
+            /// set, this sets it.
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits); and [`Refused`](crate::ErrorKind::Refused) if more than
-            /// 2³¹ − 1 or fewer than −2³¹ permits would be free. Nothing is changed in that case.
+            /// Same as [`try_set_permits`](Self::try_set_permits), and [`Refused`](crate::ErrorKind::Refused) if more
+            /// than 2³¹ − 1 or fewer than −2³¹ permits would be free. Nothing is changed in that case.
             ///
             /// # Cancel safety
             ///
@@ -304,7 +305,7 @@ macro_rules! verbs {
             #[doc = concat!("let mailers = client.", $constructor, "(\"mailers\");")]
             /// mailers.add_permits(4).await?;
             /// let sending = mailers.acquire_many(3).await?;
-            /// mailers.add_permits(-2).await?; // a relay is gone; mails that are on their way go on
+            /// mailers.add_permits(-2).await?; // a relay is gone; mails that are being sent are not interrupted
             /// assert_eq!(mailers.available_permits().await?, -1);
             /// sending.release().await?;
             /// assert_eq!(mailers.available_permits().await?, 2);
@@ -314,15 +315,16 @@ macro_rules! verbs {
                 self.0.add_permits(permits.into()).await
             }
 
-            /// Takes all free permits away for good, and returns how many there were.
+            /// Removes all free permits for good, and returns how many there were. Permits that are out come back when
+            /// they are released.
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits).
+            /// Same as [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Cancel safety
             ///
-            /// If the future is dropped, the permits may or may not have been taken away.
+            /// If the future is dropped, the permits may or may not have been removed.
             ///
             /// # Examples
             ///
