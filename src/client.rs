@@ -479,7 +479,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.client.backend.is_connected()
+        self.client.ensure_open().is_ok() && self.client.backend.is_connected()
     }
 
     /// Closes the client, including all its clones and scopes.
