@@ -1,9 +1,9 @@
 //! The floors: the scripts of the product, with the same keys and arguments, through a bare connection or through fred,
 //! and nothing around them.
 //!
-//! It keeps no record of holds, renews nothing, and builds each request in advance. What the product takes longer than
-//! this is what the product costs. Each section has another hold number, as the product's have: a server pays for each
-//! text that its scripts have not seen.
+//! A floor keeps no record of holds, renews nothing, and builds each request in advance. The time that the product
+//! takes beyond that of the floor is the cost of the product. Each section has another acquisition id, as in the
+//! product: each text that the server's scripts have not seen costs the server time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,16 +18,16 @@ use crate::carrier::{Carrier, Fred};
 use crate::pipe::Pipe;
 use crate::section::Section;
 
-/// As long as those of the product.
+/// As long as the product's, like the acquisition id below.
 const CLIENT_ID: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
-const HOLD_NUMBER: &str = "h0123456789abcdef";
+const ACQUISITION_ID: &str = "h0123456789abcdef";
 const LEASE: &str = "30000";
-/// In a call's words, behind the script's hash and the number of keys.
+/// Where the keys begin in a call's words: after the script's hash and the number of keys.
 pub(crate) const KEYS_AT: usize = 2;
-/// Enough for a server to have forgotten the first when it comes again.
+/// Enough for the server to have forgotten the first number when it is used again.
 const NUMBERS: usize = 4096;
 
-/// A connection that the product's scripts go over.
+/// A connection over which the product's scripts are sent.
 pub(crate) struct Floor(Carrier);
 
 /// A script with its keys and arguments, loaded and ready to be sent.
@@ -35,18 +35,18 @@ pub(crate) struct Floor(Carrier);
 pub(crate) struct Call {
     carrier: Carrier,
     words: Vec<Value>,
-    /// The first word of the only answer that is right.
+    /// The first word of the only correct answer.
     expected: &'static str,
 }
 
-/// Two calls that take a lock, or one more level of it, and give it back.
+/// Two calls: one acquires a lock, or one more level of it, and the other releases it.
 #[derive(Clone)]
 pub(crate) struct Bare {
     pub(crate) acquire: Call,
     pub(crate) release: Call,
-    /// Where the hold number stands in the words of each.
+    /// The index of the acquisition id in the words of each call.
     number_at: [usize; 2],
-    /// Hold numbers to go through, and which is next.
+    /// Acquisition ids to use in turn, and a counter that gives the index of the next.
     numbers: Arc<(Vec<Value>, AtomicUsize)>,
 }
 
@@ -64,41 +64,44 @@ pub(crate) struct Lease {
     number: String,
 }
 
-/// Who holds a lock on the floor; as the fields of the product.
+/// The owner of a lock on the floor, as the product's owner field and acquisition field.
 struct Holder {
     field: String,
-    companion: String,
+    acquisition_field: String,
 }
 
 impl Floor {
-    /// By fred, with the options that a careful user of it would take.
+    /// Connects through fred, with the options that a careful user of it would choose.
     pub(crate) async fn of_fred(url: &str) -> Result<Self, Failure> {
         Ok(Self(Carrier::Fred(Fred::connect(url).await?)))
     }
 
-    /// By the bare connection.
+    /// Connects through the bare connection.
     pub(crate) async fn of_pipe(url: &str) -> Result<Self, Failure> {
         Ok(Self(Carrier::Pipe(Pipe::connect(url).await?)))
     }
 
-    /// Takes a lock and gives it back, as the product does it for an owner that holds nothing.
+    /// Prepares the calls that acquire and release a lock, as the product does for an owner that holds nothing.
     pub(crate) async fn section(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
         self.section_heard_on(&channel(name), name, owner).await
     }
 
-    /// The same, with the release told on another channel.
+    /// Prepares the same, with the release published on `channel`.
     pub(crate) async fn section_heard_on(
         &self,
         channel: &str,
         name: &str,
         owner: u64,
     ) -> Result<Bare, Failure> {
-        let Holder { field, companion } = holder(owner);
-        let acquire = taking(&field, &companion, channel, "PUBLISH");
+        let Holder {
+            field,
+            acquisition_field,
+        } = holder(owner);
+        let acquire = taking(&field, &acquisition_field, channel, "PUBLISH");
         let release = [
             &field,
-            &companion,
-            HOLD_NUMBER,
+            &acquisition_field,
+            ACQUISITION_ID,
             "0",
             "0",
             "PUBLISH",
@@ -116,9 +119,12 @@ impl Floor {
         })
     }
 
-    /// The same of a fair lock that nobody waits for.
+    /// Prepares the same for a fair lock that nobody waits for.
     pub(crate) async fn fair_section(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
-        let Holder { field, companion } = holder(owner);
+        let Holder {
+            field,
+            acquisition_field,
+        } = holder(owner);
         let beside = |what: &str| format!("{what}:{{{name}}}");
         let keys = [
             name,
@@ -127,9 +133,11 @@ impl Floor {
             &beside("redisson_lock_timeout"),
             &beside("redlatch_lock_places"),
         ];
-        let hold = [field.as_str(), companion.as_str(), HOLD_NUMBER];
-        let acquire = [&hold[..], &[LEASE, "wait", "0", "0", "PUBLISH"]].concat();
-        let release = [&hold[..], &["0", "0", "PUBLISH"]].concat();
+        let hold = [field.as_str(), acquisition_field.as_str(), ACQUISITION_ID];
+        // What a place is worth: `fair_wait_timeout`, in milliseconds.
+        let worth = "300000";
+        let acquire = [&hold[..], &[LEASE, "wait", "0", "0", "PUBLISH", worth]].concat();
+        let release = [&hold[..], &["0", "0", "PUBLISH", worth]].concat();
         Ok(Bare {
             acquire: self
                 .call(&script("fair_acquire"), &keys, &acquire, "granted")
@@ -142,7 +150,7 @@ impl Floor {
         })
     }
 
-    /// The same of one side of a read-write lock that nobody else wants.
+    /// Prepares the same for one side of a read-write lock that nobody else wants.
     pub(crate) async fn side_section(
         &self,
         side: Side,
@@ -155,51 +163,39 @@ impl Floor {
         let [writer, reader] =
             ["writer", "reader"].map(|side| beside(&format!("redlatch_rwlock_{side}")));
         let keys = [name, &stem, &writer, &reader];
-        // It has not waited so far, and would leave a mark.
-        let (came, mark) = ("-1", "1000");
-        let (acquire, release, own_mark, number_at) = match side {
-            Side::Read => (
-                self.call(
-                    &script("read_acquire"),
-                    &keys,
-                    &["arrival", &field, HOLD_NUMBER, "1", LEASE, came, mark],
-                    "granted",
-                )
-                .await?,
-                ["0", "PUBLISH", &field, HOLD_NUMBER, "0"].map(str::to_owned),
-                &reader,
-                2,
-            ),
-            Side::Write => {
-                let field = format!("{field}:write");
-                let prefer = "arrival";
-                let args = [&field, HOLD_NUMBER, "1", LEASE, prefer, came, mark, "take"];
-                (
-                    self.call(&script("write_acquire"), &keys, &args, "granted")
-                        .await?,
-                    ["1", "PUBLISH", &field, HOLD_NUMBER, "0"].map(str::to_owned),
-                    &writer,
-                    1,
-                )
-            }
+        let (field, own_mark, script_name, message) = match side {
+            Side::Read => (field, &reader, "read_acquire", "0"),
+            Side::Write => (format!("{field}:write"), &writer, "write_acquire", "1"),
         };
-        let release: Vec<&str> = release.iter().map(String::as_str).collect();
-        let keys = [name, &channel, &stem, own_mark];
+        let hold = [field.as_str(), ACQUISITION_ID];
+        // The call has not waited so far, and would leave a waiter mark if it were refused.
+        let acquire = [&hold[..], &["1", LEASE, "arrival", "-1", "1000", "take"]].concat();
+        let release = [&hold[..], &["0", message, "PUBLISH"]].concat();
         Ok(Bare {
-            acquire,
-            release: self
-                .call(&script("rw_release"), &keys, &release, "released")
+            acquire: self
+                .call(&script(script_name), &keys, &acquire, "granted")
                 .await?,
-            number_at: [KEYS_AT + 4 + number_at, KEYS_AT + 4 + 3],
+            release: self
+                .call(
+                    &script("rw_release"),
+                    &[name, &channel, &stem, own_mark],
+                    &release,
+                    "released",
+                )
+                .await?,
+            number_at: [KEYS_AT + 4 + 1; 2],
             numbers: fresh_numbers(),
         })
     }
 
-    /// Takes a member of a lock over several servers and gives it back. The servers must have been used as such.
+    /// Prepares the same for one member of a lock over several servers. The server must already have been used for one.
     pub(crate) async fn vote(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
-        let Holder { field, companion } = holder(owner);
+        let Holder {
+            field,
+            acquisition_field,
+        } = holder(owner);
         let (keys, channel) = ([name, "redlatch_redlock_mark"], channel(name));
-        let taking = taking(&field, &companion, &channel, "");
+        let taking = taking(&field, &acquisition_field, &channel, "");
         let acquire = [&taking[..], &["60000", "run", "trust", "0"]].concat();
         Ok(Bare {
             acquire: self
@@ -210,15 +206,18 @@ impl Floor {
         })
     }
 
-    /// Takes a second level of a lock and gives it back, as the product does it for the holder.
+    /// Prepares the calls that acquire and release a second level of a lock, as the product does for the holder.
     pub(crate) async fn second_level(&self, name: &str, owner: u64) -> Result<Bare, Failure> {
-        let Holder { field, companion } = holder(owner);
+        let Holder {
+            field,
+            acquisition_field,
+        } = holder(owner);
         let channel = channel(name);
-        let reenter = [&field, &companion, HOLD_NUMBER, "2", LEASE];
+        let reenter = [&field, &acquisition_field, ACQUISITION_ID, "2", LEASE];
         let release = [
             &field,
-            &companion,
-            HOLD_NUMBER,
+            &acquisition_field,
+            ACQUISITION_ID,
             "1",
             "0",
             "PUBLISH",
@@ -232,17 +231,21 @@ impl Floor {
                 .call(&script("lock_release"), &[name], &release, "kept")
                 .await?,
             number_at: [KEYS_AT + 1 + 2; 2],
-            // The holder's, who is there already.
-            numbers: numbers([HOLD_NUMBER.to_owned()]),
+            // That of the hold that exists already.
+            numbers: numbers([ACQUISITION_ID.to_owned()]),
         })
     }
 
-    /// Renews one batch of [`Lease`]s.
+    /// Prepares the call that renews one batch of [`Lease`]s.
     pub(crate) async fn renewal(&self, leases: &[Lease]) -> Result<Call, Failure> {
         let names: Vec<&str> = leases.iter().map(|lease| lease.name.as_str()).collect();
-        let args = leases
-            .iter()
-            .flat_map(|lease| [&lease.holder.companion, lease.number.as_str(), LEASE]);
+        let args = leases.iter().flat_map(|lease| {
+            [
+                &lease.holder.acquisition_field,
+                lease.number.as_str(),
+                LEASE,
+            ]
+        });
         self.call(
             &script("lock_renew"),
             &names,
@@ -252,7 +255,7 @@ impl Floor {
         .await
     }
 
-    /// Any script, with the first word of the answer that it has to give.
+    /// Loads any script and prepares a call of it, with the first word of the answer that it must give.
     pub(crate) async fn call(
         &self,
         source: &str,
@@ -284,29 +287,35 @@ impl Lease {
         }
     }
 
-    /// What takes it, with a TTL in milliseconds that a renewal raises.
+    /// Returns the commands that set up the hold, with a TTL in milliseconds that a renewal raises.
     pub(crate) fn commands(&self) -> [Vec<String>; 2] {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        let (name, Holder { field, companion }) = (self.name.as_str(), &self.holder);
+        let (
+            name,
+            Holder {
+                field,
+                acquisition_field,
+            },
+        ) = (self.name.as_str(), &self.holder);
         let share = format!("{}:1", self.number);
         [
-            words(&["HSET", name, field, "1", companion, &share]),
+            words(&["HSET", name, field, "1", acquisition_field, &share]),
             words(&["PEXPIRE", name, "10000"]),
         ]
     }
 }
 
-/// What a script that takes a lock is told, and whether it tells those that wait.
+/// Returns the arguments of a script that acquires a lock. If `publish` is empty, the script ignores the waiters.
 fn taking<'a>(
     field: &'a str,
-    companion: &'a str,
+    acquisition_field: &'a str,
     channel: &'a str,
     publish: &'a str,
 ) -> [&'a str; 9] {
     [
         field,
-        companion,
-        HOLD_NUMBER,
+        acquisition_field,
+        ACQUISITION_ID,
         "1",
         LEASE,
         "take",
@@ -316,7 +325,7 @@ fn taking<'a>(
     ]
 }
 
-/// The channel on which a release is told.
+/// Returns the channel on which a release is published.
 pub(crate) fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
@@ -337,17 +346,17 @@ fn numbers(numbers: impl IntoIterator<Item = String>) -> Arc<(Vec<Value>, Atomic
 fn holder(owner: u64) -> Holder {
     Holder {
         field: format!("{CLIENT_ID}:{owner}"),
-        companion: format!("|{CLIENT_ID}:{owner}"),
+        acquisition_field: format!("|{CLIENT_ID}:{owner}"),
     }
 }
 
 impl Call {
-    /// Sends the call once; an error if the answer is not the expected one.
+    /// Sends the call once. Returns an error if the answer is not the expected one.
     pub(crate) async fn send(&self) -> Result<(), Failure> {
         self.send_words(self.words.clone()).await
     }
 
-    /// Sends the call with another word in the place of this one.
+    /// Sends the call with `word` in place of the one at `index`.
     pub(crate) async fn send_with(&self, index: usize, word: Value) -> Result<(), Failure> {
         let mut words = self.words.clone();
         words[index] = word;
@@ -365,7 +374,7 @@ impl Call {
     }
 }
 
-/// Whether the answer is this word, or begins with it.
+/// Returns whether the answer is this word, or an array that begins with it.
 fn says(frame: &Resp3Frame, word: &str) -> bool {
     match frame {
         Resp3Frame::Array { data, .. } => data.first().is_some_and(|first| says(first, word)),
@@ -389,7 +398,7 @@ impl Section for Bare {
 }
 
 impl Bare {
-    /// Takes it, with the number that comes back.
+    /// Acquires the lock, and returns the acquisition id that it used.
     pub(crate) async fn take(&self) -> Result<Value, Failure> {
         let (numbers, next) = &*self.numbers;
         let number = &numbers[next.fetch_add(1, Ordering::Relaxed) % numbers.len()];
@@ -403,7 +412,7 @@ impl Bare {
         self.release.send_with(in_release, number).await
     }
 
-    /// A round trip: the mean of one task's calls, one after the other, for so long.
+    /// Measures a round trip: the mean over the calls of one task, made one after the other for `span`.
     pub(crate) async fn round_trip(&self, span: Duration) -> Result<Duration, Failure> {
         let bare = self.clone();
         let calls = tokio::spawn(async move {
