@@ -1,4 +1,4 @@
-//! Where the servers may be: a password and a database, sentinels, a cluster, TLS.
+//! Deployments that a client connects to: a server with a password and a database, sentinels, a cluster, and TLS.
 //!
 //! `cargo run --example deployments`
 
@@ -17,18 +17,22 @@ async fn main() -> Result<()> {
     take_turns(Client::connect(url).await?).await?;
 
     let set = Sentinels::start();
-    println!("sentinels, who know the primary: {}", set.url());
+    println!("sentinels, which know the primary: {}", set.url());
     take_turns(Client::connect(set.url()).await?).await?;
 
-    // Any one of its servers would do.
+    // The URL names every server; any one of them would be enough.
     let cluster = Cluster::start();
     println!("a cluster: {}", cluster.url());
     take_turns(Client::connect(cluster.url()).await?).await?;
 
     match Server::builder().tls().try_start() {
         Ok(server) => {
-            println!("TLS, with an authority of one's own: {}", server.url());
-            // `rediss://host:port` trusts the authorities of the system; this trusts one that it does not know.
+            println!(
+                "TLS, with a private certificate authority: {}",
+                server.url()
+            );
+            // `rediss://host:port` trusts the system's certificate authorities. This configuration trusts one that the
+            // system does not know.
             let tls = Tls::new().roots(server.ca_pem());
             let config = Config::server("127.0.0.1", server.port()).tls(tls);
             take_turns(Client::builder().config(config).build().await?).await?;
@@ -38,7 +42,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// One holds the lock, another waits for it and is woken.
+/// Holds the lock as one owner while another owner waits for it and is woken.
 async fn take_turns(client: Client) -> Result<()> {
     let lock = client.lock("invoice:42");
     let other = lock.clone().owned_by(&Owner::unique());
@@ -48,7 +52,7 @@ async fn take_turns(client: Client) -> Result<()> {
     guard.unlock().await?;
     let next = waiter.await??.ok_or("not within five seconds")?;
     next.unlock().await?;
-    println!("    taken, waited for, handed on");
+    println!("    acquired, waited for, released to the waiter");
     client.close().await;
     Ok(())
 }

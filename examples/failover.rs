@@ -1,5 +1,5 @@
-//! A primary dies before its replicas have the lock: the first holder is told, the second gets in, and a store that
-//! checks tokens refuses the first.
+//! A primary dies before its replicas have the lock. The first holder is told, the second acquires the lock, and a
+//! store that checks tokens refuses the first holder's late write.
 //!
 //! `cargo run --example failover`
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redlatch::{Client, Error, FencingToken};
 use redlatch_testkit::Sentinels;
 
-/// A store that refuses a write whose token is older than one that it has seen.
+/// A store that refuses a write whose token is older than the newest token that it has seen.
 #[derive(Debug, Default)]
 struct Store {
     seen: Option<FencingToken>,
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Error> {
     let lock = second.fenced_lock("invoice:42");
     let waiter = tokio::spawn(async move { lock.lock().await });
 
-    // Replication waits for nobody. Here the replicas have missed it all, and then the primary dies.
+    // Replication is asynchronous. `FLUSHALL` simulates replicas that have received nothing when the primary dies.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for replica in set.replicas() {
         replica.connection().command(&["FLUSHALL"]);
@@ -55,24 +55,27 @@ async fn main() -> Result<(), Error> {
 
     guard.lost().await;
     let after = killed.elapsed();
-    println!("lost() fires after {after:.1?}: 60 s were asked for, and nobody waited for them");
+    println!("lost() fires after {after:.1?}, without waiting for the end of the 60 s lease");
     let next = match waiter.await {
         Ok(next) => next?,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     };
-    println!("the second holder is in, with token {}", next.token());
+    println!(
+        "the second holder has the lock, with token {}",
+        next.token()
+    );
     assert!(next.token() > guard.token());
     assert!(store.write(next.token(), "from the second").is_ok());
 
-    println!("the first did not listen to lost(), and writes");
+    println!("the first holder ignores lost() and writes");
     match store.write(guard.token(), "from the first, too late") {
         Ok(()) => unreachable!("a store that checks tokens takes no older one"),
-        Err(seen) => println!("the store refuses it: it has seen {seen}"),
+        Err(seen) => println!("the store refuses the write: it has seen token {seen}"),
     }
     assert_eq!(store.value, "from the second");
     match guard.unlock().await {
         Ok(()) => unreachable!("the hold was lost"),
-        Err(error) => println!("and its unlock says: {error}"),
+        Err(error) => println!("and its unlock returns: {error}"),
     }
     next.unlock().await?;
     first.close().await;

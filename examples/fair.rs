@@ -1,4 +1,4 @@
-//! A queue over several clients: first come, first served, but for those with a higher priority.
+//! A queue over several clients: first come, first served, except that a higher priority goes first.
 //!
 //! `cargo run --example fair`
 
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Error> {
         clients.push(Client::connect(server.url()).await?);
     }
     let guard = clients[0].fair_lock("printer").lock().await?;
-    println!("the printer is taken; six more come, from three clients:");
+    println!("the printer is in use; six jobs wait for it, from three clients:");
 
     let (served, mut order) = mpsc::unbounded_channel();
     for job in 1..=6 {
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Error> {
         let printer = printer.priority(if urgent { 1 } else { 0 });
         tokio::spawn(print(printer, job, served.clone()));
         println!("  job {job}{}", if urgent { ", urgent" } else { "" });
-        // So that the server sees them in this order.
+        // The pause makes the requests reach the server in this order.
         sleep(Duration::from_millis(50)).await;
     }
     drop(served);

@@ -1,4 +1,4 @@
-//! A report that waits until all its parts are in, whoever brings them.
+//! A report that waits until all its parts are in, whichever client brings them.
 //!
 //! `cargo run --example latch`
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Error> {
     let latch = reporter.latch("parts of the report");
     latch.delete().await?;
     assert!(latch.try_set_count(PARTS).await?);
-    println!("{PARTS} parts to come; one wait of 100 ms is not enough:");
+    println!("{PARTS} parts are missing; a wait of 100 ms is not enough:");
     assert!(!latch.wait_for(Duration::from_millis(100)).await?);
 
     let done = Arc::new(AtomicU32::new(0));

@@ -1,4 +1,4 @@
-//! A lock on a function: taken before the body, given back after it, told when it is busy or lost.
+//! A lock on a function: acquired before the body and released after it. The caller learns if it is busy or lost.
 //!
 //! `cargo run --example locked_fn`
 
@@ -36,13 +36,13 @@ impl Shop {
         Ok(self.packed.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Takes the lock once more when it packs.
+    /// Calls `pack`, which acquires the same lock again.
     #[locked(client = self.client, name = "order:{id}", wait = "50ms", busy = Err(Failure::Busy(id)))]
     async fn ship(&self, id: u64) -> Result<u32, Failure> {
         self.pack(id).await
     }
 
-    /// Takes longer than its lease.
+    /// Runs for longer than its lease.
     #[locked(client = self.client, name = "order:{id}", lease = "200ms")]
     async fn recount(&self, id: u64) -> Result<(), Failure> {
         sleep(Duration::from_secs(60)).await;
@@ -72,13 +72,13 @@ async fn main() -> Result<(), Failure> {
         .lock()
         .await?;
     match shop.ship(42).await {
-        Err(Failure::Busy(id)) => println!("ship() while somebody else has order {id}: busy"),
+        Err(Failure::Busy(id)) => println!("ship() while another owner holds order {id}: busy"),
         other => panic!("not busy: {other:?}"),
     }
     let packing = shop.pack(42);
     let giving_back = async {
         sleep(Duration::from_millis(100)).await;
-        println!("pack() waits until it is given back");
+        println!("pack() waits until the lock is released");
         held.unlock().await
     };
     let (packed, given_back) = tokio::join!(packing, giving_back);

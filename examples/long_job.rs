@@ -1,5 +1,5 @@
 //! Drop-in lease renewal for long jobs: the lease is short, so that a crash frees the lock soon, and the watchdog
-//! renews it for as long as the job runs.
+//! renews it as long as the job runs.
 //!
 //! `cargo run --example long_job`
 
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Error> {
     let lock = client.lock("migration");
 
     let guard = lock.lock().await?;
-    println!("the job holds the lock for a lease of 1 s, and takes 4 s");
+    println!("the job holds the lock with a lease of 1 s, and takes 4 s");
     guard.run_until_lost(job(&client, &other)).await??;
     guard.unlock().await?;
 
@@ -45,7 +45,7 @@ async fn job(client: &Client, other: &Client) -> Result<(), Error> {
             .unwrap_or_default();
         let intruder = other.lock("migration").try_lock().await?.is_some();
         println!(
-            "after {second} s the lease has {left:?} left; another client gets in: {intruder}"
+            "after {second} s the lease has {left:?} left; another client acquires the lock: {intruder}"
         );
         assert!(!intruder);
     }

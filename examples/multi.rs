@@ -1,4 +1,5 @@
-//! Transfers between accounts in both directions, each of which locks both accounts; and one that finds one busy.
+//! Transfers between two accounts in opposite directions, each of which locks both accounts; and a set of locks with
+//! one busy member.
 //!
 //! `cargo run --example multi`
 
@@ -18,7 +19,7 @@ async fn main() -> Result<(), Error> {
         Client::connect(server.url()).await?,
     );
 
-    // Opposite orders: with two locks taken by hand, these would soon wait for each other.
+    // Opposite orders: two locks that are acquired one after the other in these orders would soon deadlock.
     let started = Instant::now();
     let (there_and_back, back) = tokio::join!(
         tokio::spawn(transfers(here.clone(), ["account:3", "account:7"])),
@@ -27,9 +28,9 @@ async fn main() -> Result<(), Error> {
     joined(there_and_back)?;
     joined(back)?;
     let took = started.elapsed();
-    println!("{TRANSFERS} transfers in each direction took {took:?}, none of them stuck");
+    println!("{TRANSFERS} transfers in each direction took {took:?}, without a deadlock");
 
-    // All or nothing, over kinds too.
+    // All or nothing, also across different kinds of locks.
     let seat = there.lock("seat:12").lock().await?;
     let booking = MultiLock::new([
         Member::from(here.fenced_lock("ledger")),
@@ -37,7 +38,7 @@ async fn main() -> Result<(), Error> {
         here.read_write_lock("timetable").reader().into(),
     ]);
     assert!(booking.try_lock().await?.is_none());
-    println!("the seat is taken: nothing is held");
+    println!("the seat is locked, so the set holds nothing");
     assert!(there.lock("ledger").try_lock().await?.is_some());
 
     let wait = Duration::from_secs(2);
@@ -49,7 +50,7 @@ async fn main() -> Result<(), Error> {
     });
     if let Some(guard) = booked? {
         let tokens: Vec<_> = guard.tokens().flatten().collect();
-        println!("all three, with the ledger's token {}", tokens[0]);
+        println!("acquired all three, with the ledger's token {}", tokens[0]);
         guard.unlock().await?;
     }
 

@@ -1,4 +1,4 @@
-//! Nested locking inside one task: a function that holds a lock calls another that takes it again.
+//! Nested locking within one task: a function that holds a lock calls another function that acquires it again.
 //!
 //! `cargo run --example nested`
 
@@ -36,17 +36,17 @@ async fn transfer(account: &ReentrantLock, other: &ReentrantLock) -> Result<(), 
         account.hold_count().await?
     );
     println!(
-        "another owner gets in meanwhile: {}",
+        "another owner acquires it meanwhile: {}",
         other.try_lock().await?.is_some()
     );
     guard.unlock().await
 }
 
-/// Safe to call by itself, and from a caller that holds the account.
+/// Can be called by itself, and from a caller that already holds the account.
 async fn book(account: &ReentrantLock) -> Result<(), Error> {
     let guard = account.lock().await?;
     println!(
-        "  book() took it once more,   hold count {}",
+        "  book() acquired it again,   hold count {}",
         account.hold_count().await?
     );
     guard.unlock().await

@@ -1,4 +1,4 @@
-//! A lock for a user that may run no scripts, in the format that redis-py's `Lock` and redsync share.
+//! A lock for a user without the right to run scripts, in the format that redis-py's `Lock` and redsync share.
 //!
 //! `cargo run --example no_scripts`
 
@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::connect(url).await?;
     match client.lock("report").try_lock().await {
         Err(error) => println!("as expected: {error}"),
-        Ok(_) => return Err("a script was run by a user who may run none".into()),
+        Ok(_) => return Err("a user without the right to run scripts ran one".into()),
     }
 
     let lock = client.plain_lock("report");
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("held, and renewed:            {:?} left", guard.remaining());
     let other = lock.clone().owned_by(&Owner::unique());
     println!(
-        "another owner gets in:        {}",
+        "another owner acquires it:    {}",
         other.try_lock().await?.is_some()
     );
     guard.extend(Duration::from_secs(60)).await?;
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     guard.unlock().await?;
     let free = !lock.is_locked().await?;
     println!(
-        "given back by transaction:    the lock is {}",
+        "released by transaction:      the lock is {}",
         if free { "free" } else { "STILL HELD" }
     );
     assert!(free);

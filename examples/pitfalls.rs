@@ -1,4 +1,4 @@
-//! Locks made by hand, each seen failing, beside ours.
+//! Handmade locks, each shown failing, next to those of redlatch.
 //!
 //! `cargo run --example pitfalls`
 
@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_millis(200);
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// Two processes that make their locks by hand, and two that use ours.
+/// A connection for the processes that make their locks by hand, and two clients of redlatch.
 struct Scene {
     by_hand: Mutex<Connection>,
     first: Client,
@@ -42,17 +42,17 @@ async fn main() -> Result<(), Failure> {
 
 impl Scene {
     async fn setnx_then_expire(&self) -> Result<(), Failure> {
-        println!("SETNX, then EXPIRE; the process dies between them");
+        println!("SETNX, then EXPIRE; the process dies in between");
         self.send(&["SETNX", "a", "1"])?;
         let ttl = self.send(&["PTTL", "a"])?;
         assert_eq!(ttl, Reply::Int(-1));
-        println!("  by hand: the lock has no end, and nobody to release it");
+        println!("  by hand: the lock never expires, and nobody is left to release it");
         self.send(&["DEL", "a"])?;
 
         std::mem::forget(self.first.lock("a").lease(LEASE).lock().await?);
         self.second.lock("a").lock().await?.unlock().await?;
         println!(
-            "  ours: taken and given its lease by one script; the next got in when that ended"
+            "  redlatch: one script sets the lock and its lease; the next client got in when the lease ended"
         );
         Ok(())
     }
@@ -64,7 +64,9 @@ impl Scene {
         assert!(self.take("b", "second")?);
         self.send(&["DEL", "b"])?;
         assert!(self.take("b", "third")?);
-        println!("  by hand: the first deleted the second's lock, and a third got in beside it");
+        println!(
+            "  by hand: the first deleted the second's lock, and a third got in at the same time"
+        );
         self.send(&["DEL", "b"])?;
         self.late_unlock("b").await
     }
@@ -79,7 +81,7 @@ impl Scene {
             self.send(&["DEL", "c"])?;
         }
         assert!(self.take("c", "third")?);
-        println!("  by hand: it compared, and deleted the second's lock all the same");
+        println!("  by hand: the first compared, and deleted the second's lock nevertheless");
         self.send(&["DEL", "c"])?;
         self.late_unlock("c").await
     }
@@ -100,7 +102,7 @@ impl Scene {
         self.take("e", "first")?;
         sleep(LEASE * 2).await;
         assert!(self.take("e", "second")?);
-        println!("  by hand: two at work");
+        println!("  by hand: two processes work at the same time");
         self.send(&["DEL", "e"])?;
 
         let client = self.first.clone().watchdog_lease(LEASE);
@@ -108,11 +110,13 @@ impl Scene {
         sleep(LEASE * 4).await;
         assert!(self.second.lock("e").try_lock().await?.is_none());
         guard.unlock().await?;
-        println!("  ours: renewed for four leases, and nobody else got in");
+        println!(
+            "  redlatch: the lease was renewed for four times its length, and nobody else got in"
+        );
         Ok(())
     }
 
-    /// The first unlocks too late; what the second holds must stand.
+    /// Has the first client unlock after its lease has ended, and checks that the second client's hold survives.
     async fn late_unlock(&self, name: &str) -> Result<(), Failure> {
         let late = self.first.lock(name).lease(LEASE).lock().await?;
         let held: LockGuard = self.second.lock(name).lock().await?;
@@ -120,11 +124,13 @@ impl Scene {
         assert!(told.is_err_and(|error| error.kind() == ErrorKind::LeaseLost));
         held.verify().await?;
         held.unlock().await?;
-        println!("  ours: the first is told that it lost the lock, and the second holds it still");
+        println!(
+            "  redlatch: the first is told that it lost the lock, and the second still holds it"
+        );
         Ok(())
     }
 
-    /// `SET NX PX`, as far as it goes.
+    /// Acquires a handmade lock with `SET NX PX`. Returns `false` if the lock is held.
     fn take(&self, name: &str, value: &str) -> Result<bool, Failure> {
         let lease = LEASE.as_millis().to_string();
         let answer = self.send(&["SET", name, value, "NX", "PX", &lease])?;

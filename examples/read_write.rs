@@ -1,4 +1,4 @@
-//! Readers that share a catalogue while a writer renews it now and then, from two clients.
+//! Readers that share a catalogue, and a writer that updates it, from two clients.
 //!
 //! `cargo run --example read_write`
 
@@ -41,7 +41,9 @@ async fn main() -> Result<(), Error> {
         joined(reader.await)?;
     }
     let (took, most) = (started.elapsed(), most.load(Ordering::SeqCst));
-    println!("{READERS} readers of {SECTION:?} each took {took:?}, {most} of them at once");
+    println!(
+        "{READERS} readers of {SECTION:?} each took {took:?}, {most} of them at the same time"
+    );
     assert_eq!(most, READERS);
 
     let catalogue = here.read_write_lock("catalogue");
@@ -51,13 +53,13 @@ async fn main() -> Result<(), Error> {
         other => println!("unexpected: {other:?}"),
     }
 
-    // A writer from elsewhere waits for this reader; a reader that comes later waits for that writer.
+    // A writer of another client waits for this reader. A reader that arrives later waits for that writer.
     let writer = there.read_write_lock("catalogue");
     let writing = tokio::spawn(async move {
         let guard = writer.write().await?;
-        println!("the writer has it");
+        println!("the writer holds the lock");
         sleep(SECTION).await;
-        // Who writes may read, and let others in while it does.
+        // A writer may also read. When it then releases the write lock, other readers get in while it still reads.
         let read = writer.read().await?;
         guard.unlock().await?;
         sleep(SECTION).await;
@@ -78,7 +80,7 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Somebody else, who tries to read.
+/// Tries to read as another owner.
 async fn here_too(client: &Client) -> Result<Option<()>, Error> {
     let catalogue = client.read_write_lock("catalogue");
     let guard = catalogue

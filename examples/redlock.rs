@@ -1,4 +1,4 @@
-//! A lock over three servers: with one killed it is granted, with two it is not.
+//! A lock over three servers: with one killed the lock is granted, with two killed it is not.
 //!
 //! `cargo run --example redlock`
 
@@ -12,7 +12,8 @@ async fn main() -> Result<(), Error> {
     let servers = [Server::start(), Server::start(), Server::start()];
     let mut clients = Vec::new();
     for server in &servers {
-        // They were started a moment ago, and would abstain for a minute where that may have been a restart.
+        // These servers have just started. Without this setting they would abstain for a minute, since the start may
+        // have been a restart.
         let client = Client::builder().url(server.url());
         clients.push(client.trust_fresh_servers(true).build().await?);
     }
@@ -21,7 +22,7 @@ async fn main() -> Result<(), Error> {
 
     let guard = lock.lock().await?;
     println!(
-        "three servers: granted, for {:.1?} or until it is renewed",
+        "three servers: granted, for {:.1?} unless it is renewed",
         guard.remaining()
     );
     guard.unlock().await?;
@@ -37,17 +38,17 @@ async fn main() -> Result<(), Error> {
     servers[1].kill();
     let lost = Instant::now();
     match guard.verify().await {
-        Ok(()) => println!("two killed:    still confirmed, which cannot be"),
+        Ok(()) => println!("two killed:    still confirmed, which must not happen"),
         Err(error) => println!(
-            "two killed:    the holder asks and hears, after {:.1?}: {error}",
+            "two killed:    the holder verifies its hold and is told, after {:.1?}: {error}",
             lost.elapsed()
         ),
     }
     match lock.try_lock_for(Duration::from_millis(500)).await {
         Err(error) if error.kind() == ErrorKind::Quorum => {
-            println!("               the next one: {error}");
+            println!("               the next caller is told: {error}");
         }
-        other => println!("               the next one: {other:?}, which cannot be"),
+        other => println!("               the next caller: {other:?}, which must not happen"),
     }
     drop(guard);
     for client in &clients {

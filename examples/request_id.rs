@@ -1,4 +1,4 @@
-//! A request id as the owner: locked in one process, taken again and given back in another.
+//! A request id as the owner: locked in one process, acquired again and released in another.
 //!
 //! `cargo run --example request_id`
 
@@ -28,9 +28,9 @@ async fn first() -> Result<(), Failure> {
     let lock = client.lock(LOCK);
     let guard = lock.clone().owned_by(&owner).lock().await?;
     println!("here, locked under {owner}");
-    // From now on nobody renews it: it lives until its lease, or until the next process takes it over.
+    // From now on nobody renews the lock: it lasts until its lease ends, unless the next process takes it over.
     drop(guard.detach());
-    println!("here, left to whoever works for {owner}");
+    println!("here, left to the next process that works for {owner}");
 
     let next = Command::new(env::current_exe()?)
         .args(["next", server.url()])
@@ -47,7 +47,7 @@ async fn next(url: &str) -> Result<(), Failure> {
     let client = Client::connect(url).await?;
     let stranger = client.lock(LOCK).try_lock().await?;
     println!(
-        "  there, another owner gets in: {}",
+        "  there, another owner acquires it: {}",
         if stranger.is_some() { "yes" } else { "no" }
     );
     assert!(stranger.is_none());
@@ -56,15 +56,15 @@ async fn next(url: &str) -> Result<(), Failure> {
     let Some(taken_over) = lock.adopt().await? else {
         return Err("nothing was left to adopt".into());
     };
-    println!("  there, {REQUEST} takes it over, and its lease is renewed");
+    println!("  there, {REQUEST} takes the lock over, and its lease is renewed");
     let inner = lock.lock().await?;
     println!(
-        "  there, it takes it again: held {} times",
+        "  there, it acquires the lock again: held {} times",
         lock.hold_count().await?
     );
     inner.unlock().await?;
     taken_over.unlock().await?;
-    println!("  there, given back");
+    println!("  there, released");
     client.close().await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Several processes are told to run one job; it runs in one of them.
+//! Several processes are told to run one job, and only one of them runs it.
 //!
 //! `cargo run --example run_once`
 
@@ -12,9 +12,9 @@ use redlatch_testkit::Playground;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const PROCESSES: u32 = 5;
-/// The day is in the name, so each day's run is a lock of its own.
+/// The name contains the day, so that each day's run has a lock of its own.
 const JOB: &str = "job:invoices:2026-11-21";
-/// Longer than the processes start apart: who comes late finds the run taken, although it may be over.
+/// Longer than the processes start apart, so that a late process finds the lock held, although the run may be over.
 const TAKEN_FOR: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Failure> {
@@ -57,10 +57,10 @@ async fn worker(url: &str) -> Result<(), Failure> {
                 .run_until_lost(tokio::time::sleep(Duration::from_millis(20)))
                 .await?;
             println!("ran the job");
-            // Not unlocked: the run stays taken until its lease ends.
+            // Not unlocked: the lock stays held until its lease ends.
             drop(guard.detach());
         }
-        None => println!("somebody else has it"),
+        None => println!("another process has the job"),
     }
     client.close().await;
     Ok(())

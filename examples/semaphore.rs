@@ -1,4 +1,4 @@
-//! At most three at a time, over two clients; and a permit that comes back from a holder that crashed.
+//! At most three uploads at a time, from two clients; and a permit that comes back from a crashed holder.
 //!
 //! `cargo run --example semaphore`
 
@@ -29,7 +29,7 @@ async fn at_most_three(clients: &[Client; 2]) -> Result<(), Error> {
     let name = "uploads";
     let semaphore = clients[0].semaphore(name);
     if !semaphore.try_set_permits(3).await? {
-        // By an earlier run.
+        // An earlier run has set the permits.
         semaphore.drain_permits().await?;
         semaphore.add_permits(3).await?;
     }
@@ -52,7 +52,7 @@ async fn at_most_three(clients: &[Client; 2]) -> Result<(), Error> {
     let most = most.load(Ordering::SeqCst);
     let free = semaphore.available_permits().await?;
     println!(
-        "12 uploads from two clients: {most} at a time at the most, {free} permits are free again"
+        "12 uploads from two clients: at most {most} at a time, {free} permits are free again"
     );
     assert_eq!((most, free), (3, 3));
     Ok(())
@@ -64,7 +64,7 @@ async fn comes_back(clients: &[Client; 2]) -> Result<(), Error> {
         .expirable_semaphore(name)
         .lease(Duration::from_secs(1));
     desks.try_set_permits(1).await?;
-    // As if the holder had crashed: nobody gives it back.
+    // Simulates a crashed holder: nobody releases the permit.
     desks.acquire().await?.forget();
     let asked = Instant::now();
     let elsewhere = clients[1]
@@ -79,9 +79,9 @@ async fn comes_back(clients: &[Client; 2]) -> Result<(), Error> {
 
     let id = permit.id();
     permit.forget();
-    println!("its next holder gave its id to somebody else: {id}");
+    println!("its next holder passed the permit's id to another client: {id}");
     assert!(desks.release_permit(&id).await?);
     assert_eq!(elsewhere.available_permits().await?, 1);
-    println!("who gave it back");
+    println!("the other client released it");
     Ok(())
 }

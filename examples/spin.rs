@@ -1,4 +1,4 @@
-//! A lock without messages: its waiters ask after pauses.
+//! A lock without messages: its waiters retry after pauses.
 //!
 //! `cargo run --example spin`
 
@@ -39,7 +39,7 @@ async fn main() -> Result<(), Error> {
     guard.unlock().await?;
     match waiting.await {
         Ok(granted) => println!(
-            "granted {:?} after the unlock was sent, by asking",
+            "granted {:?} after the unlock was sent, by a retry",
             granted?.saturating_duration_since(unlocked)
         ),
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),

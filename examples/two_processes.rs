@@ -31,10 +31,10 @@ fn narrate() -> Result<(), Failure> {
     let server = Playground::open();
     println!();
     println!(
-        "Two processes, A and B, each want the lock \"till\" {TURNS} times, and hold it for 0.2 s."
+        "Two processes, A and B, each acquire the lock \"till\" {TURNS} times and hold it for 0.2 s."
     );
     println!(
-        "Under it they add 1 to a counter with a read, a pause and a write: any overlap would lose a count."
+        "While they hold it, they add 1 to a counter with a read, a pause and a write: any overlap would lose a count."
     );
     println!();
     let counter = Counter(env::temp_dir().join(format!("redlatch-demo-{}", std::process::id())));
@@ -65,7 +65,7 @@ fn narrate() -> Result<(), Failure> {
 
     println!();
     println!(
-        "Now a third process takes the lock, with a lease of {LEASE:?}, and is killed with kill -9."
+        "Now a third process acquires the lock, with a lease of {LEASE:?}, and is killed with kill -9."
     );
     let (lines, told) = mpsc::channel();
     let mut sleeper = start(&["sleeper", server.url()])?;
@@ -79,7 +79,7 @@ fn narrate() -> Result<(), Failure> {
         let client = Client::connect(server.url()).await?;
         let guard = client.lock("till").lock().await?;
         println!(
-            "  the lock was free again {:.1?} after the kill, with nobody to release it.",
+            "  the lock was free again {:.1?} after the kill, although nobody released it.",
             killed.elapsed()
         );
         guard.unlock().await?;
@@ -119,7 +119,7 @@ fn sleeper(url: &str) -> Result<(), Failure> {
             .build()
             .await?;
         let guard = client.lock("till").lock().await?;
-        say("it holds the lock, and its watchdog would renew the lease for ever")?;
+        say("it holds the lock, and its watchdog would renew the lease indefinitely")?;
         guard.lost().await;
         Ok(())
     })
@@ -132,7 +132,7 @@ fn start(args: &[&str]) -> Result<Child, Failure> {
         .spawn()?)
 }
 
-/// Passes on what a process says, line by line.
+/// Forwards the output of a process, line by line.
 fn relay(process: &mut Child, lines: &mpsc::Sender<String>) {
     let Some(output) = process.stdout.take() else {
         return;
@@ -153,7 +153,7 @@ fn say(line: &str) -> Result<(), Failure> {
     Ok(output.flush()?)
 }
 
-/// A number in a file, read and written in two steps: what the lock protects.
+/// The number that the lock protects: in a file, read and written in two steps.
 struct Counter(PathBuf);
 
 impl Counter {

@@ -1,4 +1,4 @@
-//! A holder that was paused: what `verify` sees, and what only a token stops.
+//! A holder that was paused: what `verify` detects, and what only a token stops.
 //!
 //! `cargo run --example verify_or_fence`
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use redlatch::{Client, Error, FencingToken};
 use redlatch_testkit::Playground;
 
-/// A store that refuses a write whose token is older than one that it has seen.
+/// A store that refuses a write whose token is older than the newest token that it has seen.
 #[derive(Debug, Default)]
 struct Store(Mutex<(Option<FencingToken>, &'static str)>);
 
@@ -40,14 +40,17 @@ async fn main() -> Result<(), Error> {
     let paused = lock.lease(Duration::from_millis(300)).lock().await?;
     println!("the first holder has token {}", paused.token());
     paused.verify().await?;
-    println!("it asks the server: its hold stands. Then it is paused, before it writes");
+    println!("the server confirms its hold. Then the holder is paused, before it writes");
 
     let guard = second.fenced_lock("invoice:42").lock().await?;
-    println!("its lease ends; the second has token {}", guard.token());
+    println!(
+        "its lease ends; the second holder has token {}",
+        guard.token()
+    );
     assert!(guard.token() > paused.token());
     assert!(store.write(guard.token(), "from the second").is_ok());
 
-    println!("the first wakes up. It asked before its pause, and writes");
+    println!("the first holder resumes. It verified its hold before the pause, and writes");
     match store.write(paused.token(), "from the first, too late") {
         Ok(()) => unreachable!("a store that checks tokens takes no older one"),
         Err(seen) => println!(
@@ -57,7 +60,7 @@ async fn main() -> Result<(), Error> {
     }
     match paused.verify().await {
         Ok(()) => unreachable!("the server gave the lock to the second"),
-        Err(error) => println!("and verify now says: {error}"),
+        Err(error) => println!("and verify now returns: {error}"),
     }
     guard.unlock().await?;
     first.close().await;

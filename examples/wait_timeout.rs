@@ -1,4 +1,4 @@
-//! Blocking acquire with a wait timeout: wait at most so long, woken by the unlock and not by polling.
+//! Acquiring with a wait limit: the call waits at most that long, and is woken by the unlock rather than by polling.
 //!
 //! `cargo run --example wait_timeout`
 
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Error> {
         .await?;
     let word = if outcome.is_none() { "busy" } else { "granted" };
     println!(
-        "the second waited at most 500 ms: {word} after {:?}",
+        "the second client waited at most 500 ms: {word} after {:?}",
         asked.elapsed()
     );
     assert!(outcome.is_none());
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Error> {
         waiter.close().await;
         Ok::<_, Error>(granted)
     });
-    println!("it waits again, at most 10 s; the first works for a second and unlocks");
+    println!("it waits again, at most 10 s; the first client works for a second and unlocks");
     tokio::time::sleep(Duration::from_secs(1)).await;
     let unlocked = Instant::now();
     guard.unlock().await?;

@@ -1,8 +1,8 @@
-//! Product and floor in turns, so that whatever the machine does meanwhile happens to both.
+//! Measures product and floor in turns, so that whatever else the machine does affects both.
 
 use crate::Failure;
 
-/// What alternating pairs of blocks brought.
+/// The measurements of alternating pairs of blocks.
 #[derive(Debug)]
 pub(crate) struct Alternation<T = f64> {
     pub(crate) product: Vec<T>,
@@ -10,7 +10,7 @@ pub(crate) struct Alternation<T = f64> {
 }
 
 impl<T: Copy> Alternation<T> {
-    /// Measures so many pairs; the two take turns at going first too.
+    /// Measures `pairs` pairs. The two also take turns at going first.
     pub(crate) async fn run(
         pairs: usize,
         mut product: impl AsyncFnMut() -> Result<T, Failure>,
@@ -32,14 +32,14 @@ impl<T: Copy> Alternation<T> {
         Ok(measured)
     }
 
-    /// The median over the pairs of what the two make together.
+    /// Returns the median over the pairs of what `of` makes of each pair.
     pub(crate) fn median(&self, of: impl Fn(T, T) -> f64) -> f64 {
         let pairs = self.product.iter().zip(&self.floor);
         median(pairs.map(|(product, floor)| of(*product, *floor)).collect())
     }
 }
 
-/// The middle of the values, or the mean of the two in the middle; NaN of none.
+/// Returns the middle value, or the mean of the two in the middle. Returns NaN if there are no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match (values.len(), values.len() / 2) {

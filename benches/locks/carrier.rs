@@ -1,4 +1,4 @@
-//! What brings the words of a floor to the server.
+//! The clients that send the commands of a floor to the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::Failure;
 use crate::pipe::Pipe;
 
-/// The longest that a command of fred's may take: the product's default.
+/// The longest that a command of fred may take: the product's default.
 const LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub(crate) enum Carrier {
     Pipe(Pipe),
 }
 
-/// A client that many take for locks, with the options that such a user needs.
+/// A client that many use for locks, with the options that such a user needs.
 #[derive(Clone)]
 pub(crate) struct Fred {
     client: Client,
@@ -32,7 +32,7 @@ pub(crate) struct Fred {
 }
 
 impl Carrier {
-    /// The reply to a command that begins with this word.
+    /// Sends a command that begins with this word, and returns the reply.
     pub(crate) async fn ask(
         &self,
         command: &'static str,
@@ -76,7 +76,7 @@ impl Fred {
         })
     }
 
-    /// The messages of a channel from now on.
+    /// Subscribes to a channel, and returns its messages from now on.
     pub(crate) async fn listen(
         &self,
         channel: &str,

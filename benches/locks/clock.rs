@@ -1,15 +1,15 @@
-//! The clock that all processes of one machine share.
+//! The clock that all processes of one machine share, and the processor time of this one.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since the machine started: the same in every process.
+/// Returns the time since the machine started, which is the same in every process.
 pub(crate) fn now() -> Duration {
     read(ClockId::Monotonic)
 }
 
-/// Processor time that this process has spent, in all its threads.
+/// Returns the processor time that this process has spent, in all its threads.
 pub(crate) fn processor_time() -> Duration {
     read(ClockId::ProcessCPUTime)
 }

@@ -11,18 +11,18 @@ use crate::waits::Waits;
 /// What a crowd did.
 #[derive(Debug)]
 pub(crate) struct Crowd {
-    /// How long it was let run.
+    /// How long it ran.
     pub(crate) span: Duration,
     /// Sections that were passed within that time.
     pub(crate) sections: usize,
     /// Tasks that passed at least one of them.
     pub(crate) served: usize,
-    /// The wait of every call, those that were granted only after the end too: a task that starved is seen here.
+    /// The wait of every call, including those granted only after the end, so that a starved task shows here.
     pub(crate) waits: Waits,
 }
 
 impl Crowd {
-    /// One task for each section, all for so long; a task passes its section again as soon as it has passed.
+    /// Runs one task for each section, all of them for `span`. Each task passes its section again and again.
     pub(crate) async fn run<S: Section>(
         sections: impl IntoIterator<Item = S>,
         span: Duration,
@@ -51,7 +51,7 @@ impl Crowd {
         self.sections as f64 / self.span.as_secs_f64()
     }
 
-    /// How long a task waits if everybody gets the same: one section of each, at the mean time of a section.
+    /// Returns how long a task waits if all tasks get the same: one section of each, at the mean time of a section.
     pub(crate) fn fair_share(&self, tasks: usize) -> Duration {
         self.span
             .mul_f64(tasks as f64 / self.sections.max(1) as f64)

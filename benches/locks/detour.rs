@@ -1,6 +1,6 @@
-//! A road to the server that takes one millisecond longer, there and back.
+//! A route to the server that takes one millisecond longer per round trip.
 //!
-//! Plain threads that sleep: the timers of tokio count in whole milliseconds, which is too coarse to delay each
+//! It uses plain threads that sleep: the timers of tokio count in whole milliseconds, which is too coarse to delay each
 //! direction by half of one.
 
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ const EACH_WAY: Duration = Duration::from_micros(500);
 
 pub(crate) const ROLE: &str = "detour";
 
-/// A process that keeps detours open, so that what they cost is nobody's.
+/// A process that keeps detours open, so that their cost counts neither for the product nor for the floor.
 #[derive(Debug)]
 pub(crate) struct Detour {
     pub(crate) urls: Vec<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Detour {
 }
 
 impl Detour {
-    /// Opens one to each port of the loopback interface.
+    /// Opens a detour to each of these ports of the loopback interface.
     pub(crate) async fn open(ports: impl IntoIterator<Item = u16>) -> Result<Self, Failure> {
         let ports: Vec<String> = ports.into_iter().map(|port| port.to_string()).collect();
         let args = iter::once(ROLE).chain(ports.iter().map(String::as_str));
@@ -38,7 +38,7 @@ impl Detour {
     }
 }
 
-/// The worker: opens them, tells their URLs, and lasts until it is ended.
+/// Runs the worker: opens the detours, reports their URLs, and runs until its input ends.
 pub(crate) async fn work(ports: &[&str]) -> Result<(), Failure> {
     let mut orders = Lines::orders();
     let mut urls = Vec::new();
@@ -56,7 +56,7 @@ fn open(port: u16) -> Result<String, Failure> {
     let url = format!("redis://{}", door.local_addr()?);
     thread::spawn(move || {
         for client in door.incoming().map_while(Result::ok) {
-            // A client whose connection cannot be made sees it end.
+            // If the server cannot be reached, the client sees its connection end.
             if let Ok(server) = TcpStream::connect(("127.0.0.1", port)) {
                 drop(relay(&client, &server));
             }
@@ -73,7 +73,7 @@ fn relay(client: &TcpStream, server: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Passes on what comes, each piece when its time has come, without holding back the next one's clock.
+/// Passes on what arrives, each piece when it is due. The delay of each piece counts from its own arrival.
 fn delay(mut from: TcpStream, mut to: TcpStream) {
     let (pieces, arrived) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
@@ -92,7 +92,7 @@ fn delay(mut from: TcpStream, mut to: TcpStream) {
                 break;
             }
         }
-        // It may have been closed from the other side already.
+        // The other side may have closed it already.
         drop(to.shutdown(Shutdown::Both));
     });
 }

@@ -1,32 +1,32 @@
-//! How long everything is measured.
+//! How long each shape is measured.
 
 use std::time::Duration;
 
-/// How much time each shape is given.
+/// How much time, or how many rounds, each shape gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     /// For calls that alternate one by one with those of the floor.
     pub(crate) calls: Duration,
-    /// One block of a pair that alternates.
+    /// One block of an alternating pair.
     pub(crate) block: Duration,
     pub(crate) pairs: usize,
-    /// One run without a break in which waits are collected.
+    /// One uninterrupted run in which waits are collected.
     pub(crate) waits: Duration,
-    /// One run of many processes, the largest crowd and the others.
+    /// One run of many processes: the largest crowd here, the others in `smaller_crowds`.
     pub(crate) crowd: Duration,
     pub(crate) smaller_crowds: Duration,
-    /// How many turns each process of a herd is to have.
+    /// How many turns each process of a herd should have.
     pub(crate) turns: u32,
     pub(crate) wakeups: usize,
-    /// Sections in one phase, when the server's own time is measured.
+    /// Sections in one phase of the measurement of the server's own time.
     pub(crate) sections: usize,
-    /// Phases in which leases are renewed.
+    /// Pairs of phases in which leases are renewed.
     pub(crate) renewals: usize,
     /// How long a server is away.
     pub(crate) outage: Duration,
 }
 
-/// For the record: some fifteen minutes.
+/// For the record: about fifteen minutes.
 pub(crate) const FULL: Effort = Effort {
     calls: Duration::from_secs(20),
     block: Duration::from_secs(1),
@@ -41,7 +41,7 @@ pub(crate) const FULL: Effort = Effort {
     outage: Duration::from_secs(60),
 };
 
-/// For scripts: some three minutes.
+/// For scripts: about three minutes.
 pub(crate) const QUICK: Effort = Effort {
     calls: Duration::from_secs(4),
     block: Duration::from_millis(300),
@@ -56,7 +56,7 @@ pub(crate) const QUICK: Effort = Effort {
     outage: Duration::from_secs(10),
 };
 
-/// To see that the suite works; its figures mean nothing.
+/// Checks that the suite works. The figures mean nothing.
 pub(crate) const TRIAL: Effort = Effort {
     calls: Duration::from_millis(300),
     block: Duration::from_millis(50),

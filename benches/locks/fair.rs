@@ -42,9 +42,9 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let (many, few) = (median(work.product), median(work.floor));
     Ok(Chapter {
         title: "Contended: 64 tasks of one process on one fair lock",
-        how: "64 tasks pass empty sections under one name; sections per round trip as with the reentrant lock. The work \
-              of the server is the time that it counts for EVALSHA, for each grant, with 64 tasks and with 4; medians of \
-              four alternating phases each.",
+        how: "64 tasks pass empty sections under one name; sections per round trip are measured as for the \
+              reentrant lock. The server's work is the time that it counts for EVALSHA, per grant, with 64 tasks \
+              and with 4; medians of four alternating phases each.",
         lines: vec![
             Line {
                 shape: "64 tasks, one fair lock: sections".to_owned(),

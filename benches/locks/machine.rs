@@ -1,4 +1,4 @@
-//! What was measured, and on what.
+//! The machine, the server and the commit that are measured.
 
 use std::fs;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 
 use redlatch_testkit::Server;
 
-/// The machine, the server and the commit, each as a text for people.
+/// The machine, the server and the commit, each as text for people.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
@@ -75,7 +75,7 @@ fn commit() -> String {
     }
 }
 
-/// The output of a command, or "unknown" if it cannot be run.
+/// Returns the output of a command, or "unknown" if it cannot be run or fails.
 fn said_by(command: &str, args: &[&str]) -> String {
     let output = Command::new(command)
         .args(args)

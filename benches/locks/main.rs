@@ -1,7 +1,8 @@
-//! What taking turns costs, each shape beside its floor in the same run.
+//! The cost of taking turns: each shape next to its floor, in the same run.
 //!
-//! `scripts/bench` runs all of it. By hand: `cargo bench --bench locks -- [--quick] [--json FILE] [--report] [SHAPE..]`.
-//! A figure that misses its target is shown as missed, and fails nothing.
+//! `scripts/bench` runs all shapes. By hand:
+//! `cargo bench --bench locks -- [--quick] [--json FILE] [--report] [SHAPE..]`.
+//! A figure that misses its target is shown as such, and does not fail the run.
 
 mod alternation;
 mod carrier;
@@ -46,9 +47,9 @@ use crate::report::Chapter;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// No shape takes longer, whatever happens to it.
+/// The longest that a shape may take, whatever happens.
 const SHAPE_LIMIT: Duration = Duration::from_secs(180);
-/// For the tasks that a shape leaves behind.
+/// How long the tasks that a shape leaves behind may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
 const SHAPES: [&str; 20] = [
@@ -91,7 +92,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What one run is to do.
+/// What one run should do.
 struct Plan<'a> {
     effort: Effort,
     shapes: Vec<&'a str>,
@@ -126,7 +127,7 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// False if a shape could not be measured; the others are reported all the same.
+    /// Runs the shapes. Returns `false` if one of them could not be measured; the others are reported anyway.
     fn carry_out(&self) -> Result<bool, Failure> {
         if cfg!(debug_assertions) {
             println!("locks: built without optimisation, nothing is measured; take scripts/bench");
@@ -189,7 +190,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
     measured?
 }
 
-/// What this process does as a worker of another.
+/// Does the work of this process as a worker of another.
 fn work(args: &[&str]) -> Result<(), Failure> {
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
     let work = async move {

@@ -1,4 +1,4 @@
-//! 64 tasks of one process, each with a name of its own: how much the connection carries.
+//! 64 tasks of one process, each with a name of its own: the throughput of the connection.
 
 use redlatch::{Client, ReentrantLock};
 use redlatch_testkit::Server;
@@ -14,7 +14,7 @@ use crate::section::Section;
 
 const NAMES: u64 = 64;
 
-/// What a crowd did in one block.
+/// The measurements of a crowd in one block.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     per_second: f64,
@@ -35,9 +35,9 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     client.close().await;
     Ok(Chapter {
         title: "Uncontended: 64 tasks on 64 names",
-        how: "64 tasks of one process each take and give back a lock of their own, in blocks that alternate with blocks \
-              of the floor, a bare connection and then fred; the ratio is the median over the pairs. The processor time \
-              is that of one section, without the server's.",
+        how: "64 tasks of one process each acquire and release a lock of their own, in blocks that alternate with \
+              blocks of the floor, which is a bare connection, and then fred. The ratio is the median over the \
+              pairs. The processor time is that of one section, without the server's.",
         lines: vec![
             sections(
                 "the bare connection",
@@ -84,7 +84,7 @@ fn processor_time(floor: &str, key: &str, blocks: &Alternation<Block>, target: T
     }
 }
 
-/// The product in turns with this floor.
+/// Measures the product in turns with this floor.
 async fn beside(
     floor: &Floor,
     locks: &[ReentrantLock],

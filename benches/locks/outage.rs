@@ -1,4 +1,4 @@
-//! What calls cost while their server is away, and how soon all is well when it is back.
+//! The cost of calls while their server is away, and how soon everything works again after its return.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::effort::Effort;
 use crate::report::{Chapter, Figure, Line, Target};
 use crate::worker::{self, Lines, Worker, number};
 
-/// What the worker is called that calls.
+/// The role of the worker that makes the calls.
 pub(crate) const ROLE: &str = "outage";
-/// Those that fail; at the same pace in a shorter run.
+/// How many calls are made during an outage of [`SPAN`]; a shorter run makes fewer, at the same pace.
 const CALLS: u64 = 10_000;
 const SPAN: Duration = Duration::from_secs(60);
-/// Before the outage: every kind has been used, and the memory that takes is there.
+/// Calls before the outage, so that every kind has been used and has allocated its memory.
 const WARM_UP: u64 = 2_000;
 /// Of each semaphore.
 const PERMITS: u32 = 1 << 20;
-/// How soon the last call knows that it has failed.
+/// How long the last call may take to fail after the span, and the first answer to come after the server's return.
 const LAST: Duration = Duration::from_secs(10);
 const SETTLED_LIMIT: Duration = Duration::from_secs(40);
 const LOOK: Duration = Duration::from_millis(5);
@@ -41,19 +41,19 @@ const KINDS: [&str; 9] = [
     "multi",
 ];
 
-/// How the server is away.
+/// How the server goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outage {
-    /// Killed, and started again on the same port, with what it had.
+    /// Killed, and started again on the same port, with its data.
     Killed,
     /// Stopped, with its sockets open, and continued.
     Hung,
 }
 
-/// What came of one outage.
+/// The measurements of one outage.
 struct Measured {
     failed: u64,
-    /// How much more memory the client had than before, in bytes, at most.
+    /// The most by which the client's memory exceeded its size before, in bytes.
     grown: u64,
     first: Duration,
     settled: Duration,
@@ -111,10 +111,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     ]);
     Ok(Chapter {
         title: "Outages",
-        how: "A server is killed, or stopped, while a client in a process of its own calls on, for names of its own each \
-              time: locks of all kinds, permits with and without a lease, two locks at once. How much its memory grows \
-              meanwhile and until all is paid; from the server's return to the first answer to a call that began \
-              before; and until nothing is left on the server of what was not granted.",
+        how: "A server is killed, or stopped, while a client in a process of its own continues to make calls, with \
+              new lock names each time: locks of all kinds, permits with and without a lease, two locks at once. \
+              The figures are the most by which the client's memory grows until everything is paid, the time from \
+              the server's return to the first answer to a call that began before it, and the time until the \
+              server stores nothing that was not granted.",
         lines,
         curves: Vec::new(),
     })
@@ -138,7 +139,7 @@ impl Measured {
             Outage::Killed => {
                 let restarted = server.clone();
                 let restarting = tokio::task::spawn_blocking(move || restarted.restart());
-                // The server is there as soon as it listens.
+                // The server counts as back as soon as it listens.
                 while TcpStream::connect(("127.0.0.1", server.port()))
                     .await
                     .is_err()
@@ -175,7 +176,7 @@ impl Measured {
     }
 }
 
-/// Whether the server has nothing of what was asked for: no lock, and of each semaphore all permits.
+/// Returns whether the server has nothing left of what was asked for: no lock, and each semaphore has all its permits.
 fn is_settled(server: &Server) -> bool {
     let mut probe = server.connection();
     let keys = probe.keys();
@@ -188,7 +189,7 @@ fn is_settled(server: &Server) -> bool {
         && semaphores.iter().all(|permits| *permits == full)
 }
 
-/// The worker: calls until it is told to, then for as long as it is told, then says what it has seen.
+/// Runs the worker: makes warm-up calls, then calls for as long as it is told, then reports what it has measured.
 pub(crate) async fn work(url: &str) -> Result<(), Failure> {
     let mut orders = Lines::orders();
     let client = Client::connect(url).await?;
@@ -208,7 +209,7 @@ pub(crate) async fn work(url: &str) -> Result<(), Failure> {
     let span = Duration::from_millis(number(order.as_deref())?);
     let before = resident()?;
     let (failed, mut grown) = call_on(&client, span, before).await?;
-    // One call that began before the server is back.
+    // A call that begins before the server is back.
     let waiting = client.lock("bench:first");
     let first = tokio::spawn(async move {
         loop {
@@ -229,11 +230,11 @@ pub(crate) async fn work(url: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Calls at the pace of the record for so long; how many failed, and how much the memory grew at most.
+/// Makes calls for `span` at the pace of the full run. Returns how many failed, and the most by which the memory grew.
 async fn call_on(client: &Client, span: Duration, before: u64) -> Result<(u64, u64), Failure> {
     let calls = (CALLS as f64 * span.as_secs_f64() / SPAN.as_secs_f64()) as u64;
     let mut pace = interval(SPAN / CALLS as u32);
-    // A machine that was busy elsewhere is not to bring them all at once.
+    // After the machine was busy elsewhere, the calls must not all come at once.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut failed, mut grown) = (0, 0);
     let mut calling = JoinSet::new();
@@ -252,7 +253,7 @@ async fn call_on(client: &Client, span: Duration, before: u64) -> Result<(u64, u
     Ok((failed, grown))
 }
 
-/// Takes and drops something of the kind whose turn it is.
+/// Acquires and drops a hold or permit of the kind whose turn it is.
 async fn try_take(client: &Client, call: u64) -> Result<(), Error> {
     let name = format!("bench:{call}");
     match KINDS[call as usize % KINDS.len()] {
@@ -276,7 +277,7 @@ async fn try_take(client: &Client, call: u64) -> Result<(), Error> {
     }
 }
 
-/// The memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> Result<u64, Failure> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,6 +1,6 @@
 //! The bare connection: one buffer, the codec of the product, and nothing around it.
 //!
-//! No time-out, no reconnect, no bounds. What the product takes longer than this is all that the product adds.
+//! No timeout, no reconnect, no bounds. The time that the product takes beyond this is everything that it adds.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Failure;
 
-/// One connection, shared by all who send.
+/// One connection, shared by all its callers.
 #[derive(Clone)]
 pub(crate) struct Pipe {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ struct Shared {
 #[derive(Default)]
 struct Desk {
     unsent: Vec<u8>,
-    /// In the order of their requests.
+    /// The callers that wait for replies, in the order of their requests.
     waiting: VecDeque<oneshot::Sender<Resp3Frame>>,
 }
 
@@ -68,7 +68,7 @@ impl Pipe {
 }
 
 impl Shared {
-    /// Writes at once if nothing is on its way, else leaves it to gather.
+    /// Writes the request at once if no other is unsent or unanswered. Otherwise leaves it to be written with others.
     fn send(&self, command: &str, words: &[Value]) -> io::Result<oneshot::Receiver<Resp3Frame>> {
         let (caller, reply) = oneshot::channel();
         let mut desk = self.lock();
@@ -100,14 +100,14 @@ fn encode(buffer: &mut Vec<u8>, command: &str, words: &[Value]) -> io::Result<()
     Ok(())
 }
 
-/// Ends with the connection: whoever waits sees its sender go.
+/// Reads replies until the connection ends. Then drops the senders, which fails the calls that still wait.
 async fn read(shared: Arc<Shared>, mut replies: OwnedReadHalf) {
     let mut arrived = BytesMut::with_capacity(16 << 10);
     while let Ok(1..) = replies.read_buf(&mut arrived).await {
         let mut desk = shared.lock();
         while let Ok(Some((frame, ..))) = decode_bytes_mut(&mut arrived) {
             if let Some(caller) = desk.waiting.pop_front() {
-                // Nobody waits for it any more.
+                // Fails if nobody waits for the reply any more.
                 drop(caller.send(frame));
             }
         }
@@ -115,11 +115,11 @@ async fn read(shared: Arc<Shared>, mut replies: OwnedReadHalf) {
     shared.lock().waiting.clear();
 }
 
-/// Ends with the connection too.
+/// Writes gathered requests. Ends with the connection too.
 async fn flush(shared: Arc<Shared>) {
     loop {
         shared.unsent.notified().await;
-        // What is ready to be sent now goes together.
+        // Lets other tasks add what they are ready to send, so that it is written together.
         yield_now().await;
         while shared.socket.writable().await.is_ok() {
             let mut desk = shared.lock();

@@ -1,7 +1,7 @@
 //! The distributions of waits, as SVG.
 //!
-//! Across: the wait in fair shares, logarithmic. Upwards: what share of all calls waited no longer, in nines, so that
-//! the slowest calls have as much room as the others.
+//! The x axis is the wait in fair shares, on a logarithmic scale. The y axis is the share of all calls that waited no
+//! longer, in nines, so that the slowest calls have as much room as the others.
 
 use std::fmt::Write;
 
@@ -51,7 +51,7 @@ const STYLE: &str = "
   }
 ";
 
-/// A file of plots, and what is in it.
+/// A plot, and the name of its file.
 #[derive(Debug)]
 pub(crate) struct Plot {
     pub(crate) file: String,
@@ -59,7 +59,7 @@ pub(crate) struct Plot {
     pub(crate) svg: String,
 }
 
-/// Every plot that the chapters have curves for.
+/// Draws every plot that the chapters have curves for.
 pub(crate) fn plots(chapters: &[Chapter]) -> Vec<Plot> {
     [
         ("tasks", "Waits of 64 tasks of one process"),
@@ -101,7 +101,7 @@ fn draw(title: &str, curves: &[&Curve]) -> String {
             "<polyline class=\"curve c{number}\" points=\"{}\"/>",
             points.join(" ")
         );
-        // The curves rise from the lower left: the upper left is free for their names.
+        // The curves rise from the lower left, so the upper left is free for their labels.
         let at = TOP + 22.0 + 20.0 * number as f64;
         let (from, to, label) = (LEFT + 14.0, LEFT + 40.0, &curve.label);
         let _ = writeln!(

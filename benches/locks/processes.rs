@@ -1,4 +1,4 @@
-//! Processes that want one name, with one task each or with eight; and herds of them, in whose sections something is done.
+//! Processes that want one name, with one task each or with eight; and herds, most with work in their sections.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::stats::{self, Stats};
 use crate::waits::Waits;
 use crate::worker::{self, Lines, Worker, number};
 
-/// What a worker is called that takes part.
+/// The role of a worker that takes part.
 pub(crate) const ROLE: &str = "crowd";
 const NAME: &str = "bench:product";
-/// Until the common start, for the last process to hear of it.
+/// The time until the common start, so that the last process is told before it.
 const HEAD_START: Duration = Duration::from_millis(100);
 const WORK: Duration = Duration::from_millis(10);
 
@@ -82,11 +82,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     }
     Ok(Chapter {
         title: "Contended: processes on one name",
-        how: "Processes start together and pass empty sections under one name for one span without a break; the round \
-              trip is the mean of one task's bare EVALSHAs before and after it. The share of a process counts the \
-              sections that it passed within the span, against an equal part. Commands are those that clients sent, by \
-              the server's count (commands inside scripts left out), from the start until the last one has given \
-              back, for each section passed.",
+        how: "Processes start together and pass empty sections under one name for one span without a break; the \
+              round trip is the mean of one task's bare EVALSHAs before and after it. The share of a process is \
+              the number of sections that it passed within the span, compared with an equal part. Commands are \
+              those that clients sent, as the server counts them (without commands inside scripts), from the start \
+              until the last process has released the lock, per section passed.",
         lines,
         curves,
     })
@@ -95,25 +95,25 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
 pub(crate) async fn herds(effort: &Effort) -> Result<Chapter, Failure> {
     let mut lines = Vec::new();
     for shape in HERDS {
-        // Each is to have several turns.
+        // Long enough for each process to have several turns.
         let turns = shape.work * shape.processes as u32 * effort.turns;
         let measured = Measured::new(shape, effort.smaller_crowds.max(turns), effort.block).await?;
         lines.extend(measured.herd_lines());
     }
     Ok(Chapter {
         title: "Contended: herds of processes",
-        how: "Processes with one task each that want one name, in sections of 10 ms and, the largest herd, empty ones. A \
-              fair turn is the time of one section of each. Commands as above.",
+        how: "Processes with one task each that want one name, with sections of 10 ms and, for the largest herd, \
+              empty ones. A fair turn is the time of one section of each process. Commands are counted as above.",
         lines,
         curves: Vec::new(),
     })
 }
 
-/// What one shape brought.
+/// The measurements of one shape.
 struct Measured {
     shape: Shape,
     round_trip: Duration,
-    /// Sections of each process.
+    /// The sections of each process.
     shares: Vec<usize>,
     /// All processes as one crowd.
     whole: Crowd,
@@ -277,13 +277,13 @@ impl Measured {
         }
     }
 
-    /// What part of all sections this many are.
+    /// Returns what part of all sections this number is.
     fn share(&self, sections: Option<&usize>) -> f64 {
         sections.copied().unwrap_or_default() as f64 / self.whole.sections.max(1) as f64
     }
 }
 
-/// What a worker says it did: sections, tasks served, then every wait in nanoseconds.
+/// Parses a worker's report: sections, tasks served, then every wait in nanoseconds.
 fn told(line: &str, span: Duration) -> Result<Crowd, Failure> {
     let mut words = line.split(' ');
     let (sections, served) = (number(words.next())?, number(words.next())?);
@@ -296,7 +296,7 @@ fn told(line: &str, span: Duration) -> Result<Crowd, Failure> {
     })
 }
 
-/// The worker: at each order, passes sections from a moment on, for a span.
+/// Runs the worker: at each request, passes sections from a given instant on, for a span.
 pub(crate) async fn work(url: &str, tasks: usize, work: Duration) -> Result<(), Failure> {
     let mut orders = Lines::orders();
     let client = Client::connect(url).await?;

@@ -1,4 +1,4 @@
-//! 64 tasks of one process that read, and write now and then, under one name.
+//! 64 tasks of one process that mostly read, and sometimes write, under one name.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::waits::Waits;
 
 const TASKS: usize = 64;
 
-/// How far the server is, and how many of a hundred sections write.
+/// How far away the server is, and how many of a hundred sections write.
 struct Shape {
     title: &'static str,
     how: &'static str,
@@ -29,9 +29,9 @@ struct Shape {
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let shape = Shape {
         title: "Read-write: 64 tasks of one process on one name, 95 % of the sections read",
-        how: "Each section is empty and reads, but five in a hundred, chosen by chance, write. Blocks alternate with blocks of \
-              one task's bare EVALSHAs, whose mean is the round trip; median over the pairs. A writer's wait is given in \
-              milliseconds, of all the blocks together.",
+        how: "Every section is empty. Five sections in a hundred, chosen at random, write; the others read. Blocks \
+              alternate with blocks of one task's bare EVALSHAs, whose mean is the round trip; the figure is the \
+              median over the pairs. A writer's wait is given in milliseconds, over all blocks together.",
         label: "64 tasks, 95 % read",
         key: "rw95",
         writes: 5,
@@ -45,8 +45,8 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
 pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure> {
     let shape = Shape {
         title: "Read-write: 64 tasks of one process on one name, 99 % of the sections read, at 1 ms",
-        how: "The same with one section in a hundred that writes, through a proxy that adds 1 ms to each round trip, those of the \
-              floor too.",
+        how: "The same with one section in a hundred that writes, through a proxy that adds 1 ms to each round \
+              trip, including those of the floor.",
         label: "64 tasks, 99 % read, 1 ms",
         key: "rw99_1ms",
         writes: 1,
@@ -93,7 +93,7 @@ impl Shape {
     }
 }
 
-/// The waits of those that wrote.
+/// The waits of the sections that wrote.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<Duration>>>);
 
@@ -111,7 +111,7 @@ impl Written {
     }
 }
 
-/// Reads, or writes now and then.
+/// A section that reads or, for `writes` in a hundred, writes.
 #[derive(Clone)]
 struct Mixed {
     lock: ReadWriteLock,

@@ -1,4 +1,4 @@
-//! A lock over five servers: taking it, beside five bare requests at once.
+//! A lock over five servers: the time to acquire it, next to that of five bare requests at the same time.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -21,11 +21,11 @@ use crate::waits::Waits;
 const SERVERS: usize = 5;
 const MAJORITY: usize = 3;
 const NAME: &str = "bench:product";
-/// As long as the product's.
+/// Of the same length as the product's.
 const FLOOR_NAME: &str = "bench:bottom!";
-/// Between two calls.
+/// The least pause between two calls.
 const REST: Duration = Duration::from_millis(2);
-/// Calls before the first that counts.
+/// Calls before the first that is counted.
 const WARM_UP: usize = 200;
 
 pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
@@ -40,9 +40,10 @@ pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
         .await?;
     Ok(Chapter {
         title: "RedLock: five servers",
-        how: "One task takes a RedLock over five servers that nobody else wants, in turns with five bare EVALSHAs of the \
-              same script, sent at once over bare connections and awaited until the third answer. What follows, the other answers and the \
-              releases, is not counted, and is over before the next call. The ratio is that of the medians.",
+        how: "One task acquires a RedLock over five servers that nobody else wants. Its calls alternate with five \
+              bare EVALSHAs of the same script, sent at the same time over bare connections and awaited until the \
+              third answer. The remaining answers and the releases are not counted, and end before the next call. \
+              The ratio is that of the medians.",
         lines: vec![line],
         curves: Vec::new(),
     })
@@ -59,8 +60,9 @@ pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure>
         .await?;
     Ok(Chapter {
         title: "RedLock: five servers, at 1 ms",
-        how: "The same through proxies that add 1 ms to each round trip, in turns with one bare EVALSHA to one server: \
-              one round trip; and with five at once, whose proxies share this machine's processors.",
+        how: "The same through proxies that add 1 ms to each round trip. The calls alternate with one bare EVALSHA \
+              to one server, which is one round trip, and then with five at the same time, whose proxies share \
+              this machine's processors.",
         lines: vec![
             one,
             Line {
@@ -99,7 +101,7 @@ impl Fleet {
             floors.push(Floor::of_pipe(url).await?);
         }
         let lock = RedLock::new(clients.iter().map(|client| client.lock(NAME)));
-        // From then on they have a mark.
+        // Leaves the server epoch on each server.
         lock.lock().await?.unlock().await?;
         let mut bare = Vec::new();
         for floor in &floors {
@@ -115,7 +117,8 @@ impl Fleet {
         }))
     }
 
-    /// Takes both in turns for so long; the floor sends to all servers and waits for so many, or to one.
+    /// Measures both in turns for `span`. The floor sends to all servers and waits for `answers` answers; if that is
+    /// one, it sends to one server only.
     async fn measure(
         self: &Arc<Self>,
         span: Duration,
@@ -156,8 +159,8 @@ impl Fleet {
         Ok(waited)
     }
 
-    /// Lets what was not waited for come to its end. Both begin after such a rest: a processor that was busy just before
-    /// is faster.
+    /// Waits until the requests that were not awaited have ended. Product and floor both begin after such a rest,
+    /// because a processor that was busy just before is faster.
     async fn rest(&self) {
         let is_idle = |client: &Client| format!("{client:?}").contains("locks: 0,");
         loop {
@@ -194,7 +197,7 @@ enum Ask<'a> {
     Taken(Value),
 }
 
-/// Waits until so many are answered.
+/// Waits until at least `answers` requests are answered.
 async fn answered(asks: &mut [Ask<'_>], answers: usize) -> Result<(), Failure> {
     poll_fn(|context| {
         let mut taken = 0;

@@ -1,4 +1,4 @@
-//! Leases that are renewed: 10,000 beside the floor, and 100,000 by themselves.
+//! The renewal of leases: 10,000 next to the floor, and 100,000 by themselves.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::stats::{self, Stats};
 
 const LEASES: usize = 10_000;
 const BATCH: usize = 100;
-/// Renewed at a third of it.
+/// Renewed after a third of it.
 const LEASE: Duration = Duration::from_secs(3);
 const WATCHED: Duration = Duration::from_secs(2);
 const TAKERS: usize = 64;
 const MANY: usize = 100_000;
-/// The default, renewed at a third of it.
+/// The default, renewed after a third of it.
 const LONG_LEASE: Duration = Duration::from_secs(30);
 const PERIOD: Duration = Duration::from_secs(10);
-/// Paced to take as long as the product is watched: a server that rests between scripts runs each of them slower.
+/// Paced to take as long as the product is watched: a server that rests between scripts runs each script slower.
 const FLOOR_ROUNDS: usize = 2;
 const FLOOR_PAUSE: Duration = Duration::from_millis(10);
 
-/// What renewing one lease cost, and how many shared a script.
+/// The cost of renewing one lease, and the number of leases per script.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     server: f64,
@@ -65,11 +65,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let batch = measured.median(|product, _| product.batch);
     Ok(Chapter {
         title: "Renewal",
-        how: "One client holds 10,000 locks with a lease of 3 s, each renewed about once a second; the time that the \
-              server counts for the scripts and the processor time of the client, for one round of all leases. Floor: \
-              the same script over batches of 100 names, spread over the same time. Phases alternate, the ratio is the \
-              median over the pairs. The watchdog spreads a round over a fifth of the period on purpose, so there is \
-              no wall time to compare.",
+        how: "One client holds 10,000 locks with a lease of 3 s, each renewed about once a second. The figures are \
+              the time that the server counts for the scripts and the processor time of the client, for one round \
+              of all leases. Floor: the same script over batches of 100 names, spread over the same time. Phases \
+              alternate; the ratio is the median over the pairs. The watchdog spreads a round over a fifth of the \
+              period on purpose, so there is no wall time to compare.",
         lines: vec![
             line(
                 "the server's time",
@@ -106,7 +106,7 @@ pub(crate) async fn hundred_thousand(_: &Effort) -> Result<Chapter, Failure> {
         .build()
         .await?;
     let guards = take(&client, MANY).await?;
-    // Each is renewed once within any period.
+    // Each lease is renewed once within any period of this length.
     let meter = Meter::start(server.connection());
     sleep(PERIOD).await;
     let cost = meter.stop()?;
@@ -115,8 +115,8 @@ pub(crate) async fn hundred_thousand(_: &Effort) -> Result<Chapter, Failure> {
     let share = cost.client * MANY as f64 / PERIOD.as_secs_f64();
     Ok(Chapter {
         title: "Renewal: 100,000 leases",
-        how: "One client holds 100,000 locks with a lease of 30 s, each renewed every 10 s: what share of one processor \
-              that takes.",
+        how: "One client holds 100,000 locks with a lease of 30 s, each renewed every 10 s. The figure is the \
+              share of one processor that this takes.",
         lines: vec![Line {
             shape: "100,000 leases of 30 s: percent of a processor".to_owned(),
             product: format!(
@@ -135,7 +135,7 @@ pub(crate) async fn hundred_thousand(_: &Effort) -> Result<Chapter, Failure> {
     })
 }
 
-/// Holds all locks for a while; also tells how many were lost.
+/// Holds all locks for a while. Returns the cost, and how many locks were lost.
 async fn renewed_by_watchdog(server: &Server) -> Result<(Cost, usize), Failure> {
     let client = Client::builder()
         .url(server.url())
@@ -196,12 +196,12 @@ async fn renewed_bare(server: &Server, bare: &Floor) -> Result<Cost, Failure> {
     Ok(cost)
 }
 
-/// As long for the product as for the floor.
+/// Returns the name of a lock, which product and floor share.
 fn name(number: usize) -> String {
     format!("bench:lease:{number:05}")
 }
 
-/// Counts what renewals cost from its start on.
+/// Measures the cost of renewals from its start on.
 struct Meter {
     connection: Connection,
     processor_time: Duration,

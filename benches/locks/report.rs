@@ -1,4 +1,4 @@
-//! What was measured: chapters of lines, as a table for people and as figures for scripts.
+//! The results: chapters of lines, as a table for people and as figures for scripts.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::crowd::Crowd;
 use crate::machine::Machine;
 
-/// What one part of the suite brought.
+/// The results of one part of the suite.
 #[derive(Debug)]
 pub(crate) struct Chapter {
     pub(crate) title: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Chapter {
     pub(crate) curves: Vec<Curve>,
 }
 
-/// One shape beside its floor.
+/// One shape next to its floor.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) shape: String,
@@ -25,7 +25,7 @@ pub(crate) struct Line {
     pub(crate) figure: Option<Figure>,
 }
 
-/// A ratio or a count, with the key that scripts know it by.
+/// A ratio or a count, with the key under which scripts find it.
 #[derive(Debug)]
 pub(crate) struct Figure {
     pub(crate) key: String,
@@ -33,7 +33,7 @@ pub(crate) struct Figure {
     target: Target,
 }
 
-/// What a figure should be. Nothing fails if it is not.
+/// The target of a figure. Nothing fails if the figure misses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     AtMost(f64),
@@ -47,7 +47,7 @@ pub(crate) struct Curve {
     /// The plot that it belongs to.
     pub(crate) plot: &'static str,
     pub(crate) label: String,
-    /// Wait in fair shares, and what share of all calls waited no longer.
+    /// The wait in fair shares, and the share of all calls that waited no longer.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
@@ -85,7 +85,7 @@ impl std::fmt::Display for Target {
 impl Curve {
     pub(crate) fn new(plot: &'static str, label: &str, crowd: &Crowd, tasks: usize) -> Self {
         let fair = crowd.fair_share(tasks);
-        // Evenly spaced in the number of nines, as the plot is, down to the last call.
+        // Evenly spaced in the number of nines, like the plot, down to the last call.
         let nines = (crowd.waits.count().max(1) as f64).log10();
         let shares = (0..=200).map(|step| 1.0 - 10f64.powf(-nines * f64::from(step) / 200.0));
         Self {
@@ -98,12 +98,12 @@ impl Curve {
     }
 }
 
-/// A wait in fair shares.
+/// Returns a wait in fair shares.
 pub(crate) fn of_fair(wait: Duration, fair: Duration) -> f64 {
     wait.as_secs_f64() / fair.as_secs_f64()
 }
 
-/// So many a second.
+/// Returns a rate per second, as text.
 pub(crate) fn rate(per_second: f64) -> String {
     format!("{per_second:.0}/s")
 }
@@ -112,7 +112,7 @@ pub(crate) fn rate(per_second: f64) -> String {
 pub(crate) const HEAD: [&str; 6] = ["shape", "product", "floor", "ratio", "target", "reached"];
 
 impl Line {
-    /// The cells of this line, under [`HEAD`].
+    /// Returns the cells of this line, under [`HEAD`].
     pub(crate) fn cells(&self) -> [String; 6] {
         let [ratio, target, reached] = match &self.figure {
             Some(Figure { value, target, .. }) => [
@@ -127,7 +127,7 @@ impl Line {
     }
 }
 
-/// One table of everything, for a terminal.
+/// Returns one table of all lines, for a terminal.
 pub(crate) fn table(chapters: &[Chapter], machine: &Machine) -> String {
     let lines = chapters.iter().flat_map(|chapter| &chapter.lines);
     let mut rows = vec![HEAD.map(str::to_owned)];
@@ -146,12 +146,12 @@ pub(crate) fn table(chapters: &[Chapter], machine: &Machine) -> String {
     text
 }
 
-/// A flat JSON object of all figures, beside the commit and the machine.
+/// Returns a flat JSON object of all figures, with the commit and the machine.
 pub(crate) fn json(chapters: &[Chapter], machine: &Machine) -> String {
     let mut text = String::from("{\n");
     let lines = chapters.iter().flat_map(|chapter| &chapter.lines);
     for Figure { key, value, .. } in lines.filter_map(|line| line.figure.as_ref()) {
-        // JSON has no word for what is not a number.
+        // JSON cannot express NaN or infinity.
         let value = if value.is_finite() {
             format!("{value:.4}")
         } else {

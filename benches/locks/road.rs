@@ -1,4 +1,4 @@
-//! A server, how far it is, and what many tasks do with it beside one task's round trips.
+//! A server at a given distance, and the sections of many tasks on it, next to the round trips of one task.
 
 use redlatch::Client;
 use redlatch_testkit::Server;
@@ -20,11 +20,11 @@ pub(crate) struct Road {
     _server: Server,
 }
 
-/// A crowd's sections a second, and the seconds of a round trip.
+/// A crowd's sections per second, and the seconds of a round trip.
 pub(crate) struct Sections(Alternation);
 
 impl Road {
-    /// To a server of its own, through a proxy that adds 1 ms to each round trip or not.
+    /// Starts a server and connects to it: with `detour`, through a proxy that adds 1 ms to each round trip.
     pub(crate) async fn open(detour: bool) -> Result<Self, Failure> {
         let server = Server::start();
         let detour = match detour {
@@ -45,7 +45,7 @@ impl Road {
         })
     }
 
-    /// Blocks of a crowd in turns with blocks of one task's bare EVALSHAs.
+    /// Measures blocks of a crowd in turns with blocks of one task's bare EVALSHAs.
     pub(crate) async fn measure(
         &self,
         crowd: &[impl Section + Clone],
@@ -62,7 +62,7 @@ impl Road {
 }
 
 impl Sections {
-    /// How many there are in a round trip.
+    /// Returns the line that shows how many sections there are in a round trip.
     pub(crate) fn line(&self, label: &str, key: &str, least: f64) -> Line {
         let Self(measured) = self;
         Line {

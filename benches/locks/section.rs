@@ -1,4 +1,4 @@
-//! One section: the lock is taken, as a rule nothing is done under it, and it is given back.
+//! A section: the lock is acquired and released, as a rule without any work in between.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use tokio::time::sleep;
 
 use crate::Failure;
 
-/// Something that can be passed again and again, by the product or by its floor.
+/// A section that can be passed repeatedly, by the product or by its floor.
 pub(crate) trait Section: Send + Sync + 'static {
-    /// Passes once, and tells how long it took to get in.
+    /// Passes the section once, and returns how long it took to get in.
     fn pass(&self) -> impl Future<Output = Result<Duration, Failure>> + Send;
 }
 
@@ -29,7 +29,7 @@ macro_rules! sections {
 
 sections!(ReentrantLock FairLock ReadLock WriteLock MultiLock);
 
-/// A section in which something is done, for so long.
+/// A section with work in it that takes a given time.
 pub(crate) struct Lasting {
     pub(crate) lock: ReentrantLock,
     pub(crate) work: Duration,

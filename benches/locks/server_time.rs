@@ -1,4 +1,4 @@
-//! What the server itself spends on one acquire and one release, beside scripts that do the steps of Redisson's.
+//! The server's own time for one acquire and one release, next to scripts that perform the steps of Redisson's.
 
 use redlatch::Client;
 use redlatch_testkit::{Connection, Server};
@@ -15,7 +15,7 @@ const NAME: &str = "bench:product";
 const REFERENCE_NAME: &str = "bench:redisson";
 const PHASES: usize = 4;
 
-/// A free lock, or the owner's own: one level more and the lease anew. Otherwise the time that is left of it.
+/// If the lock is free or the owner's own, adds one level and renews the lease. Otherwise returns the remaining TTL.
 const REFERENCE_ACQUIRE: &str = "
 local lock, lease, owner = KEYS[1], ARGV[1], ARGV[2]
 local taken = redis.call('exists', lock) == 1
@@ -27,8 +27,8 @@ redis.call('pexpire', lock, lease)
 return nil
 ";
 
-/// The answer of an earlier run of the same request, from its latch. Otherwise one level less; with the last one the
-/// lock goes and a message is published. The latch keeps the answer.
+/// Returns the answer of an earlier run of the same request, from its latch. Otherwise removes one level; with the last
+/// level, deletes the lock and publishes a message. The latch keeps the answer.
 const REFERENCE_RELEASE: &str = "
 local lock, latch, owner = KEYS[1], KEYS[3], ARGV[3]
 local answered = redis.call('get', latch)
@@ -83,10 +83,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     client.close().await;
     let (product, floor) = (median(measured.product), median(measured.floor));
     Ok(Chapter {
-        title: "Time of the server",
-        how: "The time that the server counts for EVALSHA (`INFO commandstats`), for one acquire plus one release of a \
-              free lock, beside scripts of our own that do the documented steps of Redisson's, its latch included; the \
-              separate DEL of the latch is not counted. Medians of four alternating phases each.",
+        title: "Server time",
+        how: "The time that the server counts for EVALSHA (`INFO commandstats`), for one acquire plus one release \
+              of a free lock, next to scripts of our own that perform the documented steps of Redisson's, \
+              including its latch. The separate DEL of the latch is not counted. Medians of four alternating \
+              phases each.",
         lines: vec![Line {
             shape: "acquire and release, in the server".to_owned(),
             product: format!("{product:.2} µs"),
@@ -112,7 +113,7 @@ fn micros_per_section(connection: &mut Connection, sections: usize) -> Result<f6
     Ok(scripts.micros as f64 / sections as f64)
 }
 
-/// Scripts that do what Redisson's do.
+/// Scripts that perform the steps of Redisson's.
 struct Reference {
     acquire: Call,
     release: Call,
@@ -144,7 +145,7 @@ impl Reference {
         self.release.send_with(KEYS_AT + 2, latch.into()).await
     }
 
-    /// As the client does it after each answer, but out of the way of the measurement.
+    /// Deletes the latches, as the client does after each answer, but outside the measurement.
     fn forget_latches(&self, connection: &mut Connection) {
         connection.command(&["FLUSHALL"]);
     }

@@ -1,25 +1,25 @@
-//! What the server says of the commands that it ran.
+//! The server's statistics of the commands that it ran.
 
 use std::collections::BTreeMap;
 
 use redlatch_testkit::Connection;
 
-/// What clients of a lock send. A server counts the commands inside scripts too, in its total as in its table, but
-/// scripts run none of these.
+/// The commands that clients of a lock send. A server also counts the commands inside scripts, both in its total and in
+/// its table, but scripts run none of these.
 const SENT_BY_CLIENTS: [&str; 5] = ["evalsha", "eval", "subscribe", "unsubscribe", "ping"];
 
 /// `INFO commandstats` since the last [`reset`].
 #[derive(Debug)]
 pub(crate) struct Stats(BTreeMap<String, Figures>);
 
-/// How often one command ran, and how many microseconds that took in all.
+/// How often one command ran, and how many microseconds that took in total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) calls: u64,
     pub(crate) micros: u64,
 }
 
-/// Counts from zero again.
+/// Resets the server's counters to zero.
 pub(crate) fn reset(connection: &mut Connection) {
     connection.command(&["CONFIG", "RESETSTAT"]);
 }
@@ -41,7 +41,7 @@ impl Stats {
         self.0.get(command).copied().unwrap_or_default()
     }
 
-    /// How many commands clients sent.
+    /// Returns how many commands clients sent.
     pub(crate) fn sent_by_clients(&self) -> u64 {
         SENT_BY_CLIENTS
             .iter()

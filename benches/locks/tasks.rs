@@ -8,7 +8,7 @@ use crate::road::Road;
 
 const TASKS: usize = 64;
 
-/// How the server is reached, and what is wanted there.
+/// How the server is reached, and the texts and target of the chapter.
 struct Shape {
     title: &'static str,
     how: &'static str,
@@ -21,9 +21,10 @@ struct Shape {
 pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
     let shape = Shape {
         title: "Contended: 64 tasks of one process on one name",
-        how: "64 tasks pass empty sections under one name. Sections per round trip: in blocks that alternate with blocks \
-              of one task's bare EVALSHAs, whose mean is the round trip; median over the pairs. Waits and tasks served: \
-              in one run without a break; a fair share is the time of 64 sections of that run.",
+        how: "64 tasks pass empty sections under one name. Sections per round trip: blocks alternate with blocks \
+              of one task's bare EVALSHAs, whose mean is the round trip; the figure is the median over the pairs. \
+              Waits and tasks served: from one run without a break; a fair share is the time of 64 sections of \
+              that run.",
         label: "64 tasks, one name",
         key: "tasks64",
         sections_per_round_trip: 3.0,
@@ -35,7 +36,7 @@ pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
 pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure> {
     let shape = Shape {
         title: "Contended: 64 tasks of one process on one name, at 1 ms",
-        how: "The same through a proxy that adds 1 ms to each round trip, those of the floor too.",
+        how: "The same through a proxy that adds 1 ms to each round trip, including those of the floor.",
         label: "64 tasks, one name, 1 ms",
         key: "tasks64_1ms",
         sections_per_round_trip: 30.0,

@@ -1,4 +1,4 @@
-//! One task that nobody is in the way of: taking and giving back, and taking again what it holds.
+//! One task without competitors: acquiring and releasing a lock, and acquiring again a lock that it holds.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::section::Section;
 use crate::waits::Waits;
 
 const NAME: &str = "bench:product";
-/// As long as the product's.
+/// Of the same length as the product's.
 const FLOOR_NAME: &str = "bench:bottom!";
-/// Calls before the first that counts.
+/// Calls before the first that is counted.
 const WARM_UP: usize = 200;
 
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
@@ -30,9 +30,9 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     client.close().await;
     Ok(Chapter {
         title: "Uncontended: one task",
-        how: "One task takes and gives back a lock that nobody else wants, in turns with the floor, call pair by call \
-              pair; the ratio is that of the medians. The floor is a bare connection of the benchmark's own, and then \
-              fred.",
+        how: "One task acquires and releases a lock that nobody else wants. Its call pairs alternate with those of \
+              the floor, which is a bare connection of the benchmark's own, and then fred. The ratio is that of \
+              the medians.",
         lines: vec![
             line(
                 "lock and unlock, beside the bare connection",
@@ -57,7 +57,7 @@ pub(crate) async fn reentry(effort: &Effort) -> Result<Chapter, Failure> {
     let floor = Floor::of_fred(&server.url()).await?;
     floor.section(FLOOR_NAME, 1).await?.acquire.send().await?;
     let bare = floor.second_level(FLOOR_NAME, 1).await?;
-    // By this owner, since the task that measures is another than this one.
+    // With an explicit owner, since the task that measures is another than this one.
     let lock = client.lock(NAME).owned_by(&redlatch::Owner::unique());
     let outer = lock.lock().await?;
     let both = alternate(lock, bare, effort.calls / 2).await?;
@@ -65,8 +65,8 @@ pub(crate) async fn reentry(effort: &Effort) -> Result<Chapter, Failure> {
     client.close().await;
     Ok(Chapter {
         title: "Re-entry",
-        how: "The holder takes the lock a second time and gives that level back, in turns with the floor, call pair by \
-              call pair; the ratio is that of the medians.",
+        how: "The holder acquires the lock a second time and releases that level. Its call pairs alternate with \
+              those of the floor; the ratio is that of the medians.",
         lines: vec![line("second level", "reentry_ratio", &both, Target::None)],
         curves: Vec::new(),
     })
@@ -80,14 +80,14 @@ pub(crate) async fn multi(effort: &Effort) -> Result<Chapter, Failure> {
     client.close().await;
     Ok(Chapter {
         title: "Multi lock: three at once",
-        how: "One task takes and gives back three locks of one slot as a set, in turns with one lock by itself, call \
-              pair by call pair. The floor is that one lock, of this crate; the ratio is that of the medians.",
+        how: "One task acquires and releases three locks of one slot as a set. Its call pairs alternate with those \
+              of one lock by itself. The floor is that one lock, of this crate; the ratio is that of the medians.",
         lines: vec![line("set of 3", "multi3_ratio", &both, Target::AtMost(1.3))],
         curves: Vec::new(),
     })
 }
 
-/// The other kinds, each beside its own scripts.
+/// Measures the other kinds, each next to its own scripts.
 pub(crate) async fn kinds(effort: &Effort) -> Result<Chapter, Failure> {
     let server = Server::start();
     let client = Client::connect(server.url()).await?;
@@ -110,7 +110,8 @@ pub(crate) async fn kinds(effort: &Effort) -> Result<Chapter, Failure> {
     ];
     Ok(Chapter {
         title: "Uncontended: fair and read-write locks",
-        how: "As with the first, each beside the scripts of its own kind, which are those of the product.",
+        how: "As in the first chapter, with each lock next to the scripts of its own kind, which are those of the \
+              product.",
         lines: lines
             .map(|(shape, key, both)| line(shape, key, &both, Target::AtMost(1.15)))
             .into(),
@@ -128,7 +129,7 @@ fn line(shape: &str, key: &str, (product, floor): &(Waits, Waits), target: Targe
     }
 }
 
-/// Passes both in turns for so long.
+/// Passes both in turns for `span`.
 async fn alternate(
     product: impl Section,
     floor: impl Section,

@@ -1,4 +1,4 @@
-//! Ten thousand tasks of one process that wait for one lock: what each of them costs while it waits.
+//! Ten thousand tasks of one process that wait for one lock: the cost of each while it waits.
 
 use std::fs;
 use std::time::Duration;
@@ -13,16 +13,17 @@ use crate::report::{Chapter, Figure, Line, Target, rate};
 use crate::stats::{self, Stats};
 use crate::worker::{self, Lines, Worker, number};
 
-/// What a worker is called whose tasks wait.
+/// The role of a worker whose tasks wait.
 pub(crate) const ROLE: &str = "waiters";
 const FAIR: &str = "fair";
 const PLAIN: &str = "plain";
 
 const WAITERS: usize = 10_000;
-/// So many come at once, so that what is asked for fits into buffers of the usual size.
+/// How many tasks start at once: few enough for their requests to fit into buffers of the usual size.
 const GROUP: usize = 100;
-/// How long it may take all of them to come, and how long they then wait before their process is looked at.
+/// How long it may take until all tasks wait.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long they then wait before their process's memory is read.
 const REST: Duration = Duration::from_millis(1_200);
 
 pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
@@ -36,9 +37,9 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     };
     Ok(Chapter {
         title: "Waiting: 10,000 tasks of one process for one lock",
-        how: "Somebody else holds the lock, and nobody gives it back. The requests are the EVALSHAs that the server \
-              counts once all wait; the bytes what the process has grown by in resident memory, the tasks themselves \
-              included, for each of them.",
+        how: "Another client holds the lock and does not release it. The requests are the EVALSHAs that the server \
+              counts once all tasks wait. The bytes are the growth of the process in resident memory, including \
+              the tasks themselves, per waiter.",
         lines: vec![
             Line {
                 shape: "10,000 tasks, one fair lock: requests".to_owned(),
@@ -67,11 +68,11 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     })
 }
 
-/// What waiting cost.
+/// The cost of waiting.
 struct Waited {
-    /// Of the server, a second.
+    /// EVALSHAs that the server counts per second.
     scripts: f64,
-    /// Of the process, a waiter.
+    /// Memory of the process per waiter.
     bytes: f64,
 }
 
@@ -106,7 +107,7 @@ async fn scripts_per_second(connection: &mut Connection, span: Duration) -> f64 
     scripts.calls as f64 / span.as_secs_f64()
 }
 
-/// The worker: has its tasks wait, and says by how much it has grown.
+/// Runs the worker: has its tasks wait, and reports by how much its memory has grown.
 pub(crate) async fn work(url: &str, kind: &str) -> Result<(), Failure> {
     let mut orders = Lines::orders();
     let client = Client::connect(url).await?;
@@ -142,7 +143,7 @@ async fn all_wait(client: &Client) {
     }
 }
 
-/// The memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> Result<u64, Failure> {
     let status = fs::read_to_string("/proc/self/status")?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

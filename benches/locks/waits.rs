@@ -1,8 +1,8 @@
-//! How long calls took, all of them.
+//! How long each call of a run took.
 
 use std::time::Duration;
 
-/// Every wait of a run, shortest first. Nothing is rounded into buckets: a run has a few hundred thousand at most.
+/// Every wait of a run, shortest first. Waits are not rounded into buckets: a run has at most a few hundred thousand.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(Vec<Duration>);
 
@@ -20,7 +20,7 @@ impl Waits {
         self.0.len()
     }
 
-    /// The wait that this share of all calls did not exceed; zero if there were none.
+    /// Returns the wait that this share of all calls did not exceed, or zero if there were no calls.
     pub(crate) fn quantile(&self, share: f64) -> Duration {
         let rank = (share * self.0.len() as f64).ceil() as usize;
         self.0
@@ -33,7 +33,7 @@ impl Waits {
         self.quantile(0.5)
     }
 
-    /// p50, p99 and p99.9, for people.
+    /// Returns p50, p99 and p99.9, as text for people.
     pub(crate) fn summary(&self) -> String {
         let [half, most, nearly_all] = [0.5, 0.99, 0.999].map(|share| self.quantile(share));
         format!("p50 {half:.1?}, p99 {most:.1?}, p99.9 {nearly_all:.1?}")

@@ -1,4 +1,4 @@
-//! From an unlock in one process to the lock in another.
+//! The time from an unlock in one process to the acquired lock in another.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::report::{Chapter, Figure, Line, Target};
 use crate::waits::Waits;
 use crate::worker::{self, Lines, Worker, number};
 
-/// What the worker is called that waits.
+/// The role of the worker that waits.
 pub(crate) const ROLE: &str = "wakeup";
 const NAME: &str = "bench:product";
 const FLOOR_NAME: &str = "bench:bottom!";
-/// Nobody listens here: what the worker gives back must not wake itself.
+/// A channel without subscribers: a release by the worker must not wake the worker.
 const MUTE: &str = "bench:nobody";
-/// For the waiter to have asked, subscribed, asked again and come to rest.
+/// Time for the waiter to ask, subscribe, ask again and come to rest.
 const REST: Duration = Duration::from_millis(5);
-/// A waiter that asked later than this before the unlock had perhaps not come to rest: the round does not count.
+/// A waiter that asked later than this before the unlock may not have come to rest: the round is not counted.
 const LEAST_REST: Duration = Duration::from_millis(3);
 const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
 const WARM_UP: usize = 5;
-/// What the worker is told to wait for.
+/// The requests to the worker: what to wait for.
 const PRODUCT: &str = "product";
 const FLOOR: &str = "floor";
 
@@ -54,9 +54,10 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
     let ratio = product.median().as_secs_f64() / floor.median().as_secs_f64();
     Ok(Chapter {
         title: "Wake-up",
-        how: "One process unlocks, another has been waiting: from the call of `unlock` to the return of `lock`, on the \
-              clock that all processes share. Floor: a release script that publishes, the message on a subscribed \
-              connection, one EVALSHA. The two alternate round by round; the ratio is that of the medians.",
+        how: "One process unlocks while another one waits: the time from the call of `unlock` to the return of \
+              `lock`, on the clock that all processes share. Floor: a release script that publishes, the message \
+              on a subscribed connection, and one EVALSHA. The two alternate round by round; the ratio is that of \
+              the medians.",
         lines: vec![Line {
             shape: format!(
                 "unlock here to acquired there, {} and {} rounds",
@@ -79,7 +80,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// How long one wake-up took; none if the waiter was late.
+    /// Measures one wake-up. Returns `None` if the waiter was late.
     async fn product(&mut self) -> Result<Option<Duration>, Failure> {
         let guard = self.client.lock(NAME).lock().await?;
         self.waiter.tell(PRODUCT)?;
@@ -108,7 +109,7 @@ impl Rounds {
     }
 }
 
-/// The worker: waits as it is ordered, says when it asked and when it had the lock, and gives it back.
+/// Runs the worker: waits as requested, reports when it asked and when it had the lock, and releases the lock.
 pub(crate) async fn work(url: &str) -> Result<(), Failure> {
     let mut orders = Lines::orders();
     let client = Client::connect(url).await?;

@@ -1,7 +1,7 @@
-//! A process of its own: this program again, told what to do line by line.
+//! A worker: this program again, in a process of its own, which is told what to do line by line.
 //!
-//! What it is told comes in on its standard input, what it answers goes out on its standard output. It ends when that
-//! input ends, so with the process that started it, and it is killed when its handle is dropped.
+//! It reads requests from its standard input, and writes answers to its standard output. It ends when that input ends,
+//! and therefore with the process that started it. It is killed when its handle is dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -15,7 +15,7 @@ use crate::Failure;
 
 /// The first argument of a worker.
 pub(crate) const ROLE: &str = "worker";
-/// How long it may take a worker to come up, or to answer, beside what it was told to do.
+/// How long a worker may take to come up, or to answer, in addition to the time of the work that it was told to do.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A worker, seen from the process that started it.
@@ -26,12 +26,12 @@ pub(crate) struct Worker {
     answers: Lines,
 }
 
-/// The lines of a stream, as they come.
+/// The lines of a stream, as they arrive.
 #[derive(Debug)]
 pub(crate) struct Lines(UnboundedReceiver<String>);
 
 impl Worker {
-    /// Starts one and waits until it is ready.
+    /// Starts a worker and waits until it is ready.
     pub(crate) async fn start(args: &[&str]) -> Result<Self, Failure> {
         let mut process = Command::new(env::current_exe()?)
             .arg(ROLE)
@@ -56,7 +56,7 @@ impl Worker {
         Ok(self.orders.flush()?)
     }
 
-    /// The next line that the worker says, which it may take so long over, and a while more.
+    /// Returns the next line from the worker, which may take `busy` and [`PATIENCE`] over it.
     pub(crate) async fn hear(&mut self, busy: Duration) -> Result<String, Failure> {
         let line = timeout(busy + PATIENCE, self.answers.next()).await?;
         line.ok_or_else(|| "a worker ended early, see above".into())
@@ -65,14 +65,14 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         drop(self.process.kill());
         drop(self.process.wait());
     }
 }
 
 impl Lines {
-    /// What this process is told, if it is a worker.
+    /// Returns the requests to this process, if it is a worker.
     pub(crate) fn orders() -> Self {
         Self::of(std::io::stdin())
     }
@@ -89,20 +89,20 @@ impl Lines {
         Self(lines)
     }
 
-    /// None at the end of the stream.
+    /// Returns the next line, or `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<String> {
         self.0.recv().await
     }
 }
 
-/// Says a line to the process that started this one.
+/// Sends a line to the process that started this one.
 pub(crate) fn answer(line: &str) -> Result<(), Failure> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{line}")?;
     Ok(output.flush()?)
 }
 
-/// A number out of a line.
+/// Parses a number that is a word of a line.
 pub(crate) fn number(word: Option<&str>) -> Result<u64, Failure> {
     Ok(word.ok_or("a line ends early")?.parse()?)
 }

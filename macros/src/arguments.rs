@@ -1,4 +1,4 @@
-//! What stands in the parentheses of the attribute.
+//! The arguments of the attribute.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const KINDS: [&str; 7] = [
     "write",
 ];
 
-/// The arguments, each valid by itself and beside the others.
+/// The arguments, each valid by itself and in combination with the others.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     client: Expr,
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     owner: Option<Expr>,
     attempts: Option<u32>,
     pub(crate) limit: Option<Limit>,
-    /// What the body calls the guard.
+    /// The name by which the body refers to the guard.
     pub(crate) guard: Option<Ident>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Limit {
 }
 
 impl Arguments {
-    /// The lock, as an expression.
+    /// Returns an expression that makes the lock.
     pub(crate) fn lock(&self) -> TokenStream {
         let here = Span::mixed_site();
         let name = name(&self.name);
@@ -86,15 +86,16 @@ impl Arguments {
 }
 
 impl Limit {
-    /// How long to wait, as an expression.
+    /// Returns an expression for how long to wait: without limit if `wait` is not given.
     pub(crate) fn wait(&self) -> TokenStream {
         self.wait
             .map_or_else(|| quote!(::core::time::Duration::MAX), Time::tokens)
     }
 }
 
-/// Binds a reference to what an expression gives, be that a value, a reference or a smart pointer. In two steps, since
-/// the type that is wanted would else be that of each part of the expression. An error points at the expression.
+/// Binds a reference to the result of an expression, which may be a value, a reference or a smart pointer. This takes
+/// two steps: in a single one, the wanted type would be expected of each part of the expression. A compile error points
+/// at the expression.
 fn borrowed(expression: &Expr, bound: TokenStream) -> TokenStream {
     let here = Span::mixed_site();
     let there = expression.span().resolved_at(here);
@@ -105,7 +106,8 @@ fn borrowed(expression: &Expr, bound: TokenStream) -> TokenStream {
     )
 }
 
-/// A literal is a format string, whose placeholders are names in the function; any other expression is the name.
+/// Returns an expression for the name. A literal is a format string whose placeholders are names in the function; any
+/// other expression is the name.
 fn name(name: &Expr) -> TokenStream {
     match text(name) {
         Some(literal) if literal.value().contains(['{', '}']) => {
@@ -195,7 +197,7 @@ impl Parse for Arguments {
     }
 }
 
-/// An argument that may be given once.
+/// An argument that may be given at most once.
 struct Once<T>(Option<(Ident, T)>);
 
 impl<T> Default for Once<T> {

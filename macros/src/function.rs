@@ -1,4 +1,4 @@
-//! The function, and what is made of it.
+//! The function below the attribute, and its expansion.
 
 use proc_macro2::{Group, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -9,8 +9,8 @@ use syn::{Attribute, ReturnType, Signature, Token, Type, TypeInfer, Visibility};
 
 use crate::arguments::Arguments;
 
-/// The function under its lock. With an error, the function as it was beside it, so that its callers are not in
-/// error too.
+/// Returns the function under its lock. On an error, returns the error together with the unchanged function, so that
+/// the function's callers do not fail to compile too.
 pub(crate) fn locked(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let made = syn::parse2::<Function>(item.clone())
         .and_then(|function| Ok(function.under(&syn::parse2(arguments)?)));
@@ -20,7 +20,7 @@ pub(crate) fn locked(arguments: TokenStream, item: TokenStream) -> TokenStream {
     })
 }
 
-/// An async function with a body, which is not looked into.
+/// An async function with a body, which is not parsed.
 struct Function {
     attributes: Vec<Attribute>,
     visibility: Visibility,
@@ -58,10 +58,10 @@ impl Parse for Function {
 }
 
 impl Function {
-    /// The variables of the code around the body have a hygiene of their own, so the body does not see them, and the
-    /// expressions of the arguments see the function's.
+    /// Puts the function under its lock. The variables of the code around the body have their own hygiene, so the body
+    /// does not see them, and the expressions in the arguments see those of the function.
     fn under(mut self, arguments: &Arguments) -> TokenStream {
-        // A type of the form `impl ..` cannot be written in a body, and need not be.
+        // A type of the form `impl ..` cannot be written in a body, and does not have to be.
         Erased.visit_type_mut(&mut self.returned);
         let Self {
             attributes,
@@ -71,7 +71,7 @@ impl Function {
             body,
         } = self;
         let here = Span::mixed_site();
-        // Where an error type that cannot tell of a lock is pointed at.
+        // The compile error for an error type that cannot be made from a `redlatch::Error` points here.
         let there = returned.span().resolved_at(here);
         let failed = quote_spanned!(there=> ::redlatch::__locked::Outcome::failed(error));
         let released =
@@ -102,9 +102,9 @@ impl Function {
                 let guard = #acquired;
                 let outcome = {
                     #bound
-                    // Pinned here, since a future that is handed on by value takes its place twice.
+                    // Pinned here, since a future that is passed on by value takes up its space twice.
                     let body = ::core::pin::pin!(async move {
-                        // Tells the block what it returns, which `return` and `?` in it need to know.
+                        // Tells the compiler the return type of the block, which `return` and `?` in it need.
                         if let ::core::option::Option::Some(never) = ::redlatch::__locked::never::<#returned>() {
                             return never;
                         }
@@ -124,7 +124,7 @@ impl Function {
     }
 }
 
-/// Has each `impl ..` inferred.
+/// Replaces each `impl ..` by `_`, so that it is inferred.
 struct Erased;
 
 impl VisitMut for Erased {

@@ -1,4 +1,4 @@
-//! The attribute of the crate [`redlatch`](https://docs.rs/redlatch), which exports it with its feature `macros`.
+//! The attribute macro of the crate [`redlatch`](https://docs.rs/redlatch), which exports it with its feature `macros`.
 
 #![forbid(unsafe_code)]
 #![warn(

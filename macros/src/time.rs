@@ -7,7 +7,7 @@ use quote::quote;
 use syn::LitStr;
 use syn::parse::{Parse, ParseStream};
 
-/// What a unit is in milliseconds.
+/// The units, each with its length in milliseconds.
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
 /// A whole number of a unit, such as `250ms`, `10s`, `5m` or `1h`.

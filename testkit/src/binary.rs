@@ -12,7 +12,7 @@ const MISSING: &str = "no redis-server or valkey-server found: \
     run `scripts/server` of the redlatch repository, \
     or set REDLATCH_SERVER to the path of a server";
 
-/// The server program to run, or a text that says what to install.
+/// Returns the path of the server program to run, or a text that says what to install.
 pub(crate) fn locate() -> Result<PathBuf, String> {
     if let Some(chosen) = env::var_os("REDLATCH_SERVER") {
         return Ok(chosen.into());

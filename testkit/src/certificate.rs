@@ -6,7 +6,7 @@ use rcgen::{
     KeyPair, KeyUsagePurpose,
 };
 
-/// A certificate authority of one server, and the certificate it issued.
+/// The certificate authority of one server, and the certificates that it issued to the server and to a client.
 #[derive(Debug)]
 pub(crate) struct Certificate {
     ca_pem: String,
@@ -46,7 +46,7 @@ impl Certificate {
         })
     }
 
-    /// Writes the files and returns the server arguments that name them, and say whether clients need one.
+    /// Writes the files. Returns the server arguments that name them, and that say whether clients need a certificate.
     pub(crate) fn install(&self, dir: &Path, of_clients: bool) -> std::io::Result<Vec<String>> {
         let files = [
             ("--tls-ca-cert-file", "ca.pem", &self.ca_pem),

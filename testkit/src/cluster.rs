@@ -11,14 +11,15 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// A cluster of primaries, each a process of its own with an equal part of the slots.
 ///
-/// One that is down does not take the others down, and nobody takes its place.
+/// A primary that is down does not take the others down, and nothing takes its place, unless it has a replica (see
+/// [`replica_of`](Self::replica_of)).
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
     builder: ServerBuilder,
 }
 
-/// A slot on its way from one server to another.
+/// A slot that is being moved from one server to another.
 #[derive(Debug)]
 pub struct Move<'a> {
     slot: u16,
@@ -27,16 +28,16 @@ pub struct Move<'a> {
 }
 
 impl Cluster {
-    /// Starts three servers, and waits until each knows them all.
+    /// Starts three servers, and waits until each knows all of them.
     ///
     /// # Panics
-    /// With what to install when there is no server program, and with what
-    /// went wrong when they do not become a cluster.
+    /// Panics if there is no server program, with a text that says what to install, and if the servers do not become a
+    /// cluster, with a text that says what went wrong.
     pub fn start() -> Self {
         Self::of(3, Server::builder())
     }
 
-    /// So many servers with these options.
+    /// Starts `servers` servers with these options, and waits until each knows all of them.
     pub fn of(servers: usize, builder: ServerBuilder) -> Self {
         let builder = builder
             .arg("cluster-enabled", "yes")
@@ -66,7 +67,8 @@ impl Cluster {
         cluster
     }
 
-    /// A server that replicates this primary and takes its place when it is gone.
+    /// Starts a server that replicates this primary and takes its place when it is gone. Waits until it replicates, and
+    /// until all primaries know it.
     pub fn replica_of(&self, primary: &Server) -> Server {
         let replica = self.builder.clone().start();
         let mut connection = replica.connection();
@@ -90,12 +92,12 @@ impl Cluster {
         replica
     }
 
-    /// The servers, in the order of their slots.
+    /// Returns the servers, in the order of their slots.
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }
 
-    /// The URL for clients, which names every server.
+    /// Returns the URL for clients, which names every server.
     pub fn url(&self) -> String {
         let login = match self.nodes[0].password() {
             Some(password) => format!(":{password}@"),
@@ -110,14 +112,14 @@ impl Cluster {
         format!("redis-cluster://{login}{first}?{}", others.join("&"))
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     pub fn slot(&self, key: &str) -> u16 {
         let mut any = self.nodes[0].connection();
         let slot = any.command(&["CLUSTER", "KEYSLOT", key]).int();
         slot.try_into().expect("a slot")
     }
 
-    /// The server that has the slot of a key, and another one.
+    /// Returns the server that owns the slot of a key, and another server.
     pub fn owner(&self, key: &str) -> (&Server, &Server) {
         let slot = self.slot(key);
         let owner = self.nodes.iter().position(|node| owns(node, slot));
@@ -128,14 +130,14 @@ impl Cluster {
         )
     }
 
-    /// Moves a slot with its keys.
+    /// Moves a slot with its keys, of which there may be at most 10,000.
     pub fn move_slot(&self, slot: u16, from: &Server, to: &Server) {
         let begun = self.begin_move(slot, from, to);
         begun.keys(usize::MAX);
         begun.finish();
     }
 
-    /// Begins to move a slot, of which no key moves by itself.
+    /// Begins to move a slot. Its keys move only with [`Move::keys`].
     pub fn begin_move<'a>(&self, slot: u16, from: &'a Server, to: &'a Server) -> Move<'a> {
         let number = slot.to_string();
         let setslot = |node: &Server, state: &str, other: &Server| {
@@ -160,7 +162,7 @@ impl Cluster {
 }
 
 impl Move<'_> {
-    /// Moves so many keys, in the order in which the server names them.
+    /// Moves at most `most` keys, and at most 10,000, in the order in which the server lists them.
     pub fn keys(&self, most: usize) {
         let mut from = self.from.connection();
         let count = most.min(10_000).to_string();
@@ -184,11 +186,11 @@ impl Move<'_> {
         done(&mut from, &words);
     }
 
-    /// Gives the slot to its new server. The others hear of it by gossip.
+    /// Gives the slot to its new server. The other servers learn of it by gossip.
     pub fn finish(self) {
         let slot = self.slot.to_string();
         let id = id(self.to);
-        // The new one first: else nobody would have it in between.
+        // The new owner first: otherwise no server would have the slot in between.
         for node in [self.to, self.from] {
             let mut connection = node.connection();
             done(&mut connection, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
@@ -204,7 +206,7 @@ fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a server has a slot, in its own view.
+/// Returns whether a server has a slot, in its own view.
 fn owns(node: &Server, slot: u16) -> bool {
     let slot = i64::from(slot);
     let rows = node.connection().command(&["CLUSTER", "SLOTS"]).array();

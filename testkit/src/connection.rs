@@ -8,9 +8,9 @@ use crate::subscriber::Subscriber;
 
 const REPLY_LIMIT: Duration = Duration::from_secs(30);
 
-/// A blocking client that shows what the server really holds.
+/// A blocking client that shows what the server really stores.
 ///
-/// It panics where the network fails, since no test goes on from there.
+/// It panics if the network fails, since no test can continue after that.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
@@ -43,13 +43,13 @@ impl Connection {
         Self::open(port).into_subscriber(channels)
     }
 
-    /// Turns this connection over to the messages of channels.
+    /// Subscribes to channels, and turns this connection into one that receives their messages.
     #[track_caller]
     pub fn into_subscriber(self, channels: &[impl AsRef<str>]) -> Subscriber {
         Subscriber::new(self, channels)
     }
 
-    /// Sends one command and returns its reply, an error reply too.
+    /// Sends one command and returns its reply, which may be an error reply.
     #[track_caller]
     pub fn command(&mut self, args: &[impl AsRef<[u8]>]) -> Reply {
         self.send(args);
@@ -63,7 +63,7 @@ impl Connection {
         assert_eq!(reply, Reply::Status("OK".to_owned()));
     }
 
-    /// All fields of a hash.
+    /// Returns all fields of a hash.
     #[track_caller]
     pub fn hgetall(&mut self, key: &str) -> BTreeMap<String, String> {
         let flat = self.command(&["HGETALL", key]).texts();
@@ -72,19 +72,19 @@ impl Connection {
             .collect()
     }
 
-    /// The milliseconds a key has left, -1 without an expiry, -2 without a key.
+    /// Returns the milliseconds that a key has left: -1 if it has no expiry, -2 if there is no such key.
     #[track_caller]
     pub fn pttl(&mut self, key: &str) -> i64 {
         self.command(&["PTTL", key]).int()
     }
 
-    /// Whether a key exists.
+    /// Returns whether a key exists.
     #[track_caller]
     pub fn exists(&mut self, key: &str) -> bool {
         self.command(&["EXISTS", key]).int() == 1
     }
 
-    /// The channels that have subscribers, sorted.
+    /// Returns the channels that have subscribers, sorted.
     #[track_caller]
     pub fn channels(&mut self) -> Vec<String> {
         let mut channels = self.command(&["PUBSUB", "CHANNELS"]).texts();
@@ -92,7 +92,7 @@ impl Connection {
         channels
     }
 
-    /// All keys, sorted.
+    /// Returns all keys, sorted.
     #[track_caller]
     pub fn keys(&mut self) -> Vec<String> {
         let mut keys = self.command(&["KEYS", "*"]).texts();
@@ -118,9 +118,9 @@ impl Connection {
         read_reply(&mut self.stream).expect("read a reply")
     }
 
-    /// Whether a byte of the next reply came in time.
+    /// Returns whether a byte of the next reply arrives within `timeout`.
     ///
-    /// Apart from [`receive`](Self::receive), so that no reply is left half read.
+    /// Separate from [`receive`](Self::receive), so that no reply is left half read.
     #[track_caller]
     pub(crate) fn is_readable(&mut self, timeout: Duration) -> bool {
         let limit = |stream: &BufReader<TcpStream>, limit| {

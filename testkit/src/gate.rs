@@ -1,13 +1,13 @@
 use tokio::sync::oneshot;
 
-/// Keeps a connection waiting, in both directions, until it is opened or dropped.
+/// Keeps a connection waiting, in both directions, until the gate is opened or dropped.
 #[derive(Debug)]
 pub struct Gate {
     arrival: oneshot::Receiver<()>,
     _shut: oneshot::Sender<()>,
 }
 
-/// The side of the connection that waits.
+/// The connection's side of a [`Gate`].
 #[derive(Debug)]
 pub(crate) struct Waiting {
     arrived: oneshot::Sender<()>,
@@ -24,16 +24,16 @@ impl Gate {
         (gate, Waiting { arrived, opened })
     }
 
-    /// Waits until the request came.
+    /// Waits until the request has reached the gate.
     ///
     /// # Panics
-    /// When the proxy ends before.
+    /// Panics if the proxy ends before that.
     pub async fn reached(&mut self) {
         let arrived = (&mut self.arrival).await;
         arrived.expect("the proxy ended before the request came");
     }
 
-    /// Lets everything pass, in its order.
+    /// Lets everything pass, in its original order.
     pub fn open(self) {}
 }
 
@@ -43,7 +43,7 @@ impl Waiting {
     }
 
     pub(crate) async fn opened(self) {
-        // The gate may be gone already, and then it is open.
+        // Fails if the gate was dropped already, which opens it.
         let _ = self.arrived.send(());
         let _ = self.opened.await;
     }

@@ -1,9 +1,9 @@
-//! What the tests and examples of `redlatch` run against: private [`Server`],
-//! [`Cluster`] and [`Sentinel`] processes, a [`Proxy`] that breaks the network on command,
-//! and a plain [`Connection`] that shares no code with the crate under test.
+//! The servers that the tests and examples of `redlatch` run against, and tools for them: private [`Server`],
+//! [`Cluster`] and [`Sentinel`] processes, a [`Proxy`] that breaks the network on command, and a plain [`Connection`]
+//! that shares no code with the crate under test.
 //!
-//! Everything ends with its value: processes are killed, sockets are closed,
-//! directories are removed. A process also ends when the test process dies.
+//! Dropping a value cleans up after it: processes are killed, sockets are closed, and directories are removed. A
+//! process also ends when the test process dies.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs, missing_debug_implementations, unreachable_pub)]

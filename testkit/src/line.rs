@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// A delay line of one direction; an empty chunk is the end of the stream.
+/// The delay line of one direction. An empty chunk stands for the end of the stream.
 #[derive(Default)]
 pub(crate) struct Line {
     chunks: VecDeque<(Instant, Vec<u8>)>,
@@ -12,7 +12,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Whether the end of the stream has entered the line.
+    /// Returns whether the end of the stream has entered the delay line.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -22,11 +22,11 @@ impl Line {
         self.chunks.push_back((Instant::now() + delay, chunk));
     }
 
-    /// Takes out the first chunk once its time has come; cancel safe.
+    /// Removes the first chunk once it is due. Cancel safe.
     pub(crate) async fn pop(&mut self) -> Vec<u8> {
         match self.chunks.front() {
             None => future::pending().await,
-            // A sleep would last to the next tick of the timer.
+            // A sleep would last until the next tick of the timer.
             Some((due, _)) if *due <= Instant::now() => {}
             Some((due, _)) => sleep_until(*due).await,
         }

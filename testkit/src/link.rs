@@ -13,7 +13,7 @@ use crate::trap::{Fate, Traps};
 
 const CHUNK: usize = 64 * 1024;
 
-/// One connection through the proxy, under the faults of the moment.
+/// One connection through the proxy, subject to the faults that are switched on.
 pub(crate) struct Link {
     pub(crate) client: TcpStream,
     pub(crate) server: TcpStream,
@@ -47,7 +47,7 @@ impl Link {
                 chunk = replies.pop(), if !held => Event::ReplyDue(chunk),
                 _ = self.faults.changed() => Event::FaultsChanged,
             };
-            // The faults of now: they may have changed during the wait.
+            // Read again: the faults may have changed during the wait.
             let Faults {
                 black_hole,
                 delay,
@@ -99,22 +99,22 @@ impl Link {
                 }
             }
             if left == Some(0) {
-                // Closed so, a connection ends by a reset.
+                // With zero linger, closing a connection resets it.
                 self.client.set_zero_linger()?;
                 return self.server.set_zero_linger();
             }
         }
     }
 
-    /// What lost a byte can only be half open: each side stays connected, and
-    /// hears nothing, not even the end of the other.
+    /// Discards everything from both sides. A connection that lost a byte can only be half open: each side stays
+    /// connected and receives nothing, not even the end of the other side.
     async fn fall_silent(mut self) -> io::Result<()> {
         let (client, server) = tokio::join!(discard(&mut self.client), discard(&mut self.server));
         client.and(server)
     }
 }
 
-/// The same with no command that ends a connection.
+/// Returns the chunk with its first `CLIENT KILL` turned into a subcommand that does not exist.
 fn without_kills(mut chunk: Vec<u8>) -> Vec<u8> {
     const KILL: &[u8] = b"CLIENT\r\n$4\r\nKILL";
     if let Some(at) = chunk.windows(KILL.len()).position(|word| word == KILL) {
@@ -123,7 +123,7 @@ fn without_kills(mut chunk: Vec<u8>) -> Vec<u8> {
     chunk
 }
 
-/// What of a chunk may pass if so many bytes are left.
+/// Returns the part of a chunk that may pass, and deducts it from `left`. `None` is no limit.
 fn within<'a>(left: &mut Option<usize>, chunk: &'a [u8]) -> &'a [u8] {
     let Some(left) = left else {
         return chunk;
@@ -133,7 +133,7 @@ fn within<'a>(left: &mut Option<usize>, chunk: &'a [u8]) -> &'a [u8] {
     passes
 }
 
-/// What came, or nothing at the end of the stream, be it a reset.
+/// Returns what arrived, or an empty chunk at the end of the stream, which may also be a reset.
 async fn read(stream: &mut TcpStream) -> Vec<u8> {
     let mut chunk = Vec::with_capacity(CHUNK);
     match stream.read_buf(&mut chunk).await {
@@ -142,18 +142,17 @@ async fn read(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Reads to the end of the stream and keeps nothing.
+/// Reads to the end of the stream and discards what it reads.
 pub(crate) async fn discard(stream: &mut TcpStream) -> io::Result<()> {
     tokio::io::copy(stream, &mut tokio::io::sink())
         .await
         .map(drop)
 }
 
-/// Ends the stream to the server and reads what is left of its own.
+/// Ends the stream to the server and returns what is left of the server's own stream.
 ///
-/// The server runs all that it has received before it closes. To close while
-/// there is something unread would reset the connection, and could take from
-/// the server what it has not yet run.
+/// The server runs everything that it has received before it closes. Closing the connection while something is unread
+/// would reset it, and the server could lose requests that it has not run yet.
 pub(crate) async fn finish(server: &mut TcpStream) -> io::Result<Vec<u8>> {
     server.shutdown().await?;
     let mut answer = Vec::new();

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::link::finish;
 
-/// A request that is held back after its client lost the connection.
+/// A request that is held back, and whose client has lost its connection.
 #[derive(Debug)]
 pub struct Parcel {
     arrival: oneshot::Receiver<Caught>,
@@ -21,10 +21,10 @@ impl Parcel {
         }
     }
 
-    /// Waits until the request came.
+    /// Waits until the request has been caught.
     ///
     /// # Panics
-    /// When the proxy ends before.
+    /// Panics if the proxy ends before that.
     pub async fn caught(&mut self) {
         if self.caught.is_none() {
             let caught = (&mut self.arrival).await;
@@ -32,16 +32,16 @@ impl Parcel {
         }
     }
 
-    /// Passes the request to the server, and returns with the bytes of the
-    /// server's answer once the server has run it.
+    /// Passes the request to the server, and returns the bytes of the server's answer once the server has run it.
     ///
     /// # Panics
-    /// When the server is gone.
+    /// Panics if the server is gone.
     pub async fn deliver(self) -> Vec<u8> {
         self.try_deliver().await.expect("deliver a request")
     }
 
-    /// The same where the server may have ended the connection. An error, or an empty answer, if it has.
+    /// Does the same as [`deliver`](Self::deliver) where the server may have ended the connection. Returns an error or
+    /// an empty answer if it has.
     pub async fn try_deliver(mut self) -> io::Result<Vec<u8>> {
         self.caught().await;
         let Caught { request, server } = self.caught.take().expect("the request was caught");
@@ -49,7 +49,7 @@ impl Parcel {
     }
 }
 
-/// The request, and the upstream half of its connection.
+/// A caught request, and the upstream half of its connection.
 #[derive(Debug)]
 pub(crate) struct Caught {
     pub(crate) request: Vec<u8>,

@@ -12,10 +12,10 @@ pub struct Playground {
 }
 
 impl Playground {
-    /// The server that `REDIS_URL` names, else a private one; prints which.
+    /// Uses the server that `REDIS_URL` names, or else starts a private one. Prints which of the two it is.
     ///
     /// # Panics
-    /// As [`Server::start`] does.
+    /// Panics as [`Server::start`] does.
     pub fn open() -> Self {
         let (url, server) = match env::var("REDIS_URL") {
             Ok(url) => (url, None),
@@ -34,15 +34,15 @@ impl Playground {
         }
     }
 
-    /// The URL for clients.
+    /// Returns the URL for clients.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// A connection past the crate, for a server without TLS; logged in as the URL says.
+    /// Opens a connection that bypasses the crate, logged in as the URL says. The server must be one without TLS.
     ///
     /// # Panics
-    /// When the server cannot be reached, or refuses.
+    /// Panics if the server cannot be reached, or refuses the login.
     pub fn connection(&self) -> Connection {
         let rest = self.url.split_once("://").map_or("", |(_, rest)| rest);
         let authority = rest.split(['/', '?']).next().unwrap_or_default();

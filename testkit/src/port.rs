@@ -2,14 +2,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
 use std::ops::Range;
 
-/// Below the ephemeral ports: while a server is down no outgoing connection
-/// can take its port, nor can a client that reconnects reach itself.
+/// Below the ephemeral ports: while a server is down, no outgoing connection can take its port, and a client that
+/// reconnects cannot reach itself.
 const RANGE: Range<u16> = 15_000..32_000;
 
 const ATTEMPTS: usize = 10;
 
-/// Starts something on a free port, again on another one when the port was
-/// taken between the look and the start.
+/// Starts something on a free port. Makes at most `ATTEMPTS` attempts, each on another port, if the port was taken
+/// between the check and the start.
 pub(crate) fn on_free_port<T>(
     mut start: impl FnMut(u16) -> Result<T, String>,
 ) -> Result<T, String> {

@@ -21,7 +21,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Runs the server program in `dir` and logs to a file there.
+    /// Runs the server program in `dir`, with its output in a log file there.
     pub(crate) fn spawn(
         dir: &Path,
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -56,7 +56,7 @@ impl Process {
             .unwrap_or_default()
     }
 
-    /// Polls until `ready` holds; the error carries the log.
+    /// Polls until `ready` returns `true`. Returns an error with the log if the process exits or is not ready in time.
     pub(crate) fn wait_until(
         &mut self,
         mut ready: impl FnMut(&Self) -> bool,
@@ -83,7 +83,7 @@ impl Process {
     }
 
     pub(crate) fn kill(&mut self) {
-        // The watchdog goes first: it must not outlive the process id it kills.
+        // The watchdog ends first: it must not outlive the process id that it kills.
         let _ = self.watchdog.kill();
         let _ = self.watchdog.wait();
         if !self.has_exited() {
@@ -104,8 +104,8 @@ impl Drop for Process {
     }
 }
 
-/// A shell that kills `child` once its standard input closes, which happens
-/// also when this process aborts or keeps its servers in statics.
+/// Starts a shell that kills `child` once the shell's standard input closes. That also happens when this process aborts
+/// or keeps its servers in statics.
 fn watchdog(child: &Child) -> std::io::Result<Child> {
     Command::new("sh")
         .args(["-c", "read -r _; kill -9 \"$1\"", "watchdog"])

@@ -12,15 +12,14 @@ use crate::link::{Link, discard};
 use crate::parcel::Parcel;
 use crate::trap::{Fate, Trap, Traps};
 
-/// A TCP proxy in front of one server, with faults to switch on and off.
+/// A TCP proxy in front of one server, with faults that can be switched on and off.
 ///
-/// It runs on the runtime that started it, so a blocking client needs a
-/// runtime with more than one thread. A needle is looked for in what one read
-/// brought, which is any request that its client sent in one write.
+/// It runs on the runtime that started it, so a blocking client needs a runtime with more than one thread. A needle is
+/// searched for in the bytes of one read, which contain any request that its client sent in one write.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    // The tasks end when the sender goes.
+    // The tasks end when the sender is dropped.
     faults: watch::Sender<Faults>,
     traps: Arc<Traps>,
     census: Arc<Census>,
@@ -31,11 +30,11 @@ pub(crate) struct Faults {
     pub(crate) black_hole: bool,
     pub(crate) hold_replies: bool,
     pub(crate) delay: Duration,
-    /// Clients may end connections, others of theirs.
+    /// Whether clients may end other connections of theirs with CLIENT KILL.
     pub(crate) kills: bool,
-    /// After how many bytes a new connection is reset.
+    /// The number of bytes after which a new connection is reset.
     pub(crate) reset: Option<usize>,
-    /// A connection lives as long as this number is the one it was born with.
+    /// A connection lives as long as this number is the same as when the connection was accepted.
     cuts: u64,
 }
 
@@ -49,7 +48,7 @@ impl Proxy {
     /// Starts a proxy to a port of the loopback interface.
     ///
     /// # Panics
-    /// When it can bind no port.
+    /// Panics if it can bind no port.
     pub async fn start(server_port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0))
             .await
@@ -70,59 +69,59 @@ impl Proxy {
         proxy
     }
 
-    /// The port that clients connect to.
+    /// Returns the port that clients connect to.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL for clients of a server without password and TLS.
+    /// Returns the URL for clients of a server without password and TLS.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Closes all connections; new ones work.
+    /// Closes all connections. New ones work.
     pub fn cut(&self) {
         self.faults.send_modify(|faults| faults.cuts += 1);
     }
 
-    /// While on, every byte in both directions is lost, and so is every end of
-    /// a stream. A connection that lost something stays silent for ever.
+    /// Switches the black hole on or off. While it is on, every byte in both directions is lost, and so is every end of
+    /// a stream. A connection that lost something stays silent, even after the black hole is switched off.
     pub fn black_hole(&self, on: bool) {
         self.faults.send_modify(|faults| faults.black_hole = on);
     }
 
-    /// Requests pass, replies are kept, on every connection.
+    /// Lets requests pass and holds replies back, on every connection.
     pub fn hold_replies(&self) {
         self.faults.send_modify(|faults| faults.hold_replies = true);
     }
 
-    /// Passes the kept replies in their order.
+    /// Passes on the replies that were held back, in their order.
     pub fn release_replies(&self) {
         self.faults
             .send_modify(|faults| faults.hold_replies = false);
     }
 
-    /// From now on, a new connection is reset when so many bytes have passed, in both directions together, be that in
-    /// the middle of a request or of a reply.
+    /// From now on, resets each new connection after `bytes` bytes have passed, counted in both directions together,
+    /// even in the middle of a request or a reply. `None` ends this for new connections.
     pub fn reset_after(&self, bytes: impl Into<Option<usize>>) {
         let reset = bytes.into();
         self.faults.send_modify(|faults| faults.reset = reset);
     }
 
-    /// From now on clients may end connections by CLIENT KILL. Else what came late on one that they gave up, which is
-    /// what this is for, would never arrive: they are told that there is no such command, as a user without the right is.
+    /// From now on, lets clients end connections with CLIENT KILL. Until then, a client that tries is told that there
+    /// is no such command, like a user without the right: after a kill, requests that are late on a connection that the
+    /// client gave up would never arrive, and to let them arrive late is what the proxy is for.
     pub fn allow_kills(&self) {
         self.faults.send_modify(|faults| faults.kills = true);
     }
 
-    /// Adds a delay to each direction, without less throughput.
+    /// Adds a delay to each direction, without reducing the throughput.
     pub fn delay(&self, delay: Duration) {
         self.faults.send_modify(|faults| faults.delay = delay);
     }
 
-    /// Once: the next request that contains `needle` passes, and with the next
-    /// bytes from the server the connection closes in their stead. When the
-    /// client sees the end, the server has run the request.
+    /// Cuts off one reply: the next request that contains `needle` passes, and the connection closes in place of the
+    /// next bytes from the server. When the client sees the end, the server has run the request.
     pub fn cut_reply_to(&self, needle: impl Into<Vec<u8>>) {
         self.traps.set(Trap {
             needle: needle.into(),
@@ -130,8 +129,8 @@ impl Proxy {
         });
     }
 
-    /// Once: the next request that contains `needle` passes, and so do the next
-    /// bytes from the server, with the end of the connection right behind them.
+    /// Cuts a connection after one reply: the next request that contains `needle` passes, and so do the next bytes from
+    /// the server, followed at once by the end of the connection.
     pub fn cut_after_reply_to(&self, needle: impl Into<Vec<u8>>) {
         self.traps.set(Trap {
             needle: needle.into(),
@@ -139,14 +138,14 @@ impl Proxy {
         });
     }
 
-    /// Whether [`cut_reply_to`](Self::cut_reply_to) or
-    /// [`cut_after_reply_to`](Self::cut_after_reply_to) still waits for its request.
+    /// Returns whether [`cut_reply_to`](Self::cut_reply_to) or [`cut_after_reply_to`](Self::cut_after_reply_to) still
+    /// waits for its request.
     pub fn cut_reply_armed(&self) -> bool {
         self.traps.cuts_a_reply()
     }
 
-    /// Once: what arrives together with the next `needle` is held back in the
-    /// parcel, and the client loses its connection; the server does not.
+    /// Holds one request back: the bytes that arrive together with the next `needle` are kept in the parcel, and the
+    /// client loses its connection; the server does not.
     pub fn hold_request(&self, needle: impl Into<Vec<u8>>) -> Parcel {
         let (caught, arrival) = oneshot::channel();
         self.traps.set(Trap {
@@ -156,7 +155,7 @@ impl Proxy {
         Parcel::new(arrival)
     }
 
-    /// Once: the connection of the next request that contains `needle` waits, with that request, at the gate.
+    /// Stops one connection: that of the next request that contains `needle` waits, with that request, at the gate.
     pub fn stop(&self, needle: impl Into<Vec<u8>>) -> Gate {
         let (gate, waiting) = Gate::new();
         self.traps.set(Trap {
@@ -166,18 +165,18 @@ impl Proxy {
         gate
     }
 
-    /// How many connections are open, on at least one side.
+    /// Returns how many connections are open, on at least one side.
     pub fn connections(&self) -> usize {
         self.census.live.load(Ordering::SeqCst)
     }
 
-    /// How many connections were ever accepted.
+    /// Returns how many connections were ever accepted.
     pub fn accepted(&self) -> usize {
         self.census.accepted.load(Ordering::SeqCst)
     }
 }
 
-/// The accepting side, and what each connection gets from it.
+/// The accepting side, cloned for each connection.
 #[derive(Clone)]
 struct Door {
     server_port: u16,
@@ -207,7 +206,7 @@ impl Door {
             // First, so that nothing passes after a cut.
             biased;
             _ = faults.wait_for(|faults| faults.cuts != born) => {}
-            // An error is the end of the connection, whichever side it came from.
+            // An error ends the connection, whichever side it came from.
             _ = self.connect(client) => {}
         }
     }
@@ -226,7 +225,7 @@ impl Door {
     }
 }
 
-/// Counts one connection as live until it goes.
+/// Counts one connection as live until it is dropped.
 struct Guest {
     census: Arc<Census>,
 }

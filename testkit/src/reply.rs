@@ -1,4 +1,4 @@
-/// A reply of the server in the second version of its protocol.
+/// A reply of the server in version 2 of its protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A simple string such as `OK`.
@@ -16,10 +16,10 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The integer.
+    /// Returns the integer.
     ///
     /// # Panics
-    /// On any other reply, as do all these accessors.
+    /// Panics on any other kind of reply, as `text`, `array` and `texts` do.
     #[track_caller]
     pub fn int(&self) -> i64 {
         match self {
@@ -28,7 +28,7 @@ impl Reply {
         }
     }
 
-    /// The text of a bulk string or of a status.
+    /// Returns the text of a bulk string or of a status.
     #[track_caller]
     pub fn text(&self) -> String {
         match self {
@@ -38,12 +38,12 @@ impl Reply {
         }
     }
 
-    /// Whether there is no value.
+    /// Returns whether there is no value.
     pub fn is_nil(&self) -> bool {
         *self == Self::Nil
     }
 
-    /// The elements of the array.
+    /// Returns the elements of the array.
     #[track_caller]
     pub fn array(self) -> Vec<Reply> {
         match self {
@@ -52,7 +52,7 @@ impl Reply {
         }
     }
 
-    /// The array as texts.
+    /// Returns the elements of the array as texts.
     #[track_caller]
     pub fn texts(self) -> Vec<String> {
         self.array().iter().map(Self::text).collect()

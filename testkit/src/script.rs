@@ -1,10 +1,10 @@
 use std::fs;
 
-/// The source of a script as it is sent, by its name in `src/protocol/script.rs` in lower case: its file of `lua/`,
-/// behind those that stand ahead of it.
+/// Returns the source of a script as it is sent, by its name in `src/protocol/script.rs` in lower case: its file in
+/// `lua/`, preceded by the files that are listed before it.
 ///
 /// # Panics
-/// When there is none of that name.
+/// Panics if there is no script of that name.
 pub fn script(name: &str) -> String {
     let listed = listed();
     let entry = listed.iter().find(|(listed, _)| listed == name);
@@ -12,12 +12,12 @@ pub fn script(name: &str) -> String {
     source.clone()
 }
 
-/// The sources of all scripts.
+/// Returns the sources of all scripts.
 pub fn scripts() -> Vec<String> {
     listed().into_iter().map(|(_, source)| source).collect()
 }
 
-/// The table of the scripts, with the files put together.
+/// Returns the name of each script in the table, and its source put together from its files.
 fn listed() -> Vec<(String, String)> {
     let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let read = |path: &str| fs::read_to_string(format!("{top}/{path}")).expect("a checkout");

@@ -15,7 +15,7 @@ const DEAF: &str = "deaf";
 /// One sentinel process that watches a primary.
 #[derive(Debug)]
 pub struct Sentinel {
-    // Declared before the directory: the process ends before its files go.
+    // Declared before the directory, so that the process ends before its files are removed.
     process: Mutex<Process>,
     _dir: TempDir,
     port: u16,
@@ -26,14 +26,14 @@ impl Sentinel {
     /// Starts a sentinel that knows `primary` by the name `service`.
     ///
     /// # Panics
-    /// With what to install when there is no server program, and with the
-    /// sentinel's log when it does not come up.
+    /// Panics if there is no server program, with a text that says what to install, and if the sentinel does not come
+    /// up, with its log.
     pub fn start(primary: &Server, service: &str) -> Self {
         Self::one_of(primary, service, 1)
     }
 
-    /// A sentinel that says who was the primary when it was started, whatever the others do since: on this server it
-    /// may not use channels, so that nobody hears of it, and it of nobody.
+    /// Starts a sentinel that keeps naming the server that is the primary now, whatever the other sentinels do later:
+    /// it may not use channels on this server, so that it and the other sentinels never learn of each other.
     pub(crate) fn deaf(primary: &Server, service: &str) -> Self {
         let user = [
             "SETUSER",
@@ -53,7 +53,7 @@ impl Sentinel {
         on_free_port(launch).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A sentinel that acts once so many agree.
+    /// Starts a sentinel that acts once `quorum` sentinels agree.
     pub(crate) fn one_of(primary: &Server, service: &str, quorum: usize) -> Self {
         let login = match primary.password() {
             Some(password) => format!("sentinel auth-pass {service} {password}\n"),
@@ -63,24 +63,24 @@ impl Sentinel {
         sentinel.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The port the sentinel listens on.
+    /// Returns the port that the sentinel listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL by which clients find the primary.
+    /// Returns the URL by which clients find the primary.
     pub fn url(&self) -> String {
         let Self { port, service, .. } = self;
         format!("redis-sentinel://127.0.0.1:{port}?sentinelServiceName={service}")
     }
 
-    /// The port of the server that the sentinel takes for the primary.
+    /// Returns the port of the server that the sentinel takes for the primary.
     pub fn primary(&self) -> u16 {
         let mut connection = Connection::open(self.port);
         primary_of(&mut connection, &self.service).expect("the sentinel knows its service")
     }
 
-    /// How many replicas, and how many other sentinels, it knows of.
+    /// Returns how many replicas, and how many other sentinels, it knows.
     pub(crate) fn company(&self) -> [usize; 2] {
         ["REPLICAS", "SENTINELS"].map(|what| {
             let mut connection = Connection::open(self.port);
@@ -95,7 +95,7 @@ impl Sentinel {
         process.signal(Signal::STOP);
     }
 
-    /// A connection past everything under test.
+    /// Opens a connection that bypasses everything under test.
     pub fn connection(&self) -> Connection {
         Connection::open(self.port)
     }

@@ -11,7 +11,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// A primary, two replicas and three sentinels, of which two must agree.
 ///
-/// The replicas take writes, so that a test can have one lag behind.
+/// The replicas accept writes, so that a test can make one lag behind.
 #[derive(Debug)]
 pub struct Sentinels {
     servers: Vec<Server>,
@@ -19,10 +19,10 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts them, and waits until each sentinel knows all the others.
+    /// Starts them, and waits until each sentinel knows both replicas and both other sentinels.
     ///
     /// # Panics
-    /// As [`Server::start`] does, and if they do not find each other.
+    /// Panics as [`Server::start`] does, and if the sentinels do not find each other.
     pub fn start() -> Self {
         let primary = Server::start();
         let replica = Server::builder()
@@ -46,17 +46,17 @@ impl Sentinels {
         }
     }
 
-    /// A sentinel beside these that goes on naming the primary of now, whatever becomes of it.
+    /// Starts one more sentinel, which keeps naming [`primary`](Self::primary), whatever becomes of that server.
     pub fn deaf(&self) -> Sentinel {
         Sentinel::deaf(self.primary(), SERVICE)
     }
 
-    /// The URL for clients, which names every sentinel.
+    /// Returns the URL for clients, which names every sentinel.
     pub fn url(&self) -> String {
         self.url_behind(&self.sentinels[0])
     }
 
-    /// The URL for clients that names this sentinel first.
+    /// Returns a URL for clients that names this sentinel first.
     pub fn url_behind(&self, first: &Sentinel) -> String {
         let others = self.sentinels.iter();
         let others = others.filter(|sentinel| sentinel.port() != first.port());
@@ -64,38 +64,39 @@ impl Sentinels {
         others.fold(first.url(), |url, node| url + &node)
     }
 
-    /// The sentinels.
+    /// Returns the sentinels.
     pub fn sentinels(&self) -> &[Sentinel] {
         &self.sentinels
     }
 
-    /// Has the primary replaced though it is well. It lives on, and is made a replica only seconds after.
+    /// Has the sentinels replace the primary although it is healthy. It keeps running, and is made a replica only
+    /// seconds later.
     ///
     /// # Panics
-    /// When the sentinels do not do it.
+    /// Panics if the sentinels refuse.
     pub fn replace_primary(&self) {
         let mut connection = self.sentinels[0].connection();
         let reply = connection.command(&["SENTINEL", "FAILOVER", SERVICE]);
         assert_eq!(reply, Reply::Status("OK".to_owned()));
     }
 
-    /// The replica that some sentinel takes for the primary by now.
+    /// Returns a replica that at least one sentinel takes for the primary by now.
     pub fn named(&self) -> Option<&Server> {
         let mut named = self.sentinels.iter().map(Sentinel::primary);
         named.find_map(|port| self.replicas().iter().find(|server| server.port() == port))
     }
 
-    /// The server that was the primary at the start.
+    /// Returns the server that was the primary at the start.
     pub fn primary(&self) -> &Server {
         &self.servers[0]
     }
 
-    /// The servers that were replicas at the start.
+    /// Returns the servers that were replicas at the start.
     pub fn replicas(&self) -> &[Server] {
         &self.servers[1..]
     }
 
-    /// The replica that all sentinels take for the primary by now.
+    /// Returns the replica that all sentinels take for the primary by now.
     pub fn promoted(&self) -> Option<&Server> {
         let agree = |server: &&Server| {
             let mut sentinels = self.sentinels.iter();

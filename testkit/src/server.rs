@@ -12,7 +12,7 @@ use crate::reply::Reply;
 /// One private server process on a free port of the loopback interface.
 #[derive(Debug)]
 pub struct Server {
-    // Declared before the directory: the process ends before its files go.
+    // Declared before the directory, so that the process ends before its files are removed.
     process: Mutex<Process>,
     dir: TempDir,
     port: u16,
@@ -24,23 +24,23 @@ impl Server {
     /// Starts a server without persistence.
     ///
     /// # Panics
-    /// With what to install when there is no server program, and with the
-    /// server's log when it does not come up.
+    /// Panics if there is no server program, with a text that says what to install, and if the server does not come up,
+    /// with its log.
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// A server with other options.
+    /// Returns a builder for a server with other options.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
-    /// The port the server listens on, with TLS or without.
+    /// Returns the port that the server listens on, with TLS or without.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL for clients, with the password and with the TLS scheme.
+    /// Returns the URL for clients, with the password and with the TLS scheme.
     pub fn url(&self) -> String {
         let scheme = if self.builder.tls { "rediss" } else { "redis" };
         let login = match &self.builder.password {
@@ -50,15 +50,15 @@ impl Server {
         format!("{scheme}://{login}127.0.0.1:{}", self.port)
     }
 
-    /// The password that clients need.
+    /// Returns the password that clients need.
     pub fn password(&self) -> Option<&str> {
         self.builder.password.as_deref()
     }
 
-    /// The certificate of the authority that signed the server's own.
+    /// Returns the certificate of the authority that signed the server's own certificate.
     ///
     /// # Panics
-    /// When the server was built without TLS.
+    /// Panics if the server was started without TLS.
     pub fn ca_pem(&self) -> &str {
         self.certificate
             .as_ref()
@@ -66,10 +66,10 @@ impl Server {
             .ca_pem()
     }
 
-    /// A certificate for clients, and its private key, of the same authority.
+    /// Returns a certificate for clients, signed by the same authority, and its private key.
     ///
     /// # Panics
-    /// When the server was built without TLS.
+    /// Panics if the server was started without TLS.
     pub fn client_pems(&self) -> (&str, &str) {
         self.certificate
             .as_ref()
@@ -77,7 +77,7 @@ impl Server {
             .client_pems()
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.process().pid()
     }
@@ -87,8 +87,7 @@ impl Server {
         self.process().kill();
     }
 
-    /// Kills the server if it runs, and starts it again on the same port with
-    /// the same directory and arguments.
+    /// Kills the server if it runs, and starts it again on the same port, with the same directory and arguments.
     pub fn restart(&self) {
         let mut process = self.process();
         process.kill();
@@ -103,15 +102,15 @@ impl Server {
         self.process().signal(Signal::STOP);
     }
 
-    /// Lets a frozen process run on.
+    /// Lets a frozen process continue.
     pub fn thaw(&self) {
         self.process().signal(Signal::CONT);
     }
 
-    /// A connection past everything under test, authenticated if need be.
+    /// Opens a connection that bypasses everything under test, authenticated if the server has a password.
     ///
     /// # Panics
-    /// When the server speaks TLS only.
+    /// Panics if the server speaks only TLS.
     pub fn connection(&self) -> Connection {
         assert!(!self.builder.tls, "a Connection speaks no TLS");
         let mut connection = Connection::open(self.port);
@@ -125,7 +124,7 @@ impl Server {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A replica counts as started when it holds the data of its primary.
+    /// Waits, if this is a replica, until it has the data of its primary: only then does it count as started.
     fn await_replication(&self) -> Result<(), String> {
         if !self.builder.replica {
             return Ok(());
@@ -148,13 +147,13 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// A configuration directive, passed as `--key value`.
+    /// Adds a configuration directive, passed as `--key value`.
     pub fn arg(mut self, key: &str, value: impl ToString) -> Self {
         self.args.extend([format!("--{key}"), value.to_string()]);
         self
     }
 
-    /// A configuration directive of several words.
+    /// Adds a configuration directive with several values.
     pub fn directive(mut self, key: &str, values: &[&str]) -> Self {
         self.args.push(format!("--{key}"));
         self.args
@@ -162,35 +161,35 @@ impl ServerBuilder {
         self
     }
 
-    /// Every write is on disk before its reply, so that a restart keeps it.
+    /// Has every write on disk before its reply, so that a restart keeps it.
     pub fn persistent(self) -> Self {
         self.arg("appendonly", "yes").arg("appendfsync", "always")
     }
 
-    /// The password of the default user, and of the primary for a replica.
+    /// Sets the password of the default user. A replica also uses it for its primary.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.arg("requirepass", password)
             .arg("masterauth", password)
     }
 
-    /// TLS only, with a certificate for `127.0.0.1` and `localhost`.
+    /// Serves only TLS, with a certificate for `127.0.0.1` and `localhost`.
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
     }
 
-    /// TLS only, for clients that show a certificate of the same authority.
+    /// Serves only TLS, and only clients with a certificate of the same authority.
     pub fn client_certificates(mut self) -> Self {
         self.client_certificates = true;
         self.tls()
     }
 
-    /// Replicates the server on this port; started means synchronised.
+    /// Replicates the server on this port. The replica counts as started once it is synchronised.
     pub fn replica_of(mut self, port: u16) -> Self {
         self.replica = true;
         let primary = ["--replicaof", "127.0.0.1", &port.to_string()].map(str::to_owned);
-        // Each word apart: Redis 6.2 would take two in one argument for one.
+        // Each word is an argument of its own: Redis 6.2 would take two words in one argument for one word.
         self.args.extend(primary);
         self
     }
@@ -198,12 +197,12 @@ impl ServerBuilder {
     /// Starts the server.
     ///
     /// # Panics
-    /// With the text of [`try_start`](Self::try_start).
+    /// Panics with the error text of [`try_start`](Self::try_start).
     pub fn start(self) -> Server {
         self.try_start().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Starts the server; the error says what to install, or holds the log.
+    /// Starts the server. The error says what to install, or contains the log.
     pub fn try_start(self) -> Result<Server, String> {
         let certificate = match self.tls {
             true => Some(Certificate::for_loopback().map_err(|error| error.to_string())?),
@@ -255,7 +254,7 @@ impl ServerBuilder {
             }
         }
         let mut process = Process::spawn(dir.path(), args.iter().chain(&self.args))?;
-        // The log, since a PING could be answered by a stranger on the port.
+        // The log decides, since another process on the port could answer a PING.
         process.wait_until(|process| process.log().contains("Ready to accept connections"))?;
         Ok(process)
     }

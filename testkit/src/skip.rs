@@ -3,13 +3,13 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::thread;
 
-/// Says that the test of this thread cannot run for want of a `component`, and why.
+/// Reports that the test of this thread cannot run because a `component` is missing, and why.
 ///
-/// Past the test harness, which keeps what a passing test prints and counts it as passed: a line goes to stderr, and
-/// one to the file that `REDLATCH_SKIPPED` names, with which `scripts/test` ends.
+/// The report bypasses the test harness, which captures what a passing test prints and counts the test as passed. One
+/// line goes to stderr, and one to the file that `REDLATCH_SKIPPED` names, which `scripts/test` lists at its end.
 ///
 /// # Panics
-/// When the component is one of those that `REDLATCH_REQUIRE` names, with commas between.
+/// Panics if the component is one of those that `REDLATCH_REQUIRE` names, separated by commas.
 pub fn skip(component: &str, reason: &str) {
     let required = env::var("REDLATCH_REQUIRE").unwrap_or_default();
     assert!(
@@ -19,7 +19,7 @@ pub fn skip(component: &str, reason: &str) {
     let test = thread::current();
     let test = test.name().unwrap_or("a test");
     let line = format!("{component}: {reason}: {test}\n");
-    // Whole lines, since others write too.
+    // Whole lines, since other tests write too.
     io::stderr()
         .write_all(format!("skipped: {line}").as_bytes())
         .ok();

@@ -18,7 +18,7 @@ impl Subscriber {
         Self { connection }
     }
 
-    /// The channel and payload of the next message, if one comes in time.
+    /// Returns the channel and payload of the next message, or `None` if none arrives within `timeout`.
     #[track_caller]
     pub fn next(&mut self, timeout: Duration) -> Option<(String, String)> {
         let deadline = Instant::now() + timeout;

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 use crate::gate::Waiting;
 use crate::parcel::Caught;
 
-/// What happens to the first request that contains the needle.
+/// A fate for the first request that contains the needle.
 #[derive(Debug)]
 pub(crate) struct Trap {
     pub(crate) needle: Vec<u8>,
@@ -31,13 +31,14 @@ impl Traps {
         self.waiting().push(trap);
     }
 
-    /// Whether a trap waits that cuts a reply.
+    /// Returns whether a trap that cuts a reply, or the connection after one, still waits.
     pub(crate) fn cuts_a_reply(&self) -> bool {
         let cuts = |trap: &Trap| matches!(trap.fate, Fate::CutReply | Fate::CutAfterReply);
         self.waiting().iter().any(cuts)
     }
 
-    /// Takes out the first trap that this request sets off.
+    /// Removes the first trap that this request sets off, and returns its fate. Also removes traps that nobody needs
+    /// any more, whose parcel or gate was dropped.
     pub(crate) fn spring(&self, request: &[u8]) -> Option<Fate> {
         let mut waiting = self.waiting();
         waiting.retain(|trap| match &trap.fate {
