@@ -528,7 +528,7 @@ fn call_that_comes_again_has_the_lease_count_anew() {
 }
 
 #[test]
-fn call_under_another_hold_number_changes_nothing() {
+fn call_under_another_acquisition_id_changes_nothing() {
     for side in [Read, Write] {
         let mut scene = Scene::new();
         let (stands, late) = (hold(side, "A:1", 1), hold(side, "A:1", 2));

@@ -50,7 +50,7 @@ fn hold(hash: &BTreeMap<String, String>, acquisition_field: &str) -> (String, St
 }
 
 #[tokio::test]
-async fn a_hold_is_a_hash_with_redissons_field_and_one_companion() {
+async fn a_hold_is_a_hash_with_redissons_field_and_one_acquisition_field() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = client.lock("k").lease(secs(30));
@@ -140,23 +140,32 @@ async fn field_of_a_named_owner_is_its_name_and_each_client_records_its_share() 
     for client in [&one, &two, &two] {
         guards.push(client.lock("k").owned_by(&owner).lock().await.unwrap());
     }
-    let companions = [&one, &two].map(|client| format!("|{}:request 7", client.id()));
+    let acquisition_fields = [&one, &two].map(|client| format!("|{}:request 7", client.id()));
     let mut probe = server.connection();
     let hash = probe.hgetall("k");
-    let (first, second) = (hold(&hash, &companions[0]), hold(&hash, &companions[1]));
+    let (first, second) = (
+        hold(&hash, &acquisition_fields[0]),
+        hold(&hash, &acquisition_fields[1]),
+    );
     assert_eq!((&*first.1, &*second.1), ("1", "2"));
     assert_ne!(first.0, second.0);
     assert_eq!(hash["request 7"], "3");
     assert_eq!(hash.len(), 3);
     guards.remove(0).unlock().await.unwrap();
     let hash = probe.hgetall("k");
-    assert_eq!(hold(&hash, &companions[1]), (second.0, "2".to_owned()));
+    assert_eq!(
+        hold(&hash, &acquisition_fields[1]),
+        (second.0, "2".to_owned())
+    );
     assert_eq!((&*hash["request 7"], hash.len()), ("2", 2));
-    let ends = hash[&companions[1]].rsplit(':').next().unwrap();
+    let ends = hash[&acquisition_fields[1]].rsplit(':').next().unwrap();
     let time = probe.command(&["TIME"]).texts();
     let left = ends.parse::<i64>().unwrap() - time[0].parse::<i64>().unwrap() * 1_000;
     assert!(left > 20_000 && left <= 31_000, "{left} ms");
-    assert!(hash[&companions[1]].len() < 64, "the hash stays compact");
+    assert!(
+        hash[&acquisition_fields[1]].len() < 64,
+        "the hash stays compact"
+    );
     for guard in guards {
         guard.unlock().await.unwrap();
     }
@@ -373,7 +382,7 @@ async fn java_takes_a_level_of_ours_and_we_learn_of_it() {
 }
 
 #[tokio::test]
-async fn call_under_another_hold_number_changes_nothing() {
+async fn call_under_another_acquisition_id_changes_nothing() {
     let server = Server::start();
     let client = builder(server.url())
         .watchdog_lease(secs(3))
