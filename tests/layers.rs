@@ -347,7 +347,7 @@ const DOORS: &[(&str, &[&str])] = &[
 ];
 
 /// Words that stood for something else than in the literature, or for several things. ARCHITECTURE.md has those in use.
-const RETIRED: [&str; 22] = [
+const RETIRED: [&str; 21] = [
     "hold number",
     "companion",
     "anchor",
@@ -366,7 +366,6 @@ const RETIRED: [&str; 22] = [
     "heeds",
     "loan",
     "loans",
-    "seats",
     "verdict",
     "vigil",
     "streaks",
