@@ -25,6 +25,8 @@
 //!   lease, so that the permits of a crashed holder come back.
 //! - [`Latch`], from [`Client::latch`]: waits until a given number of parts are done, in any processes.
 //!
+//! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`].
+//!
 //! To run a whole function under a lock, use the attribute [`locked`](attr.locked.html), which requires the feature
 //! `macros`.
 //!
@@ -108,6 +110,7 @@ pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;
 pub use latch::Latch;
+pub use lock::distributed::{DistributedGuard, DistributedLock};
 pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::handle::Holder;

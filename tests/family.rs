@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use family::{Guard, Lock, Scriptless};
 use redlatch::{
-    Client, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReadLock, ReentrantLock, SpinLock,
-    WriteLock,
+    Client, DistributedGuard, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReadLock,
+    ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 use support::place::Place;

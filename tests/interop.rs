@@ -15,9 +15,12 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use family::{Guard as _, Lock};
+use family::Lock;
 use java::{Churned, JavaLock, Jvm, keys, nothing_left, tell};
-use redlatch::{Client, Error, ErrorKind, LockGuard, MultiLock, Owner, PermitId, ReentrantLock};
+use redlatch::{
+    Client, DistributedGuard, Error, ErrorKind, LockGuard, MultiLock, Owner, PermitId,
+    ReentrantLock,
+};
 use redlatch_testkit::{Server, skip};
 use support::probe::{
     NEVER, acquiring, begin, calls_of, eventually_heard, kind, millis, reset_calls, secs, soon,

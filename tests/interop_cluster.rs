@@ -14,9 +14,9 @@ mod support;
 
 use std::time::Duration;
 
-use family::{Guard, Lock};
+use family::Lock;
 use java::{JavaLock, Jvm};
-use redlatch::{Client, FairLock, PubSub, ReadLock, ReentrantLock, WriteLock};
+use redlatch::{Client, DistributedGuard, FairLock, PubSub, ReadLock, ReentrantLock, WriteLock};
 use redlatch_testkit::{Cluster, Reply};
 use support::probe::{NEVER, secs, soon};
 use support::{builder, eventually};

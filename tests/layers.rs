@@ -276,6 +276,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("lock::verbs", "lock::handle lock::member"),
         ("lock::multi", "lock::fenced lock::handle lock::member"),
         ("lock::red", "lock::handle lock::member"),
+        (
+            "lock::distributed",
+            "lock::fair lock::fenced lock::multi lock::plain lock::read_write lock::red lock::reentrant lock::spin",
+        ),
         ("lock::*", "lock::handle lock::member lock::verbs"),
         ("latch", ""),
         ("semaphore", ""),

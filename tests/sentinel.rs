@@ -12,8 +12,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use family::{Guard, Lock};
-use redlatch::{Client, ErrorKind, FairLock, ReentrantLock, ReleaseBy};
+use family::Lock;
+use redlatch::{Client, DistributedGuard, ErrorKind, FairLock, ReentrantLock, ReleaseBy};
 use redlatch_testkit::{Sentinel, Sentinels, Server};
 use support::probe::{kind, secs, soon};
 use support::{builder, eventually};

@@ -6,16 +6,15 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use redlatch::{
-    Client, Error, FairLock, FencedGuard, FencedLock, Holder, Lease, LockGuard, Owner, PlainLock,
-    ReadLock, ReentrantLock, SpinLock, WriteLock,
+    Client, DistributedGuard, DistributedLock, Error, FairLock, FencedGuard, FencedLock, Holder,
+    Lease, LockGuard, Owner, PlainLock, ReadLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 
 use super::support::sha;
 
 /// A lock of one name, of whatever kind.
-pub trait Lock: Clone + Send + Sync + 'static {
-    type Guard: Guard;
+pub trait Lock: DistributedLock<Guard: Guard> {
     /// Whether an owner may take it again.
     const REENTRANT: bool;
     /// Whether it may run scripts.
@@ -35,12 +34,6 @@ pub trait Lock: Clone + Send + Sync + 'static {
     fn lease(self, lease: Duration) -> Self;
     fn owned_by(self, owner: &Owner) -> Self;
 
-    fn lock(&self) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
-    fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
-    fn try_lock_for(
-        &self,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
     fn unlock(&self) -> impl Future<Output = Result<(), Error>> + Send;
     fn adopt(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
     fn is_locked(&self) -> impl Future<Output = Result<bool, Error>> + Send;
@@ -56,8 +49,7 @@ pub trait Lock: Clone + Send + Sync + 'static {
     }
 }
 
-pub trait Guard: Deref<Target = Lease> + Send + std::fmt::Debug + 'static {
-    fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send;
+pub trait Guard: DistributedGuard + Deref<Target = Lease> + std::fmt::Debug {
     fn reenter(&self) -> impl Future<Output = Result<Self, Error>> + Send
     where
         Self: Sized;
@@ -67,9 +59,6 @@ pub trait Guard: Deref<Target = Lease> + Send + std::fmt::Debug + 'static {
 macro_rules! guard {
     ($guard:ty) => {
         impl Guard for $guard {
-            async fn unlock(self) -> Result<(), Error> {
-                self.unlock().await
-            }
             async fn reenter(&self) -> Result<Self, Error> {
                 self.reenter().await
             }
@@ -95,7 +84,6 @@ macro_rules! lock {
         $(, $foreign:expr)?
     ) => {
         impl Lock for $lock {
-            type Guard = $guard;
             const REENTRANT: bool = $reentrant;
             $(const FOREIGN: &[&str] = $foreign;)?
 
@@ -114,15 +102,6 @@ macro_rules! lock {
             }
             fn owned_by(self, owner: &Owner) -> Self {
                 self.owned_by(owner)
-            }
-            async fn lock(&self) -> Result<$guard, Error> {
-                self.lock().await
-            }
-            async fn try_lock(&self) -> Result<Option<$guard>, Error> {
-                self.try_lock().await
-            }
-            async fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>, Error> {
-                self.try_lock_for(wait).await
             }
             async fn unlock(&self) -> Result<(), Error> {
                 self.unlock().await
@@ -215,8 +194,21 @@ lock!(
 #[derive(Clone)]
 pub struct Scriptless(PlainLock);
 
-impl Lock for Scriptless {
+impl DistributedLock for Scriptless {
     type Guard = LockGuard;
+
+    async fn lock(&self) -> Result<LockGuard, Error> {
+        self.0.lock().await
+    }
+    async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
+        self.0.try_lock().await
+    }
+    async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
+        self.0.try_lock_for(wait).await
+    }
+}
+
+impl Lock for Scriptless {
     const REENTRANT: bool = false;
     const SCRIPTS: bool = false;
 
@@ -242,15 +234,6 @@ impl Lock for Scriptless {
     }
     fn owned_by(self, owner: &Owner) -> Self {
         Self(self.0.owned_by(owner))
-    }
-    async fn lock(&self) -> Result<LockGuard, Error> {
-        self.0.lock().await
-    }
-    async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
-        self.0.try_lock().await
-    }
-    async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
-        self.0.try_lock_for(wait).await
     }
     async fn unlock(&self) -> Result<(), Error> {
         self.0.unlock().await
