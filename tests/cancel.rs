@@ -1,4 +1,4 @@
-//! Drops the future of every verb at each of its polls, its request on the way: nothing of it stays held.
+//! Drops the future of every verb at each of its polls, with its request in flight: nothing of the call stays held.
 #![allow(clippy::expect_used, reason = "the helpers are part of the tests")]
 
 mod support;
@@ -14,7 +14,7 @@ use support::{builder, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Far above what a wake-up takes, far below every lease and park here.
+/// Far longer than a wake-up takes, and far shorter than every lease and park in these tests.
 const PROMPT: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -27,12 +27,12 @@ const LOCK: (&str, Acquire) = ("lock", |lock| {
 const TRY_LOCK: (&str, Acquire) = ("try_lock", |lock| Box::pin(lock.try_lock()));
 const TRY_LOCK_FOR: (&str, Acquire) = ("try_lock_for", |lock| Box::pin(lock.try_lock_for(LEASE)));
 
-/// What a future that got to its end returned; its guard goes at once, and gives its level back.
+/// Checks the output of a future that completed. A guard in it is dropped at once, which releases its level.
 fn finish<T>(output: Option<Result<T, Error>>) {
     drop(output.map(|output| output.expect("the network is sound")));
 }
 
-/// A hold that a dropped call stood beside is what it was.
+/// Checks that a hold that existed next to a dropped call is unchanged, then releases it.
 async fn keeps(scene: &Scene, name: &str, guard: LockGuard) {
     scene.settles_at(name, 1).await;
     guard.verify().await.expect("the outer hold stands");
@@ -55,7 +55,7 @@ async fn is_free(scene: &Scene, name: &str) {
     scene.lets_the_next_in(name).await;
 }
 
-/// Another owner of the same client that takes the lock when it can, and gives it back.
+/// Spawns another owner of the same client, which acquires the lock as soon as it can and releases it.
 fn spawn_waiter(scene: &Scene, name: &str) -> JoinHandle<()> {
     let lock = scene.client.lock(name);
     tokio::spawn(async move { take(&lock).await.unlock().await.expect("held until now") })
@@ -150,7 +150,7 @@ async fn dropped_front_of_the_line_hands_the_wake_up_on() {
             let front = scene.client.lock(name);
             let mut behind = None;
             let release = async {
-                // Only now, so that the future under test stands before it.
+                // Spawned only now, so that the future under test is ahead of them in the local queue.
                 behind = Some([spawn_waiter(&scene, name), spawn_waiter(&scene, name)]);
                 drop(holder);
             };
@@ -209,7 +209,7 @@ async fn dropped_unlock_gives_back_one_level() {
         keeps(&scene, name, outer).await;
     })
     .await;
-    // The release has not been sent yet while another request for the hold is on its way.
+    // The release is not sent yet as long as another request for the hold is in flight.
     Polls::sweep(&scene.proxy, "behind an extension", async |name, polls| {
         let outer = take(&scene.client.lock(name)).await;
         let inner = outer.reenter().await.expect("the hold stands");
@@ -238,7 +238,7 @@ async fn dropped_unlock_gives_back_one_level() {
     scene.ends_clean().await;
 }
 
-/// What a call on a level of a named owner in another process may leave: that level as it was, or nothing.
+/// Checks what a call on a level of a named owner in another process has left: that level as it was, or nothing.
 async fn all_or_nothing(scene: &Scene, name: &str, elsewhere: LockGuard) {
     scene.requests_have_run().await;
     eventually("nothing is owed", async || {
@@ -304,7 +304,7 @@ async fn dropped_adoption_leaves_other_levels_alone() {
     Polls::sweep(&scene.proxy, "guarded", async |name, polls| {
         let lock = scene.client.lock(name);
         let guard = take(&lock).await;
-        // The level that both stand for goes with the adopted guard, if there is one.
+        // Both guards stand for one level. If the adopted guard exists, its drop releases that level.
         match polls.run(lock.adopt()).await {
             None => keeps(&scene, name, guard).await,
             Some(adopted) => {

@@ -1,4 +1,4 @@
-//! Locks in a cluster: three real servers, slots that move, servers that hang, die and are replaced.
+//! Locks in a cluster of three real servers: slots that move, and servers that hang, die and are replaced.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -18,10 +18,10 @@ use support::probe::{kind, millis, passes, scripts_run, secs, soon, subscribers_
 use support::scene::patient;
 use support::{builder, eventually};
 
-/// For cases that leave it as it is.
+/// The cluster of the tests that do not change it.
 static SHARED: LazyLock<Cluster> = LazyLock::new(Cluster::start);
 
-/// A name whose slot is on this server.
+/// Returns a lock name whose slot is on this server.
 fn name_on(cluster: &Cluster, node: usize) -> String {
     let port = cluster.nodes()[node].port();
     let mut names = (0..).map(|number| format!("job-{number}"));
@@ -34,7 +34,7 @@ async fn patient_client(cluster: &Cluster, pubsub: PubSub) -> Client {
     builder.build().await.unwrap()
 }
 
-/// How many listen to a channel on this server.
+/// Returns the number of subscribers to a channel on this server.
 fn listeners(server: &Server, pubsub: PubSub, channel: &str) -> i64 {
     let words = match pubsub {
         PubSub::Plain => ["CHANNELS", "NUMSUB"],
@@ -43,7 +43,7 @@ fn listeners(server: &Server, pubsub: PubSub, channel: &str) -> i64 {
     subscribers_by(&mut server.connection(), words, channel)
 }
 
-/// The ways that the servers know; sharded pub/sub begins with Redis 7.
+/// Returns the kinds of pub/sub that the servers support. Sharded pub/sub requires Redis 7.
 fn ways(cluster: &Cluster) -> &'static [PubSub] {
     let mut connection = cluster.nodes()[0].connection();
     match connection.command(&["PUBSUB", "SHARDNUMSUB"]) {
@@ -89,7 +89,7 @@ async fn who_listens_the_other_way_hears_nothing() {
     if ways(&SHARED) == [PubSub::Plain] {
         return skip("redis7", "there is no sharded pub/sub before Redis 7");
     }
-    // Others' scripts would be counted too.
+    // A cluster of its own: on the shared one, the scripts of other tests would be counted too.
     let cluster = Cluster::start();
     let sharded = patient_client(&cluster, PubSub::Sharded).await;
     let plain = patient_client(&cluster, PubSub::Plain).await;
@@ -102,7 +102,7 @@ async fn who_listens_the_other_way_hears_nothing() {
         listeners(cluster.owner("mixed").0, PubSub::Plain, &channel("mixed")) == 1
     })
     .await;
-    // As it does once it listens.
+    // The waiter asks again as soon as it is subscribed.
     eventually("it has asked again", async || {
         scripts_run(&mut probe) >= before + 2
     })
@@ -151,7 +151,7 @@ async fn servers_are_connected_to_when_they_are_needed_and_one_that_answers_suff
     };
     let connections = |server: &Server| {
         let list = server.connection().command(&["CLIENT", "LIST"]).text();
-        // Less the one that asks.
+        // Without the connection of this probe.
         list.lines().count() - 1
     };
     let url = format!(
@@ -207,7 +207,7 @@ async fn waiter_whose_slot_moves_is_woken_by_the_message_there() {
     for &pubsub in ways(&cluster) {
         let holder = patient_client(&cluster, pubsub).await;
         let client = patient_client(&cluster, pubsub).await;
-        // In a slot of its own: those that ask now and then would see the move without any message.
+        // This lock is alone in its slot: waiters that ask now and then would notice the move without any message.
         let alone = holder.lock("alone").lock().await.unwrap();
         let (from, to) = cluster.owner("alone");
         let lock = client.lock("alone");
@@ -248,7 +248,7 @@ async fn waiter_whose_slot_moves_is_woken_by_the_message_there() {
         if pubsub != PubSub::Plain {
             assert_eq!(listeners(from, pubsub, &channel("job")), 0);
         }
-        // Leases and parks are a minute long.
+        // Leases and parks are one minute long.
         guard.unlock().await.unwrap();
         soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
         fair.unlock().await.unwrap();
@@ -274,7 +274,7 @@ async fn slot_that_is_half_moved_is_followed() {
     let (from, to) = cluster.owner("job");
     let begun = cluster.begin_move(cluster.slot("job"), from, to);
 
-    // What is not there is asked for at the new server: ASK.
+    // A key that is not on the old server is requested from the new one: an `ASK` redirection.
     let lock = client.lock("{job}:new");
     let new = soon(lock.lock()).await.unwrap();
     let other = lock.owned_by(&Owner::unique());
@@ -283,7 +283,7 @@ async fn slot_that_is_half_moved_is_followed() {
     stays.verify().await.unwrap();
     assert!(new.remaining() > secs(50));
 
-    // Both go where they are.
+    // Each release goes to the server that has the key.
     soon(new.unlock()).await.unwrap();
     assert_eq!(to.connection().keys(), [""; 0]);
     let here = client.lock("{job}:here").owned_by(&Owner::unique());
@@ -346,11 +346,11 @@ async fn holds_of_a_slot_that_is_half_moved_are_renewed_where_they_are() {
     client.close().await;
 }
 
-/// One server hangs, or dies, for two leases.
+/// Checks that one server that hangs or is dead for two leases costs only the holds and calls on that server.
 async fn one_server_fails(fail: impl FnOnce(&Server)) {
     let cluster = Cluster::start();
     let lease = secs(4);
-    // As long as a call waits for the server that fails.
+    // How long a call waits for the server that fails.
     let timeout = lease / 6;
     let client = patient_of(&cluster, lease).await;
     let other = patient_of(&cluster, lease).await;
@@ -365,7 +365,7 @@ async fn one_server_fails(fail: impl FnOnce(&Server)) {
             many.push(client.lock(name).lock().await.unwrap());
         }
     }
-    // A release to the one that fails holds nothing up.
+    // A release to the server that fails delays nothing else.
     let dropped = client.lock(format!("{{{}}}:2", names[0]));
     let dropped = dropped.lock().await.unwrap();
     let waiting = |name: &str| {
@@ -464,7 +464,7 @@ async fn replica_that_takes_over_is_found() {
     let kept = client.lock(&name).lock().await.unwrap();
     let mut copy = replica.connection();
     eventually("the hold is replicated", async || copy.keys() == [&*name]).await;
-    // From now on the replica lags behind.
+    // From here on, the replica lags behind.
     let mut admin = primary.connection();
     admin.command(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
     admin.command(&["CLIENT", "KILL", "TYPE", "replica"]);
@@ -533,7 +533,7 @@ async fn cluster_that_is_down_says_so_and_is_waited_for() {
         tokio::time::sleep(millis(100)).await;
     }
     let after = connections();
-    // This one itself, and those between the servers.
+    // The connection of this probe is counted too, and so are those between the servers.
     assert!(after - before < 12, "{} connections in 3 s", after - before);
     cluster.nodes()[0].restart();
     let last = soon(waiters.pop().unwrap()).await.unwrap().unwrap();
@@ -565,7 +565,7 @@ async fn lost_answer_about_sharded_channels_is_asked_for_again() {
     guard.unlock().await.unwrap();
     soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
 
-    // Nor is a choice made where no answer ever comes.
+    // If no answer ever arrives, the client makes no choice either, and building it fails.
     let mut gate = proxy.stop("SHARDNUMSUB");
     let (failed, ()) = tokio::join!(builder(&url).build(), gate.reached());
     let error = failed.unwrap_err();
@@ -631,7 +631,7 @@ async fn server_that_left_the_cluster_is_left() {
         }
     };
     assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
-    // Nobody has its slots until they are given to another.
+    // No server has the slots until they are assigned to another one.
     let slots: Vec<String> = (10_922..16_384).map(|slot: u16| slot.to_string()).collect();
     let words = ["CLUSTER", "ADDSLOTS"].map(str::to_owned);
     let added = second.connection().command(&[&words[..], &slots].concat());

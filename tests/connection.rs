@@ -1,5 +1,5 @@
-//! The connection for commands: how it introduces itself, what it does with a server that is away, and how often it
-//! comes back.
+//! The command connection: how it introduces itself, what it does while the server is away, and how often it
+//! reconnects.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use support::probe::{eventually_heard, millis, nothing_left, secs, soon, strange
 use support::rogue::rogue;
 use support::{builder, eventually, eventually_unreachable};
 
-/// What the server tells of each connection of this client.
+/// Returns what the server's `CLIENT LIST` says about each connection of this client.
 fn lines_of(probe: &mut Connection, client: &Client) -> Vec<String> {
     let list = probe.command(&["CLIENT", "LIST"]).text();
     let name = format!("name=redlatch:{} ", client.id());
@@ -58,7 +58,7 @@ async fn server_that_knows_no_hello_is_spoken_to_in_the_older_version() {
     let lock = stranger(&client.lock("k"));
     let waiter = tokio::spawn(async move { lock.lock().await });
     eventually_heard(&server, "k", 1).await;
-    // By force elsewhere: only a message tells of it.
+    // Another client releases the lock by force: only a message tells the waiter.
     let other = support::client(&server).await;
     assert!(other.lock("k").force_unlock().await.unwrap());
     let next = soon(waiter).await.unwrap().unwrap();
@@ -173,7 +173,7 @@ async fn reply_without_bounds_is_an_error_and_ends_nothing_else() {
         let error = soon(client.lock("k").try_lock()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         assert!(error.to_string().len() < 1_000, "{error}");
-        // Everything else goes on.
+        // Everything else still works.
         assert!(
             !soon(support::client(&server).await.lock("k").is_locked())
                 .await
@@ -183,7 +183,7 @@ async fn reply_without_bounds_is_an_error_and_ends_nothing_else() {
     }
 }
 
-/// Some tries for the sake of short leases, and one a second from then on.
+/// The client makes some quick tries for the sake of short leases, and one per second from then on.
 #[tokio::test]
 async fn server_that_hangs_up_on_every_request_is_not_stormed() {
     let server = Server::start();
@@ -202,7 +202,7 @@ async fn server_that_hangs_up_on_every_request_is_not_stormed() {
         while began.elapsed() < time {
             lock.try_lock().await.unwrap_err();
         }
-        // One of them is that of the probe.
+        // One of the connections is that of the probe.
         connections().await - before - 1
     };
     let first = made_in(secs(4)).await;
@@ -212,7 +212,7 @@ async fn server_that_hangs_up_on_every_request_is_not_stormed() {
     soon(client.close()).await;
 }
 
-/// In the handshake, in a request, in a reply.
+/// The reset comes in the handshake, in a request or in a reply.
 #[tokio::test]
 async fn connection_may_be_reset_at_any_byte_and_nothing_stays_held() {
     let server = Server::start();
@@ -220,7 +220,7 @@ async fn connection_may_be_reset_at_any_byte_and_nothing_stays_held() {
     let client = builder(proxy.url()).build().await.unwrap();
     let lock = client.lock("k");
     let mut probe = server.connection();
-    // From then on the server knows the scripts.
+    // From here on, the server knows the scripts.
     soon(lock.lock()).await.unwrap().unlock().await.unwrap();
     let (mut granted, mut failed) = (0, 0);
     for byte in (1..2_400).step_by(37) {
@@ -249,7 +249,7 @@ async fn connection_may_be_reset_at_any_byte_and_nothing_stays_held() {
     nothing_left(&server, [&client]).await;
 }
 
-/// Replies come in the order of requests: each caller has its own, however many are cut off.
+/// Replies arrive in the order of the requests: each caller gets its own, however many are cut off.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_one_connection_never_have_the_reply_of_another() {
     let server = Server::start();
@@ -268,7 +268,7 @@ async fn callers_of_one_connection_never_have_the_reply_of_another() {
             let mut answered = 0;
             let end = Instant::now() + secs(3);
             while Instant::now() < end {
-                // Dropped in the middle, now and then: its reply is nobody's.
+                // Some calls are dropped while they are in flight: nobody may get their replies.
                 let patience = millis(fastrand::u64(1..50));
                 let Ok(asked) = tokio::time::timeout(patience, lock.remaining_lease()).await else {
                     continue;
@@ -286,7 +286,7 @@ async fn callers_of_one_connection_never_have_the_reply_of_another() {
     let asking: Vec<_> = asking.collect();
     for _ in 0..20 {
         tokio::time::sleep(millis(100)).await;
-        // In the middle of something, mostly.
+        // This mostly cuts a request or a reply in two.
         proxy.reset_after(fastrand::usize(1_000..20_000));
         proxy.cut();
     }

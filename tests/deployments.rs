@@ -1,4 +1,4 @@
-//! Every way to reach a server, each with a real one: password, user, database, TLS, sentinels.
+//! Every way to reach a server, each tested with a real one: password, user, database, TLS, sentinels.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use redlatch::{Client, Config, ErrorKind, Owner, Protocol, Tls};
 use redlatch_testkit::{Connection, Reply, Sentinel, Server, ServerBuilder, skip};
 use support::{eventually, probe};
 
-/// Takes turns, and closes.
+/// Lets two owners take turns on a lock, then closes the client.
 async fn take_turns(client: &Client) {
     probe::take_turns(client).await;
     client.close().await;
@@ -83,7 +83,7 @@ async fn databases_are_apart_though_channels_are_not() {
     take_turns(&in_three).await;
 }
 
-/// None if the server was built without TLS.
+/// Starts a server with TLS. Returns `None` if the server was built without it.
 fn with_tls(builder: ServerBuilder) -> Option<Server> {
     match builder.try_start() {
         Ok(server) => Some(server),
@@ -109,7 +109,7 @@ async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
     let url = format!("{}?tls_roots={}", server.url(), path.display());
     take_turns(&Client::connect(url).await.unwrap()).await;
 
-    // No system trusts the authority of this test; without any authority the URL itself is refused.
+    // No system trusts the authority of this test. On a system without any authority, the URL itself is refused.
     let error = Client::connect(server.url()).await.unwrap_err();
     let advice = error.to_string().contains("tls_roots");
     assert!(
@@ -139,7 +139,7 @@ async fn client_certificate_opens_a_server_that_wants_one() {
     let (chain, key) = server.client_pems();
     take_turns(&connect(tls.clone().certificate(chain, key)).await.unwrap()).await;
 
-    // What cannot work is told before anything is sent, and shows no key.
+    // Settings that cannot work are reported before anything is sent, and neither they nor the errors show a key.
     let stranger = with_tls(Server::builder().tls()).unwrap();
     let (foreign, foreign_key) = stranger.client_pems();
     for (tls, word) in [
@@ -193,10 +193,10 @@ async fn certificate_may_be_for_another_host_if_that_is_named() {
     take_turns(&reached_by("127.0.0.1", &named).await.unwrap()).await;
 }
 
-/// Of one server, which names itself by its port for TLS.
+/// The cluster has one server, which announces itself by its TLS port.
 #[tokio::test]
 async fn cluster_over_tls_is_reached_by_its_url() {
-    // Another port without, since the testkit speaks none.
+    // The server has a second port without TLS, since the testkit does not speak TLS.
     let plain = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -1,4 +1,5 @@
-//! The fair lock: who gets it in which order, and what a waiter that dies, leaves or sleeps costs the others.
+//! The fair lock: the order in which waiters get it, and the delay that a waiter that dies, leaves or sleeps causes for
+//! the others.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +25,8 @@ const SCORES: &str = "redisson_lock_timeout:{k}";
 const PLACES: &str = "redlatch_lock_places:{k}";
 const SIGNS: &str = "redlatch_lock_sign:{k}:";
 
-/// Tells this program that it is a worker: the server's port, and for each waiter its sections and priority.
+/// The environment variable that makes this program a worker. Its value is the server's port and, for each waiter, its
+/// number of sections and its priority.
 const PART: &str = "REDLATCH_TEST_FAIR";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,11 +52,11 @@ async fn worker() {
     client.close().await;
 }
 
-/// A process of waiters, killed on drop.
+/// A process with waiters, killed on drop.
 struct Worker(Child);
 
 impl Worker {
-    /// One with so many sections and such a priority for each waiter.
+    /// Starts a process with one waiter for each pair of a number of sections and a priority.
     fn start(server: &Server, waiters: &[(u32, i32)]) -> Self {
         let mut part = server.port().to_string();
         for (sections, priority) in waiters {
@@ -80,7 +82,7 @@ impl Drop for Worker {
     }
 }
 
-/// Everything that a server runs, in its order.
+/// The stream of all commands that a server runs, in order.
 struct Monitor(BufReader<TcpStream>);
 
 impl Monitor {
@@ -99,7 +101,7 @@ impl Monitor {
         line.trim_end().to_owned()
     }
 
-    /// The words of the commands that scripts have run up to a word that was sent by hand.
+    /// Returns the words of the commands that scripts have run, up to a word that the test itself has sent.
     fn until(mut self, end: &str) -> Vec<Vec<String>> {
         let mut commands = Vec::new();
         loop {
@@ -115,10 +117,10 @@ impl Monitor {
     }
 }
 
-/// Who was granted the lock though somebody else was to be first, by what the server ran; and how many grants there
-/// were to waiters.
+/// Returns the grants that went to one owner although it was the turn of another, according to the commands that the
+/// server ran, and the number of grants while owners were waiting.
 fn inversions(commands: &[Vec<String>]) -> (Vec<String>, usize) {
-    // Owner field and priority, in the order in which they came.
+    // The owner field and the priority of each waiter, in order of arrival.
     let mut waiting: Vec<(String, i32)> = Vec::new();
     let (mut wrong, mut grants) = (Vec::new(), 0);
     for command in commands {
@@ -133,7 +135,8 @@ fn inversions(commands: &[Vec<String>]) -> (Vec<String>, usize) {
                 entry.expect("a place has an entry").1 = priority;
             }
             ["HSET", "k", field, "1", ..] => {
-                // The first of the highest; `max_by_key` gives the last of equals.
+                // The earliest waiter with the highest priority. Reversed, since `max_by_key` returns the last of equal
+                // elements.
                 let next = waiting.iter().rev().max_by_key(|(_, priority)| *priority);
                 if let Some((expected, _)) = next {
                     grants += 1;
@@ -149,12 +152,12 @@ fn inversions(commands: &[Vec<String>]) -> (Vec<String>, usize) {
     (wrong, grants)
 }
 
-/// The same lock for somebody else.
+/// Returns the same lock for another owner.
 fn stranger(lock: &FairLock) -> FairLock {
     lock.clone().owned_by(&Owner::unique())
 }
 
-/// A task that waits for its own owner, once it has its place.
+/// Spawns a task that waits for the lock for an owner of its own, and returns once that owner has its place.
 async fn waiting(server: &Server, lock: &FairLock) -> JoinHandle<LockGuard> {
     let before = queue(&mut server.connection());
     let lock = stranger(lock);
@@ -187,7 +190,7 @@ fn processes_are_served_in_the_order_in_which_the_server_saw_them() {
     let (wrong, grants) = inversions(&monitor.until("all-have-ended"));
     assert_eq!(wrong, Vec::<String>::new());
     assert!(grants >= 500, "{grants} of 600 grants were waited for");
-    // What a process that has ended leaves is its last sign of life, for as long as that counts.
+    // A process that has ended leaves nothing but its last sign of life, for as long as that counts.
     let mut probe = server.connection();
     for key in probe.keys() {
         assert!(key.starts_with(SIGNS), "{key}");
@@ -230,7 +233,7 @@ async fn killed_waiter_at_the_front_costs_seconds() {
     nothing_left(&server, [&client]).await;
 }
 
-/// The server's clock, set back by an hour, by what it is seen from: the places that it dated.
+/// Simulates a server clock that was set back by one hour: moves the dates that it gave to places ahead by as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clock_set_back_does_not_keep_a_dead_waiter_at_the_front() {
     let server = Server::start();
@@ -274,7 +277,7 @@ async fn release_to_a_waiter_of_this_process_sends_no_message() {
         held.unlock().await.unwrap();
         held = soon(waiter).await.unwrap();
     }
-    // Else each would learn of it when it asks again, after half a second on average.
+    // Otherwise each waiter would learn of the release when it asks again, after half a second on average.
     let took = started.elapsed();
     assert!(took < secs(3), "{took:?}");
     let calls = calls(&mut probe);
@@ -304,7 +307,7 @@ async fn release_wakes_the_first_in_another_process() {
         held = Some(soon(first.take().unwrap()).await.unwrap());
         first = Some(waiting(&server, &two.fair_lock("k")).await);
     }
-    // Without the message it would be the time to ask again, about a second.
+    // Without the message, the waiter would learn of the release when it asks again, after about a second.
     assert!(fastest < millis(300), "{fastest:?}");
     held.take().unwrap().unlock().await.unwrap();
     soon(first.take().unwrap())
@@ -362,7 +365,7 @@ async fn waiter_that_is_granted_while_it_leaves_gives_the_lock_back() {
 async fn waiter_that_nobody_polls_holds_nobody_up() {
     let server = Server::start();
     let (one, two) = (client(&server).await, client(&server).await);
-    // Moved to it by the release, or by its process when that is told.
+    // The lock is moved to the sleeping waiter by the release, or by the waiter's process once that is told.
     for holder in [&one, &two] {
         let lock = one.fair_lock("k");
         let held = stranger(&holder.fair_lock("k")).lock().await.unwrap();
@@ -372,7 +375,7 @@ async fn waiter_that_nobody_polls_holds_nobody_up() {
         let next = waiting(&server, &lock).await;
         held.unlock().await.unwrap();
         soon(next).await.unwrap().unlock().await.unwrap();
-        // It queues again when it is polled.
+        // The sleeping waiter queues again when it is polled.
         let guard = soon(asleep.as_mut()).await.unwrap();
         assert!(!guard.is_lost());
         guard.unlock().await.unwrap();
@@ -380,7 +383,7 @@ async fn waiter_that_nobody_polls_holds_nobody_up() {
     nothing_left(&server, [&one, &two]).await;
 }
 
-/// So many tasks that wait, each of which gives the lock back at once.
+/// Spawns this many tasks that wait for the lock and release it at once, and returns when all of them have a place.
 async fn crowd(server: &Server, lock: &FairLock, waiters: i64) -> Vec<JoinHandle<()>> {
     let before = queue(&mut server.connection());
     let pass = |lock: FairLock| async move { lock.lock().await.unwrap().unlock().await.unwrap() };
@@ -425,7 +428,7 @@ async fn a_crowd_whose_places_a_server_has_lost_queues_again_within_seconds() {
     let mut probe = server.connection();
     let signs = format!("{SIGNS}{}", one.id());
     eventually("it has given a sign", async || probe.exists(&signs)).await;
-    // The holder stays: of a failover, say, that lost what was written last.
+    // The holder's record stays, as after a failover that lost only the last writes.
     probe.command(&["DEL", QUEUE, SCORES, PLACES, &signs]);
     let lost = Instant::now();
     queued(&server, 800).await;
@@ -484,7 +487,7 @@ async fn named_owner_that_waits_in_two_processes_has_the_lock_in_both() {
     nothing_left(&server, [&one, &two]).await;
 }
 
-/// They tell an owner, and know of no process.
+/// Redisson's clients tell an owner, and know nothing of processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_by_redisson_wakes_the_first() {
     const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
@@ -507,7 +510,7 @@ async fn release_by_redisson_wakes_the_first() {
         fastest = fastest.min(released.elapsed());
         guard.unlock().await.unwrap();
     }
-    // Without the message it would be the next sign of life, half a second on average.
+    // Without the message, the waiter would get the lock by the next sign of life, after half a second on average.
     assert!(fastest < millis(100), "{fastest:?}");
     nothing_left(&server, [&client]).await;
 }
@@ -540,7 +543,7 @@ async fn grant_whose_answer_is_lost_reaches_its_waiter_all_the_same() {
     let proxy = Proxy::start(server.port()).await;
     let client = builder(proxy.url()).build().await.unwrap();
     let lock = client.fair_lock("k");
-    // The server knows the scripts from here on.
+    // From here on, the server knows the scripts.
     lock.lock().await.unwrap().unlock().await.unwrap();
     let held = lock.lock().await.unwrap();
     let first = waiting(&server, &lock).await;
@@ -580,11 +583,11 @@ async fn long_wait_keeps_its_place_and_asks_about_once_a_second() {
     let field = probe.command(&["LINDEX", QUEUE, "0"]).text();
     eventually("it listens", async || probe.channels().len() == 1).await;
     reset_calls(&mut probe);
-    // Longer than a place lasts that nobody asks for.
+    // Longer than a place lasts if nobody asks for it.
     tokio::time::sleep(millis(4_500)).await;
     let asked = calls_of(&mut probe, "evalsha");
     assert!((3..=8).contains(&asked), "{asked} requests");
-    // Whoever comes now takes the dead out.
+    // A waiter that arrives now removes dead places at the front.
     let second = waiting(&server, &lock).await;
     assert_eq!(probe.command(&["LINDEX", QUEUE, "0"]).text(), field);
     held.unlock().await.unwrap();

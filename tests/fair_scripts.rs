@@ -1,4 +1,4 @@
-//! The scripts of the fair lock alone: the queue that they keep, for themselves and for Redisson.
+//! The scripts of the fair lock, tested alone: the server queue that they keep, for themselves and for Redisson.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,13 +22,15 @@ const THERE: &str = "00000000-0000-4000-8000-000000000002";
 const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
 
 const LEASE: i64 = 30_000;
-/// What Redisson takes off every score when it grants a lock that was waited for without limit, and so do we.
+/// The worth of a place, in milliseconds: what Redisson, like our scripts, subtracts from every score when it grants a
+/// lock to a waiter without a time limit.
 const PLACE: i64 = 300_000;
 const DAY: i64 = 86_400_000;
-/// How much longer than Redisson's a place of ours stands, which is asked for now and then.
+/// How much longer a place of ours stands than one of Redisson's, in milliseconds, since ours is asked for only now and
+/// then.
 const STALE: i64 = 3_000;
 
-/// One acquisition of some client.
+/// One acquisition by a client.
 #[derive(Clone)]
 struct Hold {
     field: String,
@@ -101,7 +103,7 @@ impl Bench {
         )
     }
 
-    /// The tag of the answer to a hold that waits.
+    /// Asks for the lock for a hold that waits. Returns the tag of the answer.
     fn wait(&mut self, hold: &Hold) -> String {
         tag(self.acquire(hold, "wait"))
     }
@@ -122,7 +124,7 @@ impl Bench {
         )
     }
 
-    /// A sign of life of a client, which names these places.
+    /// Gives a client's sign of life, which names these places.
     fn sign(&mut self, client: &str, places: &[&Hold]) -> Signed {
         let worth = PLACE.to_string();
         let mut args = vec![client, "0", "PUBLISH", &worth];
@@ -141,7 +143,7 @@ impl Bench {
         }
     }
 
-    /// A client's last sign of life, as if it had been given so long ago.
+    /// Makes a client's last sign of life older by `millis`.
     fn age_sign(&mut self, client: &str, millis: i64) {
         let key = format!("redlatch_lock_sign:{{k}}:{client}");
         let left = self.probe.pttl(&key) - millis;
@@ -153,7 +155,7 @@ impl Bench {
         fields.array().iter().map(Reply::text).collect()
     }
 
-    /// How far from now a score is, in milliseconds.
+    /// Returns how far from now a score is, in milliseconds.
     fn distance(&mut self, field: &str) -> i64 {
         let score: f64 = self
             .probe
@@ -182,7 +184,8 @@ impl Bench {
             .command(&["ZINCRBY", SCORES, &millis.to_string(), field]);
     }
 
-    /// Has a waiter look as if it had not asked for so long; below zero, as if the clock had been set back since.
+    /// Makes a waiter look as if it had last asked `millis` earlier. A negative number has the effect of a clock that
+    /// was set back since.
     fn age(&mut self, hold: &Hold, millis: i64) {
         let lines = self.probe.command(&["HGET", PLACES, &hold.field]).text();
         let aged = lines.lines().map(|line| {
@@ -307,7 +310,7 @@ fn release_wakes_the_first_of_another_client_and_nobody_else() {
     assert_eq!(messages.next(Duration::from_millis(50)), None);
     assert!(!bench.probe.exists("k"));
 
-    // Free, and still nobody's but the first one's; whoever comes wakes it again.
+    // The lock is free, but only the first waiter may have it. A request of another waiter wakes the first again.
     assert_eq!(bench.wait(&c), "waiting");
     assert_eq!(
         messages.next(Duration::from_secs(5)).unwrap().0,
@@ -327,7 +330,7 @@ fn only_the_first_is_told_how_long_the_lock_is_held() {
     let Signed { ttl, .. } = bench.sign(HERE, &[&b]);
     assert!(ttl > LEASE - 5_000 && ttl <= LEASE, "{ttl}");
     assert_eq!(bench.sign(THERE, &[&c]).ttl, -1);
-    // Whose lease does not end is told of as one that nobody need wait for.
+    // For a lock whose lease does not end the answer is the same: there is no end to wait for.
     bench.probe.command(&["PERSIST", "k"]);
     assert_eq!(bench.sign(HERE, &[&b]).ttl, -1);
 }
@@ -357,7 +360,7 @@ fn higher_priorities_go_ahead_and_arrival_decides_between_equals() {
     assert!(at(&late.field) > at(&holds[6].field), "behind priority 2");
     assert!(at(&late.field) < at(JAVA), "Java's count as 0");
 
-    // Another priority is another place.
+    // A request with another priority gets another place.
     let raised = holds[1].clone().priority(9);
     assert_eq!(bench.wait(&raised), "queued");
     assert_eq!(bench.queue()[0], raised.field);
@@ -377,7 +380,7 @@ fn a_hold_takes_one_place_however_often_it_asks_and_loses_it_when_it_gives_up() 
     assert_eq!(bench.queue(), fields(&[&b, &d]));
     assert!((bench.distance(&d.field) - before).abs() < 5_000);
 
-    // A late leave of another attempt changes nothing.
+    // A late request to leave the queue, from another attempt, changes nothing.
     let mut late = d.clone();
     late.number = "hffffffffffffffff".to_owned();
     assert_eq!(bench.release(&late), absent());
@@ -423,14 +426,14 @@ fn a_waiter_that_has_not_asked_for_seconds_is_passed_over() {
     assert_eq!(bench.release(&a), moved(&c));
     assert_eq!(bench.queue(), fields(&[&d]));
 
-    // Whoever keeps a place takes the dead one before it out.
+    // A request that keeps a place removes the dead place ahead of it.
     bench.age(&d, 4_000);
     let (e, f) = (Hold::new(THERE, 5), Hold::new(THERE, 6));
     bench.wait(&e);
     bench.wait(&f);
     bench.wait(&f);
     assert_eq!(bench.queue(), fields(&[&e, &f]));
-    // So does whoever comes upon a free lock, and wakes the next.
+    // So does a request that finds the lock free; it also wakes the next waiter.
     bench.age(&e, 4_000);
     bench.probe.command(&["DEL", "k"]);
     let g = Hold::new(HERE, 7);
@@ -440,13 +443,13 @@ fn a_waiter_that_has_not_asked_for_seconds_is_passed_over() {
     assert!(messages.next(Duration::from_secs(5)).is_some());
     assert_eq!(bench.wait(&f), "granted");
 
-    // It was alive after all, and gets a place at the end.
+    // The waiter that was taken for dead is alive after all, and gets a place at the end.
     bench.wait(&g);
     assert_eq!(bench.wait(&e), "queued");
     assert_eq!(bench.queue(), fields(&[&g, &e]));
 }
 
-/// One request a second for all places of a process, however many.
+/// A process sends one request per second for all its places, however many there are.
 #[test]
 fn a_clients_sign_of_life_is_one_for_all_its_places() {
     let mut bench = Bench::new();
@@ -467,7 +470,7 @@ fn a_clients_sign_of_life_is_one_for_all_its_places() {
     bench.wait(&Hold::new(THERE, 6));
     assert_eq!(bench.queue().len(), 5, "the places of the living stand");
 
-    // Without it they go, whoever looks; those of others stand.
+    // Without a sign the client's places go, whichever client looks. The places of other clients stand.
     bench.age(&other, 2_500);
     bench.age_sign(HERE, 3_001);
     assert_eq!(bench.wait(&Hold::new(THERE, 6)), "waiting");
@@ -511,7 +514,7 @@ fn a_sign_takes_a_free_lock_for_the_first_of_its_client_and_tells_another() {
     assert!(bench.probe.pttl("k") > LEASE - 5_000);
     assert_eq!(bench.queue(), fields(&[&c]));
 
-    // The same once more, if its answer was lost: it says who has the lock, and changes nothing.
+    // If the answer was lost, the same sign is sent again: it reports which hold has the lock, and changes nothing.
     let again = bench.sign(THERE, &[&b]);
     assert_eq!((&*again.moved, &*again.holder), ("", &*b.number));
     assert_eq!(again.missing, [&*b.number]);
@@ -519,7 +522,7 @@ fn a_sign_takes_a_free_lock_for_the_first_of_its_client_and_tells_another() {
     assert_eq!(bench.queue(), fields(&[&c]));
     assert_eq!(bench.sign(HERE, &[&c]).holder, "");
 
-    // A copy that comes when nobody of the client waits any more takes nothing.
+    // A copy of the sign that arrives when no call of the client waits any more acquires nothing.
     assert_eq!(bench.release(&c), absent());
     bench.release(&b);
     assert_eq!(bench.sign(THERE, &[&b]).moved, "");
@@ -577,7 +580,7 @@ fn a_sign_finds_a_key_that_is_no_lock() {
     assert_eq!(tag(answer), "wrong_kind");
 }
 
-/// Its clients tell an owner, and know of no process.
+/// Redisson's clients tell an owner, and know nothing of processes.
 #[test]
 fn a_waiter_is_told_when_a_release_of_redissons_may_be_for_it() {
     let mut bench = Bench::new();
@@ -596,7 +599,7 @@ fn a_waiter_is_told_when_a_release_of_redissons_may_be_for_it() {
     assert_eq!(bench.acquire(&b, "wait"), answer("queued", 1));
 }
 
-/// Else the places behind it would count as mixed for as long as anybody waits.
+/// Otherwise the places behind it would count as mixed for as long as the queue is not empty.
 #[test]
 fn a_waiter_of_redissons_that_has_gone_leaves_nothing_to_those_who_come_later() {
     let mut bench = Bench::new();
@@ -607,14 +610,14 @@ fn a_waiter_of_redissons_that_has_gone_leaves_nothing_to_those_who_come_later() 
     bench.probe.command(&["ZREM", SCORES, JAVA]);
     bench.probe.command(&["LREM", QUEUE, "1", JAVA]);
     assert_eq!(bench.acquire(&c, "wait"), answer("queued", 0));
-    // One that asks anew too.
+    // The same holds for a waiter that has left and asks again.
     assert_eq!(bench.release(&b), absent());
     assert_eq!(bench.acquire(&b, "wait"), answer("queued", 0));
     bench.enqueue_java(JAVA, PLACE);
     assert_eq!(bench.acquire(&d, "wait"), answer("queued", 1));
 }
 
-/// A server does nothing else meanwhile.
+/// The server does nothing else while a script runs.
 #[test]
 fn many_that_died_among_redissons_are_taken_out_at_the_cost_of_each() {
     const DEAD: usize = 200;
@@ -646,7 +649,8 @@ fn many_that_died_among_redissons_are_taken_out_at_the_cost_of_each() {
     );
 }
 
-/// What was asked for before a step back is dated ahead: dead or alive, it looks fresh for as long as the step was.
+/// A place that was last asked for before the clock was set back has a date in the future: dead or alive, its waiter
+/// looks fresh for the length of that step.
 #[test]
 fn a_clock_set_back_costs_the_dead_their_place_as_ever_and_the_living_nothing() {
     const STEP: i64 = 3_600_000;
@@ -666,7 +670,7 @@ fn a_clock_set_back_costs_the_dead_their_place_as_ever_and_the_living_nothing() 
         assert_eq!(bench.wait(hold), "waiting", "it has its place");
     }
     for (hold, before) in [&dead, &b, &c].into_iter().zip(distances) {
-        // The lock's time is no longer in it.
+        // The score no longer includes the TTL of the lock.
         let distance = bench.distance(&hold.field);
         assert!(
             (distance - before).abs() < LEASE + 5_000,
@@ -677,7 +681,7 @@ fn a_clock_set_back_costs_the_dead_their_place_as_ever_and_the_living_nothing() 
     assert_eq!(bench.wait(&b), "granted", "the first is dead");
     assert_eq!(bench.queue(), fields(&[&c]));
 
-    // So it is if nobody released the lock, but it has ended.
+    // The same holds if the lock was not released but has expired.
     let [dead, e] = [5, 6].map(|owner| Hold::new(HERE, owner));
     bench.wait(&dead);
     bench.age(&dead, -STEP);
@@ -689,7 +693,7 @@ fn a_clock_set_back_costs_the_dead_their_place_as_ever_and_the_living_nothing() 
     assert_eq!(bench.probe.keys(), ["k"]);
 }
 
-/// A place is kept for the clients that share it, unless they are dead.
+/// A place that clients share is kept for those of them that are not dead.
 #[test]
 fn a_clock_set_back_leaves_no_place_to_a_dead_client_of_a_named_owner() {
     const STEP: i64 = 3_600_000;
@@ -773,7 +777,7 @@ fn two_clients_that_wait_under_one_name_share_a_place_until_both_have_gone() {
     assert_eq!(bench.release(&there), released());
     assert_eq!(bench.wait(&last), "granted");
 
-    // So it is if the first of them finds the lock free.
+    // The same holds if the first of the two clients finds the lock free.
     bench.wait(&here);
     bench.wait(&there);
     bench.probe.command(&["DEL", "k"]);
@@ -794,7 +798,7 @@ fn scores_have_the_size_that_redisson_builds_on() {
         let distance = bench.distance(&hold.field);
         assert!((distance - expected).abs() < 5_000, "{distance} at {place}");
     }
-    // Behind an hour of Redisson's, that hour comes on top, and nothing comes more than a month from now.
+    // Behind a Redisson waiter that has an hour left, that hour is added. No score is more than 30 days from now.
     bench.enqueue_java(JAVA, 3_600_000);
     let behind = Hold::new(HERE, 8);
     bench.wait(&behind);
@@ -820,7 +824,7 @@ fn time_and_grants_in_java_leave_a_waiter_alive_to_redisson() {
     bench.release(&holder);
     let before = bench.distance(&waiter.field);
 
-    // Minutes pass: to the server, its clock and what it has of a waiter move apart.
+    // Minutes pass: for the server, its clock and what it stores of a waiter move apart.
     for _ in 0..50 {
         bench.shift_score(&waiter.field, -2_900);
         bench.age(&waiter, 2_900);
@@ -874,7 +878,8 @@ fn a_score_that_went_wrong_is_put_right_by_its_place() {
     );
 }
 
-/// Else a waiter of Redisson's that died behind ours would stand for all their times on top of its own.
+/// Otherwise a Redisson waiter that died behind ours would keep its place for the times of all of ours in addition to
+/// its own.
 #[test]
 fn whatever_a_place_added_to_those_behind_it_goes_with_it() {
     let holder = Hold::new(HERE, 1);
@@ -915,7 +920,7 @@ fn whatever_a_place_added_to_those_behind_it_goes_with_it() {
     came_nearer(&mut bench);
     assert_eq!(bench.queue(), [JAVA.to_owned(), last.field.clone()]);
 
-    // Whoever comes before Redisson's later adds as much as it takes off.
+    // A waiter that later goes ahead of Redisson's adds as much as it subtracts when it goes.
     let before = bench.distance(JAVA);
     let urgent = Hold::new(HERE, 7).priority(1);
     bench.wait(&urgent);
@@ -932,21 +937,22 @@ fn nobody_of_redisson_who_may_live_is_brought_near_to_death_by_our_grants() {
     for hold in [&holder, &a, &b] {
         bench.wait(hold);
     }
-    // It built on a place of less worth, or waits for long.
+    // The Redisson waiter computed its score from a place of less worth, or has been waiting for a long time.
     bench.enqueue_java(JAVA, 60_000);
     for (from, to) in [(&holder, &a), (&a, &b)] {
         assert_eq!(bench.release(from), moved(to));
         let left = bench.distance(JAVA);
         assert!((4_000..=5_000).contains(&left), "{left}");
     }
-    // One that is dead by its own rule stays so.
+    // A Redisson waiter that is dead by Redisson's own rule stays dead.
     bench.shift_score(JAVA, -6_000);
     let c = Hold::new(HERE, 4);
     bench.wait(&c);
     assert_eq!(bench.release(&b), moved(&c));
 }
 
-/// By a clock that was set back, a `tryLock` with a long wait, or places that nobody took off.
+/// A longer time may come from a clock that was set back, a `tryLock` with a long wait, or places whose worth nobody
+/// subtracted.
 #[test]
 fn whoever_of_redisson_is_first_and_was_told_has_no_longer_than_a_place_is_worth() {
     let mut bench = Bench::new();
@@ -991,14 +997,14 @@ fn entries_of_redisson_are_judged_by_its_own_rule() {
     assert_eq!(bench.wait(&waiter), "granted", "Java's is dead");
     assert_eq!(bench.probe.keys(), ["k"]);
 
-    // A release passes over a dead one too.
+    // A release passes over a dead Redisson waiter too.
     bench.enqueue_java(JAVA, -1);
     bench.wait(&holder);
     assert_eq!(bench.release(&waiter), moved(&holder));
     bench.wait(&waiter);
     assert_eq!(bench.release(&holder), moved(&waiter));
 
-    // Without a score nobody in Java would ever take it out.
+    // No client in Java would ever remove an entry without a score.
     bench.probe.command(&["RPUSH", QUEUE, JAVA]);
     assert_eq!(bench.release(&waiter), released());
     assert_eq!(bench.wait(&holder), "granted");
@@ -1017,7 +1023,7 @@ fn a_waiter_that_was_thrown_out_queues_again_at_the_end() {
     assert_eq!(bench.wait(&b), "queued");
     assert_eq!(bench.queue(), fields(&[&c, &b]));
 
-    // Any part of the queue may be evicted.
+    // The server may evict any of the queue's keys.
     for gone in [QUEUE, SCORES, PLACES] {
         bench.probe.command(&["DEL", gone]);
         for hold in [&c, &b, &c, &b] {
@@ -1116,7 +1122,7 @@ fn a_grant_costs_the_same_with_4_waiters_as_with_64() {
             bench.wait(hold);
         }
         bench.probe.command(&["CONFIG", "RESETSTAT"]);
-        // Each hands on, and queues again.
+        // Each hold passes the lock on and queues again.
         for turn in 0..64 {
             let at = turn % holds.len();
             assert_eq!(

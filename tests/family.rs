@@ -1,4 +1,4 @@
-//! What all kinds of lock have in common: one table of cases, run for each kind.
+//! The behavior that all kinds of lock have in common: one table of cases, run for each kind.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -27,11 +27,11 @@ use support::scene::{Scene, patient};
 use support::{eventually, eventually_idle};
 
 const NAME: &str = "job";
-/// What a kind may leave beside a lock that is free: the last token of a fenced one.
+/// What a kind may leave next to a free lock: the last token of a fenced lock.
 const KEPT: &str = "redisson_lock_token:";
 
-/// Runs these cases for every kind, each at a place of its own; for the kind that owners hold beside each other, those
-/// that do not need it to be held alone.
+/// Runs these cases for every kind, each at a place of its own. The read lock, which several owners hold at the same
+/// time, gets only the cases that do not need it to be held alone.
 macro_rules! table {
     ($place:expr => $cases:tt, beside others $beside:tt) => {
         use super::*;
@@ -116,7 +116,7 @@ mod proxied {
     );
 }
 
-/// Nothing is left of the lock, on the server and in the clients.
+/// Waits until nothing is left of the lock, neither on the server nor in the clients.
 async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
     for client in clients {
         eventually_idle(client).await;
@@ -185,7 +185,7 @@ async fn wait_ends_at_its_limit<L: Lock>(place: Place) {
         .await;
     assert!(none.unwrap().is_none());
     let took = started.elapsed();
-    // One command timeout is the promised slack.
+    // The promised slack is one command timeout.
     assert!(took >= wait && took < wait + secs(1), "{took:?}");
     guard.unlock().await.unwrap();
     place.nothing_left([&client, &other]).await;
@@ -209,7 +209,7 @@ async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>(place: Place) {
 }
 
 async fn renewed_lease_outlives_many_terms<L: Lock>(place: Place) {
-    // A sixth of it is the time of a request.
+    // A request may take a sixth of the lease.
     let lease = millis(1_500);
     let client = place.builder().watchdog_lease(lease).build().await.unwrap();
     let lock = L::of(&client, place.name());
@@ -229,7 +229,7 @@ async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>(place: Place) {
     let lease = secs(2);
     let client = place.client().await;
     let (builder, name) = (place.builder(), place.name().to_owned());
-    // Its runtime ends, and with it everything that could renew or release.
+    // The holder's runtime ends, and with it everything that could renew or release the lock.
     let holder = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
@@ -248,7 +248,7 @@ async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>(place: Place) {
     place.nothing_left([&client]).await;
 }
 
-/// The next owner gets in, long before a lease could end.
+/// Checks that the next owner gets the lock, long before a lease could end.
 async fn next_gets_in<L: Lock>(scene: &Scene, name: &str) {
     let next = L::of(&scene.other, name).try_lock_for(secs(10)).await;
     next.unwrap().expect("free").unlock().await.unwrap();
@@ -285,7 +285,7 @@ async fn dropped_unlock_gives_the_lock_back<L: Lock>(place: Place) {
     nothing_left(&scene.server, [&scene.client, &scene.other]).await;
 }
 
-/// Has the reply to such a request lost while `call` runs.
+/// Runs `call` with the reply to this request cut off, and checks that the request was sent.
 async fn unanswered<T>(scene: &Scene, request: String, call: impl Future<Output = T>) -> T {
     scene.proxy.cut_reply_to(request.clone());
     let output = call.await;
@@ -344,7 +344,7 @@ async fn waiters_here_get_in_one_after_the_other<L: Lock>(place: Place) {
     let mut waiters = Vec::new();
     for number in 0..8 {
         let (lock, sender) = (lock.stranger(), sender.clone());
-        // Polled once, it stands in line.
+        // One poll puts the call in the queue.
         waiters.push(tokio::spawn(begin(async move {
             let guard = lock.lock().await.unwrap();
             sender.send(number).unwrap();
@@ -379,7 +379,7 @@ async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>(place
     there.unlock().await.unwrap();
     assert!(!here.is_locked().await.unwrap());
     assert!(there.adopt().await.unwrap().is_none());
-    // What was taken away elsewhere is noticed here by the next renewal or call.
+    // The client notices a level that was taken away elsewhere only by its next renewal or call.
     client.close().await;
     place.nothing_left([&client, &other]).await;
 }
@@ -468,7 +468,7 @@ async fn tasks_of_two_clients_never_meet_inside<L: Lock>(place: Place) {
                 for _ in 0..SECTIONS {
                     let guard = lock.lock().await.unwrap();
                     assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
-                    // Not atomic: an update would be lost if two were inside.
+                    // Not atomic: an update would be lost if two tasks were inside.
                     let before = total.load(Ordering::SeqCst);
                     tokio::task::yield_now().await;
                     total.store(before + 1, Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! Tokens of the fenced lock: they rise, they outlive what the server forgets, and they end with an error.
+//! The fencing tokens of the fenced lock: they rise, even after the server has forgotten them, and they end with an
+//! error.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use support::{client, eventually};
 
 const NAME: &str = "k";
 const TOKEN: &str = "redisson_lock_token:{k}";
-/// 2^53: up to here Lua counts exactly.
+/// 2^53: Lua counts exactly up to this number.
 const HIGHEST: u64 = 9_007_199_254_740_992;
 
 async fn next(lock: &FencedLock) -> u64 {
@@ -60,7 +61,7 @@ async fn tokens_rise_when_the_lock_is_passed_on_within_a_process() {
     let server = Server::start();
     let client = client(&server).await;
     let mut probe = server.connection();
-    // Ahead of the clock, which would rise by itself.
+    // The token is ahead of the clock, which would rise by itself.
     probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
     let lock = client.fenced_lock(NAME);
     let mut guard = lock.lock().await.unwrap();
@@ -74,7 +75,7 @@ async fn tokens_rise_when_the_lock_is_passed_on_within_a_process() {
         assert_eq!(next.token().get(), first + passed_on);
         guard = next;
     }
-    // Passed on, but for the first time, when no token was reserved.
+    // The lock was passed on each time but the first, when no token was reserved.
     assert_eq!(calls_of(&mut probe, "publish"), 1);
     assert!(stored(&mut probe).parse::<u64>().unwrap() >= guard.token().get());
     guard.unlock().await.unwrap();
@@ -100,7 +101,7 @@ async fn tokens_that_java_drew_are_older() {
     let client = client(&server).await;
     let lock = client.fenced_lock(NAME);
     let mut probe = server.connection();
-    // Java's count begins at 1; after a token of ours it goes on from there.
+    // Java's tokens begin at 1. After a token of ours, they continue from there.
     probe.command(&["INCR", TOKEN]);
     let ours = next(&lock).await;
     let javas = probe.command(&["INCR", TOKEN]).int() as u64;
@@ -118,7 +119,7 @@ async fn tokens_are_exact_up_to_their_end_and_refused_beyond() {
     for token in [HIGHEST - 2, HIGHEST - 1] {
         assert_eq!(next(&lock).await, token);
     }
-    // The last one, while somebody waits to have the lock passed on.
+    // The last token is given out while a caller waits for the lock to be passed on.
     let guard = lock.lock().await.unwrap();
     assert_eq!(guard.token().get(), HIGHEST);
     let waiter = stranger(&lock);
@@ -251,7 +252,7 @@ async fn hold_outlasts_the_memory_of_its_token() {
     let there = other.fenced_lock(NAME).owned_by(&owner);
     let here = client.fenced_lock(NAME).owned_by(&owner);
     let mut probe = server.connection();
-    // Ahead of the clock, which would rise by itself.
+    // The token is ahead of the clock, which would rise by itself.
     probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
     let guard = here.lock().await.unwrap();
     let token = guard.token();

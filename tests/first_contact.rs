@@ -1,4 +1,4 @@
-//! What a client is told whose first connection does not come about: where it was to lead, and what may be wrong.
+//! The errors of a client that fails to make its first connection: they name the address and say what may be wrong.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -17,7 +17,8 @@ use redlatch_testkit::{Cluster, Sentinel, Server, skip};
 use support::eventually;
 use support::probe::{self, millis, nothing_left, secs, soon};
 
-/// Tries to connect to a port of this machine in vain, and returns what was said. The password is `s3cret`, always.
+/// Tries to connect to a port of this machine, which must fail, and returns the error's text. The text must name the
+/// address, and the error must not show the password, which is always `s3cret`.
 async fn refusal(port: u16, config: Config) -> String {
     let config = config.connect_timeout(millis(500));
     let error = soon(Client::builder().config(config).build())
@@ -59,7 +60,7 @@ async fn tls_where_there_is_none_and_none_where_it_is_wanted_are_told_apart() {
     };
     let said = refusal(secure.port(), at(secure.port())).await;
     assert!(said.contains("rediss://"), "{said}");
-    // What a plain server makes of it depends on random bytes: it answers, or waits for more.
+    // How a plain server reacts to TLS depends on random bytes: it answers, or waits for more.
     for _ in 0..8 {
         let tls = Tls::new().roots(secure.ca_pem());
         let said = refusal(plain.port(), at(plain.port()).tls(tls)).await;
@@ -115,7 +116,7 @@ async fn address_where_nothing_listens_is_named() {
     );
 }
 
-/// The second one that a client makes is for messages.
+/// The second connection that a client makes is for messages.
 #[tokio::test]
 async fn server_with_no_place_for_another_connection_says_so() {
     for places in [1, 2] {
@@ -174,7 +175,7 @@ async fn server_that_hangs_is_told_from_one_that_is_no_redis() {
     thread::spawn(move || {
         for client in listener.incoming() {
             let mut client = client.unwrap();
-            // The first request, as much of it as has come.
+            // Reads as much of the first request as has arrived.
             let _ = client.read(&mut [0; 1024]).unwrap();
             client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
         }
@@ -199,7 +200,7 @@ async fn replica_is_named_by_the_first_lock() {
     client.close().await;
 }
 
-/// Takes turns, without a wait for anything but the message.
+/// Lets two owners take turns on a lock, and checks that the second waited for nothing but the message.
 async fn take_turns(client: &Client) {
     let took = probe::take_turns(client).await;
     assert!(took < secs(2), "{took:?}");

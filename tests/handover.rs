@@ -1,4 +1,4 @@
-//! The hand-over between waiters of one process, and what others get of the lock meanwhile.
+//! Handoffs between the waiters of one process, and the share of the lock that others get at the same time.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Takes and gives back the lock, again and again, each time for an owner of its own.
+/// Acquires and releases the lock `sections` times, for an owner of its own.
 async fn turns(lock: ReentrantLock, sections: usize) {
     let lock = stranger(&lock);
     for _ in 0..sections {
@@ -37,7 +37,7 @@ async fn turns(lock: ReentrantLock, sections: usize) {
     }
 }
 
-/// The first of these that is done.
+/// Waits for the first of these tasks to finish. Removes it and returns its output.
 async fn first_of<T>(waiters: &mut Vec<JoinHandle<T>>) -> T {
     let waiting = std::mem::take(waiters);
     let (done, _, others) = soon(select_all(waiting)).await;
@@ -78,7 +78,7 @@ async fn passing_on_takes_few_requests_and_no_message() {
     let server = Server::start();
     let client = client(&server).await;
     let lock = client.lock("k");
-    turns(lock.clone(), 1).await; // the scripts are known from here on
+    turns(lock.clone(), 1).await; // from here on, the server knows the scripts
     let guard = lock.lock().await.unwrap();
     let tasks: Vec<_> = (0..20)
         .map(|_| tokio::spawn(turns(lock.clone(), 1)))
@@ -94,7 +94,7 @@ async fn passing_on_takes_few_requests_and_no_message() {
     for task in tasks {
         soon(task).await.unwrap();
     }
-    // The last release tells everybody, or one for each that passed it on does before.
+    // The last release answers everyone who passed the lock on, unless a request for each of them does so before.
     let requests = calls_of(&mut probe, "evalsha") - before.0;
     assert!((1..=23).contains(&requests), "{requests} requests");
     assert!(calls_of(&mut probe, "publish") - before.1 <= 3);
@@ -167,7 +167,7 @@ async fn server_out_of_memory_has_the_lock_passed_on_all_the_same() {
     eventually_waiting(&client, 1).await;
     eventually_heard(&server, "k", 1).await;
     let mut admin = server.connection();
-    // The script must be known: a server without memory takes no new one.
+    // The server must know the script already: without memory it accepts no new one.
     admin.command(&["SCRIPT", "LOAD", &script("lock_confirm")]);
     admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
     guard.unlock().await.unwrap();
@@ -204,7 +204,7 @@ async fn lock_is_not_passed_on_late_in_its_lease() {
     nothing_left(&scene.server, &scene.client).await;
 }
 
-/// Several releases may be owed for it, each of which would give back what the next holder has.
+/// Several releases may be owed for such a hold, and each of them would release what the next holder has.
 #[tokio::test]
 async fn lock_that_was_held_twice_is_not_passed_on() {
     let server = Server::start();
@@ -245,7 +245,8 @@ async fn whoever_has_it_now_holds_it_and_whoever_took_it_does_not() {
     nothing_left(&server, &client).await;
 }
 
-/// On one thread, where the release of the second is on its way before anybody has asked about the first.
+/// Runs on one thread, so that the release of the second hold is on its way before any call has asked the server about
+/// the first.
 #[tokio::test]
 async fn release_that_nobody_waits_for_any_more_is_no_loss_to_those_before() {
     let server = Server::start();
@@ -318,7 +319,7 @@ async fn waiter_that_leaves_when_the_lock_was_passed_to_it_gives_it_to_the_next(
         scene.proxy.hold_replies();
         let unlock = tokio::spawn(guard.unlock());
         eventually("the lock was passed on", async || leaving.is_finished()).await;
-        // With the guard in it, which nobody has taken out.
+        // The finished task still contains the guard, which nobody has taken out.
         drop(leaving);
         scene.proxy.release_replies();
         soon(unlock).await.unwrap().unwrap();
@@ -329,7 +330,7 @@ async fn waiter_that_leaves_when_the_lock_was_passed_to_it_gives_it_to_the_next(
     }
 }
 
-/// A future that shares its task with the releaser may not be polled before the release is done.
+/// A future that shares its task with the releaser might not be polled until the release is done.
 #[tokio::test]
 async fn waiter_that_nobody_polls_holds_nobody_up() {
     let server = Server::start();
@@ -352,7 +353,7 @@ async fn waiter_that_nobody_polls_holds_nobody_up() {
     nothing_left(&server, &client).await;
 }
 
-/// A future of a `join!` or a `select!` may not be polled while another of them works.
+/// A future in a `join!` or a `select!` might not be polled while another one of them works.
 #[tokio::test]
 async fn waiter_at_the_front_that_nobody_polls_leaves_the_lock_to_those_behind_it() {
     let server = Server::start();
@@ -369,7 +370,7 @@ async fn waiter_at_the_front_that_nobody_polls_leaves_the_lock_to_those_behind_i
             eventually("both wait", both_wait).await;
             guard.unlock().await.unwrap();
             soon(second).await.unwrap().unwrap().unlock().await.unwrap();
-            // And whoever comes then has it at once, beside the first.
+            // A caller that arrives after that gets the lock at once, although the first still waits.
             let third = soon(somebody().lock()).await.unwrap();
             third.unlock().await.unwrap();
             soon(first).await.unwrap().unlock().await.unwrap();
@@ -383,7 +384,8 @@ async fn waiter_at_the_front_that_nobody_polls_leaves_the_lock_to_those_behind_i
     eventually_idle(&client).await;
 }
 
-/// Nor may a lock be lost for its lease to a future that has asked for it, and is not polled when the server grants it.
+/// A lock must also not be lost for its whole lease to a future that has asked for it and is not polled when the server
+/// grants it.
 #[tokio::test]
 async fn grant_that_nobody_polls_goes_to_those_behind_it() {
     let server = Server::start();
@@ -391,14 +393,14 @@ async fn grant_that_nobody_polls_goes_to_those_behind_it() {
     macro_rules! is_passed {
         ($lock:expr) => {
             let somebody = || $lock.clone().owned_by(&Owner::unique());
-            // From now on the server has the scripts, and one request is enough.
+            // From here on, the server knows the scripts, and one request is enough.
             somebody().lock().await.unwrap().unlock().await.unwrap();
             let first = somebody();
             let first = begin(async move { first.lock().await });
             let granted = async || $lock.is_locked().await.unwrap();
             eventually("the server has granted it", granted).await;
             let second = soon(somebody().lock()).await.unwrap();
-            // Nothing of the first is left, nor comes later.
+            // Nothing of the first call is left, and nothing of it arrives later.
             assert_eq!($lock.holder().await.unwrap().unwrap().hold_count(), 1);
             let first = tokio::spawn(first);
             second.unlock().await.unwrap();
@@ -414,7 +416,8 @@ async fn grant_that_nobody_polls_goes_to_those_behind_it() {
     eventually_idle(&client).await;
 }
 
-/// What a plain lock has for its owner's value cannot be told from what that owner has by another call, so it is not given back.
+/// A grant of a plain lock under its owner's value cannot be told from what that owner holds by another call, so it is
+/// not released.
 #[tokio::test]
 async fn grant_that_nobody_polls_is_kept_where_it_cannot_be_told_from_another() {
     let server = Server::start();
@@ -433,7 +436,8 @@ async fn grant_that_nobody_polls_is_kept_where_it_cannot_be_told_from_another() 
     soon(second).await.unwrap().unlock().await.unwrap();
 }
 
-/// It has been released meanwhile, and asks for the lock once more when it is polled, since the server did not know the script.
+/// The attempt of that call has been released by then. The call asks for the lock once more when it is polled, since
+/// the server did not know the script.
 #[tokio::test]
 async fn call_that_was_passed_is_served_when_it_is_polled_again() {
     let server = Server::start();
@@ -505,7 +509,7 @@ async fn waker_that_looks_at_the_client_when_it_is_dropped_does_no_harm() {
                 let mut context = Context::from_waker(Waker::noop());
                 assert!(waiting.as_mut().poll(&mut context).is_pending());
             }
-            // Not before what was left of it has gone.
+            // Drops the future before the signal, so that nothing is left of it by then.
             waiting.set(two.lock());
             tell.send(()).unwrap();
         });
@@ -532,7 +536,7 @@ async fn record_that_was_gone_is_told_to_everyone_who_passed_it_on_and_to_the_ho
         }
         assert_eq!(kind(soon(guard.unlock()).await), ErrorKind::LeaseLost);
         let guard = first_of(&mut waiters).await.unwrap();
-        // Long before it would be renewed.
+        // The loss is reported long before the lease would be renewed.
         let told = timeout(secs(2), guard.lost()).await;
         assert!(told.is_ok(), "it was not told");
         assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
@@ -560,7 +564,7 @@ async fn confirmation_that_goes_unanswered_is_told_and_the_holder_releases() {
     let mut waiters = vec![second, third];
     let guard = first_of(&mut waiters).await.unwrap();
     guard.verify().await.unwrap();
-    // By way of the server this time: a request is unanswered, of which a copy may come late.
+    // This release goes through the server: a request is unanswered, and a copy of it may arrive late.
     let record = scene.server.connection().hgetall("k");
     soon(guard.unlock()).await.unwrap();
     let guard = first_of(&mut waiters).await.unwrap();
@@ -614,7 +618,8 @@ async fn force_unlock_in_the_middle_of_a_streak_is_told_before_the_next_gets_in(
     nothing_left(&server, &client).await;
 }
 
-/// Runs tasks of two clients on one lock for a while; the sections of each, and the longest wait of the second.
+/// Runs tasks of two clients on one lock for two seconds. Returns the number of sections of each client, and the
+/// longest wait of the second.
 async fn contest(
     server: &Server,
     [first, second]: [(&Client, usize); 2],
@@ -742,8 +747,8 @@ async fn many_processes_have_their_turns_one_after_the_other() {
     }
     let mut grants = grants.lock().unwrap().clone();
     grants.truncate(GRANTS);
-    // Without turns, the order in which they subscribed gives some of them a fifth of their part. That turns are strict
-    // is not promised: on a busy machine, who answers later than a few round trips is passed.
+    // Without turns, the order in which the clients subscribed gives some of them a fifth of their share. Strict turns
+    // are not promised: on a busy machine, a client that answers later than a few round trips is passed.
     let parts = [0, 1, 2, 3, 4].map(|number| grants.iter().filter(|had| **had == number).count());
     println!("grants: {parts:?}");
     let least = *parts.iter().min().unwrap();
@@ -757,7 +762,7 @@ async fn many_processes_have_their_turns_one_after_the_other() {
     assert_eq!(server.connection().keys(), Vec::<String>::new());
 }
 
-/// As a thread of Redisson does that unlocks and locks again at once: it never holds back.
+/// The foreign client behaves like a Redisson thread that unlocks and locks again at once: it never holds back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_client_that_takes_again_at_once_leaves_us_a_share() {
     let server = Server::start();

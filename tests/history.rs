@@ -1,4 +1,4 @@
-//! Several processes on shared locks: what they believed, wrote and left behind, and what a kill or a pause does.
+//! Several processes on shared locks: what they believed, wrote and left behind, and the effects of a kill or a pause.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ use support::probe::scripts_run;
 
 const PROCESSES: u32 = 4;
 const VICTIM: u32 = 0;
-/// For processes of a loaded machine to be woken and to tell of it.
+/// The time for processes on a loaded machine to be woken and to report it.
 const SLACK: Duration = Duration::from_millis(250);
 
 #[test]
@@ -76,13 +76,13 @@ fn processes_share_locks_without_overlap_loss_or_leftover() {
         .map(|worker| worker.quiet(lasts + Duration::from_secs(60)));
     let mut leftover = Leftover {
         workers: quiet.collect(),
-        // One each for commands, for messages and for the counters.
+        // Each process has one connection for commands, one for messages and one for the counters.
         connections_expected: connections_before + 3 * (workers.len() - 1),
         ..Leftover::default()
     };
     let lines = {
         let found = &mut leftover;
-        // What was sent last is done when the server says so.
+        // The last requests are known to be done only when the server shows it.
         within(Duration::from_secs(10), || {
             found.connections = connections(&mut connection);
             found.channels = connection.channels();
@@ -142,7 +142,7 @@ fn waiter_gets_the_lock_of_a_killed_process_within_one_lease() {
     waiter.say("take a - 0");
     waiter.event(Op::Acquire, Step::Invoke);
 
-    // Long enough for renewals: the waiter's first idea of when the lease ends is out of date.
+    // Long enough for renewals: the waiter's first estimate of the end of the lease is out of date.
     std::thread::sleep(puppet::LEASE);
     let killed = holder.kill().at;
     let granted = waiter.event(Op::Acquire, Step::Ok).at;
@@ -160,7 +160,7 @@ fn paused_holder_knows_at_once_that_it_lost_the_lock() {
     holder.event(Op::Acquire, Step::Ok);
     other.say("take a - 0");
     other.event(Op::Acquire, Step::Invoke);
-    // What it does first when it goes on is to look: no task of its runtime could have told it before.
+    // The first action of the holder when it resumes is to look: no task of its runtime can have told it before.
     holder.say("block");
     holder.event(Op::Stay, Step::Invoke);
     holder.pause();
@@ -174,7 +174,7 @@ fn paused_holder_knows_at_once_that_it_lost_the_lock() {
     let looked = holder.event(Op::Hold, Step::Fail);
     assert!(granted.at < resumed && looked.at > resumed);
     holder.event(Op::Release, Step::Fail);
-    // Its late release took nothing from the other.
+    // The late release of the holder took nothing from the other process.
     other.say("look");
     other.event(Op::Hold, Step::Ok);
     other.say("give");
@@ -199,7 +199,7 @@ fn hold_of_a_named_owner_outlives_another_process_of_that_owner() {
 
     survivor.say("give");
     let released = survivor.event(Op::Release, Step::Ok).at;
-    // The dead process's level is left, and nobody renews it.
+    // Only the level of the dead process is left, and nobody renews it.
     let gone = within(puppet::LEASE + SLACK, || !connection.exists("a"));
     let took = Duration::from_nanos(now() - released);
     assert!(gone, "still there {took:?} after the release");
@@ -223,8 +223,8 @@ fn processes_hand_a_lock_over_by_messages() {
         };
         let scripts = scripts_run(&mut connection);
         waiter.say("take a - 600000");
-        // It has asked, and may be subscribing, or waiting already: a release must not pass it by. The lease and the
-        // poll cap are far off.
+        // The waiter has asked, and may still be subscribing or may already be waiting: it must not miss a release. The
+        // end of the lease and the poll cap are far off.
         let asked = within(Duration::from_secs(10), || {
             scripts_run(&mut connection) > scripts
         });
@@ -233,7 +233,7 @@ fn processes_hand_a_lock_over_by_messages() {
         let released = holder.event(Op::Release, Step::Invoke).at;
         let granted = waiter.event(Op::Acquire, Step::Ok).at;
         let wait = Duration::from_nanos(granted - released);
-        // By a poll it would be 4.5 seconds.
+        // A wait that ends by a poll would take 4.5 seconds.
         assert!(wait < Duration::from_secs(2), "{wait:?}");
         waits.push(wait);
     }
@@ -246,7 +246,8 @@ fn puppets(server: &Server) -> [Worker; 2] {
     [1, 2].map(|process| Worker::start(process, server.port(), Part::Puppet))
 }
 
-/// Locks of a killed process that nobody else got within one lease.
+/// Describes the holds of killed processes whose lock nobody else got within one lease. A victim that held nothing
+/// when it was killed is reported too.
 fn held_after_death(history: &History, holds: &[Hold]) -> Vec<String> {
     let mut found = Vec::new();
     let killed: Vec<&Hold> = holds
@@ -310,7 +311,7 @@ fn counter(connection: &mut Connection, lock: u32) -> u64 {
     value.text().parse().expect("a count")
 }
 
-/// Whether the condition came true in time.
+/// Returns whether the condition came true within the limit.
 fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     loop {

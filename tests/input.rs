@@ -1,4 +1,5 @@
-//! Input that cannot work is refused by its kind before anything is sent, and odd input that can work does.
+//! Input that cannot work is refused with an error of its own kind before anything is sent. Odd input that
+//! can work does.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +17,7 @@ use support::probe::{
     calls, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
 
-/// What of a handle a call depends on, beside its name.
+/// The part of a handle, other than its name, that a call depends on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Needs {
     Nothing,
@@ -24,7 +25,7 @@ enum Needs {
     Lease,
 }
 
-/// The errors of all calls that need so much at least, by name.
+/// Returns the errors of all calls that need at least `needs`, with the names of the calls.
 async fn errors(lock: &ReentrantLock, needs: Needs) -> Vec<(&'static str, Option<Error>)> {
     let mut errors = vec![
         ("lock", lock.lock().await.err()),
@@ -161,7 +162,7 @@ async fn odd_names_are_distinct_locks() {
     for guard in guards {
         guard.unlock().await.unwrap();
     }
-    // Waiting and waking work too: the channel is as odd as the name.
+    // Waiting and waking work too: the channel's name is as odd as the lock's.
     for name in names {
         let lock = client.lock(name);
         let channel = match name.contains('{') {
@@ -175,7 +176,7 @@ async fn odd_names_are_distinct_locks() {
     nothing_left(&server, [&client]).await;
 }
 
-/// What each kind of lock with keys next to its own answers to one attempt.
+/// Returns the error, if any, of one attempt for each kind of lock that has keys next to its own.
 async fn attempts(client: &Client, name: &str) -> Vec<(&'static str, Option<Error>)> {
     let rw = client.read_write_lock(name);
     let permits = client.expirable_semaphore(name);
@@ -204,7 +205,7 @@ async fn braces_around_a_whole_name_are_refused_where_they_would_share_the_keys_
     let names = [
         (client.clone(), "{k}", "\"k\""),
         (client.clone(), "{a}b}", "\"a}b\""),
-        // What counts is the key, prefix included.
+        // The whole key counts, including the prefix.
         (client.scoped("{jobs:"), "k}", "\"jobs:k\""),
     ];
     for (client, name, twin) in &names {
@@ -226,7 +227,7 @@ async fn braces_around_a_whole_name_are_refused_where_they_would_share_the_keys_
         (client.clone(), "{a}{b}"),
     ] {
         for (call, error) in attempts(&scope, name).await {
-            // Of kinds that were there first.
+            // Objects of other kinds may already be at the key, hence `WrongKind`.
             let kind = error.map(|error| error.kind());
             assert!(
                 matches!(kind, None | Some(ErrorKind::WrongKind)),
@@ -249,7 +250,7 @@ async fn lock_and_the_same_name_in_braces_do_not_heed_each_other() {
     let waiter = plain.clone();
     let waiting = tokio::spawn(async move { waiter.acquire().await });
     eventually_listening(&server, "redisson_sc:{k}", 1).await;
-    // Whoever waits for the one stands in nobody's way at the other.
+    // A call that waits for one of the two holds up no call for the other.
     let other = braced.try_acquire_for(secs(5)).await.unwrap().unwrap();
     assert_eq!(braced.available_permits().await.unwrap(), 0);
     assert_eq!(plain.available_permits().await.unwrap(), 0);
@@ -261,7 +262,7 @@ async fn lock_and_the_same_name_in_braces_do_not_heed_each_other() {
 
     let kinds = [
         (client.lock("k"), client.lock("{k}")),
-        // As what stands beside it is called.
+        // The names of the keys and channels next to `k`.
         (
             client.lock("redisson_sc:{k}"),
             client.lock("redlatch_rwlock_writer:{k}"),
@@ -329,7 +330,7 @@ async fn shortest_and_longest_lease_work() {
         kind(lock.lease(century + millis(1)).lock().await),
         ErrorKind::InvalidInput
     );
-    // On a busy machine a request may take longer than a 50 ms lease is worth; the kind says so then.
+    // On a busy machine a request may take longer than a 50 ms lease is worth; the error kind then says so.
     match client.lock("k").lease(millis(50)).lock().await {
         Ok(guard) => assert!(guard.remaining() <= millis(48)),
         Err(error) => assert!(
@@ -462,7 +463,7 @@ async fn configurations_that_cannot_work_are_refused_and_show_no_password() {
     }
 }
 
-/// What the client is told goes before what the configuration says, in whatever order.
+/// A setting of the builder takes precedence over the configuration, whichever of them is given first.
 #[tokio::test]
 async fn command_timeout_of_the_builder_goes_before_that_of_the_configuration() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! The same lock in the hands of Redisson, live in a JVM, and in ours. Skipped where there is no JDK or Maven.
+//! Locks shared by this crate and Redisson, which runs live in a JVM. Skipped where there is no JDK or Maven.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -31,13 +31,13 @@ use tokio::sync::{RwLock, RwLockReadGuard};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Held to write while something is measured.
+/// Held in write mode while something is measured, so that no other test loads the machine.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// The watchdogs of both sides, where nothing is to end by a lease.
+/// The watchdog lease of both sides in tests where no lease is meant to end.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Redisson and a client of ours on one server.
+/// Redisson and a client of this crate on one server.
 struct Both {
     jvm: Jvm,
     client: Client,
@@ -46,7 +46,7 @@ struct Both {
 }
 
 impl Both {
-    /// With watchdogs of this lease, and none of our polls. None where there is no Redisson.
+    /// Starts both with this watchdog lease, and our client without polling. Returns `None` where there is no Redisson.
     async fn start(watchdog: Duration) -> Option<Self> {
         let machine = MACHINE.read().await;
         let server = Server::start();
@@ -58,7 +58,7 @@ impl Both {
             .build()
             .await
             .unwrap();
-        // From here on the server knows the scripts, and each attempt is one call.
+        // From now on the server knows the scripts, and each attempt is one call.
         let guard = client.lock("known").lock().await.unwrap();
         guard.unlock().await.unwrap();
         Some(Self {
@@ -69,15 +69,16 @@ impl Both {
         })
     }
 
-    /// Begins to wait, with so many of Java's threads, and goes on once they sleep: only a message ends that soon.
+    /// Runs `begin`, which starts the waits of `threads` Java threads, and returns once they sleep: only a message ends
+    /// such a wait soon.
     async fn parked<T>(&self, threads: u64, begin: impl FnOnce() -> T) -> T {
         let waiting = begin();
         self.jvm.asleep(threads).await;
         waiting
     }
 
-    /// As [`parked`](Self::parked), with one call of ours, which asks again after it has subscribed; once if this process
-    /// has listened before.
+    /// Like [`parked`](Self::parked), with one call of ours. It asks again after it has subscribed, unless this process
+    /// listened before: then it asks once.
     async fn parked_ours<T>(&self, begin: impl FnOnce() -> T) -> T {
         let listens = !format!("{:?}", self.client).contains("channels: 0,");
         let times = if listens { 1 } else { 2 };
@@ -91,9 +92,10 @@ impl Both {
         waiting
     }
 
-    /// As [`parked_ours`](Self::parked_ours), with a call for a lock that Java holds.
+    /// Like [`parked_ours`](Self::parked_ours), with a call for a lock that Java holds.
     async fn parked_here(&self, lock: &ReentrantLock) -> JoinHandle<Result<LockGuard, Error>> {
-        // A process that has just given the lock back subscribes first, to let others go before it, and asks once.
+        // A process that has just released the lock lets others go first: it subscribes before it asks, and asks once.
+        // That would break the count, so wait until the client has forgotten the lock.
         eventually("no courtesy is left", async || {
             format!("{:?}", self.client).contains("locks: 0,")
         })
@@ -163,7 +165,7 @@ async fn each_unlock_wakes_the_other() {
     let Some(both) = Both::start(LONG).await else {
         return;
     };
-    // Each has its own rule for the name of the channel.
+    // Each of the two sides has its own rule for the channel's name.
     for name in ["k", "{t}:x", "x{t}", "a}b"] {
         let (ours, java) = (both.client.lock(name), both.jvm.lock(name, 1));
         for round in 0..10 {
@@ -251,7 +253,7 @@ async fn hold_of_a_java_thread_is_shared_by_whoever_knows_its_name() {
     let java = both.jvm.lock("k", 1);
     let ours = both.client.lock("k").owned_by(&java.owner().await);
 
-    // Ours on top of Java's: re-entered, then Java's own levels given back and taken over.
+    // Our levels on top of Java's: we re-enter, then release and adopt Java's own levels.
     java.lock().await;
     java.lock().await;
     let guard = ours.lock().await.unwrap();
@@ -268,7 +270,7 @@ async fn hold_of_a_java_thread_is_shared_by_whoever_knows_its_name() {
     assert!(ours.adopt().await.unwrap().is_none());
     java.unlock_in_vain().await;
 
-    // Java's on top of ours, which goes first.
+    // Java's level on top of ours; ours is released first.
     let guard = ours.lock().await.unwrap();
     java.lock().await;
     assert_eq!(ours.hold_count().await.unwrap(), 2);
@@ -278,7 +280,7 @@ async fn hold_of_a_java_thread_is_shared_by_whoever_knows_its_name() {
     java.unlock().await;
     soon(next).await.unwrap().unwrap().unlock().await.unwrap();
 
-    // Java gives back a level that was ours.
+    // Java releases a level that was ours.
     let guard = ours.lock().await.unwrap();
     java.unlock().await;
     assert!(!java.is_locked().await);
@@ -305,8 +307,8 @@ async fn force_unlock_takes_it_from_the_other_and_wakes_both() {
     assert!(java.force_unlock().await);
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
 
-    // Java tells nobody by name, and no renewal is due for long. A waiter behind a hold of its own process asks at its poll cap,
-    // and ends the hold that it displaces.
+    // Java notifies no client by name, and no renewal is due for a long time. A waiter behind a hold of its own process
+    // asks at its poll cap, and ends the hold that it displaces.
     let client = builder(both.server.url()).poll_cap(millis(300));
     let ours = client.build().await.unwrap().lock("k");
     let guard = ours.lock().await.unwrap();
@@ -325,7 +327,7 @@ async fn force_unlock_takes_it_from_the_other_and_wakes_both() {
 #[tokio::test]
 async fn crash_of_a_holder_frees_the_lock_within_its_lease() {
     const LEASE: Duration = Duration::from_secs(2);
-    /// For a waiter of a loaded machine to notice.
+    /// The time that a waiter on a loaded machine may take to notice.
     const SLACK: Duration = Duration::from_millis(900);
     let Some(both) = Both::start(LEASE).await else {
         return;
@@ -333,7 +335,7 @@ async fn crash_of_a_holder_frees_the_lock_within_its_lease() {
     let ours = both.client.lock("k");
 
     let guard = ours.lock().await.unwrap();
-    // As if we had died: nobody renews it, nobody tells that it is free.
+    // As if we had died: nobody renews the lock, and nobody announces that it is free.
     let _owner = guard.detach();
     let java = both.jvm.lock("k", 1);
     let asked = Instant::now();
@@ -399,7 +401,7 @@ async fn tokens_rise_across_both_sides() {
         last = java.token().await;
         assert!(java.unlock().await);
     }
-    // What Redisson left beside the lock, and we, is its last token.
+    // Both Redisson and we leave nothing behind but the lock's last token.
     eventually("nothing else is left", async || {
         keys(&both.server) == ["redisson_lock_token:{k}"]
     })
@@ -431,7 +433,6 @@ async fn spin_locks_of_both_sides_exclude_each_other() {
 const JAVA_THREADS: u32 = 8;
 const RUST_TASKS: usize = 16;
 
-/// Redisson's threads count up together.
 #[tokio::test]
 async fn readers_of_both_sides_share_and_writers_exclude_all() {
     let Some(both) = Both::start(LONG).await else {
@@ -440,7 +441,7 @@ async fn readers_of_both_sides_share_and_writers_exclude_all() {
     let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());
     let (reads, writes) = (both.jvm.read_lock("k", 1), both.jvm.write_lock("k", 2));
 
-    // Either side goes first, and either stays longer.
+    // Either side acquires first, and either side releases last.
     for java_first in [true, false] {
         for java_stays in [true, false] {
             if java_first {
@@ -482,7 +483,7 @@ async fn releases_of_both_sides_wake_readers_and_writers_of_the_other() {
     let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());
     let (reads, writes) = (both.jvm.read_lock("k", 1), both.jvm.write_lock("k", 2));
 
-    // A writer that goes on reading lets Java's readers in, as Redisson's own does not.
+    // A writer that goes on reading after its write level is released lets Java's readers in; Redisson's own does not.
     let write = ours.write().await.unwrap();
     let read = ours.read().await.unwrap();
     let reader = both.parked(1, || reads.lock()).await;
@@ -557,7 +558,7 @@ async fn java_reader_that_renews_and_dies_leaves_a_long_lease_of_ours_standing()
     both.nothing_left().await;
 }
 
-/// Java's readers heed nobody who waits, and keep a writer out for as long as they come.
+/// Java's readers pass every waiter, and keep a writer out as long as more of them arrive.
 #[tokio::test]
 async fn reader_waits_a_second_at_most_behind_a_writer_whom_javas_readers_pass() {
     let Some(both) = Both::start(LONG).await else {
@@ -568,7 +569,7 @@ async fn reader_waits_a_second_at_most_behind_a_writer_whom_javas_readers_pass()
     let threads = [1, 2].map(|thread| both.jvm.read_lock("k", thread));
     assert!(threads[0].lock().await);
     let (stop, mut stopped) = tokio::sync::oneshot::channel();
-    // One or the other has the lock at any time.
+    // One or the other thread holds the lock at any time.
     let stream = tokio::spawn(async move {
         let mut turns = 0;
         while stopped.try_recv().is_err() {
@@ -587,7 +588,7 @@ async fn reader_waits_a_second_at_most_behind_a_writer_whom_javas_readers_pass()
     })
     .await;
     let mut waits = Vec::new();
-    // Beside the writer's process, and in it.
+    // Readers outside the writer's process, and in it.
     for client in [&both.client, &other, &both.client, &other] {
         let asked = Instant::now();
         let guard = somebody(client).try_read_for(secs(4)).await.unwrap();
@@ -601,7 +602,7 @@ async fn reader_waits_a_second_at_most_behind_a_writer_whom_javas_readers_pass()
         "readers behind a writer waited {waits:.0?} beside {turns} turns of Java's"
     ));
     for waited in waits {
-        // It heeds the writer for so long, and a loaded machine takes its time.
+        // A reader respects the writer's mark for a second; the upper limit leaves room for a loaded machine.
         assert!((millis(900)..millis(2_000)).contains(&waited), "{waited:?}");
     }
     soon(writer).await.unwrap().unwrap().unlock().await.unwrap();
@@ -659,7 +660,7 @@ async fn levels_of_a_write_lock_that_java_forced_go_with_our_next_call() {
     both.nothing_left().await;
 }
 
-/// What each side gets of a lock that both want to write all the time.
+/// Measures how many grants each side gets of a lock that both want to write all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writers_of_both_sides_share_a_counter() {
     const LASTS: Duration = Duration::from_secs(4);
@@ -693,6 +694,7 @@ async fn writers_of_both_sides_share_a_counter() {
     nothing_left(&server, []).await;
 }
 
+/// Counts up with several of Java's threads.
 async fn churn_java(lock: impl Fn(u32) -> JavaLock, lasts: Duration) -> Churned {
     let threads: Vec<_> = (1..=JAVA_THREADS)
         .map(|thread| lock(thread).churn("counter", lasts))
@@ -704,7 +706,7 @@ async fn churn_java(lock: impl Fn(u32) -> JavaLock, lasts: Duration) -> Churned 
     all
 }
 
-/// Our tasks do.
+/// Counts up with our tasks.
 async fn churn_rust<L: Lock>(lock: &L, server: &Server, lasts: Duration) -> Churned {
     let tasks: Vec<_> = (0..RUST_TASKS)
         .map(|_| {
@@ -743,7 +745,7 @@ impl Churned {
     }
 }
 
-/// What ends after so long, and would else hang the test.
+/// Awaits a future that ends after `lasts`, and panics 30 seconds later instead of hanging the test.
 async fn soon_after<F: Future>(lasts: Duration, future: F) -> F::Output {
     timeout(lasts + secs(30), future).await.expect("it ends")
 }
@@ -781,7 +783,7 @@ async fn threads_and_tasks_share_a_counter_and_their_turns() {
     assert_eq!(counted, count.to_string(), "no update is lost");
     assert!(ours.longest_wait < secs(5), "{:?}", ours.longest_wait);
     assert!(ours.grants * 4 >= all, "we have our part");
-    // 53 to 55 % were seen.
+    // Java's share was 53 to 55 % when this was measured.
     assert!(java.grants * 4 >= all, "Java has its part");
     eventually_idle(&client).await;
     probe.command(&["DEL", "counter"]);
@@ -812,7 +814,7 @@ async fn sets_of_both_sides_exclude_each_other_and_single_locks() {
     assert!(ours().try_lock().await.unwrap().is_none());
     assert!(java.unlock().await);
 
-    // A member by itself is in the way of either.
+    // A lock on one member alone keeps the sets of either side out.
     let single = both.jvm.lock("a", 2);
     assert!(single.lock().await);
     assert!(ours().try_lock().await.unwrap().is_none());
@@ -823,7 +825,7 @@ async fn sets_of_both_sides_exclude_each_other_and_single_locks() {
     both.nothing_left().await;
 }
 
-/// Java's sets ask in the order given, and so can meet ours halfway; they give way then.
+/// Java's sets acquire in the order given, and so can each hold a part while ours holds the rest; they then give way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sets_of_opposite_orders_go_on_beside_each_other() {
     const LASTS: Duration = Duration::from_secs(6);
@@ -861,7 +863,7 @@ async fn sets_of_opposite_orders_go_on_beside_each_other() {
     both.nothing_left().await;
 }
 
-/// Waits until so many stand in the queue of the fair lock `k`.
+/// Waits until `waiters` stand in the server queue of the fair lock `k`.
 async fn eventually_queued(server: &Server, waiters: i64) {
     let mut probe = server.connection();
     eventually("they have their places", async || {
@@ -871,7 +873,7 @@ async fn eventually_queued(server: &Server, waiters: i64) {
     .await;
 }
 
-/// Java's grants take five minutes off every score, so that in its eyes a waiter with a small one would be dead.
+/// Java's grants take five minutes off every score, so that Java would regard a waiter with a small score as dead.
 #[tokio::test]
 async fn fair_queue_of_both_is_served_in_order_of_arrival() {
     let Some(both) = Both::start(LONG).await else {
@@ -909,7 +911,7 @@ async fn fair_queue_of_both_is_served_in_order_of_arrival() {
     both.nothing_left().await;
 }
 
-/// Java knows no priorities: its waiters go to the end, and count as 0 to those of ours that come later.
+/// Java has no priorities: its waiters go to the end, and waiters of ours that arrive later see them as priority 0.
 #[tokio::test]
 async fn priorities_of_ours_go_ahead_of_java_and_arrival_decides_between_equals() {
     let Some(both) = Both::start(LONG).await else {
@@ -984,7 +986,7 @@ async fn fair_lock_of_one_side_is_held_and_waited_for_on_the_other() {
         guard.unlock().await.unwrap();
         assert!(soon(waiting).await.unwrap());
 
-        // One that gives up leaves Java's queue as it was.
+        // A waiter of ours that gives up leaves Java's queue as it was.
         assert!(ours.try_lock_for(millis(100)).await.unwrap().is_none());
         eventually_queued(&both.server, 0).await;
         let task = tokio::spawn({
@@ -1017,7 +1019,7 @@ async fn latch_is_counted_down_by_both_and_wakes_both() {
                 subscribers(&mut probe, &channel) == 2
             })
             .await;
-            // Each looks once more after it has subscribed.
+            // Each side looks once more after it has subscribed.
             tokio::time::sleep(millis(200)).await;
             (here, there)
         };
@@ -1037,7 +1039,7 @@ async fn latch_is_counted_down_by_both_and_wakes_both() {
             }
             assert!(soon(here).await.unwrap().unwrap() && soon(there).await.unwrap());
         }
-        // Ours opens it for Java too; Java's own leaves its waiters waiting, but not ours.
+        // Our `delete` opens the latch for Java's waiters too; Java's own leaves Java's waiters waiting, but not ours.
         assert!(java.ask::<bool>("set 7").await);
         let (here, there) = begin_waiting().await;
         assert!(ours.delete().await.unwrap());
@@ -1082,7 +1084,7 @@ async fn permits_of_a_semaphore_go_to_and_fro() {
         assert!(java.ask::<bool>("release 2").await);
         let three = soon(waiting).await.unwrap().unwrap();
 
-        // To take some away wakes nobody, and breaks nobody's wait.
+        // Taking permits away wakes nobody, and breaks nobody's wait.
         let waiter = both.jvm.semaphore(name, 2);
         let waiting = both.parked(1, || tokio::spawn(waiter.ask::<bool>("acquire 1")));
         let waiting = waiting.await;
@@ -1118,7 +1120,7 @@ async fn ids_of_permits_cross_over_and_their_leases_count_for_both() {
         assert_eq!(java.ask::<String>("try").await, "null");
         assert_eq!(java.ask::<u32>("available").await, 0);
 
-        // Each gives the other's back.
+        // Each side returns the other's permits.
         assert!(
             java.ask::<bool>(&format!("extend {} 50000", permit.id()))
                 .await
@@ -1129,7 +1131,7 @@ async fn ids_of_permits_cross_over_and_their_leases_count_for_both() {
         assert!(!java.ask::<bool>(&format!("release {theirs}")).await);
         assert_eq!(ours.available_permits().await.unwrap(), 2);
 
-        // Each wakes the other.
+        // Each side wakes the other.
         let all = ours.acquire_many(2).await.unwrap();
         let waiter = both.jvm.expirable_semaphore(name, 2);
         let waiting = both.parked(1, || tokio::spawn(waiter.ask::<String>("acquire")));
@@ -1148,7 +1150,7 @@ async fn ids_of_permits_cross_over_and_their_leases_count_for_both() {
             .await
             .unwrap();
 
-        // What neither gives back comes back to the other by its lease, with no message.
+        // A permit that is never returned becomes free for the other side when its lease ends, without a message.
         let brief = ours.clone().lease(millis(700));
         brief.acquire_many(2).await.unwrap().forget();
         let theirs: String = soon(java.ask("lease 700")).await;
@@ -1162,7 +1164,7 @@ async fn ids_of_permits_cross_over_and_their_leases_count_for_both() {
     both.nothing_left().await;
 }
 
-/// Java takes a number for how many of its waiters to wake, and throws at one below zero.
+/// Java takes the number in a message for how many of its waiters to wake, and throws at a number below zero.
 #[tokio::test]
 async fn permits_that_come_back_below_none_tell_java_nothing_and_those_above_wake_it() {
     let Some(both) = Both::start(LONG).await else {

@@ -21,7 +21,7 @@ use redlatch_testkit::{Cluster, Reply};
 use support::probe::{NEVER, secs, soon};
 use support::{builder, eventually};
 
-/// The watchdogs of both sides, where nothing is to end by a lease.
+/// The watchdog lease of both sides in tests where no lease is meant to end.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Both {
@@ -41,7 +41,7 @@ impl Both {
         };
         let mut probe = cluster.nodes()[0].connection();
         let known = probe.command(&["PUBSUB", "SHARDCHANNELS"]);
-        // It begins with Redis 7.
+        // Sharded channels exist from Redis 7 on.
         let channels = match known {
             Reply::Array(_) if pubsub != PubSub::Plain => "SHARDCHANNELS",
             _ => "CHANNELS",
@@ -66,7 +66,7 @@ impl Both {
         })
     }
 
-    /// Waits until somebody listens for the release of a lock, on the server of its slot.
+    /// Waits until some client listens for the release of a lock, on the server of its slot.
     async fn heard(&self, name: &str) {
         let mut probe = self.cluster.owner(name).0.connection();
         let tag = format!("{{{name}}}");
@@ -77,7 +77,7 @@ impl Both {
         .await;
     }
 
-    /// Each side keeps the other out and wakes it, in slots of every server.
+    /// Checks that each side keeps the other out and wakes it, in slots of every server.
     async fn take_turns<L: Lock>(&self, java: impl Fn(&Jvm, &str, u32) -> JavaLock) {
         for number in 0..6 {
             let name = format!("java-first-{number}");
@@ -149,7 +149,7 @@ async fn waiters_of_both_sides_are_woken_where_their_slot_has_gone() {
     both.heard(name).await;
     cluster.move_slot(cluster.slot(name), from, to);
     both.heard(name).await;
-    // Its map is of every five seconds, and may have a gap right after a move.
+    // Java refreshes its slot map every five seconds, and the map may have a gap right after a move.
     eventually("Java has found the slot", async || {
         theirs.unlock_where_it_is().await
     })

@@ -1,5 +1,5 @@
-//! One queue of a fair lock with Redisson's waiters, live in a JVM, and ours: who dies in it, and what that costs the
-//! others. Skipped where there is no JDK or Maven.
+//! A fair lock's server queue with Redisson's waiters, live in a JVM, and ours: a waiter dies in it, and the tests
+//! measure what that costs the others. Skipped where there is no JDK or Maven.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,13 +26,13 @@ use tokio::time::timeout;
 const QUEUE: &str = "redisson_lock_queue:{k}";
 const SCORES: &str = "redisson_lock_timeout:{k}";
 
-/// What either side is set to: how long the dead stand before Java.
+/// The wait timeout that either side is set to: how long a dead waiter holds up a Java waiter behind it.
 const WAIT: Duration = Duration::from_secs(4);
 const LEASE: Duration = Duration::from_secs(3);
-/// More than Java alone pays.
+/// The time that we allow in addition to what Java alone pays.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// Tells this program that it is a worker: the server's port, and how many wait.
+/// The variable that tells this program that it is a worker: the server's port and the number of waiters.
 const PART: &str = "REDLATCH_TEST_INTEROP_FAIR";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,12 +73,12 @@ async fn connect(url: &str, lease: Duration, wait: Duration) -> Client {
     builder.fair_wait_timeout(wait).build().await.unwrap()
 }
 
-/// Who was granted, and when.
+/// The waiters that were granted the lock, and when.
 type Log = Arc<Mutex<Vec<(u32, Instant)>>>;
 
 const SECTION: Duration = Duration::from_millis(100);
 
-/// One of ours that waits for the lock, has it for a while and gives it back.
+/// Spawns a waiter of ours: it waits for the lock, holds it for a while and releases it.
 fn ours(client: &Client, log: &Log, number: u32) -> JoinHandle<()> {
     let lock = client.fair_lock("k").owned_by(&Owner::unique());
     let log = log.clone();
@@ -90,7 +90,7 @@ fn ours(client: &Client, log: &Log, number: u32) -> JoinHandle<()> {
     })
 }
 
-/// One of Redisson's.
+/// Spawns a waiter of Redisson's, which does the same.
 fn javas(lock: &JavaLock, log: &Log, number: u32) -> JoinHandle<()> {
     let (lock, log) = (lock.clone(), log.clone());
     let locked = lock.lock();
@@ -109,7 +109,7 @@ async fn queued(probe: &mut Connection, waiters: i64) {
     .await;
 }
 
-/// How far from now the server holds a waiter for alive, in Redisson's eyes.
+/// Returns how many seconds from now the server regards a waiter as alive, in Redisson's view.
 fn left(probe: &mut Connection, field: &str) -> f64 {
     let score: f64 = probe
         .command(&["ZSCORE", SCORES, field])
@@ -120,7 +120,7 @@ fn left(probe: &mut Connection, field: &str) -> f64 {
     score / 1_000.0 - time[0].text().parse::<f64>().unwrap()
 }
 
-/// Waits for the end of a wait that the dead prolong: how long it took.
+/// Waits for the end of a wait that dead waiters prolong, prints how long it took and checks the limit.
 async fn within(limit: Duration, what: &str, waiter: JoinHandle<()>) {
     let began = Instant::now();
     let ended = timeout(limit + secs(20), waiter).await;
@@ -130,7 +130,7 @@ async fn within(limit: Duration, what: &str, waiter: JoinHandle<()>) {
     assert!(took <= limit + SECTION, "{what}: {took:?}");
 }
 
-/// Four of ours, behind them a Java process that dies, and behind it one who lives.
+/// Queues four waiters of ours, a Java process that dies behind them, and a live waiter behind that process.
 async fn java_dies_behind_ours(java_is_next: bool) {
     let server = Server::start();
     let Some(mortal) = Jvm::start_fair(&server, LEASE, WAIT).await else {
@@ -199,7 +199,7 @@ async fn java_process_that_dies_behind_ours_costs_ours_what_java_alone_would_pay
     java_dies_behind_ours(false).await;
 }
 
-/// With nobody of ours left who would notice.
+/// No process of ours is left that would notice the death.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn process_of_ours_that_dies_before_java_costs_what_a_java_process_would() {
     const DEAD: u32 = 3;
@@ -231,17 +231,18 @@ async fn java_behind_a_holder_of_ours_that_renewed_and_died_has_its_turn() {
     let held = client.fair_lock("k").lock().await.unwrap();
     let next = javas(&jvm.fair_lock("k", 1), &Log::default(), 1);
     queued(&mut server.connection(), 1).await;
-    // The end of the lease that it found, and a while of the next.
+    // The lease that the Java waiter found ends, and some of the next one passes.
     tokio::time::sleep(LEASE * 3 / 2).await;
     let _owner = held.detach();
     within(LEASE + SLACK, "Java's behind our dead holder", next).await;
     nothing_left(&server, [&client]).await;
 }
 
-/// Every order of two sides, at one wait and at different ones: nobody who lives loses the place.
+/// Checks that no live waiter loses its place, whatever the order of the two sides' waiters, and whether their wait
+/// timeouts are the same or differ.
 async fn order_is_kept(our_wait: Duration, javas_wait: Duration) {
     let server = Server::start();
-    // The grants of either take off what a place of theirs is worth.
+    // A grant by either side subtracts from the scores what a place of that side is worth.
     let Some(jvm) = Jvm::start_fair(&server, secs(30), javas_wait).await else {
         return;
     };
@@ -258,7 +259,7 @@ async fn order_is_kept(our_wait: Duration, javas_wait: Duration) {
         });
         queued(&mut probe, i64::from(number) + 1).await;
     }
-    // Long enough for each of ours to ask for its place a few times.
+    // Long enough for each waiter of ours to ask for its place a few times.
     tokio::time::sleep(millis(2_500)).await;
     held.unlock().await.unwrap();
     for waiter in waiters {

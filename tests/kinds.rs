@@ -1,4 +1,4 @@
-//! Names in use by something else: every call says so by its kind, and leaves what is there as it is.
+//! Names in use by something else: every call reports it by its error kind, and leaves what is there as it is.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@ use redlatch_testkit::{Connection, Server};
 use support::client;
 use support::probe::{calls_of, kind, nothing_left, reset_calls, secs, soon, stranger};
 
-/// Puts something at the key `k`, by a command.
+/// Commands that each put something other than a reentrant lock at the key `k`.
 const SHAPES: &[(&str, &[&str])] = &[
     ("string", &["SET", "k", "text"]),
     ("counter", &["SET", "k", "7"]),
@@ -33,7 +33,7 @@ fn dump(probe: &mut Connection) -> (redlatch_testkit::Reply, bool) {
     (dump, probe.pttl("k") < 0)
 }
 
-/// What every call of a handle answers, if it is an error.
+/// Returns the error kind of every call of a handle, `None` where the call succeeds.
 async fn kinds(lock: &ReentrantLock) -> Vec<(&'static str, Option<ErrorKind>)> {
     vec![
         ("lock", soon(lock.lock()).await.err()),
@@ -79,7 +79,7 @@ async fn name_in_use_by_another_shape_is_the_wrong_kind_and_stays_untouched() {
             ErrorKind::WrongKind,
             "{shape}: adopt"
         );
-        // An owner that is nobody else knows by itself that it holds nothing.
+        // An owner that no other client shares knows without asking the server that it holds nothing.
         assert_eq!(
             kind(client.lock("k").unlock().await),
             ErrorKind::NotHeld,
@@ -151,7 +151,7 @@ async fn both_sides_of_a_read_write_lock_notice_that_their_key_became_something_
     let shapes = SHAPES.iter().filter(|(shape, _)| !is_rw(shape));
     for (shape, command) in shapes.step_by(3) {
         for reads in [true, false] {
-            // Noticed by a renewal, which takes a second; whatever is there answers it alike.
+            // A renewal notices, which takes a second. Every shape answers it alike, so one is enough.
             let noticed = (*shape == "string").then_some("lost");
             for call in ["verify", "unlock"].into_iter().chain(noticed) {
                 let guard = match reads {
@@ -188,7 +188,7 @@ async fn wrong_kind_names_the_lock_and_is_asked_for_once() {
     reset_calls(&mut probe);
     let error = soon(client.lock("k").lock()).await.unwrap_err();
     assert!(error.to_string().contains("\"k\""), "{error}");
-    // By hash, and whole since the server did not know it.
+    // Once by hash, and once in full since the server did not know the script.
     assert_eq!(
         calls_of(&mut probe, "evalsha") + calls_of(&mut probe, "eval"),
         2
@@ -255,7 +255,7 @@ async fn poisoned_count_of_the_owner_is_the_wrong_kind_for_every_call() {
         probe.command(&["HSET", "k", "java:1", poison]);
         let before = dump(&mut probe);
         for (call, error) in kinds(&lock).await {
-            // These two look at no count.
+            // These two calls do not read a hold count.
             if !matches!(call, "is_locked" | "remaining_lease") {
                 assert_eq!(error, Some(ErrorKind::WrongKind), "{poison:?}: {call}");
             }

@@ -1,4 +1,4 @@
-//! The count-down latch: a count that all wait for to come to zero, counted once a call, in Redisson's form.
+//! The count-down latch: waiters wait until its count is zero, and each call counts down once, in Redisson's format.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -135,7 +135,7 @@ async fn wait_ends_at_its_limit() {
     let started = Instant::now();
     assert!(!latch.wait_for(millis(300)).await.unwrap());
     let took = started.elapsed();
-    // One command timeout is the promised slack.
+    // The documented slack is one command timeout.
     assert!(took >= millis(300) && took < millis(1_300), "{took:?}");
     latch.delete().await.unwrap();
     nothing_left(&server, [&client]).await;
@@ -192,7 +192,7 @@ async fn call_without_its_reply_counts_once() {
     cut("latch_count_down");
     latch.count_down().await.unwrap();
     assert_eq!(latch.count().await.unwrap(), 0);
-    // Each call that was sent twice leaves a mark, with an end.
+    // Each call that was sent twice leaves a request mark, which expires.
     let mut probe = scene.server.connection();
     for key in probe.keys() {
         assert!(key.starts_with("redlatch_call:{l}:"), "{key}");
@@ -219,7 +219,7 @@ async fn late_copy_of_a_call_changes_nothing() {
     late.deliver().await;
     assert_eq!(latch.count().await.unwrap(), 5);
 
-    // One that found nothing to do has had its answer too.
+    // A call that found nothing to do has been answered too.
     let mut late = scene.proxy.hold_request(sha("counter_set"));
     let (present, ()) = tokio::join!(latch.try_set_count(7), late.caught());
     assert!(!present.unwrap());

@@ -1,5 +1,5 @@
-//! Checks that the modules under `src/` name only what lies below them, that foreign crates have their doors, and that words
-//! that were replaced do not come back.
+//! Checks that the modules under `src/` name only what lies below them, that foreign crates are used only in the
+//! sources that are listed for them, and that words that were replaced do not come back.
 #![allow(
     clippy::expect_used,
     reason = "a source that cannot be read ends the test"
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers from the bottom up. A module may name every module of a lower layer, and of its own those that stand
-/// beside it here; `*` stands for all. `lock::*` are the modules under `lock` that have no entry of their own.
+/// The layers from the bottom up. A module may name every module of a lower layer, and those of its own layer that are
+/// listed next to it here; `*` stands for all. `lock::*` are the modules under `lock` that have no entry of their own.
 const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         ("clock", ""),
@@ -295,7 +295,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     ],
 ];
 
-/// What may stand only in the sources named beside it, each the beginning of a path.
+/// Names that may occur only in the sources listed next to them, each the beginning of a path.
 const DOORS: &[(&str, &[&str])] = &[
     ("fred", &[]),
     (
@@ -306,7 +306,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("percent_encoding", &["config/url.rs"]),
     ("serde", &["config/"]),
     ("rustix", &["clock.rs"]),
-    // Leases are counted on a clock that goes on while the machine is suspended.
+    // Leases are counted on a clock that keeps running while the machine is suspended.
     ("Instant", &[]),
     ("SystemTime", &[]),
     (
@@ -350,7 +350,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Words that stood for something else than in the literature, or for several things. ARCHITECTURE.md has those in use.
+/// Words that meant something other than in the literature, or several things. ARCHITECTURE.md has those in use.
 const RETIRED: [&str; 21] = [
     "hold number",
     "companion",
@@ -483,7 +483,7 @@ fn search_finds_paths_but_not_in_comments_and_test_modules() {
     assert!(may_name("lock::fair", "hold::acquire"));
 }
 
-/// Whether the table lets one module name another.
+/// Returns whether the table lets one module name another.
 fn may_name(from: &str, to: &str) -> bool {
     let (from_layer, beside) = place(from);
     let (to_layer, _) = place(to);
@@ -492,7 +492,7 @@ fn may_name(from: &str, to: &str) -> bool {
             && (from == to || beside == "*" || beside.split(' ').any(|module| module == to))
 }
 
-/// The layer of a module, and what it may name there.
+/// Returns the layer of a module, and what it may name there.
 fn place(module: &str) -> (usize, &'static str) {
     let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
     let wanted = [module.to_owned(), format!("{parent}::*")];
@@ -504,7 +504,7 @@ fn place(module: &str) -> (usize, &'static str) {
     found.unwrap_or_else(|| panic!("the module {module} has no place in LAYERS"))
 }
 
-/// The modules that the code of a module names by `crate::` and `super::` paths.
+/// Returns the modules that the code of a module names by `crate::` and `super::` paths.
 fn targets(from: &str, code: &str, modules: &[&str]) -> Vec<String> {
     let parent = from.rsplit_once("::").map_or("", |(parent, _)| parent);
     let mut found = Vec::new();
@@ -525,7 +525,7 @@ fn targets(from: &str, code: &str, modules: &[&str]) -> Vec<String> {
                 let rest = path.strip_prefix(**module);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
             });
-            // What is no module is an item of the crate's root.
+            // A path that names no module is an item of the crate's root.
             let target = matches.max_by_key(|module| module.len()).unwrap_or(&"lib");
             found.push((*target).to_owned());
         }
@@ -534,7 +534,7 @@ fn targets(from: &str, code: &str, modules: &[&str]) -> Vec<String> {
     found
 }
 
-/// Whether a word stands in the code, not as a part of another.
+/// Returns whether a word occurs in the code as a whole word.
 fn names(code: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(at, _)| {
@@ -545,13 +545,13 @@ fn names(code: &str, word: &str) -> bool {
     })
 }
 
-/// The module that a source is.
+/// Returns the module whose source has this path.
 fn module(path: &str) -> String {
     let stem = path.strip_suffix(".rs").expect("a Rust source");
     stem.strip_suffix("/mod").unwrap_or(stem).replace('/', "::")
 }
 
-/// Every source by its path under `src/`, without comments and tests.
+/// Returns every source by its path under `src/`, without comments and tests.
 fn sources() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
@@ -566,7 +566,7 @@ fn sources() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Every file in a folder and those below it.
+/// Returns every file in a folder and in the folders below it.
 fn files(root: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_owned()];
@@ -582,7 +582,7 @@ fn files(root: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The code of a source without its comments and without the test module at its end.
+/// Returns the code of a source without its comments and without the test module at its end.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
     let lines = text

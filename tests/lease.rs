@@ -1,4 +1,4 @@
-//! How long a hold lasts: renewal, fixed leases, loss, and what a guard tells of it.
+//! How long a hold lasts: renewal, fixed leases, loss, and what a guard reports of them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use support::probe::{
 use support::scene::Scene;
 use support::{builder, client, eventually};
 
-/// A client whose holds end soon if they are not renewed.
+/// Connects a client whose holds end soon if they are not renewed.
 async fn short_leased(server: &Server) -> Client {
     builder(server.url())
         .watchdog_lease(millis(300))
@@ -37,13 +37,13 @@ async fn eventually_renewed(guard: &LockGuard) {
     .await;
 }
 
-/// What the server gives a key still, and what its holder may rely on at the same time.
+/// Returns how long the server still keeps the key, and how long its holder may rely on that at the same time.
 fn ttl_and_promise(server: &Server, guard: &LockGuard) -> (Duration, Duration) {
     let mut probe = server.connection();
     let promise = guard.remaining();
     let asked = Instant::now();
     let ttl = probe.pttl("k");
-    // The promise was read first: the time between is the server's to keep too.
+    // The promise was read first, so the time that passed in between is added to the server's TTL.
     let ttl = millis(u64::try_from(ttl).expect("a key with an end")) + asked.elapsed();
     (ttl, promise)
 }
@@ -126,7 +126,7 @@ async fn promise_ends_before_the_servers_key() {
 async fn fixed_lease_is_not_renewed_and_its_loss_comes_before_its_end() {
     let server = Server::start();
     let (client, other) = (client(&server).await, client(&server).await);
-    // What it is told before the end is a hundredth.
+    // The holder is told a hundredth of the lease before its end.
     let lease = secs(15);
     let mut probe = server.connection();
     let guard = client.lock("k").lease(lease).lock().await.unwrap();
@@ -204,7 +204,7 @@ async fn reentry_raises_the_lease_and_never_lowers_it() {
     let client = client(&server).await;
     let mut probe = server.connection();
     let lock = |lease| client.lock("k").lease(secs(lease));
-    // Outer lease, inner lease, and between what the TTL must lie after re-entry and after the inner release.
+    // Outer lease, inner lease, and the bounds of the TTL after the re-entry and after the inner release.
     for (outer, inner, least, most) in [(20, 60, 50_000, 60_000), (60, 20, 50_000, 60_000)] {
         let first = lock(outer).lock().await.unwrap();
         for way in 0..2 {
@@ -299,7 +299,7 @@ async fn renewal_on_its_way_is_the_last_when_its_guard_goes() {
     let unlock = begin(guard.unlock());
     scene.proxy.release_replies();
     soon(unlock).await.unwrap();
-    // The level that was left to its owner ends with the lease that it has.
+    // The level that was left to its owner ends with the lease that it still has.
     eventually_free(&scene.server, "k").await;
     nothing_left(&scene.server, [&scene.client]).await;
 }
@@ -462,7 +462,7 @@ async fn expired_and_retaken_lock_is_not_touched_by_the_old_holder() {
 
 #[tokio::test]
 async fn work_under_a_guard_stops_when_the_lease_is_lost() {
-    /// Notes that the work was dropped.
+    /// Records that the work was dropped.
     struct Dropped(Arc<AtomicBool>);
     impl Drop for Dropped {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! The scripts that set a lease, each sent twice: what the repetition leaves of the lease, the record and the token.
+//! The scripts that set a lease, each sent twice: what the repetition does to the lease, the record and the token.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ const TOKEN: &str = "redisson_lock_token:{k}";
 const HERE: &str = "00000000-0000-4000-8000-000000000001";
 const THERE: &str = "00000000-0000-4000-8000-000000000002";
 
-/// A server, and requests that are sent to it as often as a test likes.
+/// A server that tests send requests to, any number of times.
 struct Scene {
     redis: Connection,
     _server: Server,
@@ -26,11 +26,11 @@ struct Case {
     script: &'static str,
     keys: Vec<String>,
     args: Vec<String>,
-    /// What it answers, each time it is sent.
+    /// The answer, the same each time that the request is sent.
     answer: &'static str,
-    /// The keys whose lease it sets.
+    /// The keys whose lease the request sets.
     leased: Vec<String>,
-    /// Commands that lead up to it.
+    /// The commands that precede the request.
     before: Vec<Vec<String>>,
 }
 
@@ -38,7 +38,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The owner, acquisition field and number of a hold.
+/// Returns the owner field, acquisition field and acquisition id of a hold.
 fn hold(client: &str, owner: &str, number: u64) -> [String; 3] {
     let (field, acquisition_field) = match owner.parse::<u64>() {
         Ok(_) => (format!("{client}:{owner}"), format!("|{client}:{owner}")),
@@ -47,7 +47,7 @@ fn hold(client: &str, owner: &str, number: u64) -> [String; 3] {
     [field, acquisition_field, format!("h{number:016x}")]
 }
 
-/// A case; `{0}`, `{1}` and `{2}` stand for the hold's field, acquisition field and number.
+/// Builds a case; `{0}`, `{1}` and `{2}` stand for the hold's owner field, acquisition field and acquisition id.
 fn case(script: &'static str, keys: &str, args: &str, answer: &'static str, leased: &str) -> Case {
     Case {
         script,
@@ -100,7 +100,7 @@ impl Scene {
         self.run(case.script, &case.keys, &case.args)
     }
 
-    /// Everything that is stored, without the leases.
+    /// Returns everything that is stored, without the leases.
     fn record(&mut self) -> Vec<String> {
         let mut record = Vec::new();
         for key in self.redis.keys() {
@@ -114,7 +114,7 @@ impl Scene {
     }
 }
 
-/// A reply in words.
+/// Returns a reply as words.
 fn said(reply: &Reply) -> String {
     match reply {
         Reply::Array(items) => items.iter().map(said).collect::<Vec<_>>().join(" "),
@@ -124,7 +124,7 @@ fn said(reply: &Reply) -> String {
     }
 }
 
-/// Every request that sets a lease, in a state in which it does.
+/// Returns every request that sets a lease, with a state in which it does.
 fn cases() -> Vec<Case> {
     let held = "HSET k {0} 1 {1} {2}:1";
     let token = "SET redisson_lock_token:{k} 9007199254740000";
@@ -285,7 +285,7 @@ fn whoever_is_told_that_it_has_the_lock_has_its_lease_set_by_that_very_send() {
         }
         assert_eq!(scene.send(&case), case.answer, "{script}");
         let record = scene.record();
-        // Between the two sends most of the lease passes, or somebody sets a longer one.
+        // Between the two sends most of the lease passes, or another client sets a longer one.
         for (left, kept) in [(1_000, LEASE), (90_000, 90_000)] {
             for key in &case.leased {
                 scene.does(&["PEXPIRE", key, &left.to_string()]);
@@ -313,7 +313,7 @@ fn tokens_that_were_reserved_are_answered_once() {
     ));
     let mut send = || scene.run("fenced_acquire", &keys, &args);
     assert_eq!(send(), "granted 1 9007199254740001 3");
-    // Nobody knows what became of the others.
+    // It is unknown what became of the other two tokens, so the repetition answers only the last one.
     assert_eq!(send(), "granted 1 9007199254740003 1");
     assert_eq!(said(&scene.does(&["GET", TOKEN])), "9007199254740003");
 }
@@ -323,7 +323,7 @@ fn hold_that_is_not_there_has_no_lease_set() {
     let mut scene = Scene::new();
     let about_a_hold = |case: &Case| {
         let verb = case.script.rsplit('_').next().unwrap();
-        // What takes a level from another needs none of its own.
+        // A script that acquires or adopts a level needs no hold of its own beforehand.
         let takes =
             ["acquire", "all"].contains(&verb) || ["lock_adopt", "rw_adopt"].contains(&case.script);
         !takes
@@ -424,7 +424,7 @@ fn longer_lease_is_cut_only_by_who_names_its_end() {
             "{script}: cut: {ttls:?}"
         );
 
-        // A copy of that comes late, after another lease was set.
+        // A copy of the request arrives late, after another lease was set.
         raise(&mut scene, "90000");
         let (answer, ttls) = extend(&mut scene, &end);
         assert!(answer.starts_with("longer "), "{script}: {answer}");
@@ -435,8 +435,8 @@ fn longer_lease_is_cut_only_by_who_names_its_end() {
     }
 }
 
-/// The scripts that take a level for a hold: their keys, what they are told behind it, and how they say that they have
-/// taken it, and that they have not.
+/// The scripts that take a level for a hold: the name, the keys, the arguments behind the hold's own, the answer that
+/// the level was taken, and the beginning of the answer that it was not.
 const TAKERS: [[&str; 5]; 5] = [
     [
         "lock_acquire",
@@ -512,7 +512,7 @@ fn own_share_that_has_ended_keeps_no_client_out_while_another_has_the_lock() {
             assert!(hash[&mine].starts_with(&format!("{number}:1:")), "{what}");
             assert_eq!(hash.contains_key(&theirs), !adopted, "{what}");
 
-            // What comes late for the old one.
+            // Requests about the old hold arrive late.
             let record = scene.record();
             let channel = "redisson_lock__channel:{k}";
             let release = [&*field, &mine, &old, "0", "0", "PUBLISH", channel];

@@ -1,4 +1,4 @@
-//! What the attribute `locked` makes of a function.
+//! The functions that the attribute `locked` generates.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,7 +25,7 @@ use support::probe::{
 use support::{builder, client, eventually};
 use tokio::sync::oneshot;
 
-/// What the functions here fail with, beside what the crate says.
+/// The error of the functions here: one of the crate's, or one of their own.
 #[derive(Debug)]
 enum Failure {
     Lock(redlatch::Error),
@@ -48,13 +48,13 @@ impl Failure {
     }
 }
 
-/// Says that it has begun, and goes on when it is told to.
+/// Signals that a body has begun, and lets it go on when the [`Keeper`] says so.
 struct Gate {
     begun: oneshot::Sender<()>,
     go: oneshot::Receiver<()>,
 }
 
-/// The other side of a gate.
+/// The other side of a [`Gate`].
 struct Keeper {
     begun: oneshot::Receiver<()>,
     go: oneshot::Sender<()>,
@@ -70,7 +70,7 @@ fn gate() -> (Gate, Keeper) {
 impl Gate {
     async fn pass(self) {
         self.begun.send(()).expect("a keeper");
-        // A keeper that is gone keeps it for ever.
+        // Without its keeper the gate never opens.
         if self.go.await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -108,7 +108,7 @@ async fn body_runs_under_the_lock_that_its_arguments_name() {
 
     keeper.go.send(()).unwrap();
     assert_eq!(soon(shipping).await.unwrap().unwrap(), 42);
-    // It was given back before the function returned.
+    // The lock was released before the function returned.
     assert!(!server.connection().exists("order:42"));
     nothing_left(&server, [&client, &other]).await;
 }
@@ -126,7 +126,7 @@ async fn caller_waits_for_as_long_as_it_takes_and_is_woken_by_the_release() {
     });
     eventually_heard(&server, "order:1", 1).await;
     held.unlock().await.unwrap();
-    // The poll cap would be five seconds.
+    // The poll cap is five seconds, so only a message can be this quick.
     let shipped = tokio::time::timeout(secs(3), shipping).await;
     assert_eq!(shipped.unwrap().unwrap().unwrap(), 1);
     nothing_left(&server, [&client, &other]).await;
@@ -220,7 +220,7 @@ async fn lost_lease_drops_the_body_and_is_told_in_the_error_of_the_function() {
     assert_eq!(failure.unwrap_err().kind(), Some(ErrorKind::LeaseLost));
     begun.try_recv().expect("the body ran");
     assert_eq!(drops.load(Ordering::Relaxed), 1);
-    // The lease is told as it stands in the attribute, and is not renewed.
+    // The lease is the one in the attribute, and is not renewed.
     assert!(started.elapsed() >= millis(200));
     nothing_left(&server, [&client]).await;
 }
@@ -340,14 +340,14 @@ async fn function_that_calls_another_on_the_same_name_takes_the_lock_again() {
     nothing_left(&server, [&client]).await;
 }
 
-/// A service, as they are written.
+/// A service of the usual form.
 struct Orders {
     client: Client,
     shipped: Vec<String>,
 }
 
 impl Orders {
-    /// Locks by what is no argument: a field.
+    /// Locks by a field of `self` instead of an argument.
     #[locked(client = self.client, name = format!("shelf:{}", self.shipped.len()))]
     async fn shelf(&self) -> Result<bool, redlatch::Error> {
         let shelf = format!("shelf:{}", self.shipped.len());
@@ -415,7 +415,7 @@ async fn method_of_a_trait_is_locked() {
     nothing_left(&server, [&client]).await;
 }
 
-/// Names that the code around the body has too, patterns, lifetimes, generics and `impl`.
+/// Uses names that the generated code around the body may have too, patterns, lifetimes, generics and `impl`.
 #[locked(client = body, name = "{lock}:{guard}:{owner}", owner = &Owner::named(owner), wait = "1s", busy = busy)]
 async fn everything<'a, T, const N: usize>(
     body: &Client,
@@ -588,7 +588,7 @@ async fn write(client: &Client, gate: Gate) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// A gate that stands open.
+/// Returns a gate that is open.
 fn open() -> Gate {
     let (gate, keeper) = gate();
     keeper.go.send(()).expect("a gate");
@@ -641,7 +641,7 @@ async fn readers_run_together_and_a_writer_alone() {
     nothing_left(&server, [&client, &other]).await;
 }
 
-/// Has the lock taken away while it runs, before anybody notices.
+/// Loses the lock while it runs, and nobody notices yet.
 #[locked(client = client, name = "stolen")]
 async fn robbed(client: &Client, server: &Server, end: Result<(), Failure>) -> Result<(), Failure> {
     server.connection().command(&["DEL", "stolen"]);
@@ -654,13 +654,13 @@ async fn lock_that_was_lost_by_the_end_of_the_body_is_an_error() {
     let client = client(&server).await;
     let failure = soon(robbed(&client, &server, Ok(()))).await.unwrap_err();
     assert_eq!(failure.kind(), Some(ErrorKind::LeaseLost));
-    // What the body failed with comes first.
+    // The body's own error takes precedence.
     let failure = soon(robbed(&client, &server, Err(Failure::Refused))).await;
     assert!(matches!(failure.unwrap_err(), Failure::Refused));
     nothing_left(&server, [&client]).await;
 }
 
-/// Documented, and linted by whoever wrote it.
+/// Carries documentation and lint attributes of its own.
 #[locked(client = client, name = "quiet", lease = "1h")]
 #[allow(unused_variables, reason = "the attributes of a function stay with it")]
 #[must_use]

@@ -17,7 +17,7 @@ use redlatch_testkit::{Cluster, Server};
 use support::probe::{eventually_heard, kind, millis, nothing_left, scripts_run, secs, soon};
 use support::{client, eventually, eventually_idle};
 
-/// What a fenced lock leaves behind.
+/// The prefix of the key that a fenced lock leaves behind.
 const KEPT: &str = "redisson_lock_token:";
 
 fn locks<const N: usize>(client: &Client, names: [&str; N]) -> [ReentrantLock; N] {
@@ -28,7 +28,7 @@ fn set<const N: usize>(client: &Client, names: [&str; N]) -> MultiLock {
     MultiLock::new(locks(client, names)).owned_by(&Owner::unique())
 }
 
-/// The locks on this server that are held.
+/// Returns the locks that are held on this server.
 fn held(server: &Server) -> Vec<String> {
     let mut keys = server.connection().keys();
     keys.retain(|key| {
@@ -62,7 +62,7 @@ async fn set_is_had_whole_and_given_back_whole() {
         let one = client.lock(name).owned_by(&owner);
         assert_eq!(one.hold_count().await.unwrap(), 1, "{name}");
     }
-    // The same owner gets in again.
+    // The same owner acquires the set again.
     let again = soon(set.lock()).await.unwrap();
     assert_eq!(
         client
@@ -132,7 +132,7 @@ async fn member_that_is_held_already_is_taken_again() {
         assert_eq!(held(&server), [name]);
         outer.unlock().await.unwrap();
     }
-    // A named owner is in again through another client.
+    // A named owner re-enters through another client.
     let (named, other) = (Owner::named("req-7"), self::client(&server).await);
     let here = MultiLock::new(locks(&client, ["a", "b"])).owned_by(&named);
     let there = MultiLock::new(locks(&other, ["b", "a"])).owned_by(&named);
@@ -173,7 +173,7 @@ async fn busy_member_leaves_the_others_free() {
         let (started, wait) = (Instant::now(), millis(300));
         assert!(set.try_lock_for(wait).await.unwrap().is_none());
         let took = started.elapsed();
-        // One command timeout is the promised slack.
+        // The documented slack is one command timeout.
         assert!(took >= wait && took < wait + secs(1), "{took:?}");
         eventually("the others are free", async || held(&server) == [busy]).await;
         let waiting = tokio::spawn(async move { set.lock().await });
@@ -216,14 +216,14 @@ async fn equal_keys_in_two_databases_of_one_server_are_two_locks() {
         })
         .await;
     }
-    // One of them is still one lock.
+    // A lock given twice, even through another client, is still one lock, and the set is refused.
     let url = format!("{}/1", server.url());
     let again = Client::connect(url).await.unwrap();
     let twice = MultiLock::new([clients[1].lock("k"), again.lock("k")]);
     assert_eq!(kind(twice.lock().await), ErrorKind::InvalidInput);
 }
 
-/// Takes a lock that is free soon.
+/// Acquires a lock that is about to be free.
 async fn get(client: &Client, name: &str) -> LockGuard {
     let guard = soon(client.lock(name).owned_by(&Owner::unique()).lock()).await;
     guard.unwrap()
@@ -240,7 +240,7 @@ async fn what_a_set_holds_is_given_back_while_one_of_its_locks_is_long_in_coming
         eventually_heard(&server, busy, 1).await;
         let guard = get(&other, before[0]).await;
         assert_eq!(self::held(&server), [before[0], busy]);
-        // What it waited for it has at once, and gives it back, since another is busy by now.
+        // The set acquires the lock that it waited for at once, and releases it, since another one is busy by now.
         held.unlock().await.unwrap();
         eventually_heard(&server, before[0], 1).await;
         eventually("it holds nothing", async || {
@@ -270,7 +270,7 @@ async fn set_that_had_to_give_back_holds_on_twice_as_long_the_next_time() {
         let since = Instant::now();
         let a = get(&other, "a").await;
         let stood = since.elapsed();
-        // It may have had it for a while when that was seen.
+        // The set may have held the first lock for a while before the test saw it.
         assert!(stood > stands.mul_f64(0.8), "{stood:?} of {stands:?}");
         b.unlock().await.unwrap();
         eventually("it has tried in vain", async || held(&server) == ["a"]).await;
@@ -310,7 +310,7 @@ async fn sets_that_give_back_what_they_hold_all_get_in() {
             }));
         }
     }
-    // And others that hold one for longer than a set waits with something in hand.
+    // Other callers hold one lock for longer than a set waits while it holds others.
     for (client, name) in [(&clients[0], "a"), (&clients[1], "c")] {
         let lock = client.lock(name).owned_by(&Owner::unique());
         tasks.push(tokio::spawn(async move {
@@ -457,7 +457,7 @@ async fn members_of_one_server_cost_one_request_to_take_and_one_to_give_back() {
         guard.unlock().await.unwrap();
         requests(&mut probe);
     }
-    // What others hold is found by one request too, and nothing was taken then.
+    // One request also finds what other owners hold, and nothing is taken then.
     for busy in ["a", "b", "c"] {
         let guard = other.lock(busy).lock().await.unwrap();
         requests(&mut probe);
@@ -507,7 +507,7 @@ async fn opposite_orders_over_two_servers_never_deadlock() {
     let mut tasks = Vec::new();
     for opposite in [false, true] {
         let (one, two) = (client(&servers[0]).await, client(&servers[1]).await);
-        // Held together on the first server are those around the one on the second.
+        // The members on the first server are held together, though the one on the second server lies between them.
         let mut members: Vec<Member> = vec![
             one.lock("a").into(),
             two.plain_lock("b").into(),
@@ -540,7 +540,7 @@ async fn opposite_orders_over_two_servers_never_deadlock() {
 async fn members_in_a_cluster_lie_where_they_lie() {
     let cluster = Cluster::start();
     let mut names: Vec<String> = (0..6).map(|n| format!("n{n}")).collect();
-    // These share a slot.
+    // These names share a slot.
     names.extend(["{t}:1", "{t}:2", "{t}:3"].map(str::to_owned));
     let clients = [
         Client::connect(cluster.url()).await.unwrap(),
@@ -594,7 +594,7 @@ async fn one_name_on_three_servers_goes_to_one_at_a_time() {
         for server in &servers {
             clients.push(client(server).await);
         }
-        // Each knows the servers in another order.
+        // Each set has the servers in a different order.
         clients.rotate_left(start % 3);
         sets.push(MultiLock::new(
             clients.iter().map(|client| client.lock("k")),

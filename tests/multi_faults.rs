@@ -1,4 +1,4 @@
-//! Sets of locks under faults: what was taken is given back, whatever happens to the call, the network or the server.
+//! Sets of locks under faults: what was taken is released, whatever happens to the call, the network or the server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use support::probe::{eventually_heard, kind, millis, nothing_left, secs, soon};
 use support::scene::{Scene, patient};
 use support::{builder, client, eventually, eventually_idle, sha};
 
-/// Two that are had by one request, one that is not, and one more of the first sort.
+/// Returns two members that one request acquires, one that needs its own, and one more of the first kind.
 fn members(client: &Client, name: &str) -> [Member; 4] {
     [
         client.lock(format!("{name}:a")).into(),
@@ -40,7 +40,7 @@ async fn give_back(guard: MultiGuard) {
     guard.unlock().await.unwrap();
 }
 
-/// Has the reply to this script lost while `call` runs.
+/// Runs `call` and drops the reply to this script meanwhile.
 async fn unanswered<T>(scene: &Scene, script: &str, call: impl Future<Output = T>) -> T {
     scene.proxy.cut_reply_to(sha(script));
     let output = call.await;
@@ -101,7 +101,7 @@ async fn dropped_unlock_gives_all_back() {
     nothing_left(&scene.server, [&scene.client, &scene.other]).await;
 }
 
-/// The next owner gets all of them, long before a lease could end.
+/// Checks that the next owner acquires all of them, long before a lease could end.
 async fn next_gets_in(scene: &Scene, name: &str) {
     let next = set(&scene.other, name).try_lock_for(secs(10)).await;
     give_back(next.unwrap().expect(name)).await;
@@ -175,7 +175,7 @@ async fn crashed_holder_frees_all_within_their_leases() {
     let server = Server::start();
     let lease = secs(2);
     let url = server.url();
-    // Its runtime ends, and with it everything that could renew or release.
+    // The holder's runtime ends, and with it everything that could renew or release.
     let holder = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
@@ -267,9 +267,9 @@ async fn fixed_lease_lasts_while_the_set_waits_for_others() {
     }
     busy.unlock().await.unwrap();
     let guard = soon(waiting).await.unwrap().unwrap();
-    // What a lock by itself would have been handed out with.
+    // At least this much lease would be left for a lock acquired alone, too.
     assert!(guard.remaining() > lease / 3, "{:?}", guard.remaining());
-    // And from now on nobody renews it.
+    // From now on nobody renews the lease.
     soon(guard.lost()).await;
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
     nothing_left(&server, [&client, &other]).await;
@@ -348,7 +348,7 @@ async fn member_that_fails_is_named_and_the_others_are_given_back() {
     let next = MultiLock::new([away.lock("z"), client.lock("a")]);
     give_back(soon(next.lock()).await.unwrap()).await;
 
-    // Of those that go together the script tells which one.
+    // For members acquired together, the script tells which one it was.
     near.connection().command(&["SET", "b", "no lock"]);
     let error = set.try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKind);

@@ -1,5 +1,5 @@
-//! Breaks the network under holders and waiters: calls end by their limits, holders learn of the loss before the
-//! server gives the lock away, and all is well again when the network is.
+//! Breaks the network under holders and waiters: calls end within their limits, holders learn of the loss before the
+//! server grants the lock to another client, and everything recovers when the network does.
 #![allow(clippy::expect_used, reason = "the helpers are part of the tests")]
 
 mod support;
@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 
 const NAME: &str = "invoice";
-/// Of one request.
+/// The command timeout, that is, the limit of one request.
 const COMMAND: Duration = Duration::from_millis(300);
-/// What a busy machine may add to a limit.
+/// The time that a busy machine may add to a limit.
 const SLACK: Duration = Duration::from_secs(1);
 
 fn leased(lease: Duration) -> impl Fn(ClientBuilder) -> ClientBuilder {
@@ -26,7 +26,7 @@ fn leased(lease: Duration) -> impl Fn(ClientBuilder) -> ClientBuilder {
     }
 }
 
-/// Runs a call that fails, and says how, if that was within its limit.
+/// Runs a call that must fail within its limit, and returns the error kind.
 async fn fails<T>(
     within: Duration,
     call: impl Future<Output = Result<T, redlatch::Error>>,
@@ -48,7 +48,8 @@ fn spawn_lock(lock: &ReentrantLock) -> JoinHandle<Result<(), ErrorKind>> {
     })
 }
 
-/// A server keeps the subscriptions of a half-open connection until it learns of the end, which is up to it.
+/// Kills the subscriber connections on the server, which otherwise keeps the subscriptions of a half-open connection
+/// until it learns of the end, whenever that is.
 async fn bury_half_open(scene: &Scene) {
     support::eventually_idle(&scene.client).await;
     let mut connection = scene.server.connection();
@@ -91,7 +92,7 @@ async fn calls_into_a_black_hole_end_by_their_limits() {
     let guard = take(&scene.client.lock("held")).await;
     let wait = Duration::from_millis(700);
     scene.proxy.black_hole(true);
-    // The first call of all: later ones may find the connection given up already.
+    // The first call has to time out; later ones may find that the connection was already given up.
     assert_eq!(fails(COMMAND, lock.try_lock()).await, ErrorKind::Timeout);
     let late = |kind| matches!(kind, ErrorKind::Timeout | ErrorKind::Backend);
     assert!(late(fails(wait + COMMAND, lock.try_lock_for(wait)).await));
@@ -124,7 +125,7 @@ async fn release_that_found_no_way_is_repeated_until_it_arrives() {
     scene.proxy.black_hole(true);
     drop(dropped);
     assert_eq!(fails(COMMAND, unlocked.unlock()).await, ErrorKind::Timeout);
-    // Both have been tried in vain by now.
+    // By now both releases have been tried without success.
     sleep(2 * COMMAND).await;
     scene.proxy.black_hole(false);
     for name in ["unlocked", "dropped"] {
@@ -147,7 +148,7 @@ async fn half_open_connections_are_replaced() {
     scene.proxy.black_hole(true);
     let lock = scene.client.lock("another");
     assert_eq!(fails(COMMAND, lock.try_lock()).await, ErrorKind::Timeout);
-    // So long that the connection for messages, too, has lost the PING of each second.
+    // Long enough for the connection for messages to lose a PING too, of which it sends one a second.
     sleep(Duration::from_millis(1_500)).await;
     scene.proxy.black_hole(false);
 
@@ -260,7 +261,7 @@ async fn lock_gives_up_after_one_watchdog_lease_without_any_answer() {
     let scene = Scene::open(settings).await;
     let holders = [NAME, "other"].map(|name| scene.other.lock(name));
     let holders = [take(&holders[0]).await, take(&holders[1]).await];
-    // At the front stands one with more patience than those behind it.
+    // The call at the front of the local queue has more patience than those behind it.
     let endless = scene.client.clone().watchdog_lease(Duration::from_secs(60));
     let first = spawn_lock(&endless.lock(NAME));
     let front = spawn_lock(&scene.client.lock("other"));
@@ -273,7 +274,7 @@ async fn lock_gives_up_after_one_watchdog_lease_without_any_answer() {
 
     scene.proxy.black_hole(true);
     let started = Instant::now();
-    // With a lease of its own the patience is still that of the client.
+    // A lock with a lease of its own still has the patience of its client.
     let fresh = spawn_lock(&scene.client.lock("free").lease(Duration::from_secs(60)));
     let limit = started + patience + 2 * SLACK + 2 * COMMAND;
     for waiter in behind.into_iter().chain([front, fresh]) {

@@ -1,4 +1,5 @@
-//! Servers that are away, or hang: what calls cost meanwhile, what they leave, and what comes first when they are back.
+//! Servers that are away or hang: what calls cost meanwhile, what they leave behind, and what is sent first when the
+//! server is back.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use support::mixed::{KINDS, try_take};
 use support::probe::{calls_of, nothing_left, secs, soon};
 use support::{builder, eventually, eventually_unreachable, sha};
 
-/// Of each semaphore here.
+/// The number of permits of each semaphore here.
 const PERMITS: u32 = 1_000;
 
 /// Sets the number of permits of both semaphores.
@@ -27,7 +28,8 @@ async fn set_permits(client: &Client) {
     assert!(semaphore.try_set_permits(PERMITS).await.unwrap());
 }
 
-/// So many tries at once, of all kinds in turn, each for a name of its own; which of them were not answered.
+/// Makes `tries` attempts at once, of all kinds in turn, each lock with a name of its own. Returns the error kinds of
+/// those that failed.
 async fn try_many(client: &Client, tries: usize) -> Vec<ErrorKind> {
     let tries = (0..tries).map(|at| async move {
         let kind = KINDS[at % KINDS.len()];
@@ -44,7 +46,8 @@ async fn try_many(client: &Client, tries: usize) -> Vec<ErrorKind> {
         .collect()
 }
 
-/// Whether everything was given back: no key but those of the semaphores, with all their permits.
+/// Returns whether everything was released: no key is left but those of the semaphores, tokens and marks, and the
+/// semaphores have all their permits.
 async fn is_settled(server: &Server, client: &Client) -> bool {
     let mut probe = server.connection();
     let names = ["semaphore", "expirable"];
@@ -66,7 +69,7 @@ async fn is_settled(server: &Server, client: &Client) -> bool {
             .all(|free| free.as_ref().is_ok_and(|free| *free == PERMITS as i32))
 }
 
-/// Requests for scripts that this server ever had, in whatever form.
+/// Returns how many requests for scripts, by hash or in full, this server has ever had.
 fn scripts_asked_for(server: &Server) -> u64 {
     let mut probe = server.connection();
     calls_of(&mut probe, "evalsha") + calls_of(&mut probe, "eval")
@@ -84,7 +87,7 @@ async fn request_that_was_never_sent_says_so_and_owes_nothing() {
         let client = &client;
         async move {
             let kind = KINDS[at % KINDS.len()];
-            // Readers of one name ask together.
+            // Readers of one name ask in one request.
             let name = if kind == "read" {
                 kind.to_owned()
             } else {
@@ -100,15 +103,15 @@ async fn request_that_was_never_sent_says_so_and_owes_nothing() {
     }
     let again = outer.reenter().await.unwrap_err();
     assert!(again.to_string().contains("not sent"), "{again}");
-    // Lost, or about to be; its release is the only thing that is owed.
+    // The hold is lost or about to be; its release is the only thing that is owed.
     drop(outer);
     server.restart();
     let lock = client.lock("k");
     soon(lock.lock()).await.unwrap().unlock().await.unwrap();
     nothing_left(&server, [&client]).await;
-    // Whatever is owed is paid before it ends.
+    // The client sends everything that it owes before it closes.
     client.close().await;
-    // Of the lock: by its hash and as a whole, twice; and so the release of the other one.
+    // The lock and its release: each by hash and in full. The release of the other hold likewise.
     let asked = scripts_asked_for(&server);
     assert!((4..=7).contains(&asked), "{asked}");
 }
@@ -116,7 +119,8 @@ async fn request_that_was_never_sent_says_so_and_owes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_hung_server_did_not_answer_is_undone_soon_after_it_goes_on() {
     let server = Server::start();
-    // Shorter than the server hangs: what it did not read so far it takes all the same, when it goes on.
+    // The lease is shorter than the server hangs: when the server goes on, it still takes locks for the requests that
+    // it had not read.
     let lease = secs(3);
     let client = Client::builder().url(server.url()).watchdog_lease(lease);
     let client = client.build().await.unwrap();
@@ -127,7 +131,7 @@ async fn what_a_hung_server_did_not_answer_is_undone_soon_after_it_goes_on() {
     let failed = try_many(&client, 1_000).await;
     assert_eq!(failed.len(), 1_000);
     assert!(failed.contains(&ErrorKind::Timeout), "some were sent");
-    // Late requests lie on a connection that was given up.
+    // The late requests are on a connection that was given up.
     eventually_unreachable(&client).await;
     tokio::time::sleep_until((frozen + lease + secs(1)).into()).await;
     server.thaw();
@@ -164,7 +168,7 @@ async fn request_that_lies_on_a_connection_that_was_given_up_is_never_carried_ou
     let guard = soon(lock.lock()).await.unwrap();
     late.caught().await;
     guard.unlock().await.unwrap();
-    // As if the server read it only now: free as the lock is, it would be taken for a lease.
+    // As if the server read the request only now: the lock is free, so it would be taken for a lease.
     let answer = late.try_deliver().await.unwrap_or_default();
     assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
     nothing_left(&server, [&client]).await;
@@ -177,7 +181,7 @@ async fn nothing_is_asked_for_while_too_much_is_owed() {
     let lock = client.lock("k");
     lock.lock().await.unwrap().unlock().await.unwrap();
     server.freeze();
-    // More than are kept, all of them sent before it is known that the server hangs.
+    // More than the client keeps, all of them sent before it knows that the server hangs.
     let tries = (0..10_000).map(|at| {
         let lock = client.lock(format!("k:{at}"));
         async move { lock.try_lock().await.is_err() }
@@ -222,7 +226,7 @@ async fn release_that_is_refused_after_an_outage_holds_up_no_other() {
     eventually_unreachable(&client).await;
     user(&["resetkeys", "~k"]);
     drop(guards);
-    // Asked for behind the releases, and for no longer than those.
+    // These requests queue behind the releases, and wait no longer than they do.
     for _ in 0..2 {
         assert!(client.lock("later").is_locked().await.is_err());
     }

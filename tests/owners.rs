@@ -1,4 +1,4 @@
-//! Who holds a lock: tasks, threads, made-up and named owners, and levels that change hands.
+//! Who holds a lock: tasks, threads, unique and named owners, and levels that change hands.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -304,7 +304,7 @@ async fn detached_level_is_adopted_or_unlocked_by_its_owner() {
         assert!(!left.is_locked().await.unwrap());
         assert_eq!(kind(taken.unlock().await), ErrorKind::NotHeld);
 
-        // Dropped, an adopted guard releases as any other.
+        // An adopted guard releases on drop like any other.
         drop(left.lock().await.unwrap().detach());
         drop(taken.adopt().await.unwrap().unwrap());
         eventually_free(&server, "k").await;
@@ -476,7 +476,7 @@ async fn level_of_a_client_that_died_ends_with_its_own_lease_whoever_locks_under
     let owner = Owner::named("req-7");
     let mut probe = server.connection();
     for died_before in [false, true] {
-        // Nobody renews it, as if its process were gone.
+        // Nobody renews the level, as if its process were gone.
         let left = one.lock("k").lease(millis(600)).owned_by(&owner);
         drop(left.lock().await.unwrap().detach());
         let lock = two.lock("k").owned_by(&owner);

@@ -1,4 +1,4 @@
-//! What both semaphores have in common: one table of cases, run for each.
+//! The behavior that both semaphores have in common: one table of cases, run for each.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ use support::{builder, client, eventually, eventually_idle};
 const NAME: &str = "s";
 const CHANNEL: &str = "redisson_sc:{s}";
 
-/// Runs every case for both.
+/// Runs every case for both semaphores.
 macro_rules! table {
     ($($case:ident),* $(,)?) => {
         table!(@kind counted, Semaphore, $($case),*);
@@ -69,7 +69,7 @@ table!(
     permit_may_be_dropped_anywhere,
 );
 
-/// Waits that end by a message, or never.
+/// Connects a client whose waits end by a message, or never.
 async fn unpolled(server: &Server) -> Client {
     let unpolled = builder(server.url())
         .command_timeout(secs(5))
@@ -77,7 +77,8 @@ async fn unpolled(server: &Server) -> Client {
     unpolled.build().await.unwrap()
 }
 
-/// So many permits are free, and nothing is on its way or left but the semaphore, and marks with an end.
+/// Waits until `free` permits are free, nothing is on its way, and nothing is left but the semaphore and marks that
+/// expire.
 async fn settles<const N: usize>(server: &Server, name: &str, free: u32, clients: [&Client; N]) {
     for client in clients {
         eventually("no permit is out", async || {
@@ -100,7 +101,7 @@ async fn settles<const N: usize>(server: &Server, name: &str, free: u32, clients
     .await;
 }
 
-/// As [`settles`], and no mark is left either, nor a channel or an entry in the clients' maps.
+/// Like [`settles`], and also waits until no mark, no channel and no entry in the clients' maps is left.
 async fn ends_clean<const N: usize>(server: &Server, free: u32, clients: [&Client; N]) {
     settles(server, NAME, free, clients).await;
     for client in clients {
@@ -141,7 +142,7 @@ async fn permits_are_counted<S: Permits>() {
     ends_clean(&server, 0, [&client]).await;
 }
 
-/// Tasks of two clients that want one to four of seven.
+/// Runs tasks of two clients that each want one to four of seven permits.
 async fn no_more_are_out_than_there_are<S: Permits>() {
     const ALL: u32 = 7;
     let server = Server::start();
@@ -183,10 +184,10 @@ async fn wait_ends_at_its_limit<S: Permits>() {
     let none = semaphore.try_acquire_for(2, millis(300)).await.unwrap();
     assert!(none.is_none());
     let took = started.elapsed();
-    // One command timeout is the promised slack.
+    // The documented slack is one command timeout.
     assert!(took >= millis(300) && took < millis(1_300), "{took:?}");
 
-    // Behind another that waits.
+    // Behind another waiter.
     let front = semaphore.clone();
     let front = tokio::spawn(async move { front.try_acquire_for(2, secs(60)).await });
     eventually("it stands in line", async || {
@@ -218,13 +219,13 @@ async fn waiters_here_are_served_in_order_however_many_they_want<S: Permits>() {
         held.push(semaphore.acquire().await.unwrap());
     }
     let mut first = begin(semaphore.acquire_many(3));
-    // It asks once before it stands in line.
+    // It asks once before it joins the local queue.
     eventually_polled(&mut first, &server).await;
     let mut second = begin(semaphore.acquire());
     drop(held.pop());
     drop(held.pop());
     settled_at(&server, "2").await;
-    // Two are free, and the first waits for three: neither one who comes later nor one who only tries overtakes.
+    // Two are free, and the first waiter wants three: neither a later waiter nor a single try may overtake it.
     assert!(semaphore.try_acquire().await.unwrap().is_none());
     let quick = tokio::time::timeout(millis(300), async {
         tokio::select! {
@@ -244,7 +245,7 @@ async fn waiters_here_are_served_in_order_however_many_they_want<S: Permits>() {
     ends_clean(&server, 4, [&client]).await;
 }
 
-/// Polls a wait until it listens.
+/// Polls a wait until it listens to the channel.
 async fn eventually_polled<F: Future + Unpin>(wait: &mut F, server: &Server) {
     tokio::select! {
         biased;
@@ -296,7 +297,7 @@ async fn waiter_elsewhere_is_woken_by_a_release_and_by_a_drop<S: Permits>() {
         let granted = soon(waiting).await.unwrap().unwrap();
         granted.release().await.unwrap();
     }
-    // All at once, by one message.
+    // One message wakes all of them at once.
     let all: Vec<_> = (0..5)
         .map(|_| {
             let waiter = there.clone();
@@ -326,7 +327,7 @@ async fn permit_that_nobody_told_of_is_found_within_the_poll_cap<S: Permits>() {
     ends_clean(&server, 1, [&client]).await;
 }
 
-/// What a future that got to its end returned; its permit goes at once.
+/// Drops the permit of a future that ran to its end, and checks that the future did not fail.
 fn finish<T>(output: Option<Result<T, redlatch::Error>>) {
     drop(output.map(|output| output.expect("the network is sound")));
 }
@@ -422,7 +423,7 @@ async fn late_copies_of_calls_change_nothing<S: Permits>() {
     let semaphore = S::of(&scene.client, NAME);
     semaphore.set(5).await.unwrap();
 
-    // The copy that took them comes last of all.
+    // A copy of the acquisition arrives after everything else.
     let mut late = scene.proxy.hold_request(S::acquiring());
     let (permit, ()) = tokio::join!(semaphore.acquire_many(2), late.caught());
     permit.unwrap().release().await.unwrap();
@@ -445,7 +446,7 @@ async fn late_copies_of_calls_change_nothing<S: Permits>() {
     assert_eq!(semaphore.available().await.unwrap(), 6);
 }
 
-/// The permits are asked for, taken and given up while no answer comes through.
+/// Requests, takes and gives up permits while no answer gets through.
 async fn silent_server_is_told_once_it_speaks<S: Permits>() {
     let scene = Scene::open(|builder| builder.command_timeout(millis(300))).await;
     let semaphore = S::of(&scene.client, NAME);
@@ -598,7 +599,7 @@ async fn numbers_that_java_cannot_count_are_refused<S: Permits>() {
     ends_clean(&server, 0, [&client]).await;
 }
 
-/// For cases that leave no permit out.
+/// A cluster for the cases that leave no permit out.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(Cluster::start);
 
 async fn permits_of_a_cluster_come_by_message<S: Permits>() {
@@ -670,7 +671,8 @@ async fn a_permit_costs_two_requests_and_a_wait_here_few_more<S: Permits>() {
         soon(served).await.unwrap();
     }
     let each = calls(&mut probe)["evalsha"] as f64 / WAITERS as f64;
-    // To give back, to ask when it is first in line, and once for each message at the most.
+    // Each waiter sends one request to release, one to ask when it reaches the front of the local queue, and at most
+    // one for each message.
     assert!(each <= 3.5, "{each}");
     ends_clean(&server, 1, [&client]).await;
 }
@@ -684,7 +686,7 @@ async fn permit_may_be_dropped_anywhere<S: Permits>() {
     std::thread::spawn(move || drop(permit)).join().unwrap();
     ends_clean(&server, 2, [&client]).await;
 
-    // Its client was closed and its runtime has ended: what is left is only a value.
+    // The client was closed and its runtime has ended: the permit is only a value now.
     let url = server.url();
     let left = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -1,4 +1,4 @@
-//! The plain lock: the format that others share, compare-and-change by script and by transaction.
+//! The plain lock: the format that other clients share, with compare-and-change by script and by transaction.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -37,7 +37,7 @@ async fn take(lock: &PlainLock) -> LockGuard {
     soon(lock.lock()).await.expect("the lock can be had")
 }
 
-/// A server that lets nobody run a script.
+/// Starts a server that refuses every script.
 fn scriptless() -> Server {
     let server = Server::start();
     let mut admin = server.connection();
@@ -50,7 +50,7 @@ fn waiting(client: &Client, calls: usize) -> bool {
     format!("{client:?}").contains(&format!("waiting: {calls},"))
 }
 
-/// A client whose requests and leases outlast what is done to its connections.
+/// Connects a client whose requests and leases outlast what is done to its connections.
 async fn patient(url: String) -> Client {
     builder(url)
         .command_timeout(secs(8))
@@ -133,15 +133,15 @@ async fn foreign_holder_is_waited_for_by_pauses_without_a_message() {
         let freed = Instant::now();
         probe.command(&["DEL", NAME]);
         let guard = soon(waiter).await.unwrap().unwrap();
-        // The longest pause, and some air for a machine that is busy.
+        // The longest pause, and some slack for a busy machine.
         let took = freed.elapsed();
         assert!(took < millis(128) + millis(150), "{took:?}");
         guard.unlock().await.unwrap();
 
-        // Its lease ends long before the next pause would.
+        // The lease ends long before the next pause would.
         probe.command(&["SET", NAME, "token", "PX", "300"]);
         take(&lock).await.unlock().await.unwrap();
-        // Without end it is bounded by the caller alone.
+        // A key without a TTL leaves only the caller's limit to end the wait.
         probe.command(&["SET", NAME, "token"]);
         assert!(lock.try_lock_for(millis(100)).await.unwrap().is_none());
         assert_eq!(lock.remaining_lease().await.unwrap(), None);
@@ -206,8 +206,9 @@ async fn key_that_ended_or_is_anothers_is_lost_and_left_alone() {
     nothing_left(&server, [&client]).await;
 }
 
-/// Cuts the connection of a transaction with the request that contains `cut` on its way, then has `meanwhile` done
-/// before the client can have come back; what the call answered.
+/// Cuts the connection of a transaction while the request that contains `cut` is on its way, and runs `meanwhile`
+/// before the client can have reconnected. Returns what the call answered, and the server's answer to the
+/// late request.
 async fn cut_at<T: Send + 'static>(
     proxy: &Proxy,
     cut: &str,
@@ -215,14 +216,14 @@ async fn cut_at<T: Send + 'static>(
     meanwhile: impl FnOnce(),
 ) -> (T, Vec<u8>) {
     let mut parcel = proxy.hold_request(cut);
-    // A new connection takes several of these.
+    // A new connection takes several such delays, which leaves time for `meanwhile`.
     proxy.delay(millis(100));
     let call = tokio::spawn(call);
     parcel.caught().await;
     meanwhile();
     let output = soon(call).await.unwrap();
     proxy.delay(Duration::ZERO);
-    // What was on its way arrives late.
+    // The request that was on its way arrives late.
     (output, parcel.deliver().await)
 }
 
@@ -247,7 +248,7 @@ async fn cut_between_get_and_exec_leaves_the_next_holders_key() {
                 probe.command(&["SET", NAME, "other", "PX", "30000"]);
             };
             let (output, late) = cut_at(&proxy, cut, call, taken).await;
-            // With MULTI to EXEC on their way it was most likely this release that ended it.
+            // MULTI to EXEC were on their way, so this release most likely ended the hold.
             let given_back = verb == "unlock" && matches!(cut, "MULTI" | "EXEC");
             let lost = output.err().map(|error| error.kind());
             let expected = (!given_back).then_some(ErrorKind::LeaseLost);
@@ -282,7 +283,7 @@ async fn key_that_ends_while_a_release_is_cut_was_lost_if_the_release_had_not_be
     nothing_left(&server, [&client]).await;
 }
 
-/// On one thread, so that the end of the connection is seen before MULTI is sent.
+/// Runs on one thread, so that the client sees the end of the connection before it sends MULTI.
 #[tokio::test]
 async fn connection_that_ends_behind_the_reply_to_get_is_not_made_anew_for_exec() {
     let server = scriptless();
@@ -303,7 +304,7 @@ async fn connection_that_ends_behind_the_reply_to_get_is_not_made_anew_for_exec(
         .await;
         probe.command(&["DEL", NAME]);
         probe.command(&["SET", NAME, "other", "PX", "30000"]);
-        // Whether EXEC was sent before the end was seen cannot be told.
+        // The test cannot tell whether EXEC was sent before the client saw the end.
         if let Err(error) = soon(unlocking).await.unwrap() {
             assert_eq!(error.kind(), ErrorKind::LeaseLost);
         }
@@ -380,7 +381,7 @@ async fn transaction_that_is_refused_or_dropped_half_way_spoils_no_other() {
     support::eventually_idle(&client).await;
     drop(guard);
 
-    // Dropped with its WATCH, or its EXEC, on the way.
+    // The call is dropped while its WATCH, or its MULTI to EXEC, is on the way.
     for held in ["WATCH", "MULTI"] {
         let guard = take(&stranger(&lock)).await;
         {
@@ -451,14 +452,14 @@ async fn user_without_scripts_needs_no_script_and_no_other_right() {
     assert!(probe.keys().is_empty());
 }
 
-/// The acquisition is undone on another connection, and must not be overtaken there.
+/// The acquisition is undone on another connection, and the undo must not overtake it.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_acquisition_that_is_still_on_its_way_is_undone_once_it_arrives() {
     let server = scriptless();
     let proxy = Proxy::start(server.port()).await;
     let client = patient(proxy.url()).await;
     let lock = client.plain_lock(NAME);
-    // From now on it is known that there are no scripts.
+    // From now on the client knows that scripts are refused.
     take(&lock).await.unlock().await.unwrap();
     let mut probe = server.connection();
     reset_calls(&mut probe);
@@ -629,7 +630,7 @@ async fn streak_of_this_process_ends_with_a_pause_of_the_next_in_line() {
             from_its_reply = from_its_reply.min(replied.elapsed());
         }
         held.unlock().await.unwrap();
-        // The shortest pause; without one it takes a round trip.
+        // The shortest pause is 1 ms; without one, the grant takes a round trip.
         if streak == 0 {
             assert!(from_release >= millis(1), "no pause: {from_release:?}");
         } else {
@@ -671,7 +672,7 @@ async fn waiters_of_another_process_get_in_beside_many_here() {
     nothing_left(&server, [&many, &one]).await;
 }
 
-/// Drops a call while a request of it is on its way, and has the server run that afterwards.
+/// Drops a call while one of its requests is on its way, and delivers that request to the server afterwards.
 async fn dropped_on_the_way<T: std::fmt::Debug>(
     proxy: &Proxy,
     needle: String,
@@ -689,7 +690,7 @@ async fn dropped_on_the_way<T: std::fmt::Debug>(
     parcel.deliver().await;
 }
 
-/// What to know a request by: that of a script, or the command in its place.
+/// Returns the text that identifies a request: the hash of the script, or the command that stands in for it.
 fn request(by: ReleaseBy, script: &str, command: &str) -> String {
     match by {
         ReleaseBy::Transaction => command.to_owned(),
@@ -722,7 +723,7 @@ async fn dropped_call_under_the_name_of_a_holder_leaves_the_hold_alone() {
         support::eventually_idle(&client).await;
         held.verify().await.expect("not given back by another");
 
-        // Asked for, it is.
+        // An explicit `unlock` releases it.
         here.unlock().await.unwrap();
         assert!(!there.is_locked().await.unwrap());
         drop(held);
@@ -761,7 +762,7 @@ async fn hold_that_was_lost_under_a_name_takes_no_later_one_with_it() {
     let new = lock.try_lock().await.unwrap().expect("free");
     assert!(old.is_lost());
     drop(old);
-    // Whatever was sent about the old one is answered before it is idle.
+    // Everything that was sent about the old hold is answered before the client forgets it.
     eventually("the old one is forgotten", async || {
         format!("{client:?}").contains("holds: 1,")
     })

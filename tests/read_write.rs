@@ -1,4 +1,4 @@
-//! The read-write lock: readers together, a writer alone, and who of them goes first.
+//! The read-write lock: readers share it, a writer holds it alone, and the preference decides who goes first.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,12 +26,12 @@ const WRITER_MARK: &str = "redlatch_rwlock_writer:{k}";
 const READER_MARK: &str = "redlatch_rwlock_reader:{k}";
 const PREFERENCES: [Prefer; 3] = [Prefer::Arrival, Prefer::Writers, Prefer::Readers];
 
-/// The lock `k`, for somebody who is nobody else.
+/// Returns the lock `k` for an owner of its own.
 fn somebody(client: &Client) -> ReadWriteLock {
     client.read_write_lock("k").owned_by(&Owner::unique())
 }
 
-/// Waits so long for messages and leases that a test would notice.
+/// Builds a client that waits for messages and leases long enough that a test would notice.
 async fn preferring(server: &Server, prefer: Prefer) -> Client {
     let builder = patient(Client::builder().url(server.url()));
     builder.prefer(prefer).build().await.unwrap()
@@ -56,7 +56,7 @@ async fn eventually_waiting(client: &Client, calls: usize) {
     eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
 }
 
-/// So that what is counted by its messages is complete.
+/// Waits until this many connections listen, so that what is counted by their messages is complete.
 async fn eventually_heard(probe: &mut Connection, connections: i64) {
     eventually("waiters listen", async || {
         subscribers(probe, CHANNEL) == connections
@@ -198,7 +198,7 @@ async fn upgrade_is_refused_at_once_wherever_the_owner_reads() {
         assert_eq!(error.kind(), ErrorKind::Refused);
         assert!(error.to_string().contains("\"k\""), "{error}");
     }
-    // A writer that waits for this very reader stands in line before it.
+    // A writer that waits for this very reader stands before it in the local queue.
     let writer = writing(&one);
     eventually_marked(&mut server.connection(), WRITER_MARK).await;
     assert_eq!(kind(soon(lock.write()).await), ErrorKind::Refused);
@@ -232,7 +232,7 @@ async fn what_was_just_dropped_is_no_upgrade_and_no_place_for_the_next() {
     nothing_left(&server, [&client]).await;
 }
 
-/// Reads again and again, two tasks in turns, so that somebody always reads.
+/// Spawns tasks that read again and again, in turns, so that somebody always reads.
 fn stream_of_readers(client: &Client, stop: &Arc<AtomicBool>, drops: bool) -> Vec<JoinHandle<u64>> {
     let reads = |lock: ReadWriteLock, stop: Arc<AtomicBool>| async move {
         let mut reads = 0;
@@ -370,7 +370,7 @@ async fn writer_that_gives_up_lets_readers_in_at_once() {
     nothing_left(&server, [&client, &other]).await;
 }
 
-/// Each call by an owner of its own: those that read, and those that write. In which order they were let in.
+/// Starts each call under an owner of its own, `true` for a writer. Returns the order in which they were let in.
 async fn order_of(client: &Client, calls: &[(&'static str, bool)]) -> Vec<&'static str> {
     let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
     let outside = somebody(client).write().await.unwrap();
@@ -435,7 +435,7 @@ async fn writer_goes_behind_a_reader_of_its_process_whose_request_took_long() {
     eventually_waiting(&here, 1).await;
     let writer = writing(&here);
     eventually_waiting(&here, 2).await;
-    // So long that it would ask, if it were not for the reader.
+    // Long enough that the writer would send its request by now if the reader were not there.
     tokio::time::sleep(millis(100)).await;
     server.thaw();
     eventually_marked(&mut probe, READER_MARK).await;
@@ -457,7 +457,7 @@ async fn readers_that_wait_behind_a_writer_of_their_process_cost_the_server_litt
     let second = writing(&client);
     eventually_marked(&mut probe, WRITER_MARK).await;
     probe.command(&["CONFIG", "RESETSTAT"]);
-    // One after the other, behind the second writer.
+    // They start one after the other, behind the second writer.
     let mut readers = Vec::new();
     for at in 0..30 {
         readers.push(reading(&client));
@@ -485,7 +485,7 @@ async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
     write.unlock().await.unwrap();
     passes(waiting).await;
 
-    // It asks to read before it writes, behind one that waits for it to end.
+    // The owner asks to read before it writes, behind a writer that waits for the owner to finish.
     let outside = somebody(&there).write().await.unwrap();
     let write = tokio::spawn({
         let lock = lock.clone();
@@ -508,7 +508,7 @@ async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
     write.unlock().await.unwrap();
     passes(waiting).await;
 
-    // A name reads from another process.
+    // The named owner already reads from another process.
     let job = Owner::named("job");
     let elsewhere = there.read_write_lock("k").owned_by(&job);
     let elsewhere = elsewhere.read().await.unwrap();
@@ -538,7 +538,7 @@ async fn readers_all_get_in_though_their_writer_was_ended_by_force_or_one_of_the
     for by_force in [true, false] {
         let write = somebody(&here).write().await.unwrap();
         let mut readers = vec![reading(&here)];
-        // Its mark stands for all.
+        // The first reader's mark stands for all of them.
         eventually_marked(&mut probe, READER_MARK).await;
         readers.extend((0..5).map(|_| reading(&here)));
         eventually_waiting(&here, 6).await;
@@ -561,7 +561,7 @@ async fn readers_all_get_in_though_their_writer_was_ended_by_force_or_one_of_the
     nothing_left(&server, [&here, &there]).await;
 }
 
-/// Futures that were polled and then are not, as in a branch of `select!` whose other branch takes its time.
+/// Futures that were polled and then no longer are, as in a branch of `select!` whose other branch takes its time.
 #[tokio::test]
 async fn calls_that_nobody_polls_keep_nobody_waiting_for_long() {
     let server = Server::start();
@@ -585,7 +585,8 @@ async fn calls_that_nobody_polls_keep_nobody_waiting_for_long() {
     drop(writer);
     outside.unlock().await.unwrap();
 
-    // One that was refused, one that has asked and not heard, one that is behind a writer of its process.
+    // A reader that was refused, one that has sent its request and not read the answer, and one that waits behind a
+    // writer of its process.
     for (polled, behind) in [(true, false), (false, false), (false, true)] {
         let outside = somebody(&other).write().await.unwrap();
         let first = behind.then(|| writing(&client));
@@ -626,7 +627,7 @@ async fn mark_of_a_writer_stands_while_it_waits_and_dies_with_its_process() {
         tokio::time::sleep(millis(5)).await;
     }
     assert!(somebody(&one).try_read().await.unwrap().is_none());
-    // As if its process had died: nobody reminds of it, and nobody takes it away.
+    // As if the writer's process had died: nobody renews the mark and nobody removes it.
     let mark = probe.command(&["GET", WRITER_MARK]).text();
     writer.abort();
     two.close().await;
@@ -712,7 +713,7 @@ async fn renewal_of_a_java_reader_does_not_cut_ours_short() {
     java.command(&["HSET", "k", "java:1", "1"]);
     java.command(&["SET", "{k}:java:1:rwlock_timeout:1", "1", "PX", "3000"]);
     for _ in 0..2 {
-        // What Redisson's watchdog does; it dies after the second time.
+        // This is what Redisson's watchdog does. The Java reader dies after the second time.
         java.command(&["PEXPIRE", "{k}:java:1:rwlock_timeout:1", "3000"]);
         java.command(&["PEXPIRE", "k", "3000"]);
         let cut = Instant::now();
@@ -726,12 +727,12 @@ async fn renewal_of_a_java_reader_does_not_cut_ours_short() {
     read.verify().await.unwrap();
     assert!(somebody(&client).try_write().await.unwrap().is_none());
     read.unlock().await.unwrap();
-    // Nobody collects what the dead reader left but the last live one.
+    // Only the release of the last live reader removes what the dead reader left.
     assert!(!java.exists("k"));
     nothing_left(&server, [&client]).await;
 }
 
-/// Java's force deletes the hash, and nothing beside it.
+/// Java's forced release deletes the hash and nothing else.
 #[tokio::test]
 async fn keys_of_levels_whose_hash_was_taken_away_go_with_the_next_call() {
     let server = Server::start();
@@ -894,7 +895,8 @@ async fn nobody_reads_beside_a_writer_and_no_write_is_lost() {
     nothing_left(&server, [&clients[0], &clients[1]]).await;
 }
 
-/// Of two writers of a process, one first in line and the other first at the gate would wait out the gate's bound.
+/// The writers of one process have a single order. If one were first in the local queue and another first at a gate,
+/// both would wait until the gate's bound ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn writers_of_a_process_stand_in_one_order_in_line_and_at_the_gate() {
     const BOUND: Duration = Duration::from_secs(1);
@@ -931,7 +933,7 @@ async fn readers_wait_beside_each_other_and_not_in_line() {
     let rest: Vec<_> = (1..8).map(|_| reading(&client)).collect();
     eventually_heard(&mut probe, 1).await;
     write.unlock().await.unwrap();
-    // The first in line is not polled, and keeps nobody waiting.
+    // The first in the local queue is not polled, and keeps nobody waiting.
     let mut guards = Vec::new();
     for reader in rest {
         guards.push(soon(reader).await.unwrap().unwrap());
@@ -961,7 +963,7 @@ async fn readers_of_one_process_go_together() {
     let server = Server::start();
     let (here, there) = (client(&server).await, client(&server).await);
     let mut probe = server.connection();
-    // Loads the scripts.
+    // Loads the scripts into the server.
     somebody(&here)
         .read()
         .await
@@ -1037,7 +1039,7 @@ async fn reader_that_leaves_takes_nobody_with_it_whose_request_it_sends() {
     scene.proxy.delay(millis(3));
     for round in 0..24 {
         let mut readers: Vec<_> = (0..8).map(|_| reading(&scene.client)).collect();
-        // A sweep: the first and the second who send are dropped at some point of their way.
+        // A sweep: the first two senders are dropped at a different point on their way in each round.
         tokio::time::sleep(millis(round)).await;
         for leaving in readers.drain(..2) {
             leaving.abort();
@@ -1062,7 +1064,7 @@ async fn reader_that_leaves_takes_nobody_with_it_whose_request_it_sends() {
     scene.ends_clean().await;
 }
 
-/// As the manual has it, also for one that stands behind a writer of its own process.
+/// As documented, also for a reader that stands behind a writer of its own process.
 #[tokio::test]
 async fn reader_behind_a_writer_of_its_process_waits_a_second_for_javas_readers() {
     let server = Server::start();
@@ -1096,7 +1098,7 @@ async fn writer_waits_a_second_for_all_readers_that_nobody_polls() {
     drop(unpolled);
 }
 
-/// Though it may join what is read by in memory.
+/// The reader waits although it could join the record that its process reads by, in memory.
 #[tokio::test]
 async fn reader_of_a_process_lets_its_writers_go_first() {
     for prefer in [Prefer::Writers, Prefer::Arrival] {

@@ -1,4 +1,4 @@
-//! The scripts of the read-write lock one by one, and beside the steps that Redisson takes on the same keys.
+//! Each script of the read-write lock by itself, and next to the steps that Redisson takes on the same keys.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use redlatch_testkit::{Connection, Reply, Server, Subscriber, script};
 
-/// An owner of Redisson's: its client, and its thread.
+/// An owner in Redisson's form: client and thread.
 const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
 const LEASE: i64 = 30_000;
 const MARK: i64 = 1_000;
 const CHANNEL: &str = "redisson_rwlock:{k}";
 const WRITER_MARK: &str = "redlatch_rwlock_writer:{k}";
 const READER_MARK: &str = "redlatch_rwlock_reader:{k}";
-/// Of the scripts that take a side.
+/// The keys of the scripts that acquire a side.
 const ENTRY_KEYS: [&str; 4] = ["k", "{k}", WRITER_MARK, READER_MARK];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +30,14 @@ enum Side {
 
 use Side::{Read, Write};
 
-/// One hold: its side, its owner and its number.
+/// One hold: its side, its owner and its acquisition id.
 #[derive(Clone, Debug)]
 struct Hold {
     side: Side,
     owner: &'static str,
     number: String,
     lease: i64,
-    /// take, share or join.
+    /// One of `take`, `share` and `join`.
     entry: &'static str,
     prefer: &'static str,
     came: i64,
@@ -71,7 +71,7 @@ impl Hold {
         self
     }
 
-    /// It has waited so long before it asks.
+    /// Lets the hold have waited this long when it asks.
     fn waited(mut self, millis: i64) -> Self {
         self.came = -millis * 1_000;
         self
@@ -153,7 +153,7 @@ impl Scene {
         self.redis.command(&command)
     }
 
-    /// A script that answers with a tag; the tag, and the numbers that come with it.
+    /// Runs a script that answers with a tag. Returns the tag and the numbers that come with it.
     fn tagged(&mut self, script: &str, keys: &[&str], args: &[&str]) -> (String, Vec<i64>) {
         let reply = self.run(script, keys, args).array();
         let numbers = reply[1..].iter().map(Reply::int).collect();
@@ -163,7 +163,7 @@ impl Scene {
     fn acquire(&mut self, hold: &Hold) -> (String, Vec<i64>) {
         if hold.side == Read {
             let (tag, mut numbers) = self.read(hold);
-            // For how long a writer has waited.
+            // The number dropped here says for how long a writer has waited.
             numbers.truncate(if tag == "granted" { 1 } else { 3 });
             return (tag, numbers);
         }
@@ -191,7 +191,7 @@ impl Scene {
         assert_eq!(self.acquire(hold), answer("granted", [1]), "{hold:?}");
     }
 
-    /// Busy; the TTL, and the hold with the moment at which it came.
+    /// Expects busy. Returns the TTL, and the hold with the time at which it came.
     fn is_refused(&mut self, hold: &Hold) -> (i64, Hold) {
         let (tag, numbers) = self.acquire(hold);
         assert_eq!(tag, "busy", "{hold:?}");
@@ -225,7 +225,7 @@ impl Scene {
         if mode != "exactly" {
             return extend(mode).0;
         }
-        // A longer lease is cut by who names its end.
+        // A request may cut a longer lease only if it names the end of that lease.
         match extend("0") {
             (tag, ends) if tag == "longer" => extend(&ends[0].to_string()).0,
             (tag, _) => tag,
@@ -297,7 +297,7 @@ impl Scene {
         assert!(near, "{key} has {left} of {millis}");
     }
 
-    /// What was published since the last call.
+    /// Returns what was published since the last call.
     fn published(&mut self) -> Vec<String> {
         self.redis.command(&["PUBLISH", CHANNEL, "mark"]);
         let next = || self.messages.next(Duration::from_secs(10)).unwrap().1;
@@ -310,7 +310,7 @@ impl Scene {
         assert_eq!(self.redis.keys(), [""; 0]);
     }
 
-    /// Everything on the server but the time that is left.
+    /// Returns everything on the server except the remaining TTLs.
     fn dump(&mut self) -> Vec<(String, Reply)> {
         let keys = self.redis.keys();
         let mut dump = |key: String| {
@@ -325,7 +325,7 @@ impl Scene {
         assert_eq!(set.int(), 1, "{key}");
     }
 
-    /// As if the lease of these levels had run out.
+    /// Deletes these levels, as if their lease had ended.
     fn die(&mut self, levels: &[String]) {
         for level in levels {
             assert_eq!(self.redis.command(&["DEL", level]).int(), 1, "{level}");
@@ -333,7 +333,7 @@ impl Scene {
     }
 }
 
-/// What Redisson does, step by step.
+/// Redisson's steps, one by one.
 impl Scene {
     fn java_reads(&mut self, owner: &str, lease: i64) {
         let lease = lease.to_string();
@@ -352,7 +352,7 @@ impl Scene {
         self.expire("k", longest);
     }
 
-    /// Whether the lock is free afterwards.
+    /// Releases a Java reader. Returns whether the lock is free afterwards.
     fn java_reads_no_more(&mut self, owner: &str) -> bool {
         let count = self.redis.command(&["HINCRBY", "k", owner, "-1"]).int();
         if count == 0 {
@@ -658,11 +658,11 @@ fn upgrade_is_refused_at_once_and_a_dead_level_is_none() {
 #[test]
 fn owner_whose_client_knows_what_it_reads_is_asked_no_more_by_the_server() {
     let mut scene = Scene::new();
-    // Begun by A:1, who reads no more; others of its client do.
+    // A:1 began this record and no longer reads. Other readers of its client still do.
     let began = reader("A:1", 1);
     scene.take(&began);
     let (_, write) = scene.is_refused(&writer("A:1", 2).waits());
-    // It may not pass the writer by that level.
+    // That level does not let A:1 pass the writer.
     let again = reader("A:1", 3).waits();
     scene.is_refused(&again);
     let named = Hold {
@@ -748,7 +748,7 @@ fn hash_of_a_writer_that_gives_back_a_longer_read_lasts_as_long_as_the_writer() 
     let (ttl, _) = scene.is_refused(&reader("A:2", 3));
     assert!(ttl <= 5_000, "{ttl}");
 
-    // The writer's is the longer one; and one level of it goes, which was taken over from a longer hold.
+    // Here the writer has the longer level. It releases one level, which it took over from a hold with a longer lease.
     let (one, two) = (writer("job", 4).shared(), writer("job", 5).shared());
     scene.redis.command(&["FLUSHALL"]);
     scene.take(&one);
@@ -846,7 +846,7 @@ fn hash_in_which_java_writes_is_never_cut_short() {
     scene.is_near("k", 60_000);
 }
 
-/// A level of a named writer that died has no key any more either, but nobody else renews the hash for it.
+/// A level of a named writer that died has no key either, but nobody else renews the hash for it.
 #[test]
 fn named_writer_that_died_holds_nothing_when_the_others_under_its_name_have_gone() {
     for dead_first in [true, false] {
@@ -952,7 +952,7 @@ fn java_reader_that_dies_frees_its_share_within_its_lease() {
     scene.is_clean();
 }
 
-/// The clock goes on while a script runs: how long a level and its hash have left is not read in one moment.
+/// The clock advances while a script runs: the TTLs of a level and of its hash are not read at the same instant.
 #[test]
 fn reader_with_the_longest_lease_leaves_nothing_of_a_dead_one_whenever_it_goes() {
     let mut scene = Scene::new();
@@ -969,7 +969,7 @@ fn reader_with_the_longest_lease_leaves_nothing_of_a_dead_one_whenever_it_goes()
     scene.is_clean();
 }
 
-/// Else the release of the longest would not see that it was that.
+/// If it did, the release of the longest level would not see that this was the longest.
 #[test]
 fn hash_does_not_outlive_the_levels_that_it_was_raised_for_whenever_the_clock_goes_on() {
     type Verb = fn(&mut Scene, &Hold);
@@ -1010,7 +1010,7 @@ fn hash_does_not_outlive_the_levels_that_it_was_raised_for_whenever_the_clock_go
             scene.expire(&level, LEASE);
             scene.expire("k", 9_000);
             run(&mut scene, &held);
-            // In this order nothing that is sound looks too long.
+            // Reads the level first: in this order, a sound hash never appears to outlive its level.
             let left = "return redis.call('PTTL', KEYS[2]) - redis.call('PTTL', KEYS[1])";
             let spare = scene.redis.command(&["EVAL", left, "2", "k", &level]).int();
             assert!(spare >= 0, "{verb}: {spare} ms");
@@ -1019,7 +1019,7 @@ fn hash_does_not_outlive_the_levels_that_it_was_raised_for_whenever_the_clock_go
     }
 }
 
-/// The clock goes on while a script runs: a hash that is cut down is not left outliving what it was cut down to.
+/// The clock advances while a script runs: a hash that is cut does not outlive the level that it is cut to.
 #[test]
 fn hash_that_is_cut_down_does_not_outlive_its_longest_level_whenever_the_clock_goes_on() {
     type Verb = fn(&mut Scene, &Hold);
@@ -1041,7 +1041,7 @@ fn hash_that_is_cut_down_does_not_outlive_its_longest_level_whenever_the_clock_g
             scene.take(&write);
             scene.take(&inner);
             run(&mut scene, &inner);
-            // In this order nothing that is sound looks too long.
+            // Reads the level first: in this order, a sound hash never appears to outlive its level.
             let left = "return redis.call('PTTL', KEYS[2]) - redis.call('PTTL', KEYS[1])";
             let level = write.level(1);
             let spare = scene.redis.command(&["EVAL", left, "2", "k", &level]).int();
@@ -1179,14 +1179,14 @@ fn reader_heeds_a_writer_for_a_second_at_most_beside_readers_who_heed_nobody() {
         scene.is_refused(&write);
         scene.take(&new().waited(MARK));
         assert_eq!(scene.release(&new(), 0), answer("kept", [0]));
-        // By a clock that was set back, it has not come so far.
+        // The clock was set back: this reader came at a time that the clock has not reached yet.
         let ahead = Hold {
             came: write.came + 3_600_000_000,
             ..new()
         };
         scene.take(&ahead);
 
-        // Of readers who heed it, and of Java's that died, none is a reason.
+        // Neither readers that yield to the writer nor Java's dead readers are a reason to pass it.
         scene.die(&[level_key("J:1", 1)]);
         let (ttl, _) = scene.is_refused(&reader("A:5", 5).prefers(prefer).waits().waited(5_000));
         assert!(ttl > 500, "as long as the mark: {ttl}");
@@ -1342,7 +1342,7 @@ fn force_frees_one_side_with_its_levels() {
     scene.is_clean();
 }
 
-/// It deletes the hash, and leaves the keys of all levels.
+/// Java's forced release deletes the hash, and leaves the keys of all levels.
 #[test]
 fn levels_that_javas_force_left_go_with_the_release_of_their_hold() {
     for side in [Read, Write] {
@@ -1361,7 +1361,7 @@ fn levels_that_javas_force_left_go_with_the_release_of_their_hold() {
                 "the other's is left to its own release"
             );
         }
-        // Below it there is a gap by now, and a hold that came since.
+        // By now there is a gap below this level, which a later hold then fills.
         let next = hold(side, "job", 3).shared();
         scene.take(&next);
         assert_eq!(scene.release(&two, 0), answer("absent", []));
@@ -1559,7 +1559,7 @@ fn error_in_a_script_changes_nothing() {
     let released = scene.send("rw_release", &release_keys(&gone), &release_args(&gone, 0));
     assert!(matches!(released, Reply::Error(_)), "{released:?}");
     assert_eq!(scene.dump(), before);
-    // The list is no level of anybody.
+    // The list at the level's key is nobody's level.
     assert_eq!(scene.release(&one, 0), answer("released", [1]));
 }
 
@@ -1601,7 +1601,7 @@ fn confirmation_renews_one_level_and_changes_nothing_else() {
     }
     assert_eq!(scene.confirm(&mine, 1_000), answer("stands", [-1]));
     scene.is_near(&mine.level(1), LEASE);
-    // By another number, of one that has gone, and of a key that is no lock.
+    // Another acquisition id, an owner without a hold, a deleted key, and a key that is not a lock.
     let before = scene.dump();
     for absent in [reader("A:1", 3), reader("A:3", 1)] {
         assert_eq!(scene.confirm(&absent, LEASE), answer("absent", []));
@@ -1611,7 +1611,7 @@ fn confirmation_renews_one_level_and_changes_nothing_else() {
     assert_eq!(scene.confirm(&mine, LEASE), answer("absent", []));
     scene.redis.command(&["SET", "k", "x"]);
     assert_eq!(scene.confirm(&mine, LEASE), answer("absent", []));
-    // An older level of the same owner, which nobody released.
+    // An older level of the same owner that was never released.
     scene.redis.command(&["DEL", "k"]);
     let second = reader("A:2", 4);
     scene.take(&other);

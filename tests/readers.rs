@@ -1,4 +1,4 @@
-//! Readers of one process that have one record of the server's together.
+//! Readers of one process that share one record on the server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,15 +17,15 @@ use support::probe::{kind, millis, nothing_left, secs, soon};
 use support::{client, eventually};
 
 const WRITER_MARK: &str = "redlatch_rwlock_writer:{k}";
-/// For so long an unlock may count on what the server said before.
+/// How long an unlock may rely on the server's last answer.
 const SEEN_FOR: Duration = Duration::from_millis(10);
 
-/// The lock `k`, for somebody who is nobody else.
+/// Returns the lock `k` for an owner of its own.
 fn somebody(client: &Client) -> ReadWriteLock {
     client.read_write_lock("k").owned_by(&Owner::unique())
 }
 
-/// How many levels the server counts.
+/// Returns how many levels the server counts.
 fn levels(probe: &mut Connection) -> u64 {
     let fields = probe.hgetall("k");
     let levels = fields.iter().filter(|(field, _)| *field != "mode");
@@ -34,7 +34,7 @@ fn levels(probe: &mut Connection) -> u64 {
         .sum()
 }
 
-/// Two that read by one record, which the first of them began.
+/// Returns two guards that read by one record, which the first of them began.
 async fn two(
     probe: &mut Connection,
     lock: impl Fn() -> ReadWriteLock,
@@ -46,13 +46,13 @@ async fn two(
         if levels(probe) == 1 {
             return [(one, first), (two, second)];
         }
-        // It came too late on a machine that is busy, and asked by itself.
+        // On a busy machine, the second came too late to join, and sent a request of its own.
         first.unlock().await.unwrap();
         second.unlock().await.unwrap();
     }
 }
 
-/// What is done in the background is asked of the server before the last of these.
+/// Sends enough pings that background requests reach the server before the last of them.
 async fn background_had_its_turn(client: &Client) {
     for _ in 0..20 {
         client.ping().await.unwrap();
@@ -106,7 +106,7 @@ async fn whoever_began_what_others_read_may_write_when_they_have_gone() {
     nothing_left(&server, [&client]).await;
 }
 
-/// Readers that follow each other closely ask the server for nothing but news.
+/// Readers that follow each other closely send requests only to learn what has changed.
 #[tokio::test]
 async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
     for prefer in [Prefer::Arrival, Prefer::Writers] {
@@ -153,10 +153,10 @@ async fn unlock_vouches_only_for_what_the_server_has_said_lately() {
     let mut probe = server.connection();
     let [(_, first), (_, second)] = two(&mut probe, || somebody(&client)).await;
     probe.command(&["DEL", "k"]);
-    // The claim is one about time.
+    // The claim is about elapsed time, so the test must sleep.
     tokio::time::sleep(SEEN_FOR * 3).await;
     assert_eq!(kind(soon(second.unlock()).await), ErrorKind::LeaseLost);
-    // Whoever else has the record hears of it too.
+    // The other guard that has the record learns of the loss as well.
     soon(first.lost()).await;
     drop(first);
     eventually("the level is taken away", async || probe.keys().is_empty()).await;
@@ -272,7 +272,7 @@ async fn level_that_is_owed_late_takes_nothing_from_the_others() {
     let mut probe = server.connection();
     let [(_, first), (two, second)] = two(&mut probe, || somebody(&here)).await;
     let again = two.read().await.unwrap();
-    // In one step, so that what is owed for the one level is paid when the other has gone too.
+    // Both in one step, so that the release that is owed for one level runs when the other has gone too.
     drop(second);
     drop(again);
     background_had_its_turn(&here).await;
@@ -289,7 +289,7 @@ async fn what_others_read_by_under_its_field_is_none_of_an_owners_own() {
     let mut probe = server.connection();
     let [(one, first), (_, second)] = two(&mut probe, || somebody(&here)).await;
     first.unlock().await.unwrap();
-    // Too late to join what it began.
+    // Too late to join the record that this owner began.
     tokio::time::sleep(SEEN_FOR * 3).await;
     let anew = one.read().await.unwrap();
     assert_eq!(levels(&mut probe), 2);

@@ -1,4 +1,4 @@
-//! Locks over several servers: what a majority grants, and what none may.
+//! Locks over several servers: what a majority grants, and what no majority may grant.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -48,7 +48,7 @@ impl Fleet {
         Clients::of(self.0.iter().map(|server| server.url()), settings).await
     }
 
-    /// The servers where the lock is held.
+    /// Returns on how many of these servers the lock is held.
     fn held(&self, servers: impl IntoIterator<Item = usize>) -> usize {
         let held = |at: &usize| self.0[*at].connection().exists(NAME);
         servers.into_iter().filter(held).count()
@@ -61,7 +61,7 @@ impl Fleet {
         .await;
     }
 
-    /// Waits until those that wait listen on these servers, and ask for nothing.
+    /// Waits until the waiters listen on these servers and send no requests.
     async fn eventually_quiet(&self, servers: &[usize]) {
         for at in servers {
             let mut probe = self.0[*at].connection();
@@ -78,7 +78,7 @@ impl Fleet {
         }
     }
 
-    /// Nothing is left of anybody but the marks.
+    /// Waits until nothing is left on the servers but the marks.
     async fn nothing_left<const N: usize>(&self, all: [&Clients; N]) {
         for client in all.iter().flat_map(|clients| &clients.0) {
             eventually_idle(client).await;
@@ -109,7 +109,7 @@ impl Clients {
         self.0.iter().map(|client| client.lock(NAME)).collect()
     }
 
-    /// The lock for somebody new.
+    /// Returns the lock for a new owner.
     fn lock(&self) -> RedLock {
         RedLock::new(self.members()).owned_by(&Owner::unique())
     }
@@ -119,7 +119,7 @@ impl Clients {
         RedLock::new(members.map(|member| member.lease(lease))).owned_by(&Owner::unique())
     }
 
-    /// Waits until each of these has the lock: those that a guard did not wait for join it later.
+    /// Waits until each of these clients has the lock: those that a guard did not wait for join it later.
     async fn eventually_hold(&self, clients: impl IntoIterator<Item = usize> + Clone) {
         let holds = |at: usize| format!("{:?}", self.0[at]).contains("holds: 1");
         eventually("they hold it", async || {
@@ -128,7 +128,7 @@ impl Clients {
         .await;
     }
 
-    /// Has the servers vote, and have nothing of the lock any more.
+    /// Makes the servers vote, and waits until they have nothing of the lock.
     async fn settle(&self) {
         self.lock().lock().await.unwrap().unlock().await.unwrap();
         for client in &self.0 {
@@ -281,7 +281,7 @@ async fn servers_that_hang_hold_nobody_up() {
     clients.settle().await;
     fleet.0[1].freeze();
     fleet.0[3].freeze();
-    // They have four seconds each for their answers.
+    // The command timeout is four seconds, so each server that hangs would have that long to answer.
     for _ in 0..20 {
         let started = Instant::now();
         let guard = taken(&clients.lock()).await;
@@ -336,7 +336,7 @@ async fn server_that_answers_late_joins_the_guard() {
     guard.verify().await.unwrap();
     guard.unlock().await.unwrap();
 
-    // What comes when the guard has gone is given back.
+    // A grant that arrives after the guard has gone is released.
     proxy.delay(millis(60));
     taken(&clients.lock()).await.unlock().await.unwrap();
     fleet.nothing_left([&clients]).await;
@@ -430,11 +430,11 @@ async fn server_that_joins_late_does_not_bring_a_lost_majority_back() {
     fleet.eventually_free(0..3).await;
 }
 
-/// A fleet of five behind proxies, one for each client and server: A has the lock on the first three alone, and B
-/// reaches only the last three. So they meet on the third.
+/// A fleet of five servers behind proxies, one for each client and server. A holds the lock on the first three only,
+/// and B reaches only the last three, so they meet on the third.
 struct Split {
     fleet: Fleet,
-    /// When the holder's lease is over, at the earliest, if it does not learn of its loss before.
+    /// When the holder's lease ends, at the earliest, if the holder does not learn of its loss before.
     ends: Instant,
     _holder: RedGuard,
     others: Clients,
@@ -445,18 +445,18 @@ struct Split {
 /// Longer than any lease in these tests.
 const MAX_LEASE: Duration = Duration::from_secs(3);
 
-/// With a time to abstain that a test can wait for.
+/// Sets a time to abstain that a test can wait for.
 fn short(builder: ClientBuilder) -> ClientBuilder {
     builder.max_lease(MAX_LEASE).watchdog_lease(MAX_LEASE)
 }
 
-/// The same, and as it is for servers that are no test's.
+/// As `short`, and with fresh servers distrusted, as outside tests.
 fn wary(builder: ClientBuilder) -> ClientBuilder {
     short(builder).trust_fresh_servers(false)
 }
 
 impl Split {
-    /// `before` and `after` the third server grants its part, something is done to it.
+    /// Runs `before` and `after` on the third server, before and after it grants its part.
     async fn of(
         third: Server,
         before: impl FnOnce(&Server),
@@ -467,7 +467,7 @@ impl Split {
         let fleet = Fleet::of([one, two, third, four, five]);
         let clients = fleet.clients_with(settings).await;
         clients.settle().await;
-        // A majority decides; the others have been asked, and answer yet.
+        // A majority decides: the rest have been asked, and may answer later.
         let marked = |server: &Arc<Server>| server.connection().exists(MARK);
         eventually("each has its mark", async || fleet.0.iter().all(marked)).await;
         drop(clients);
@@ -501,7 +501,7 @@ impl Split {
         }
     }
 
-    /// Nobody else gets in while the holder may trust its lease, and then somebody does.
+    /// Checks that nobody else gets in while the holder may trust its lease, and that somebody does afterwards.
     async fn excludes(&self) {
         let lock = self.others.lock();
         let error = soon(lock.try_lock()).await.unwrap_err();
@@ -557,7 +557,7 @@ async fn server_that_is_said_to_be_durable_votes_at_once() {
     );
     drop(split);
 
-    // It is believed: where it is not so, another gets in before the lease has passed.
+    // The setting is believed: where it is false, another owner gets in before the lease has ended.
     let split = Split::of(Server::start(), save, Server::restart, durable).await;
     taken(&split.others.lock()).await.unlock().await.unwrap();
 }
@@ -574,7 +574,7 @@ fn follow(server: &Server, primary: &Server) {
     }
 }
 
-/// It keeps what it has, and hears no more.
+/// Cuts the replica off from its primary: it keeps its data and receives nothing more.
 fn cut_off(replica: &Server) {
     replica
         .connection()
@@ -636,7 +636,7 @@ async fn fleet_that_was_flushed_server_by_server_grants_nothing_for_one_max_leas
 #[tokio::test]
 async fn call_outlasts_the_time_in_which_a_restarted_fleet_abstains() {
     let fleet = Fleet::start(3);
-    // Patience with servers that are silent ends long before the servers vote.
+    // The patience with silent servers ends long before the servers vote again.
     let impatient = |builder| wary(builder).watchdog_lease(millis(1_500));
     let (clients, others) = (
         fleet.clients_with(impatient).await,
@@ -655,7 +655,7 @@ async fn call_outlasts_the_time_in_which_a_restarted_fleet_abstains() {
     drop(holder);
 }
 
-/// What a server says when it is the only one.
+/// A lock on one server, so that this server's answer decides.
 struct Alone {
     lock: RedLock,
     _clients: Clients,
@@ -713,7 +713,7 @@ async fn server_abstains_after_whatever_takes_its_data() {
         assert!(!probe.exists(MARK), "{way:?}");
         let stats = probe.command(&["INFO", "commandstats"]).text();
         if way.len() > 1 && !stats.contains("config|") {
-            // Redis 6.2 does not tell one CONFIG from another, which is said on the page.
+            // Redis 6.2 does not distinguish CONFIG calls, as the documentation says.
             continue;
         }
         alone.abstains(CLEARED).await;
@@ -840,7 +840,7 @@ async fn server_whose_clock_was_set_back_abstains() {
 
 #[tokio::test]
 async fn fresh_server_votes_one_max_lease_after_its_start_and_not_before() {
-    // Its uptime is counted in whole seconds, and so tells most too much of one that started late in a second.
+    // The uptime is in whole seconds, and so overstates most for a server that started late in a second.
     let late = async || {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         now.subsec_millis() > 700
@@ -1060,7 +1060,7 @@ async fn waiter_elsewhere_is_woken_by_the_release() {
         waited += granted.saturating_duration_since(unlocked);
         guard.unlock().await.unwrap();
     }
-    // By polls it would be some seconds each.
+    // With polls alone, each would take some seconds.
     assert!(waited < secs(2), "{waited:?} for six");
     fleet.nothing_left([&clients, &others]).await;
 }
@@ -1093,7 +1093,7 @@ async fn waiters_of_ten_processes_ask_seldom_and_get_in_one_after_the_other() {
     let before = scripts_run(&mut probe);
     tokio::time::sleep(span).await;
     let scripts = scripts_run(&mut probe) - before;
-    // Each asks once a poll cap, of five seconds.
+    // Each waiter asks once per poll cap, which is five seconds.
     assert!(scripts <= 10, "{scripts} in {span:?}");
     let released = Instant::now();
     held.unlock().await.unwrap();
@@ -1129,7 +1129,7 @@ async fn waiter_for_plain_members_asks_the_less_often_the_longer_it_waits() {
         tokio::time::sleep(span).await;
         counts.push(scripts_run(&mut probe) - before);
     }
-    // Six seconds and more: pauses of 190 to 500 ms, where they were 64 to 128.
+    // After six seconds and more: pauses of 190 to 500 ms, where they were 64 to 128 ms at first.
     assert!(counts[3] <= 13, "{counts:?}");
     held.unlock().await.unwrap();
     soon(waiting)
@@ -1156,7 +1156,7 @@ async fn majority_that_took_too_much_of_its_first_part_is_not_handed_out() {
     let lock = clients.leased(lease).owned_by(&owner);
     let others = fleet.clients().await;
     let third = others.0[2].lock(NAME).lock().await.unwrap();
-    // The second asks for nothing while another call of the owner does, and the third is somebody else's.
+    // The second server is not asked while another call of the owner asks it, and the third is held by another owner.
     let mut asks = proxy.stop(sha("lock_acquire"));
     let alone = clients.0[1].lock(NAME).lease(lease).owned_by(&owner);
     let alone = tokio::spawn(async move { alone.try_lock().await });
@@ -1231,12 +1231,12 @@ async fn release_that_ran_at_its_first_try_is_no_loss_though_the_lock_is_another
     let members = clients.0.iter().map(|client| client.plain_lock(NAME));
     let lock = RedLock::new(members).owned_by(&Owner::unique());
     taken(&lock).await.unlock().await.unwrap();
-    // Also where it was granted behind the majority.
+    // Also on servers that granted it after the majority was reached.
     for client in &clients.0 {
         eventually_idle(client).await;
     }
     let take = |at: usize| fleet.0[at].connection().command(&["SET", NAME, "other"]);
-    // So it takes both of the others.
+    // So the lock needs both of the other servers.
     take(2);
     let guard = taken(&lock).await;
     proxy.cut_reply_to(sha("plain_release"));
@@ -1311,7 +1311,7 @@ async fn new_name_on_clusters_is_granted_while_one_is_down_and_leaves_nothing() 
     let name = "a-new-name";
     let mut home = cluster.owner(name).0.connection();
     let mark = format!("{MARK}:{{{name}}}");
-    // Each call has it last for two longest leases from then on.
+    // Each call makes the mark last for two longest leases from then on.
     for _ in 0..2 {
         taken(&of_name(name)).await.unlock().await.unwrap();
         let left = home.pttl(&mark);

@@ -1,4 +1,4 @@
-//! The plain lock and redis-py's `Lock` take turns: the real one, in a Python process.
+//! The plain lock and redis-py's `Lock` take turns: the real `Lock`, in a Python process.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ struct Python {
 }
 
 impl Python {
-    /// None if there is no Python, or no way to fetch redis-py.
+    /// Starts the process. Returns `None` if there is no Python, or no way to fetch redis-py.
     async fn start(server: &Server) -> Option<Self> {
         if !Path::new(FOLDER).join("redis").exists() {
             let fetched = Command::new("python3")
@@ -123,7 +123,7 @@ async fn each_finds_the_others_lock_busy_and_gets_in_after_it() {
         guard.unlock().await.unwrap();
         assert_eq!(python.answer().await, "held");
 
-        // Taken from it by force, it must not delete what is ours now.
+        // Its lock was released by force, so it must not delete the lock that is ours now.
         assert!(lock.force_unlock().await.unwrap());
         let guard = soon(lock.lock()).await.unwrap();
         assert_eq!(python.does("release").await, "LockNotOwnedError");
@@ -144,7 +144,7 @@ async fn both_never_meet_inside() {
     let mut probe = server.connection();
     for n in 0..SECTIONS {
         let guard = soon(locks[n % 2].lock()).await.unwrap();
-        // Not atomic, as there.
+        // Not atomic, as in the Python process.
         let sum = probe.command(&["GET", "sum"]);
         let sum = if sum.is_nil() {
             0

@@ -213,7 +213,7 @@ async fn unlock_by_one_who_holds_nothing_is_an_error_and_changes_nothing() {
         other.lock("k"),
         lock.clone().owned_by(&named),
         other.lock("k").owned_by(&named),
-        // The name that the holder's number spells is another owner all the same.
+        // A named owner is another owner even if its name spells the holder's id.
         lock.clone()
             .owned_by(&Owner::named(guard.owner().to_string())),
     ] {
@@ -316,7 +316,7 @@ async fn force_unlock_frees_whoever_holds_the_lock() {
     nothing_left(&server, [&client, &other]).await;
 }
 
-/// A way to end somebody's hold.
+/// A way to end a hold.
 type Ending = fn(LockGuard, Client) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[tokio::test]
@@ -391,14 +391,14 @@ async fn waiters_of_one_process_are_served_in_the_order_they_came() {
         let section = begin(async move {
             let guard = lock.lock().await.unwrap();
             served.send(number).unwrap();
-            // Some leave at once, some in the background.
+            // Some release at once, some in the background.
             if number % 2 == 0 {
                 guard.unlock().await.unwrap();
             }
         });
         waiting.push(section);
     }
-    // Started in another order than they came.
+    // The tasks start in a different order than their calls came.
     let running: Vec<_> = waiting.into_iter().rev().map(tokio::spawn).collect();
     guard.unlock().await.unwrap();
     for task in running {
@@ -453,7 +453,7 @@ async fn cancelled_front_hands_on_a_wake_up_that_reached_it() {
     };
     let (front, behind) = (start(), start());
     guard.unlock().await.unwrap();
-    // The front was told, and is dropped before it looks.
+    // The front waiter received the wake-up, and is dropped before it acts on it.
     drop(front);
     soon(behind).await.unwrap().unlock().await.unwrap();
     nothing_left(&server, [&client]).await;

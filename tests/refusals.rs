@@ -1,4 +1,4 @@
-//! Servers that refuse: which kind of error a call answers, and what still works on them.
+//! Servers that refuse: which kind of error a call returns, and what still works on them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +24,7 @@ fn configure(probe: &mut Connection, key: &str, value: &str) {
     assert_eq!(reply, Reply::Status("OK".to_owned()), "{key} {value}");
 }
 
-/// Everything that an error shows to a log.
+/// Returns everything that an error shows to a log.
 fn shown(error: &Error) -> String {
     let mut shown = format!("{error} {error:?} {error:#?}");
     let mut source = error.source();
@@ -97,7 +97,7 @@ async fn server_out_of_memory_grants_nothing_and_takes_everything_back() {
     })
     .await;
 
-    // Longer than the lease: renewals are taken.
+    // Longer than the lease: the server accepts renewals.
     let kept = tokio::time::timeout(secs(4), outer.lost()).await;
     assert!(kept.is_err());
     assert_eq!(lock.hold_count().await.unwrap(), 3);
@@ -111,7 +111,7 @@ async fn server_out_of_memory_grants_nothing_and_takes_everything_back() {
         "a handle's, of this client's level"
     );
     drop(elsewhere);
-    // A level that only another client records.
+    // A level that only another client has recorded.
     lock.unlock().await.unwrap();
     assert_eq!(kind(remote.unlock().await), ErrorKind::NotHeld);
     drop(outer);
@@ -160,7 +160,7 @@ async fn level_of_a_named_owner_is_unlocked_elsewhere_without_memory() {
         }
     }
 
-    // A level that no client of ours recorded.
+    // A level that none of our clients recorded.
     probe.command(&["HSET", "k", "java:1", "2"]);
     probe.command(&["PEXPIRE", "k", "60000"]);
     configure(&mut probe, "maxmemory", "1");
@@ -262,7 +262,7 @@ async fn replica_that_never_becomes_primary_is_an_error_after_one_watchdog_lease
         .build()
         .await
         .unwrap();
-    // Those that only look, or find a lock busy, are answered, which is no sign of a primary.
+    // Calls that only read, or find a lock busy, are answered: an answer is not a sign of a primary.
     let busy = client.lock("held");
     let looking = tokio::spawn(async move {
         while busy.is_locked().await.is_ok() && busy.try_lock().await.unwrap().is_none() {
@@ -357,7 +357,7 @@ async fn waiter_that_may_not_subscribe_still_gets_in() {
     assert!(matches!(busy, Ok(None)), "{busy:?}");
     probe.command(&["DEL", "k"]);
     let guard = soon(waiting).await.unwrap().unwrap();
-    // It may not publish either.
+    // This user may not publish either.
     guard.unlock().await.unwrap();
     assert!(!probe.exists("k"));
 }
@@ -448,7 +448,7 @@ async fn wrong_password_is_refused_without_showing_it() {
         let built = Client::builder().url(&url);
         let debug = format!("{built:?} {built:#?}");
         assert!(!debug.contains("s3cret"), "{debug}");
-        // Without a login the server refuses at the handshake, or at the first command.
+        // Without a login, the server refuses at the handshake or at the first command.
         let error = match soon(built.build()).await {
             Err(error) => error,
             Ok(client) => soon(client.lock("k").try_lock()).await.unwrap_err(),
@@ -551,7 +551,7 @@ async fn silent_server_costs_a_call_its_limit_and_one_command_timeout() {
         lock.lock().await.unwrap(),
     ];
     proxy.black_hole(true);
-    // Each of them is a release on its way, which nobody answers.
+    // Each drop is a release in flight that nobody answers.
     drop(guards);
     for wait in [None, Some(millis(0)), Some(millis(300)), None] {
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Loses and delays replies and requests: every call is carried out once, and what arrives too late changes nothing.
+//! Loses and delays replies and requests: every call is carried out once, and late arrivals change nothing.
 #![allow(clippy::expect_used, reason = "the helpers are part of the tests")]
 
 mod support;
@@ -15,7 +15,7 @@ use tokio::time::interval;
 const NAME: &str = "invoice";
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Has the reply to this script lost while `call` runs.
+/// Loses the reply to `script` while `call` runs.
 async fn unanswered<T>(scene: &Scene, script: &str, call: impl Future<Output = T>) -> T {
     scene.proxy.cut_reply_to(sha(script));
     let output = call.await;
@@ -81,7 +81,7 @@ async fn lose_replies_to_renewals(times: usize) {
         guards.push(take(&scene.client.lock(name)).await);
     }
     for round in 0..times {
-        // A network that confirms nothing for a whole lease would rightly lose them.
+        // A network that confirms nothing for a whole lease would rightly lose the holds.
         eventually("renewals are confirmed", async || {
             guards.iter().all(|guard| guard.remaining() > lease / 2)
         })
@@ -159,7 +159,7 @@ async fn extension_without_its_reply_is_set_and_trusted() {
     scene.ends_clean().await;
 }
 
-/// Takes a lock of each kind that keeps its lease in its own way.
+/// Acquires a lock of each kind that keeps its lease in its own way.
 async fn each_shape(scene: &Scene) -> [(LockGuard, &'static str); 3] {
     let lock = scene.client.lock("a").lease(LEASE);
     let plain = scene.client.plain_lock("b").lease(LEASE);
@@ -170,7 +170,7 @@ async fn each_shape(scene: &Scene) -> [(LockGuard, &'static str); 3] {
         (sides.write().await.expect("free"), "rw_extend"),
     ];
     for (guard, _) in &guards {
-        // The scripts are known by their hash, and the lease is one of `extend`.
+        // From here on the server knows the scripts by their hash, and the lease was set by `extend`.
         guard.extend(LEASE).await.expect("the hold stands");
     }
     guards
@@ -181,7 +181,7 @@ async fn extension_is_not_undone_by_a_late_copy_of_an_earlier_one() {
     let scene = Scene::open(patient).await;
     let names = ["a", "b", "c"];
     for ((guard, script), name) in each_shape(&scene).await.into_iter().zip(names) {
-        // The one that cuts the lease, behind the one that asks when it ends.
+        // Holds back the request that cuts the lease, which follows the one that asks when the lease ends.
         let mut ask = scene.proxy.stop(sha(script));
         let mut cut = Box::pin(guard.extend(LEASE / 20));
         tokio::select! {
@@ -212,7 +212,7 @@ async fn extension_that_was_dropped_undoes_nothing_that_comes_after_it() {
                 give_back(guard).await;
                 continue;
             }
-            // So long that nothing that is asked for below would raise it.
+            // Long enough that no request below would raise it.
             guard.extend(2 * LEASE).await.expect("the hold stands");
             let mut ask = scene.proxy.stop(sha(script));
             let mut cut = Box::pin(guard.extend(LEASE / 20));
@@ -254,13 +254,13 @@ async fn renewal_that_is_answered_after_a_cut_of_the_lease_promises_nothing() {
     let fixed = take(&lock.clone().lease(lease)).await;
     let renewed = take(&lock).await;
     fixed.extend(lease).await.expect("the hold stands");
-    // The renewal runs, and its reply waits for those of what is asked after it.
+    // The renewal runs. Its reply is held until those to the requests after it arrive as well.
     let mut renewal = scene.proxy.stop(sha("lock_renew"));
     renewal.reached().await;
     scene.proxy.hold_replies();
     renewal.open();
     let cut = async {
-        // Before its release is sent.
+        // The extension starts before the release of this guard is sent.
         drop(renewed);
         fixed.extend(Duration::from_secs(1)).await
     };
@@ -325,7 +325,7 @@ async fn force_unlock_without_its_reply_says_that_it_freed_the_lock() {
     scene.ends_clean().await;
 }
 
-/// One side of a read-write lock, and what takes it.
+/// Returns each side of a read-write lock, with the script that acquires it.
 fn sides(scene: &Scene) -> [(ReadWriteLock, &'static str); 2] {
     let lock = || {
         scene
@@ -344,7 +344,7 @@ async fn enter(lock: &ReadWriteLock, script: &str) -> LockGuard {
     entered.expect("the lock can be had")
 }
 
-/// The number of levels, and of the keys that record them.
+/// Returns the number of levels, and of the keys that record them.
 fn rw_levels(scene: &Scene) -> (u64, usize) {
     let mut connection = scene.server.connection();
     let fields = connection.hgetall(NAME);
@@ -389,7 +389,7 @@ async fn late_requests_do_not_touch_the_next_hold_of_either_side() {
         (connection.hgetall(NAME), levels, numbers)
     };
     for (lock, script) in sides(&scene) {
-        // A reader would get in beside the next hold, for one lease.
+        // A late read would get in next to the next hold, for one lease.
         let acquire = (script == "write_acquire").then_some(script);
         for late in ["rw_release"].into_iter().chain(acquire) {
             let parcel = scene.proxy.hold_request(sha(late));
@@ -477,7 +477,7 @@ async fn late_re_entry_leaves_nothing() {
     assert_eq!(scene.levels(NAME), 1);
     give_back(new).await;
 
-    // Even while the hold that it was for still stands, it outlives that by nothing.
+    // Even while the hold that it was for still stands, the late level does not outlast that hold.
     let (outer, parcel) = nest().await;
     parcel.deliver().await;
     outer.verify().await.expect("the hold stands");
@@ -519,7 +519,7 @@ async fn late_take_over_does_not_touch_the_next_hold_of_its_client() {
         .expect("the owner holds one level");
     give_back(adopted).await;
     assert!(elsewhere.verify().await.is_err());
-    // Shorter than what the late request asks for.
+    // Shorter than the lease that the late request asks for.
     let new = take(&here.lease(LEASE / 2)).await;
     let end = scene.end_of_key(NAME) + LEASE / 4;
     let before = scene.server.connection().hgetall(NAME);
@@ -550,7 +550,7 @@ async fn late_take_over_does_not_touch_the_next_hold_of_another_client() {
     scene.ends_clean().await;
 }
 
-/// One lock, and who is in the section that it protects.
+/// Counts the owners inside the section that one lock protects, and the entries to it.
 #[derive(Default)]
 struct Section {
     inside: AtomicUsize,
@@ -560,7 +560,7 @@ struct Section {
 async fn work(client: Client, name: String, section: Arc<Section>, storm: Arc<AtomicBool>) {
     let lock = client.lock(name);
     while storm.load(Ordering::SeqCst) {
-        // A call may fail in a storm. It may not let two in.
+        // A call may fail in a storm, but it must not let two in.
         let Ok(guard) = lock.lock().await else {
             continue;
         };

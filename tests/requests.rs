@@ -28,7 +28,7 @@ async fn uncontended_lock_and_unlock_are_two_scripts_and_nothing_else() {
     lock.lock().await.unwrap().unlock().await.unwrap();
     let seen = calls(&mut probe);
     let inside = ["pttl", "hset", "pexpire", "del", "publish"].map(|command| (command, 1));
-    // Each script looks once whether anybody stands in line.
+    // Each script checks once whether any process waits in the turn queue.
     let expected = inside
         .into_iter()
         .chain([("hmget", 2), ("exists", 2), ("evalsha", 2)]);
@@ -120,7 +120,7 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
     for task in waiting {
         soon(task).await.unwrap().unwrap().unlock().await.unwrap();
     }
-    // For each of the fifty its own two scripts and the next one's try before it; the first holder's release.
+    // Each of the fifty runs its own two scripts and the next one's try before it; the first holder runs its release.
     let scripts = calls_of(&mut probe, "evalsha");
     assert!(scripts <= 3 + 50 * 4, "{scripts}");
     assert_eq!(
@@ -147,7 +147,7 @@ async fn channels_of_two_locks_share_one_connection() {
     let channels = ["a", "b"].map(|name| format!("{}:{id}", channel(name)));
     assert_eq!(probe.channels(), channels);
     let mut list = String::new();
-    // Those that asked before this probe may not be gone yet.
+    // Connections that were opened before this probe may not be gone yet.
     eventually("two of each client, and the probe's", async || {
         list = probe.command(&["CLIENT", "LIST"]).text();
         list.lines().count() == 2 + 2 + 1

@@ -18,9 +18,9 @@ use tokio::time::{sleep, timeout};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A server, and a client that reaches it through a proxy.
+/// Starts a server and a client that reaches it through a proxy.
 ///
-/// The server knows the scripts to take and to release a lock: each is one round trip.
+/// The server knows the scripts that acquire and release a lock: each is one round trip.
 async fn proxied() -> (Server, Proxy, Client) {
     let server = Server::start();
     let proxy = Proxy::start(server.port()).await;
@@ -59,10 +59,10 @@ async fn nothing_is_sent_about_a_hold_after_its_release() {
         .unwrap();
     let mut connection = server.connection();
 
-    // Renewals are counted, so that their absence can be seen.
+    // Renewals are counted here, so that their absence can be seen below.
     let guard = client.lock("long").lock().await.unwrap();
     let granted = scripts_run(&mut connection);
-    // The first goes twice, since the server does not know the script.
+    // The first renewal is sent twice, since the server does not know the script.
     eventually("two renewals", async || {
         scripts_run(&mut connection) > granted + 2
     })
@@ -72,7 +72,7 @@ async fn nothing_is_sent_about_a_hold_after_its_release() {
     let guard = client.lock("short").lock().await.unwrap();
     guard.unlock().await.unwrap();
     let released = scripts_run(&mut connection);
-    // Every renewal that could be due is due within a third of the lease.
+    // Any renewal that could be due is due within a third of the lease.
     sleep(lease).await;
     assert_eq!(scripts_run(&mut connection), released);
     eventually_idle(&client).await;
@@ -85,7 +85,7 @@ async fn promise_counts_from_before_the_request_however_late_the_reply() {
     proxy.delay(Duration::from_millis(400));
 
     let fixed = client.lock("fixed").lease(MINUTE).lock().await.unwrap();
-    // The server first: what passes between the two readings makes the promise shorter only.
+    // The server is read first: the time between the two readings can only shorten the promise.
     let server_keeps = connection.pttl("fixed");
     let promised = fixed.remaining();
     // 400 ms for the way to the server, and the margin of 602 ms.
@@ -119,7 +119,7 @@ async fn waiter_asks_again_once_it_is_subscribed() {
     let mut connection = server.connection();
     let asked = scripts_run(&mut connection);
 
-    // The unlock falls between the waiter's first try and its SUBSCRIBE, so its message reaches nobody.
+    // The unlock falls between the waiter's first try and its SUBSCRIBE, so the message reaches nobody.
     proxy.delay(Duration::from_millis(200));
     let lock = client.lock("gate");
     let waiter = tokio::spawn(async move { lock.lock().await });
@@ -181,7 +181,7 @@ async fn hold_is_checked_after_a_reconnect_long_before_its_renewal() {
     let guard = client.lock("a").lock().await.unwrap();
     server.connection().command(&["DEL", "a"]);
     proxy.cut();
-    // Its renewal is due after eight seconds at the earliest.
+    // The renewal is due after eight seconds at the earliest.
     let lost = timeout(Duration::from_secs(5), guard.lost()).await;
     lost.expect("the new connection shows the loss");
 }
@@ -195,13 +195,13 @@ async fn unlock_is_not_told_lost_because_the_drop_of_another_guard_released_for_
     let extended = lock.lock().await.unwrap();
     extended.extend(MINUTE).await.unwrap();
 
-    // While one request about the hold is unanswered, two releases line up behind it: first that of the drop, which
-    // is sent when no level is left, and so gives back both.
+    // While one request about the hold is unanswered, two releases queue behind it. The first is that of the drop: it
+    // is sent when no level is left, and so releases both.
     proxy.hold_replies();
     let extend = tokio::spawn(async move { extended.extend(2 * MINUTE).await.map(|()| extended) });
     eventually("the request", async || connection.pttl("a") > 60_000).await;
     drop(dropped);
-    // On one thread this lets everybody run until they wait for the server.
+    // On one thread, this lets every task run until it waits for the server.
     let settled = async || {
         for _ in 0..100 {
             tokio::task::yield_now().await;

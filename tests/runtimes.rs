@@ -52,7 +52,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Every call of a handle and of a guard that could talk to the server, by name.
+/// Makes every call of a handle and of a guard that could talk to the server, and returns the results by name.
 async fn every_call(
     lock: &ReentrantLock,
     guard: LockGuard,
@@ -76,7 +76,7 @@ async fn every_call(
     ]
 }
 
-/// Connected clients beside the one that looks.
+/// Returns the number of connected clients, without the one that looks.
 fn connections(server: &Server) -> usize {
     server
         .connection()
@@ -118,7 +118,7 @@ fn guard_dropped_after_its_runtime_does_not_panic_and_its_key_goes() {
     drop(short);
     assert!(guard.is_lost(), "nobody watches it any more");
     drop((waiting, guard, client));
-    // Written while the tasks of the runtime went, or by its lease.
+    // The release was written while the tasks of the runtime ended; otherwise the key goes by its lease.
     runtime().block_on(eventually_free(&server, "k"));
 }
 
@@ -212,7 +212,7 @@ fn plain_executor_locks_waits_and_is_woken_under_an_explicit_owner() {
 #[test]
 fn runtime_that_ends_under_a_call_of_a_plain_executor_makes_it_fail_and_not_panic() {
     type Call = fn(ReentrantLock, LockGuard) -> Result<(), Error>;
-    // With the request that shows that the call is under way.
+    // Each with the request that shows that the call is under way.
     let calls: [(&str, &str, Call); 4] = [
         ("lock", "subscribe", |lock, _guard| {
             block_on(stranger(&lock).lock()).map(drop)
@@ -322,7 +322,7 @@ async fn last_handle_or_guard_to_go_closes_the_connections() {
         }
         drop(client);
         if round != "dropped with the client" {
-            // Nothing to wait for: that nothing happens is seen by what works afterwards.
+            // There is no event to wait for: that nothing was closed is shown by what works afterwards.
             let still_open = keep
                 .downcast_ref::<ReentrantLock>()
                 .cloned()
@@ -353,7 +353,7 @@ async fn dropped_connect_and_refused_connect_leave_nothing_open() {
     eventually_unconnected(&server).await;
 }
 
-/// What a process that gives up is told: the server, the flavour of its runtime, what it takes.
+/// The variable that tells the process that gives up: the server, the flavour of its runtime, the kind it acquires.
 const GIVES_UP: &str = "REDLATCH_GIVES_UP";
 
 #[test]
@@ -367,7 +367,7 @@ fn gives_up() {
         "current_thread" => Builder::new_current_thread().enable_all().build(),
         _ => Builder::new_multi_thread().enable_all().build(),
     };
-    // As a `main` that ends by an error while it holds something.
+    // Like a `main` that returns an error while it holds something.
     let ended: Result<(), &str> = runtime.unwrap().block_on(async {
         let client = Client::connect(url).await.unwrap();
         let _taken = try_take(&client, kind, "k").await.unwrap().expect("free");

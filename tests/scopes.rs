@@ -1,4 +1,4 @@
-//! Prefixes, scopes and database numbers: which names meet, and which do not.
+//! Prefixes, scopes and database numbers: which names denote the same lock, and which do not.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,7 +32,7 @@ async fn prefixes_head_key_and_channel_and_add_up() {
     ] {
         let mut messages = Connection::subscribe(server.port(), &[channel(key)]);
         let guard = scope.lock("k").lock().await.unwrap();
-        // What was told of the one before may leave something for a few milliseconds.
+        // A message about the lock before this one may leave a key for a few milliseconds.
         eventually("there is nothing else", async || {
             server.connection().keys() == [key]
         })

@@ -1,4 +1,4 @@
-//! What each semaphore has of its own: its keys and messages, in Redisson's form; what is forgotten; leases.
+//! What is particular to each semaphore: its keys and messages in Redisson's form, forgotten permits, leases.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -44,7 +44,7 @@ fn permits_out(probe: &mut Connection, key: &str) -> Vec<(Vec<u8>, String)> {
     items.chunks(2).map(pair).collect()
 }
 
-/// As if every lease there had ended just now.
+/// Ends every lease of the set, as if it had run out just now.
 fn end_leases(server: &Server, key: &str) {
     let end = "for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
         redis.call('ZADD', KEYS[1], 1, id)
@@ -52,8 +52,8 @@ fn end_leases(server: &Server, key: &str) {
     server.connection().command(&["EVAL", end, "1", key]);
 }
 
-/// As [`nothing_left`], but for marks with an end: for a short lease there is little time to answer, and what was asked
-/// for twice is remembered for a while.
+/// As [`nothing_left`], but allows marks that expire: with a short lease there is little time to answer, and a request
+/// that was sent twice is remembered for a while.
 async fn only_marks_left<const N: usize>(server: &Server, clients: [&Client; N]) {
     for client in clients {
         eventually_idle(client).await;
@@ -67,7 +67,7 @@ async fn only_marks_left<const N: usize>(server: &Server, clients: [&Client; N])
     eventually("no channel is left", async || probe.channels().is_empty()).await;
 }
 
-/// The shortest time that is left of a lease, in milliseconds.
+/// Returns the shortest time that is left of a lease, in milliseconds.
 fn least_left(server: &Server, key: &str) -> f64 {
     let out = permits_out(&mut server.connection(), key).into_iter();
     let left = out.map(|(_, score)| score.parse::<f64>().unwrap() - now());
@@ -112,7 +112,7 @@ async fn semaphore_is_redissons_string_with_a_mark_for_each_call_that_has_permit
     semaphore.add_permits(3).await.unwrap();
     semaphore.add_permits(-2).await.unwrap();
     semaphore.add_permits(0).await.unwrap();
-    // None are free by what goes, and so nobody is told; Java cannot bear to be told of less than none.
+    // A removal frees nothing, so no message is published. Java cannot handle a message with a number below zero.
     assert_eq!(told(&mut heard), ["8"]);
     assert_eq!(semaphore.drain_permits().await.unwrap(), 6);
     semaphore.add_permits(-4).await.unwrap();
@@ -149,7 +149,7 @@ async fn forgotten_permits_stay_taken_until_somebody_gives_as_many_back() {
     nothing_left(&server, [&two]).await;
 }
 
-/// Its request is lost, and so is what is sent instead for as long as the network is down.
+/// The request of `forget` is lost, as is everything sent instead for as long as the network is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mark_of_forgotten_permits_goes_once_the_network_is_back() {
     let scene = Scene::open(|builder| builder.command_timeout(secs(1))).await;
@@ -160,7 +160,7 @@ async fn mark_of_forgotten_permits_goes_once_the_network_is_back() {
     eventually("other marks go", async || probe.keys().len() == 2).await;
     scene.proxy.black_hole(true);
     permit.forget();
-    // The time of that request is over when that of two later ones is.
+    // By the time two later requests have timed out, that request has timed out too.
     for _ in 0..2 {
         semaphore.available_permits().await.unwrap_err();
     }
@@ -170,7 +170,7 @@ async fn mark_of_forgotten_permits_goes_once_the_network_is_back() {
     assert_eq!(semaphore.available_permits().await.unwrap(), 1);
 }
 
-/// A copy of the call that took the permit is on its way when the permit is forgotten, and given back elsewhere.
+/// A copy of the call that acquired the permit is in flight when the permit is forgotten and released elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copy_that_comes_after_the_permit_was_given_back_elsewhere_takes_nothing() {
     let scene = Scene::open(patient).await;
@@ -198,7 +198,7 @@ async fn copy_that_comes_after_the_permit_was_given_back_elsewhere_takes_nothing
         assert!((1..=120_000).contains(&probe.pttl(&mark)));
     }
 
-    // Without leases as many are given back as are out, and then too.
+    // Without leases, as many permits are given back as are out. The copy takes nothing then, either.
     let semaphore = scene.client.semaphore("s");
     semaphore.try_set_permits(2).await.unwrap();
     let mut late = scene.proxy.hold_request(sha("semaphore_acquire"));
@@ -241,7 +241,7 @@ async fn late_copy_of_an_extension_does_not_undo_the_next() {
         }
         late.deliver().await;
         assert!(least_left(&scene.server, "{e}:timeout") > 500_000.0);
-        // And the same permit can be extended on.
+        // The same permit can still be extended.
         if let Some(permit) = left {
             permit.extend(secs(700)).await.unwrap();
             assert!(least_left(&scene.server, "{e}:timeout") > 600_000.0);
@@ -250,7 +250,7 @@ async fn late_copy_of_an_extension_does_not_undo_the_next() {
     }
 }
 
-/// The request is still on its way when it has been given up, and comes after the one that gives back.
+/// The request is still in flight when its caller gives up, and arrives after the one that undoes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_comes_after_its_undo_takes_nothing() {
     let scene = Scene::open(patient).await;
@@ -306,7 +306,7 @@ fn permits_that_nobody_remembers_are_given_back_once() {
     assert_eq!(give_back("60000", "lapsed"), "returned");
     let most = server.connection().command(&["GET", "s"]).text();
     assert_eq!(most, i32::MAX.to_string(), "Java can count no more");
-    // It may have counted on all the same, and then nothing is taken away.
+    // The counter may still be above that maximum, and then nothing is taken away.
     let mut heard = server.connection().into_subscriber(&["channel"]);
     server.connection().command(&["SET", "s", "2147483650"]);
     server.connection().command(&["DEL", "mark"]);
@@ -362,7 +362,7 @@ async fn permits_with_a_lease_are_redissons_sorted_set() {
     nothing_left(&server, [&client]).await;
 }
 
-/// With two permits of one call, as the client sends it again when the answer was lost.
+/// Repeats a call for two permits, as the client does when the reply is lost.
 #[test]
 fn repeated_call_has_its_whole_lease() {
     let server = Server::start();
@@ -394,7 +394,7 @@ fn repeated_call_has_its_whole_lease() {
     assert!(repeat_at(now() + 5_000.0, "1") > 50_000.0, "raised");
     assert!(repeat_at(now() + 90_000.0, "1") > 80_000.0, "not lowered");
     assert!(repeat_at(1.0, "1") > 50_000.0, "taken anew");
-    // More have ended than one call gives back, these two last.
+    // More permits have ended than one call collects, and these two come last.
     let crowd = "for i = 1, 1000 do redis.call('ZADD', 'set', 0, i) end";
     probe.command(&["EVAL", crowd, "0"]);
     assert!(repeat_at(1.0, "1001") > 50_000.0, "taken once");
@@ -486,7 +486,7 @@ fn permits_that_have_ended_come_back_all_at_once_and_nobody_is_told_of_less_than
     }
 }
 
-/// One whose lease has ended is free, though nobody has asked since.
+/// A permit whose lease has ended is free, even if nobody has asked since.
 #[tokio::test]
 async fn permits_that_have_ended_are_drained_too() {
     let server = Server::start();
@@ -501,7 +501,8 @@ async fn permits_that_have_ended_are_drained_too() {
     nothing_left(&server, [&client]).await;
 }
 
-/// Who waits was told of a lease that ends late; it was cut short then, and others find that it has ended.
+/// The waiter was told that the leases end late. They are cut short afterwards, and other clients find that they have
+/// ended.
 #[tokio::test]
 async fn permits_that_somebody_finds_ended_go_to_those_that_wait() {
     let server = Server::start();
@@ -542,7 +543,7 @@ async fn permits_that_somebody_finds_ended_go_to_those_that_wait() {
     only_marks_left(&server, [&one, &two, &three]).await;
 }
 
-/// The replica lags: it knows of the permits, and not that they were given back.
+/// The replica lags: it knows of the permits, but not that they were released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_that_a_failover_loses_are_added_by_hand_or_come_back_by_their_lease() {
     let primary = Server::start();
@@ -572,7 +573,7 @@ async fn permits_that_a_failover_loses_are_added_by_hand_or_come_back_by_their_l
 
     let after = client(&replica).await;
     let semaphore = after.semaphore("s");
-    // Nobody has one, and nobody can give one back.
+    // Nobody has a permit, and nobody can release one.
     let available = semaphore.available_permits().await.unwrap();
     assert_eq!(available, 1);
     semaphore.add_permits(3 - available).await.unwrap();
@@ -593,7 +594,7 @@ async fn permits_that_a_failover_loses_are_added_by_hand_or_come_back_by_their_l
     assert_eq!(leased.available_permits().await.unwrap(), 3);
 }
 
-/// No message tells of the end of a lease.
+/// No message announces the end of a lease.
 #[tokio::test]
 async fn permit_comes_back_at_the_end_of_its_lease_and_is_lost_to_its_holder() {
     let server = Server::start();
@@ -611,7 +612,7 @@ async fn permit_comes_back_at_the_end_of_its_lease_and_is_lost_to_its_holder() {
     next.release().await.unwrap();
     assert_eq!(semaphore.available_permits().await.unwrap(), 1);
 
-    // Of a permit that nobody wanted meanwhile the holder is told all the same.
+    // The holder learns of it even if nobody wanted the permit in the meantime.
     let permit = semaphore.acquire().await.unwrap();
     let mut probe = server.connection();
     tokio::time::sleep(millis(520)).await;
@@ -651,7 +652,7 @@ async fn extended_permits_last_longer_all_of_them() {
         ErrorKind::InvalidInput
     );
 
-    // One of two is gone: none is extended, and the other is given back.
+    // One of two is gone: neither is extended, and the other is released.
     let first = permit.id();
     assert!(semaphore.release_permit(&first).await.unwrap());
     assert_eq!(kind(permit.extend(secs(600)).await), ErrorKind::LeaseLost);
@@ -703,7 +704,7 @@ async fn permit_that_comes_too_late_is_given_back_and_the_caller_told() {
     let semaphore = behind.expirable_semaphore("e");
     semaphore.try_set_permits(1).await.unwrap();
     semaphore.acquire().await.unwrap().release().await.unwrap();
-    // There and back, and the request may take a sixth of the lease.
+    // The delay applies in both directions, and a request may take a sixth of the lease.
     proxy.delay(millis(250));
     let late = semaphore.clone().lease(secs(6)).acquire().await;
     assert_eq!(kind(late), ErrorKind::LeaseLost);

@@ -1,4 +1,4 @@
-//! What the public types and the futures of their calls can be moved to, and how large they are.
+//! Where the public types and the futures of their calls can be moved, and how large those futures are.
 #![allow(dead_code, reason = "compiling is the test")]
 
 use std::fmt::{Debug, Display};
@@ -20,7 +20,7 @@ fn shown<T: Display>() {}
 fn copied<T: Copy>() {}
 fn an_error<T: std::error::Error>() {}
 
-/// A type that has the method `is_clone` by this trait only if it is not `Clone`, which has its own.
+/// Gives `Asked` the method `is_clone` unless the type is `Clone`: then the inherent method takes precedence.
 trait NotClone {
     fn is_clone(&self) -> bool {
         false
@@ -109,7 +109,7 @@ fn a_guard_is_one_level_and_cannot_be_cloned() {
     assert!(!Asked::<ExpirablePermit>(std::marker::PhantomData).is_clone());
 }
 
-/// A call that may be spawned wherever its handle goes, and whose future costs its caller little.
+/// Asserts that a call can be spawned wherever its handle goes. Returns the size of its future.
 fn call<F: Future + Send>(future: F) -> usize {
     drop(future);
     size_of::<F>()
@@ -244,7 +244,7 @@ async fn futures_of_all_calls_can_be_spawned_and_are_small() {
     calls_of_counters(client.clone()).await;
     call(Client::connect(server.url()));
     call(Client::builder().build());
-    // Also within a task, with a guard held over each await.
+    // Also within a task, with a guard held across each await.
     tokio::spawn(calls_of_a_handle(lock, guard, client))
         .await
         .unwrap();

@@ -18,7 +18,7 @@ use redlatch_testkit::{Sentinel, Sentinels, Server};
 use support::probe::{kind, secs, soon};
 use support::{builder, eventually};
 
-/// What is promised beside the time of the failover itself.
+/// The time that is promised in addition to that of the failover itself.
 const NOTICE: Duration = Duration::from_secs(2);
 
 async fn client(set: &Sentinels) -> Client {
@@ -36,7 +36,7 @@ async fn replicated(set: &Sentinels, keys: &[&str]) {
     }
 }
 
-/// Kills the primary; when the sentinels have agreed on another.
+/// Kills the primary. Returns the promoted server, and when the sentinels had agreed on it.
 async fn fail_over(set: &Sentinels) -> (&Server, Instant) {
     set.primary().kill();
     let end = Instant::now() + secs(30);
@@ -49,7 +49,7 @@ async fn fail_over(set: &Sentinels) -> (&Server, Instant) {
     }
 }
 
-/// A hold that was replicated goes on, and who waits for it gets in when it ends.
+/// A replicated hold goes on after the failover, and its waiter gets in when it ends.
 async fn waits_through_a_failover<L: Lock>() {
     let set = Sentinels::start();
     let (holder, other) = (client(&set).await, client(&set).await);
@@ -80,7 +80,7 @@ async fn waits_through_a_failover<L: Lock>() {
     guard.unlock().await.unwrap();
     let released = Instant::now();
     let next = waiter.await.unwrap().unwrap().expect("granted in time");
-    // Long before the poll cap, and before the lease.
+    // Long before the poll cap, and before the lease ends.
     assert!(released.elapsed() < NOTICE, "{:?}", released.elapsed());
     next.unlock().await.unwrap();
     kept.unlock().await.unwrap();
@@ -88,7 +88,7 @@ async fn waits_through_a_failover<L: Lock>() {
     other.close().await;
 }
 
-/// A hold that was not replicated is lost, its holder learns of it, and who waits for it gets in.
+/// A hold that was not replicated is lost: its holder learns of it, and its waiter gets in.
 async fn holds_through_a_failover<L: Lock>() {
     let set = Sentinels::start();
     let (holder, other) = (client(&set).await, client(&set).await);
@@ -124,7 +124,7 @@ async fn holds_through_a_failover<L: Lock>() {
     other.close().await;
 }
 
-/// Waits until a sentinel names another server.
+/// Waits until a sentinel names another server. Returns that server, and when it was named.
 async fn named(set: &Sentinels) -> (&Server, Instant) {
     let end = Instant::now() + secs(30);
     loop {
@@ -136,7 +136,7 @@ async fn named(set: &Sentinels) -> (&Server, Instant) {
     }
 }
 
-/// Whether a connection of this crate's leads to a server.
+/// Returns whether a connection of this crate's leads to a server.
 fn is_connected_to(server: &Server) -> bool {
     let clients = server.connection().command(&["CLIENT", "LIST"]).text();
     clients.contains("name=redlatch:")
@@ -199,7 +199,7 @@ async fn primary_that_was_frozen_takes_no_release() {
     })
     .await;
     set.primary().freeze();
-    // It lies in the socket of the one that is frozen.
+    // The release lies in the socket of the frozen primary.
     drop(dropped);
     let (server, word) = named(&set).await;
     set.primary().thaw();
@@ -226,14 +226,14 @@ async fn primary_that_was_frozen_carries_no_transaction_to_its_end() {
     let client = builder.build().await.unwrap();
     let lock = client.plain_lock("k").lease(secs(60));
     let lock = lock.release_by(ReleaseBy::Transaction);
-    // So that the connection for transactions is there.
+    // Opens the connection for transactions.
     lock.lock().await.unwrap().unlock().await.unwrap();
     let guard = lock.lock().await.unwrap();
     replicated(&set, &["k"]).await;
     set.primary().freeze();
     let released = tokio::spawn(async move { guard.unlock().await });
     let (server, _) = named(&set).await;
-    // Until the client has left the old one, what that answers is an answer. It gives this up when it leaves.
+    // An answer of the old primary counts until the client has left it. When the client leaves, it gives up this ping.
     drop(soon(client.ping()).await);
     set.primary().thaw();
     soon(released).await.unwrap().unwrap();
@@ -321,7 +321,7 @@ async fn sentinels_have_users_and_passwords_of_their_own() {
     let error = Client::connect(&base).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
     assert!(error.to_string().contains("sentinelPassword"), "{error}");
-    // The password of the data was not tried there.
+    // The sentinel was not sent the password of the data.
     let refused = admin.command(&["ACL", "LOG"]);
     assert_eq!(refused.array(), []);
 

@@ -16,9 +16,9 @@ use tokio::time::{Interval, interval, sleep, timeout};
 
 const NAME: &str = "invoice";
 const LEASE: Duration = Duration::from_secs(60);
-/// Of one request.
+/// The command timeout: the limit of one request.
 const COMMAND: Duration = Duration::from_millis(300);
-/// Far above what a wake-up takes, far below a park or lease of `patient`.
+/// Far above the time of a wake-up, far below a park or lease of `patient`.
 const PROMPT: Duration = Duration::from_secs(5);
 
 fn leased(lease: Duration) -> impl Fn(ClientBuilder) -> ClientBuilder {
@@ -58,7 +58,7 @@ async fn is_lost_within(guard: LockGuard, limit: Duration) {
     assert_eq!(stale, Err(ErrorKind::LeaseLost));
 }
 
-/// How many connections the server closed.
+/// Closes the connections of a kind. Returns how many the server closed.
 fn kill_connections(scene: &Scene, kind: &str) -> i64 {
     scene
         .server
@@ -134,7 +134,7 @@ async fn hold_outlives_a_short_freeze_of_the_server() {
     let scene = Scene::open(leased(lease)).await;
     let guard = take(&scene.client.lock(NAME)).await;
     for _ in 0..2 {
-        // Shortly before a renewal is due, so that it goes unanswered and has to be repeated.
+        // Shortly before a renewal is due, so that it goes unanswered and must be repeated.
         eventually("half of the period passes", async || {
             guard.remaining() < lease * 4 / 5
         })
@@ -231,7 +231,7 @@ async fn renewal_that_finds_its_hold_wiped_out_ends_it() {
         let waiter = spawn_waiter(&scene.other);
         listen(&scene, 1).await;
         scene.server.connection().command(command);
-        // Well before its lease would have run out.
+        // Well before the lease would have ended.
         is_lost_within(guard, lease / 3 + COMMAND + Duration::from_secs(1)).await;
         is_served(waiter, PROMPT).await;
         eventually("nobody listens", async || {
@@ -275,7 +275,7 @@ async fn waiter_to_whom_no_message_ever_comes_asks_at_each_poll_cap() {
     let cap = Duration::from_millis(500);
     let settings = |builder: ClientBuilder| patient(builder).poll_cap(cap);
     let scene = Scene::open(settings).await;
-    // Its PINGs are answered, so nothing tells it that it hears nothing.
+    // The server answers this user's PINGs, so nothing tells the client that it gets no messages.
     let user = [
         "ACL",
         "SETUSER",
@@ -309,7 +309,7 @@ async fn waiter_to_whom_no_message_ever_comes_asks_at_each_poll_cap() {
     scene.ends_clean().await;
 }
 
-/// How many scripts the server ran by their hash.
+/// Returns how many scripts the server ran by their hash.
 fn evaluations(scene: &Scene) -> u64 {
     calls_of(&mut scene.server.connection(), "evalsha")
 }
@@ -339,7 +339,7 @@ async fn waiters_are_served_though_their_subscription_is_killed_again_and_again(
 #[tokio::test(flavor = "multi_thread")]
 async fn release_before_the_subscription_is_not_missed() {
     let scene = Scene::open(patient).await;
-    // The connection breaks: the SUBSCRIBE is never seen by the server in time.
+    // The connection breaks: the server never sees the SUBSCRIBE in time.
     let holder = take(&scene.other.lock(NAME)).await;
     let mut parcel = scene.proxy.hold_request("SUBSCRIBE");
     let waiter = spawn_waiter(&scene.client);
@@ -368,13 +368,13 @@ async fn release_before_the_subscription_is_not_missed() {
         [""; 0],
         "it listened too early"
     );
-    // Two round trips to listen, one to take the lock, one to give it back.
+    // Two round trips to subscribe, one to acquire the lock, one to release it.
     is_served(waiter, 10 * delay + PROMPT).await;
     scene.proxy.delay(Duration::ZERO);
     scene.ends_clean().await;
 }
 
-/// Waits until the server, which is about to come up or is up, answers nothing but this error.
+/// Waits until the server, which is starting or up, answers with nothing but this error.
 async fn answers_with(server: &Server, code: &str) {
     eventually(code, async || {
         TcpStream::connect(("127.0.0.1", server.port())).is_ok()
@@ -391,7 +391,7 @@ async fn server_that_loads_its_data_is_waited_for_and_counts_nothing_as_free() {
     let scene = Scene::around(server.start(), patient).await;
     let guard = take(&scene.other.lock(NAME).lease(LEASE)).await;
     let mut connection = scene.server.connection();
-    // It answers once in 2 MB, which are 200 keys: often enough to connect anew, and to be refused.
+    // While loading, the server answers once per 2 MB, or 200 keys: often enough to reconnect and be refused.
     for n in 0..5_000 {
         connection.command(&["SET", &format!("ballast:{n}"), &"x".repeat(10_000)]);
     }

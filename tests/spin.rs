@@ -1,4 +1,4 @@
-//! The spin lock: no messages, pauses instead, and never longer than anybody wants.
+//! The spin lock: pauses instead of messages, and never longer than the caller wants.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -52,7 +52,7 @@ async fn wait_ends_after_its_attempts_or_at_its_limit_whichever_comes_first() {
     let held = other.spin_lock(NAME).lock().await.unwrap();
     let mut probe = server.connection();
     let lock = client.spin_lock(NAME).backoff(Backoff::fixed(millis(5)));
-    // The script is known to the server by its hash from here on.
+    // From here on the server knows the script by its hash.
     assert!(lock.try_lock().await.unwrap().is_none());
 
     reset_calls(&mut probe);

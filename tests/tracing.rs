@@ -1,4 +1,4 @@
-//! What an operator sees: the events of a lock's life, and no secret in any of them.
+//! The log that an operator sees: the events in the life of a lock, none of which contains a secret.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 const PASSWORD: &str = "s3cret";
 
-/// Everything that was reported, as text.
+/// All log output, as text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -59,7 +59,7 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-/// One test, since the subscriber is the process's.
+/// A single test, since a process has one subscriber.
 #[tokio::test]
 async fn the_life_of_a_lock_is_reported_and_no_password() {
     let log = Log::default();
@@ -151,7 +151,7 @@ async fn refusal_to_publish_is_told_once_with_what_to_grant(log: &Log) {
     client.close().await;
 }
 
-/// Of many calls that fail, and many holds that are lost, a line a second tells.
+/// Checks that many failed calls and many lost holds are logged at about one line per second.
 async fn outage_is_told_in_few_lines(log: &Log) {
     let server = Server::start();
     let client = Client::builder()

@@ -1,4 +1,4 @@
-//! Processes that wait for a lock take turns: the first in line is told by name, and only that.
+//! Processes that wait for a lock take turns: only the first in the turn order is told, by name, that it is its turn.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ const LINE: &str = "redlatch_turns:{k}";
 
 type Waiter = JoinHandle<Result<LockGuard, redlatch::Error>>;
 
-/// One that never asks because time has passed: what wakes it is a message.
+/// Returns a client that never polls: only a message wakes its waiters.
 async fn patient(url: impl AsRef<str>) -> Client {
     let builder = builder(url).watchdog_lease(secs(600)).poll_cap(NEVER / 2);
     builder.build().await.unwrap()
@@ -36,13 +36,13 @@ fn line(server: &Server) -> Vec<String> {
     server.connection().command(range).texts()
 }
 
-/// How many listen to the lock's own channel, on which Redisson publishes.
+/// Returns how many connections listen to the lock's own channel, on which Redisson publishes.
 fn told_with_all(server: &Server) -> i64 {
     let count = &["PUBSUB", "NUMSUB", &channel("k")];
     server.connection().command(count).array()[1].int()
 }
 
-/// Has this client wait for the lock, and stand last in line.
+/// Makes this client wait for the lock, last in the turn order.
 async fn waits(server: &Server, client: &Client) -> Waiter {
     let waiter = acquiring(&client.lock("k"));
     let stands = || line(server).last().is_some_and(|last| last == client.id());
@@ -76,7 +76,8 @@ async fn crowd_of_processes_is_served_in_order_by_three_requests_each() {
         waiting.push(waits(&server, &last).await);
         last = clients[(turn + 1) % PROCESSES].clone();
     }
-    // A release, the request of the next, and one for a new place. The second asks when the turn of the first would end.
+    // Three requests per turn: a release, the request of the next client, and one for a new place. The second client
+    // also asks when the turn of the first would end.
     let asked = scripts_run(&mut probe);
     let turns = (ROUNDS * PROCESSES) as u64;
     assert!(asked <= 4 * turns, "{asked} for {turns}");
@@ -101,7 +102,7 @@ async fn free_lock_is_left_to_the_first_in_line() {
     let mut gate = proxy.stop("EVAL");
     guard.unlock().await.unwrap();
     gate.reached().await;
-    // It was told, and its request is on its way.
+    // The first was told, and its request is on its way.
     let late = stranger(&holder.lock("k"));
     assert!(late.try_lock().await.unwrap().is_none());
     let set = MultiLock::new(["{k}:a", "k"].map(|name| holder.lock(name)));
@@ -172,7 +173,7 @@ async fn who_leaves_tells_those_that_move_up() {
     for client in &clients {
         waiting.push(waits(&server, client).await);
     }
-    // One that was told, and one that would be second by that.
+    // The second in the turn order leaves, and then the first.
     let gone = |waiter: Waiter| {
         waiter.abort();
         async { assert!(waiter.await.unwrap_err().is_cancelled()) }
@@ -186,7 +187,7 @@ async fn who_leaves_tells_those_that_move_up() {
     }
     eventually("the line is gone", async || line(&server).is_empty()).await;
 
-    // Its turn is not waited for that leaves when it was told.
+    // If a client leaves after it was told, nobody waits for its turn to end.
     let guard = holder.lock("k").lock().await.unwrap();
     let waiter = waits(&server, &clients[0]).await;
     let mut probe = server.connection();
@@ -213,7 +214,7 @@ async fn each_in_line_has_its_turn_as_leases_run_out() {
         let lock = client.lock("k").lease(millis(LEASE));
         holders.push(client.clone());
         if turn == 0 {
-            // Nobody gives it back.
+            // Nobody releases this hold.
             drop(lock.lock().await.unwrap().detach());
             continue;
         }
@@ -246,7 +247,7 @@ async fn lock_is_passed_on_no_further_when_others_are_seen_in_line() {
         tasks.push(tokio::spawn(async move {
             let guard = lock.lock().await.unwrap();
             sections.fetch_add(1, Ordering::SeqCst);
-            // The server is asked meanwhile.
+            // Gives the request that asks the server about other waiters time to finish.
             sleep(millis(10)).await;
             guard.unlock().await.unwrap();
         }));
@@ -310,7 +311,7 @@ async fn clients_of_redissons_that_listen_have_their_turn_before_ours() {
     let waiter = waits(&server, &other).await;
     guard.unlock().await.unwrap();
     assert_eq!(line(&server).first().map(String::as_str), Some("*"));
-    // One that waits does not care for our line.
+    // A Redisson waiter disregards our turn order.
     probe.command(&["HSET", "k", "java:1", "1"]);
     probe.command(&["PEXPIRE", "k", "600000"]);
     eventually("ours listens where Redisson publishes", async || {
@@ -322,13 +323,13 @@ async fn clients_of_redissons_that_listen_have_their_turn_before_ours() {
     probe.command(&["PUBLISH", &channel("k"), "0"]);
     passes(waiter).await;
     drop(java);
-    // Where nobody comes, it does not take long.
+    // If no Redisson client comes, their turn is short.
     let java = Connection::subscribe(server.port(), &[channel("k")]);
     for _ in 0..10 {
         let guard = soon(client.lock("k").lock()).await.unwrap();
         guard.unlock().await.unwrap();
     }
-    // A try finds a free lock free.
+    // A call that does not wait acquires a free lock even during that turn.
     let guard = client.lock("k").try_lock().await.unwrap().unwrap();
     guard.unlock().await.unwrap();
     drop(java);
@@ -351,7 +352,7 @@ async fn line_that_may_not_be_written_is_none_and_everybody_is_told() {
     let guard = clients[0].lock("k").lock().await.unwrap();
     let waiting = clients[1..].iter().map(|client| {
         let lock = client.lock("k");
-        // In any order.
+        // Without a turn order they may be served in any order, so each releases the lock itself.
         tokio::spawn(async move { lock.lock().await?.unlock().await })
     });
     let waiting: Vec<_> = waiting.collect();
@@ -393,13 +394,13 @@ async fn clock_that_was_set_back_makes_nobody_wait_for_what_was_set_back() {
     let mut probe = server.connection();
     let guard = holder.lock("k").lock().await.unwrap();
     let waiter = waits(&server, &client).await;
-    // As if the first had been told an hour from now.
+    // As if the first had been told at a time one hour in the future.
     let hour = 3_600_000;
     let time = probe.command(&["TIME"]).texts();
     let told = time[0].parse::<i64>().unwrap() * 1000 + hour - 1_000_000_000_000_000;
     probe.command(&["ZADD", LINE, &told.to_string(), "hangs"]);
     let hangs = Connection::subscribe(server.port(), &[format!("{}:hangs", channel("k"))]);
-    // As if its lease had run out, which nobody tells.
+    // As if the lease of the holder had run out, which no client publishes.
     probe.command(&["DEL", "k"]);
     probe.command(&["PUBLISH", &format!("{}:{}", channel("k"), client.id()), "0"]);
     passes(waiter).await;

@@ -1,5 +1,5 @@
-//! A user that may not publish: what it gives back is given back, whatever the kind. (That an operator is told once is
-//! in `tracing.rs`.)
+//! A user without permission to publish: its releases take effect, whatever the kind of lock or counter. `tracing.rs`
+//! tests that the operator is told once.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,14 +13,14 @@ use redlatch_testkit::{Connection, Server};
 use support::probe::{eventually_free, millis, secs, soon};
 use support::{builder, eventually};
 
-/// Ways not to have the right: to the commands, to the channels, to all that is about messages.
+/// Ways to lack the permission: for the commands, for the channels, and for everything to do with messages.
 const FORBIDDEN: [&[&str]; 3] = [
     &["-publish", "-spublish"],
     &["resetchannels"],
     &["-@pubsub"],
 ];
 
-/// A client of a user that lacks some rights, on a server of its own.
+/// Returns a client of a user that lacks some permissions, on a server of its own.
 async fn client(rules: &[&str]) -> (Server, Connection, Client) {
     let server = Server::start();
     let mut probe = server.connection();
@@ -39,8 +39,7 @@ async fn client(rules: &[&str]) -> (Server, Connection, Client) {
     (server, probe, client)
 }
 
-/// Takes a lock and gives it back in every way that there is: unlocked, dropped, by force, to a waiter of this process
-/// and beside one.
+/// Acquires a lock and releases it in every way: by unlock, by drop, by force, and while a call of this process waits.
 macro_rules! comes_back {
     ($server:expr, $probe:expr, $lock:expr) => {
         let lock = $lock;
@@ -141,7 +140,7 @@ async fn counters_change_without_the_right_to_publish() {
         permit.release().await.unwrap();
         assert_eq!(leased.available_permits().await.unwrap(), 1);
         leased.acquire().await.unwrap().forget();
-        // Taken back by the next one that asks, and by the one that counts.
+        // Both the next call that acquires and the call that counts reclaim the permit.
         soon(leased.acquire()).await.unwrap().forget();
         eventually("the lease has ended", async || {
             leased.available_permits().await.unwrap() == 1

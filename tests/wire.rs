@@ -1,4 +1,4 @@
-//! What stands on the server and travels to it: keys, fields, TTLs, messages and requests, in Redisson's form.
+//! What the server stores and receives: keys, fields, TTLs, messages and requests, in Redisson's form.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,7 +18,7 @@ use support::probe::{
 };
 use support::{builder, client, eventually};
 
-/// Waits that end by a message, or never.
+/// Returns a client whose waits for a lock without a TTL end by a message or never.
 async fn unpolled(server: &Server) -> Client {
     builder(server.url())
         .poll_cap(NEVER / 2)
@@ -33,10 +33,10 @@ fn fields<const N: usize>(fields: [(&str, &str); N]) -> BTreeMap<String, String>
         .into()
 }
 
-/// The share in an acquisition field's value, `h<16 hex>:<share>`, and the acquisition id before it.
+/// Returns the acquisition id and the share in the value of an acquisition field, `h<16 hex>:<share>`.
 fn hold(hash: &BTreeMap<String, String>, acquisition_field: &str) -> (String, String) {
     let (number, rest) = hash[acquisition_field].split_once(':').unwrap();
-    // Of a named owner the end of the share's lease follows.
+    // For a named owner, the end of the share's lease follows.
     let share = rest.split(':').next().unwrap();
     assert_eq!(number.len(), 17, "{number}");
     let (h, hex) = number.split_at(1);
@@ -77,7 +77,7 @@ async fn a_hold_is_a_hash_with_redissons_field_and_one_acquisition_field() {
         fields([(&field, "2"), (&acquisition_field, &format!("{number}:2"))])
     );
     let encoding = probe.command(&["OBJECT", "ENCODING", "k"]).text();
-    // Compact, as Redis 6 and as later ones call it.
+    // The compact encoding, by its name in Redis 6 and by that in later versions.
     assert!(["ziplist", "listpack"].contains(&&*encoding), "{encoding}");
 
     inner.unlock().await.unwrap();
@@ -100,7 +100,7 @@ async fn a_hold_is_a_hash_with_redissons_field_and_one_acquisition_field() {
     nothing_left(&server, [&client]).await;
 }
 
-/// A lower-case random UUID.
+/// Returns whether an id is a random UUID in lower case.
 fn uuid_like(id: &str) -> bool {
     let parts: Vec<_> = id.split('-').map(str::len).collect();
     parts == [8, 4, 4, 4, 12]
@@ -247,7 +247,7 @@ async fn only_the_last_release_publishes() {
             lock.hold_count().await.unwrap() == 1
         })
         .await;
-        // What was published before comes before it.
+        // Messages published earlier arrive before this one.
         server.connection().command(&["PUBLISH", channel, "mark"]);
         let first = messages.next(secs(10)).unwrap();
         assert_eq!(first.1, "mark", "{name}: an inner release is silent");
@@ -327,7 +327,7 @@ async fn foreign_holder_without_ttl_is_polled_at_the_poll_cap() {
     reset_calls(&mut java);
     tokio::time::sleep(secs(2)).await;
     let polls = calls_of(&mut java, "evalsha");
-    // Less a tenth of jitter: at most each 180 ms.
+    // Jitter takes up to a tenth off the pause: at most one poll per 180 ms.
     assert!((3..=12).contains(&polls), "{polls} polls in two seconds");
     java.command(&["DEL", "k"]);
     soon(waiting)
@@ -371,7 +371,7 @@ async fn java_takes_a_level_of_ours_and_we_learn_of_it() {
     let server = Server::start();
     let client = client(&server).await;
     let guard = client.lock("k").lock().await.unwrap();
-    // What Redisson's forceUnlock does.
+    // These are the commands of Redisson's `forceUnlock`.
     let mut java = server.connection();
     java.command(&["DEL", "k"]);
     java.command(&["PUBLISH", &channel("k"), "0"]);
@@ -396,7 +396,7 @@ async fn call_under_another_acquisition_id_changes_nothing() {
     ] {
         let guard = lock.lock().await.unwrap();
         let acquisition_field = format!("|{}:{}", client.id(), guard.owner());
-        // As if this were a late packet, and its owner had lost the lock and taken it again.
+        // As if the call were a late packet, and its owner had lost the lock and acquired it again since.
         probe.command(&["HSET", "k", &acquisition_field, "h0123456789abcdef:1"]);
         probe.command(&["PERSIST", "k"]);
         let before = probe.hgetall("k");
@@ -410,7 +410,7 @@ async fn call_under_another_acquisition_id_changes_nothing() {
             "verify" => guard.verify().await.err(),
             "extend" => guard.extend(secs(60)).await.err(),
             "reenter" => guard.reenter().await.err(),
-            // The owner's other hold is somebody else to this call.
+            // To this call, the owner's other hold is that of another owner.
             "lock" => {
                 assert!(lock.try_lock().await.unwrap().is_none());
                 assert!(guard.is_lost());
@@ -462,7 +462,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
         ),
         ("lock_reenter", &["k"], &["2", "9000"]),
     ] {
-        // Taken by such a request, and twice more since.
+        // The lock was acquired by such a request, and two more times since.
         probe.command(&["HSET", "k", "c:1", "3", "|c:1", &format!("{NUMBER}:3")]);
         probe.command(&["PEXPIRE", "k", "9000"]);
         let before = probe.hgetall("k");

@@ -1,4 +1,4 @@
-//! Locks of every kind behind one trait, for the cases that they share.
+//! Locks of every kind behind one trait, for the test cases that they share.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::future::Future;
@@ -13,19 +13,20 @@ use redlatch_testkit::Server;
 
 use super::support::sha;
 
-/// A lock of one name, of whatever kind.
+/// A lock of one name and any kind.
 pub trait Lock: DistributedLock<Guard: Guard> {
-    /// Whether an owner may take it again.
+    /// Whether an owner that holds the lock may acquire it again.
     const REENTRANT: bool;
-    /// Whether it may run scripts.
+    /// Whether the client may run scripts.
     const SCRIPTS: bool = true;
-    /// Fields and values of a hash that is no lock of this kind.
+    /// The fields and values of a hash that is not a lock of this kind.
     const FOREIGN: &[&str] = &["mode", "read", "c:1", "1"];
 
-    /// What the requests contain that take it and that give it back, all levels.
+    /// Returns a text that the request which acquires the lock contains. `release` returns that of the request which
+    /// releases all levels.
     fn acquire() -> String;
     fn release() -> String;
-    /// The server that it is tried on.
+    /// Starts the server on which the lock is tested.
     fn server() -> Server {
         Server::start()
     }
@@ -43,7 +44,7 @@ pub trait Lock: DistributedLock<Guard: Guard> {
     fn holder(&self) -> impl Future<Output = Result<Option<Holder>, Error>> + Send;
     fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// The same lock for somebody else.
+    /// Returns the same lock for another owner.
     fn stranger(&self) -> Self {
         self.clone().owned_by(&Owner::unique())
     }
@@ -190,7 +191,7 @@ lock!(
     false
 );
 
-/// A plain lock on a server that lets nobody run a script.
+/// A plain lock on a server where no user may run a script.
 #[derive(Clone)]
 pub struct Scriptless(PlainLock);
 

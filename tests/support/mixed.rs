@@ -1,4 +1,4 @@
-//! One call of any kind, for what all kinds have in common.
+//! One call for any kind of lock or semaphore, to test what all kinds have in common.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::any::Any;
@@ -18,10 +18,10 @@ pub const KINDS: [&str; 10] = [
     "expirable",
 ];
 
-/// What was taken, until dropped.
+/// What was acquired, held until it is dropped.
 pub type Taken = Box<dyn Any + Send>;
 
-/// Takes one of this kind if it is free. Of a semaphore the number of permits has been set.
+/// Attempts to acquire a lock or permit of this kind without waiting. The permits of a semaphore must have been set.
 pub async fn try_take(client: &Client, kind: &str, name: &str) -> Result<Option<Taken>, Error> {
     fn boxed<G: Any + Send>(taken: Option<G>) -> Option<Taken> {
         taken.map(|taken| Box::new(taken) as Taken)

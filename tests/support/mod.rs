@@ -1,4 +1,4 @@
-//! What several test files share.
+//! Helpers that several test files share.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -17,28 +17,28 @@ use std::time::{Duration, Instant};
 use redlatch::{Client, ClientBuilder};
 use redlatch_testkit::Server;
 
-/// A client of this server that notices faults within a test's patience.
+/// Returns the builder of a client for this server that notices faults soon enough for a test.
 pub fn builder(url: impl AsRef<str>) -> ClientBuilder {
     Client::builder()
         .url(url)
         .command_timeout(Duration::from_millis(300))
 }
 
-/// A client of this server, with default settings.
+/// Connects a client with default settings to this server.
 pub async fn client(server: &Server) -> Client {
     Client::connect(server.url())
         .await
         .expect("the server is up")
 }
 
-/// The SHA-1 that a script is sent by: what to look for in a request.
+/// Returns the SHA-1 by which a script is sent, to be looked for in a request.
 pub fn sha(script: &str) -> String {
     sha1_smol::Sha1::from(redlatch_testkit::script(script))
         .digest()
         .to_string()
 }
 
-/// Waits for something that another task, process or server is about to do; fails after ten seconds.
+/// Waits until another task, process or server has made a condition true. Fails after ten seconds.
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !condition().await {
@@ -47,7 +47,7 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Waits until a client has nothing in its maps: no lock in use, no hold, no channel.
+/// Waits until a client's maps are empty: no lock in use, no hold, no channel.
 pub async fn eventually_idle(client: &Client) {
     eventually("the client is idle", async || {
         let shown = format!("{client:?}");
@@ -58,11 +58,11 @@ pub async fn eventually_idle(client: &Client) {
     .await;
 }
 
-/// Waits until a client knows that its server is away: until then a request may be written, and lost.
+/// Waits until a client knows that its server is away. Until then, a request may be written and lost.
 pub async fn eventually_unreachable(client: &Client) {
     let lock = client.lock("away");
     eventually("the client knows that the server is away", async || {
-        // A question, of which nothing is left wherever it gets lost.
+        // A query, which leaves nothing behind wherever it gets lost.
         let asked = lock.is_locked().await;
         asked.is_err_and(|error| error.to_string().contains("not sent"))
     })

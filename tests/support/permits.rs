@@ -1,4 +1,4 @@
-//! Both semaphores behind one trait, for the cases that they share.
+//! Both kinds of semaphore behind one trait, for the test cases that they share.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,11 +7,12 @@ use redlatch::{Client, Error, ExpirablePermit, ExpirableSemaphore, Semaphore, Se
 
 use super::support::sha;
 
-/// A semaphore of either kind. The methods are those of the crate.
+/// A semaphore of either kind. The methods correspond to those of the crate.
 pub trait Permits: Clone + Send + Sync + 'static {
     type Permit: Permit;
 
-    /// What the requests contain that take permits and that give them back.
+    /// Returns a text that the request which acquires permits contains. `returning` returns that of the request which
+    /// returns them.
     fn acquiring() -> String;
     fn returning() -> String;
 

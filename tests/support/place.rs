@@ -1,4 +1,5 @@
-//! Where a case of the table runs: a server of its own, or a cluster or a set with sentinels that all share.
+//! The place where a case of the table runs: a server of its own, or a cluster or a set with sentinels that all cases
+//! share.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use redlatch_testkit::{Cluster, Connection, Reply, Sentinels, Server};
 
 use super::{builder, eventually, eventually_idle};
 
-/// What a kind may leave beside a lock that is free: the last token of a fenced one.
+/// The prefix of the only key that may remain next to a free lock: the last token of a fenced lock.
 const KEPT: &str = "redisson_lock_token:";
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
@@ -24,7 +25,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 
 static SENTINELS: LazyLock<Sentinels> = LazyLock::new(Sentinels::start);
 
-/// Where a case runs, and the name of its lock there.
+/// The place where a case runs, and the name of its lock there.
 pub struct Place {
     home: Home,
     name: String,
@@ -46,7 +47,7 @@ impl Place {
         }
     }
 
-    /// In the cluster, as a user with all rights but that to run scripts, if so be.
+    /// Returns a place in the cluster. Unless `scripts`, the user has every permission except to run scripts.
     pub fn cluster(scripts: bool) -> Self {
         let login = if scripts { "" } else { "scriptless:any@" };
         let url = CLUSTER.url();
@@ -65,7 +66,7 @@ impl Place {
         Self { home, name, url }
     }
 
-    /// The server of its own, to put a proxy in front of.
+    /// Returns the case's own server, to put a proxy in front of it.
     pub fn into_server(self) -> Server {
         match self.home {
             Home::Own(server) => *server,
@@ -81,13 +82,13 @@ impl Place {
         builder(&self.url)
     }
 
-    /// With default settings.
+    /// Connects a client with default settings.
     pub async fn client(&self) -> Client {
         let client = Client::connect(&self.url).await;
         client.expect("the servers are up")
     }
 
-    /// Past everything under test, to the server of the lock.
+    /// Connects to the server of the lock, past everything under test.
     pub fn probe(&self) -> Connection {
         let server = match &self.home {
             Home::Own(server) => server,
@@ -97,7 +98,7 @@ impl Place {
         server.connection()
     }
 
-    /// Nothing is left of the lock, on the servers and in the clients.
+    /// Waits until nothing is left of the lock, on the servers and in the clients.
     pub async fn nothing_left<const N: usize>(&self, clients: [&Client; N]) {
         for client in clients {
             eventually_idle(client).await;
@@ -112,7 +113,7 @@ impl Place {
             eventually("no channel is left", async || {
                 let mut channels = probe.channels();
                 let sharded = probe.command(&["PUBSUB", "SHARDCHANNELS"]);
-                // An error before Redis 7.
+                // Servers before Redis 7 answer with an error.
                 if matches!(sharded, Reply::Array(_)) {
                     channels.extend(sharded.texts());
                 }

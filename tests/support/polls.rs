@@ -10,20 +10,20 @@ use redlatch_testkit::Proxy;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// A future that is not woken for so long waits for something that does not come by itself.
+/// A future that is not woken for this long waits for something that does not happen by itself.
 const QUIET: Duration = Duration::from_millis(60);
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// When a future is dropped, and what the network does then.
+/// When a future is dropped, and what the network does at that time.
 #[derive(Debug)]
 pub struct Polls<'a> {
     proxy: &'a Proxy,
-    /// How often it is polled.
+    /// How often the future is polled.
     count: usize,
-    /// No reply comes to what its last poll sends, until it is dropped.
+    /// Whether the reply to what the last poll sends is held back until the future is dropped.
     held: bool,
-    /// It is dropped when it is woken after its last poll, or else for what it waits for to have happened: a request
-    /// has run by then, and its reply is held or there. If not, it is dropped at once.
+    /// Whether the future, after its last poll, is dropped only once it is woken or, if `held`, once a request has had
+    /// the time to run. Its reply has then arrived or is held back. If `false`, the future is dropped at once.
     woken: bool,
     end: Cell<Option<End>>,
 }
@@ -43,7 +43,7 @@ impl Wake for WakeSource {
 }
 
 impl Polls<'_> {
-    /// Tries a case with every number of polls until its future completes, in all ways to drop it.
+    /// Runs a case with every number of polls until its future completes, and with each way to drop it.
     pub async fn sweep(proxy: &Proxy, what: &str, case: impl AsyncFn(&str, &Polls<'_>)) {
         for (held, woken) in [(false, false), (false, true), (true, false), (true, true)] {
             for count in 1.. {
@@ -65,12 +65,13 @@ impl Polls<'_> {
         }
     }
 
-    /// Polls a future so often, and drops it unless it was done.
+    /// Polls a future `count` times, and drops it unless it has completed.
     pub async fn run<F: Future>(&self, future: F) -> Option<F::Output> {
         self.run_until(future, async {}).await
     }
 
-    /// As [`run`](Self::run); does `next` as soon as the future waits for something else, or after it.
+    /// Does the same as [`run`](Self::run), and runs `next` once the future waits for something that does not happen by
+    /// itself, or after the future.
     pub async fn run_until<F: Future>(
         &self,
         future: F,

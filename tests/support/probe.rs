@@ -1,4 +1,4 @@
-//! What the server shows past the library, and futures driven by hand.
+//! Looks at the server past the library, and drives futures by hand.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::{eventually, eventually_idle};
 
-/// Longer than any wait in these tests: nothing that ends by it was a poll.
+/// Longer than any wait in these tests: with this poll interval, nothing that happens was caused by a poll.
 pub const NEVER: Duration = Duration::from_secs(3600);
 
 pub fn secs(secs: u64) -> Duration {
@@ -22,25 +22,25 @@ pub fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The same lock for somebody else.
+/// Returns the same lock for another owner.
 pub fn stranger(lock: &ReentrantLock) -> ReentrantLock {
     lock.clone().owned_by(&Owner::unique())
 }
 
-/// The kind of an error that a call must have given.
+/// Returns the kind of the error that a call must have returned.
 #[track_caller]
 pub fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
     result.expect_err("an error").kind()
 }
 
-/// What must come soon, and would else hang the test.
+/// Waits for a future that must complete soon, and fails instead of hanging the test.
 pub async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(secs(10), future)
         .await
         .expect("within ten seconds")
 }
 
-/// Polls a future once, so that whatever it does before its first wait is done, and it stands in line.
+/// Polls a future once, so that everything before its first wait is done, and the call stands in the local queue.
 #[track_caller]
 pub fn begin<F: Future>(future: F) -> Pin<Box<F>> {
     let mut future = Box::pin(future);
@@ -52,19 +52,20 @@ pub fn begin<F: Future>(future: F) -> Pin<Box<F>> {
     future
 }
 
-/// A task that acquires for its own owner, and gives the guard.
+/// Starts a task that acquires the lock for an owner of its own, and returns the guard.
 pub fn acquiring(lock: &ReentrantLock) -> JoinHandle<Result<LockGuard, Error>> {
     let lock = stranger(lock);
     tokio::spawn(async move { lock.lock().await })
 }
 
-/// One that waits gets in, and goes.
+/// Waits until a call has acquired the lock, and releases it.
 pub async fn passes(call: JoinHandle<Result<LockGuard, Error>>) {
     let guard = soon(call).await.expect("no panic").expect("granted");
     guard.unlock().await.expect("held until now");
 }
 
-/// Takes a lock, finds it excluded for another owner, has the other woken by the unlock. How long that took.
+/// Acquires a lock, checks that another owner is excluded, and wakes that owner's waiter by the unlock. Returns the
+/// time from before the unlock until the waiter has acquired and released the lock.
 pub async fn take_turns(client: &Client) -> Duration {
     let lock = client.lock("turns");
     let other = lock.clone().owned_by(&Owner::unique());
@@ -81,18 +82,18 @@ pub async fn take_turns(client: &Client) -> Duration {
     freed.elapsed()
 }
 
-/// The channel that a lock of this name, without a hash tag, publishes on.
+/// Returns the channel of a lock of this name, which has no hash tag.
 pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// How many connections listen to a channel, or to those of clients that stand in line behind it: the first of them may listen
-/// to both.
+/// Returns how many connections listen to a lock's channel, or to the channels that clients in the turn order have next
+/// to it. The first of these clients may listen to both.
 pub fn subscribers(probe: &mut Connection, channel: &str) -> i64 {
     subscribers_by(probe, ["CHANNELS", "NUMSUB"], channel)
 }
 
-/// The same by other subcommands of `PUBSUB`: one that lists channels, and one that counts.
+/// Returns the same, by other subcommands of `PUBSUB`: the first lists channels, and the second counts subscribers.
 pub fn subscribers_by(probe: &mut Connection, [list, count]: [&str; 2], channel: &str) -> i64 {
     let pattern = format!("{channel}:????????-????-*");
     let own = probe.command(&["PUBSUB", list, &pattern]).texts();
@@ -104,12 +105,12 @@ pub fn subscribers_by(probe: &mut Connection, [list, count]: [&str; 2], channel:
     common.max(counts.sum())
 }
 
-/// Waits until so many connections listen for the unlocks of this lock.
+/// Waits until this number of connections listen for the unlocks of this lock.
 pub async fn eventually_heard(server: &Server, name: &str, connections: i64) {
     eventually_listening(server, &channel(name), connections).await;
 }
 
-/// Waits until so many connections listen to this channel.
+/// Waits until this number of connections listen to this channel.
 pub async fn eventually_listening(server: &Server, channel: &str, connections: i64) {
     let mut probe = server.connection();
     eventually("waiters listen", async || {
@@ -118,7 +119,7 @@ pub async fn eventually_listening(server: &Server, channel: &str, connections: i
     .await;
 }
 
-/// Waits until so many calls of this client stand in line and the one at the front is parked.
+/// Waits until this number of the client's calls stand in the local queue, and the call at the front is parked.
 pub async fn eventually_waiting(client: &Client, calls: usize) {
     let waiting = format!("waiting: {calls}, channels: 1,");
     eventually(&waiting, async || format!("{client:?}").contains(&waiting)).await;
@@ -129,7 +130,8 @@ pub async fn eventually_free(server: &Server, name: &str) {
     eventually("the key is gone", async || !probe.exists(name)).await;
 }
 
-/// How often each command ran since [`reset_calls`], those inside scripts too; without `CONFIG`, which reset them.
+/// Returns how often each command ran since [`reset_calls`], inside scripts too. Leaves out `CONFIG`, which resets the
+/// counts.
 pub fn calls(probe: &mut Connection) -> BTreeMap<String, u64> {
     let info = probe.command(&["INFO", "commandstats"]).text();
     let line = |line: &str| {
@@ -144,7 +146,7 @@ pub fn calls_of(probe: &mut Connection, command: &str) -> u64 {
     calls(probe).get(command).copied().unwrap_or(0)
 }
 
-/// How many script calls the server has answered, whatever the answer.
+/// Returns how many script calls the server has answered, whatever the answer.
 pub fn scripts_run(probe: &mut Connection) -> u64 {
     calls_of(probe, "eval") + calls_of(probe, "evalsha")
 }
@@ -153,7 +155,7 @@ pub fn reset_calls(probe: &mut Connection) {
     probe.command(&["CONFIG", "RESETSTAT"]);
 }
 
-/// Nothing is left of anybody: no key, no channel, no entry in the clients' maps.
+/// Waits until no client has left anything: no key, no channel, no entry in the clients' maps.
 pub async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
     for client in clients {
         eventually_idle(client).await;

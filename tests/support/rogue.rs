@@ -1,4 +1,4 @@
-//! A server that answers what no server does.
+//! A server that gives answers that no real server gives.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{self, Read, Write};
@@ -7,7 +7,8 @@ use std::thread;
 
 use redlatch_testkit::Server;
 
-/// Its URL. It answers every script with these bytes, or hangs up if there are none, and all else as this server does.
+/// Starts the rogue server and returns its URL. It answers every script with `answer`, or closes the connection if
+/// `answer` is empty. It forwards everything else to `server`.
 pub fn rogue(server: &Server, answer: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

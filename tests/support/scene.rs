@@ -1,4 +1,4 @@
-//! A server with a proxy in front of it, one client behind the proxy and one past it.
+//! A server with a proxy in front of it, a client that connects through the proxy, and one that connects directly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use super::{builder, eventually, eventually_idle};
 pub struct Scene {
     pub server: Arc<Server>,
     pub proxy: Proxy,
-    /// Behind the proxy.
+    /// Connects through the proxy.
     pub client: Client,
-    /// Past the proxy.
+    /// Connects directly to the server.
     pub other: Client,
 }
 
 impl Scene {
-    /// A server without data. The settings are those of both clients.
+    /// Starts a scene with a server that has no data. The settings apply to both clients.
     pub async fn open(settings: impl Fn(ClientBuilder) -> ClientBuilder) -> Self {
         Self::around(Server::start(), settings).await
     }
@@ -42,7 +42,7 @@ impl Scene {
         scene
     }
 
-    /// Has the server know every script, so that a request names it by its hash.
+    /// Loads every script into the server, so that requests name the scripts by their hash.
     pub async fn load_scripts(&self) {
         let mut connection = self.server.connection();
         for script in redlatch_testkit::scripts() {
@@ -50,9 +50,9 @@ impl Scene {
         }
     }
 
-    /// How many levels the server counts for the lock, all owners together.
+    /// Returns how many levels the server counts for the lock, for all owners together.
     ///
-    /// Each must be recorded as the share of some client, or nobody could give it back.
+    /// Each level must be recorded in the share of some client: otherwise no client could release it.
     pub fn levels(&self, name: &str) -> u64 {
         let (mut levels, mut shares) = (0, 0);
         for (field, value) in self.server.connection().hgetall(name) {
@@ -67,7 +67,7 @@ impl Scene {
         levels
     }
 
-    /// When the server ends the key of a lock, at the earliest.
+    /// Returns the earliest time at which the server can expire the key of a lock.
     pub fn end_of_key(&self, name: &str) -> Instant {
         let mut connection = self.server.connection();
         let now = Instant::now();
@@ -78,23 +78,23 @@ impl Scene {
         now + Duration::from_millis(left) - Duration::from_millis(1)
     }
 
-    /// The guard promises no more than the server keeps.
+    /// Checks that the guard promises no more time than the key has on the server.
     pub fn keeps_promise(&self, name: &str, guard: &LockGuard) {
-        // The key may be renewed between the two, so its end is asked for on both sides.
+        // The key may be renewed in between, so its end is read before and after the guard's.
         let before = self.end_of_key(name);
         let promised = Instant::now() + guard.remaining();
         let end = before.max(self.end_of_key(name));
         assert!(promised <= end, "promises {:?} too much", promised - end);
     }
 
-    /// Waits until no request that the client sent before is on its way any more.
+    /// Waits until no request that the client has sent so far is still on its way.
     pub async fn requests_have_run(&self) {
-        // They travel on one connection, and are answered in their order.
+        // All requests travel on one connection, and are answered in order.
         let fence = self.client.lock("fence").is_locked().await;
         assert!(!fence.expect("the network is sound"));
     }
 
-    /// Waits until the server counts so many levels, with nothing on its way that could raise them.
+    /// Waits until the server counts this number of levels, with no request on its way that could raise it.
     pub async fn settles_at(&self, name: &str, levels: u64) {
         self.requests_have_run().await;
         eventually(&format!("{levels} levels of {name}"), async || {
@@ -103,7 +103,7 @@ impl Scene {
         .await;
     }
 
-    /// The next owner gets in, long before a lease could end.
+    /// Checks that the next owner acquires the lock long before a lease could end.
     pub async fn lets_the_next_in(&self, name: &str) {
         let lock = self.other.lock(name);
         let next = lock.try_lock_for(Duration::from_secs(10)).await;
@@ -113,7 +113,7 @@ impl Scene {
         guard.unlock().await.expect("held until now");
     }
 
-    /// Nothing is left, neither on the server nor in the clients.
+    /// Checks that nothing is left on the server or in the clients.
     pub async fn ends_clean(&self) {
         eventually_idle(&self.client).await;
         eventually_idle(&self.other).await;
@@ -134,7 +134,7 @@ pub async fn give_back(guard: LockGuard) {
     guard.unlock().await.expect("held until now");
 }
 
-/// Waits until a lease runs out, which must be by its deadline and before the server's key ends.
+/// Waits until a lease runs out. This must happen at its deadline, which must be before the key on the server ends.
 pub async fn runs_out_in_time(guard: &LockGuard, end_of_key: Instant) {
     let deadline = Instant::now() + guard.remaining();
     assert!(
@@ -153,7 +153,7 @@ pub async fn runs_out_in_time(guard: &LockGuard, end_of_key: Instant) {
     assert!(guard.is_lost());
 }
 
-/// The clients' leases and parks are so long that a test would notice if it waited for one.
+/// Sets leases and poll intervals of the clients that are so long that a test would notice if it waited for one.
 pub fn patient(builder: ClientBuilder) -> ClientBuilder {
     builder
         .command_timeout(Duration::from_secs(5))

@@ -1,4 +1,4 @@
-//! A worker whose tasks lock at random: waits, attempts, nesting, cancelled futures, leases that pass.
+//! A worker whose tasks lock at random: waits, attempts, nested levels, cancelled futures and leases that run out.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +19,10 @@ pub(crate) const TASKS: u32 = 16;
 pub(crate) const LOCKS: u32 = 3;
 pub(crate) const WATCHDOG_LEASE: Duration = Duration::from_secs(2);
 const FIXED_LEASE: Duration = Duration::from_secs(1);
-/// What must be left of a lease for a write to be begun: no pause of a test machine is that long.
+/// The least remaining lease with which a write is begun. No pause of a test machine is that long.
 const TIME_TO_WRITE: Duration = Duration::from_millis(500);
 
-/// The key of a lock and the key of the counter that it protects.
+/// Returns the key of a lock and the key of the counter that it protects.
 pub(crate) fn keys(lock: u32) -> (String, String) {
     (format!("lock-{lock}"), format!("count-{lock}"))
 }
@@ -77,14 +77,14 @@ pub(crate) async fn play(journal: Journal, port: u16, seed: u64, lasts: Duration
     client.close().await;
 }
 
-/// One task, and so one owner.
+/// One task, and thus one owner.
 struct Hand {
     number: u32,
     client: Client,
     journal: Arc<Journal>,
     store: Arc<Mutex<Connection>>,
     random: Rng,
-    /// From then on it stays in its next section until it is killed.
+    /// From this time on, the task stays in its next section until it is killed.
     stays_after: Option<Instant>,
 }
 
@@ -105,7 +105,7 @@ impl Hand {
         }
     }
 
-    /// Waits, tries once or waits for a while; sometimes the future is dropped on the way.
+    /// Acquires by a wait without a limit, a single attempt or a wait with a limit. Sometimes drops the future midway.
     async fn acquire(&mut self, handle: &ReentrantLock, lock: u32) -> Option<(LockGuard, u32)> {
         let id = self.journal.next_guard();
         let verb = self.random.u32(0..10);
@@ -185,7 +185,8 @@ impl Hand {
         }
     }
 
-    /// Reads, and writes one more: not atomic, so that whoever else is in the section loses an update.
+    /// Reads the counter and writes it back plus one. This is not atomic, so a second owner in the section loses an
+    /// update.
     async fn increment(&mut self, guard: &LockGuard, lock: u32, id: u32) {
         let key = keys(lock).1;
         let value: u64 = match self.store(&["GET", &key]) {
@@ -206,7 +207,7 @@ impl Hand {
         self.note(lock, Op::Increment, step, id, 0);
     }
 
-    /// Stays for a moment, now and then for longer than the lease; ends when that is lost.
+    /// Stays in the section briefly, now and then for longer than the lease. Returns early if the lease is lost.
     async fn linger(&mut self, guard: &LockGuard, lock: u32, id: u32) {
         let length = match self.random.u32(0..1_000) {
             0 => WATCHDOG_LEASE + Duration::from_millis(500),
@@ -247,7 +248,8 @@ impl Hand {
             .note((self.number, lock), op, step, guard, deadline);
     }
 
-    /// Locked for one command only: it must not order those of two sections.
+    /// Sends one command. The mutex is locked only for that command, so that it does not order the commands of two
+    /// sections.
     fn store(&self, command: &[&str]) -> redlatch_testkit::Reply {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.command(command)

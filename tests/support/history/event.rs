@@ -1,22 +1,22 @@
-//! One thing that happened, and its line.
+//! One event, and the text line for it.
 
 use std::fmt;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a worker did, or what came of it.
+/// What a worker did, or the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// CLOCK_MONOTONIC in nanoseconds: the same clock in all processes of a machine.
+    /// `CLOCK_MONOTONIC` in nanoseconds: the same clock in all processes of a machine.
     pub(crate) at: u64,
     pub(crate) process: u32,
     pub(crate) owner: u32,
     pub(crate) lock: u32,
     pub(crate) op: Op,
     pub(crate) step: Step,
-    /// Which guard of the process it is about.
+    /// The number of the guard, within the process.
     pub(crate) guard: u32,
-    /// Until when the guard can be trusted at least; zero where nothing is said of it.
+    /// The time until which the guard can at least be trusted, on the same clock. Zero if the event does not tell.
     pub(crate) deadline: u64,
 }
 
@@ -44,30 +44,30 @@ macro_rules! words {
 }
 
 words! {
-    /// What was done.
+    /// The operation.
     Op {
         /// A wait for a lock.
         Acquire = "acquire",
-        /// One attempt, which does not wait.
+        /// A single attempt that does not wait.
         Try = "try",
-        /// A level more for an owner that holds the lock.
+        /// One more level for an owner that holds the lock.
         Reenter = "reenter",
         /// A look at the lease.
         Hold = "hold",
-        /// A read, and a write of one more, in the section.
+        /// A read of the counter and a write of that value plus one, in the section.
         Increment = "increment",
         Release = "release",
-        /// The section that a victim is killed in.
+        /// The section in which a victim is killed.
         Stay = "stay",
     }
 }
 
 words! {
-    /// How far it came.
+    /// How far the operation has come.
     Step {
         Invoke = "invoke",
         Ok = "ok",
-        /// It did not happen; of a lease or a release: the lease was lost.
+        /// The operation had no effect. For `hold` and `release`: the lease was lost.
         Fail = "fail",
         Unknown = "unknown",
     }
@@ -93,7 +93,7 @@ impl Event {
         self.op == op && self.step == step
     }
 
-    /// The lock was taken, by an owner that did not hold it.
+    /// Returns whether an owner that did not hold the lock acquired it.
     pub(crate) fn is_grant(&self) -> bool {
         self.is(Op::Acquire, Step::Ok) || self.is(Op::Try, Step::Ok)
     }
@@ -118,7 +118,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// The time on the clock of all events.
+/// Returns the time on the clock of all events, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,16 +1,18 @@
-//! No two owners ever believe at once that they hold one lock.
+//! Mutual exclusion: no two owners ever believe at the same time that they hold the same lock.
 
 use std::collections::HashMap;
 
 use super::hold::Hold;
 
-/// Holds of different owners that overlap; none if and only if there are none.
+/// Returns overlaps between holds of different owners. The result is empty if and only if no two such holds overlap; it
+/// need not name every pair.
 pub(crate) fn overlaps(holds: &[Hold]) -> Vec<String> {
     let mut holds = holds.to_vec();
     holds.sort_by_key(|hold| hold.from);
     let mut found = Vec::new();
-    // Of each lock the hold that lasts longest so far: if any earlier hold reaches into this one, it does, and if
-    // it is of the same owner, then that pair has been found before.
+    // For each lock, the hold that lasts longest so far. If any earlier hold reaches into the present one, then so does
+    // the longest. If the longest has the same owner, and the earlier hold another one, then those two overlap as well,
+    // and that was found before.
     let mut longest: HashMap<u32, Hold> = HashMap::new();
     for hold in holds {
         let reach = longest.entry(hold.lock).or_insert(hold);
@@ -35,7 +37,7 @@ mod tests {
         let history = Sketch::default()
             .hold(1, 0, 10, 20, 1_000)
             .hold(2, 5, 20, 30, 1_000)
-            // Its lease passed at 40, and so did its belief.
+            // The lease ran out at 40, and so the owner no longer believes that it holds the lock.
             .hold(1, 25, 30, 90, 40)
             .hold(2, 30, 41, 50, 1_000)
             // A nested level.

@@ -1,15 +1,15 @@
-//! The times in which an owner believed that it held a lock.
+//! The periods during which an owner believed that it held a lock.
 
 use std::collections::HashMap;
 
 use super::History;
 use super::event::{Event, Op, Step};
 
-/// One level that an owner believed to hold.
+/// One level that an owner believed that it held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub(crate) lock: u32,
-    /// Process and number.
+    /// The process, and the number of the owner within it.
     pub(crate) owner: (u32, u32),
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -19,14 +19,14 @@ pub(crate) struct Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Released,
-    /// The lease was seen to be lost, or passed.
+    /// The owner saw that the lease was lost, or the lease ran out.
     Lost,
     Killed,
     /// The history ends before the hold.
     Open,
 }
 
-/// Every hold, from its grant until the first of release, loss, deadline and death.
+/// Returns every hold, from its grant until its release, loss, deadline or death, whichever comes first.
 pub(crate) fn holds(history: &History) -> Vec<Hold> {
     let mut open: HashMap<(u32, u32), (Hold, u64)> = HashMap::new();
     let mut holds = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn holds(history: &History) -> Vec<Hold> {
     holds
 }
 
-/// Holds that were lost although their lease had not passed and nobody was at fault.
+/// Returns the holds that were lost although their lease had not run out.
 pub(crate) fn robberies(history: &History) -> Vec<String> {
     let mut deadlines: HashMap<(u32, u32), u64> = HashMap::new();
     let mut robbed = Vec::new();
@@ -85,7 +85,7 @@ pub(crate) fn robberies(history: &History) -> Vec<String> {
 
 pub(crate) fn sorted(events: &[Event]) -> Vec<Event> {
     let mut events = events.to_vec();
-    // Stable: what one process logged at one time stays in its order.
+    // The sort is stable: events that one process logged at the same time stay in order.
     events.sort_by_key(|event| event.at);
     events
 }

@@ -1,4 +1,4 @@
-//! What a worker tells, line by line, so that a kill loses nothing.
+//! The journal of a worker. Each line is flushed at once, so that a kill loses nothing.
 
 use std::io::{self, BufRead, Write};
 use std::process::exit;
@@ -11,12 +11,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::event::{Event, Op, Step, now};
 use super::leftover::Quiet;
 
-/// A line of a worker; everything else on its standard output is the test harness's.
+/// A line of a worker. Everything else on its standard output comes from the test harness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Event(Event),
     Quiet(Quiet),
-    /// A verb failed in a way that a loaded machine may bring about.
+    /// The error of an operation. A loaded machine can cause such errors.
     Error(String),
 }
 
@@ -41,7 +41,7 @@ impl Line {
 
 impl Journal {
     pub(crate) fn new(process: u32) -> Self {
-        // The harness leaves its own line unfinished.
+        // The test harness leaves its own line unfinished.
         write("\n");
         Self {
             process,
@@ -57,7 +57,7 @@ impl Journal {
         self.guards.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Notes what happens now. A deadline of zero says nothing.
+    /// Writes an event that happens now. `of` is the owner and the lock; a deadline of zero means that none is known.
     pub(crate) fn note(&self, of: (u32, u32), op: Op, step: Step, guard: u32, deadline: u64) {
         let (owner, lock) = of;
         let event = Event {
@@ -82,9 +82,9 @@ impl Journal {
     }
 }
 
-/// Until when a guard can be trusted at least; zero if it cannot.
+/// Returns the time until which a guard can at least be trusted, or zero if it cannot be trusted.
 pub(crate) fn deadline(guard: &LockGuard) -> u64 {
-    // The clock first: what passes between the two readings must not make the hold look longer.
+    // The clock is read first, so that time between the two readings does not make the hold look longer.
     let now = now();
     match guard.remaining().as_nanos() as u64 {
         0 => 0,
@@ -92,7 +92,8 @@ pub(crate) fn deadline(guard: &LockGuard) -> u64 {
     }
 }
 
-/// The commands of the process that started this one, `end` the last. If it ends before, so does this one.
+/// Returns the commands of the parent process, the last of which is `end`. If the parent ends before it sends `end`,
+/// this process exits.
 pub(crate) fn commands() -> UnboundedReceiver<String> {
     let (sender, commands) = unbounded_channel();
     thread::spawn(move || {

@@ -1,9 +1,9 @@
-//! Nothing is left when everybody is done.
+//! Cleanliness: nothing is left once all workers are done.
 
-/// What is there once all workers are quiet.
+/// What remains once all workers are quiet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leftover {
-    /// All keys but the counters.
+    /// All keys except the counters.
     pub(crate) keys: Vec<String>,
     pub(crate) channels: Vec<String>,
     pub(crate) connections: usize,
@@ -11,13 +11,13 @@ pub(crate) struct Leftover {
     pub(crate) workers: Vec<Quiet>,
 }
 
-/// A worker that has nothing to do any more.
+/// The state of a worker that has nothing left to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Quiet {
     pub(crate) process: u32,
     pub(crate) tasks: usize,
     pub(crate) tasks_before: usize,
-    /// What its client shows of itself.
+    /// The `Debug` output of its client.
     pub(crate) client: String,
 }
 
@@ -42,7 +42,7 @@ impl Quiet {
         })
     }
 
-    /// Whether it has let go of everything.
+    /// Returns what the worker has not let go of.
     pub(crate) fn leaks(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.tasks != self.tasks_before {

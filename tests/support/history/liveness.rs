@@ -1,4 +1,4 @@
-//! A lock that is given back while somebody waits is soon granted.
+//! Liveness: a lock that is released while a call waits for it is soon granted.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::History;
 use super::event::{Event, Op, Step};
 use super::hold::{End, Hold, sorted};
 
-/// From a release until the next grant, or until nobody waited any more.
+/// The period from a release until the next grant, or until no call waited any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gap {
     lock: u32,
@@ -15,11 +15,12 @@ pub(crate) struct Gap {
     ended: u64,
 }
 
-/// How soon waiters are served.
+/// The bound within which waiters are served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promise {
     pub(crate) within: Duration,
-    /// How much longer it may take after a process was killed, which may have been granted the lock unseen.
+    /// How much longer a grant may take after a process was killed, since that process may have been granted the lock
+    /// without a record of it.
     pub(crate) lease: Duration,
 }
 
@@ -41,10 +42,11 @@ impl Gap {
     }
 }
 
-/// Every time in which a lock was free and somebody waited for it.
+/// Returns every period during which a lock was free and a call waited for it.
 pub(crate) fn gaps(history: &History, holds: &[Hold]) -> Vec<Gap> {
     let mut moments: Vec<(u64, BootInstant)> = Vec::new();
-    // At one time a lock is freed before it is granted, and an owner's end of waiting comes before its next wait.
+    // The sort is stable: of entries at the same time, releases come first, so that a lock is freed before it is
+    // granted, and events keep their order, so that the end of an owner's wait comes before its next wait.
     for (lock, at) in releases(holds) {
         moments.push((at, BootInstant::Freed { lock }));
     }
@@ -107,7 +109,7 @@ pub(crate) fn gaps(history: &History, holds: &[Hold]) -> Vec<Gap> {
     gaps
 }
 
-/// Gaps that lasted too long.
+/// Returns the gaps that lasted too long.
 pub(crate) fn delays(history: &History, gaps: &[Gap], promise: Promise) -> Vec<String> {
     let late = gaps.iter().filter(|gap| {
         let faulty = history.kills.iter().any(|kill| {
@@ -127,7 +129,7 @@ pub(crate) fn delays(history: &History, gaps: &[Gap], promise: Promise) -> Vec<S
     late.map(shown).collect()
 }
 
-/// The locks and times at which an owner gave back its last level.
+/// Returns the locks and the times at which an owner released its last level.
 fn releases(holds: &[Hold]) -> Vec<(u32, u64)> {
     let mut last: HashMap<(u32, (u32, u32)), Hold> = HashMap::new();
     let mut freed = Vec::new();
@@ -171,12 +173,12 @@ mod tests {
     #[test]
     fn grant_soon_after_the_release_is_accepted() {
         assert_eq!(late(held_until_100().hold(2, 50, 350, 360, 90_000)), 0);
-        // Nobody waited.
+        // No call waited at the release.
         assert_eq!(
             late(held_until_100().hold(2, 4_900, 5_000, 5_010, 90_000)),
             0
         );
-        // Somebody else was faster.
+        // Another owner was faster.
         let passed_by = held_until_100().hold(2, 200, 210, 5_000, 90_000);
         assert_eq!(late(passed_by.hold(3, 50, 5_010, 5_020, 90_000)), 0);
         // The waiter gave up.
@@ -189,7 +191,7 @@ mod tests {
             ),
             0
         );
-        // A level is left after the first release.
+        // After the first release, one level is left.
         let nested = held_until_100().hold(1, 20, 30, 2_000, 90_000);
         assert_eq!(late(nested.hold(2, 50, 2_010, 2_020, 90_000)), 0);
     }

@@ -1,4 +1,4 @@
-//! What several processes did to shared locks, and what must be true of it.
+//! The history of what several processes did to shared locks, and the rules that it must obey.
 
 pub(crate) mod crew;
 pub(crate) mod event;
@@ -16,18 +16,18 @@ mod sketch;
 
 use event::Event;
 
-/// The events of all processes, and who was killed.
+/// The events of all processes, and which processes were killed.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) events: Vec<Event>,
     pub(crate) kills: Vec<Kill>,
 }
 
-/// The end of a process that could say nothing any more.
+/// The end of a process that was killed, and so could not report it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kill {
     pub(crate) process: u32,
-    /// When the signal was about to be sent.
+    /// The time just before the signal was sent.
     pub(crate) at: u64,
 }
 

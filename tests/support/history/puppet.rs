@@ -1,4 +1,4 @@
-//! A worker that does what it is told, one command after the other.
+//! A worker that carries out commands, one after the other.
 
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use tokio::runtime::Runtime;
 use super::event::{Op, Step};
 use super::journal::{Journal, commands, deadline};
 
-/// The lease of a puppet's hold when it is renewed.
+/// The lease of a puppet's hold that is renewed.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
-/// Serves `take LOCK OWNER LEASE` (an owner's name or `-`, milliseconds or 0 for a renewed lease), `give`, `look`,
-/// `block` and `end`.
+/// Serves the commands `take LOCK OWNER LEASE`, `give`, `look`, `block` and `end`. `OWNER` is an owner's name, or `-`
+/// for an owner without a name. `LEASE` is in milliseconds, or 0 for a renewed lease. After `block`, the runtime no
+/// longer runs while the puppet waits for a command.
 pub(crate) fn play(runtime: &Runtime, journal: &Journal, port: u16) {
     let builder = Client::builder()
         .url(format!("redis://127.0.0.1:{port}"))

@@ -1,11 +1,11 @@
-//! Histories written by hand, in milliseconds.
+//! Histories written by hand, with times in milliseconds.
 
 use super::event::{Event, Op, Step};
 use super::{History, Kill};
 
 const MILLI: u64 = 1_000_000;
 
-/// A history to be written down; a process has the number of its owner, and one guard a hold.
+/// A history under construction. A process has the number of its owner, and each hold has one guard.
 #[derive(Debug, Default)]
 pub(crate) struct Sketch(History);
 
@@ -15,7 +15,7 @@ impl Sketch {
         self
     }
 
-    /// Waits from `invoked` and holds from `from` until it releases at `to`.
+    /// Adds a hold: the owner waits from `invoked`, holds from `from`, and releases at `to`.
     pub(crate) fn hold(self, owner: u32, invoked: u64, from: u64, to: u64, deadline: u64) -> Self {
         let mut sketch = self.granted(owner, invoked, from, deadline);
         let guard = sketch.last_guard();
@@ -24,7 +24,7 @@ impl Sketch {
         sketch
     }
 
-    /// Holds from `from` on.
+    /// Adds a hold that lasts from `from` on.
     pub(crate) fn granted(mut self, owner: u32, invoked: u64, from: u64, deadline: u64) -> Self {
         let guard = self.last_guard() + 1;
         self.push(invoked, owner, Op::Acquire, Step::Invoke, guard, 0);
@@ -32,7 +32,7 @@ impl Sketch {
         self
     }
 
-    /// What becomes of the last hold granted.
+    /// Adds an event of the hold that was granted last.
     pub(crate) fn then(mut self, at: u64, owner: u32, op: Op, step: Step, deadline: u64) -> Self {
         let guard = self.last_guard();
         self.push(at, owner, op, step, guard, deadline);

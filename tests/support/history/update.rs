@@ -1,9 +1,10 @@
-//! No increment made under a lock is lost.
+//! Lost updates: no increment made under a lock is lost.
 
 use super::History;
 use super::event::{Event, Op, Step};
 
-/// A counter whose value is not the number of its increments. `values` has the end value of each lock's counter.
+/// Returns the counters whose value cannot be the number of their increments. `values` has the final value of each
+/// lock's counter.
 pub(crate) fn lost_updates(history: &History, values: &[u64]) -> Vec<String> {
     let mut found = Vec::new();
     for (lock, value) in values.iter().enumerate() {
@@ -12,7 +13,7 @@ pub(crate) fn lost_updates(history: &History, values: &[u64]) -> Vec<String> {
             let events = history.events.iter().filter(of_lock);
             events.filter(|event| event.is(Op::Increment, step)).count() as u64
         };
-        // Not answered, or not known to have been in time.
+        // The two differ by increments that were not answered, or that may not have been in time.
         let (least, most) = (count(Step::Ok), count(Step::Invoke));
         if !(least..=most).contains(value) {
             found.push(format!(

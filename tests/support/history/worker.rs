@@ -1,4 +1,4 @@
-//! A process that locks: this test program once more, with a part to play.
+//! A process that locks: this test program, started once more as a worker.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -15,17 +15,17 @@ use super::journal::{Journal, Line};
 use super::leftover::Quiet;
 use super::{Kill, crew, puppet};
 
-/// Tells the test program that it is a worker, and which.
+/// The environment variable that makes the test program a worker, and says which one.
 const PART: &str = "REDLATCH_TEST_WORKER";
-/// For what a healthy worker does next.
+/// How long to wait for the next event of a healthy worker.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a worker does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    /// What it is told to.
+    /// Carries out commands.
     Puppet,
-    /// A random mix, for so long. The victim stops in a section on the way, to be killed.
+    /// Locks at random for `lasts`. A victim stops in a section midway, to be killed there.
     Crew {
         seed: u64,
         lasts: Duration,
@@ -33,7 +33,7 @@ pub(crate) enum Part {
     },
 }
 
-/// A worker, seen from the process that started it; killed on drop.
+/// A worker as seen by the process that started it. Killed on drop.
 #[derive(Debug)]
 pub(crate) struct Worker {
     process: u32,
@@ -108,7 +108,7 @@ impl Worker {
         .unwrap_or_else(|| panic!("the victim got no lock: {:?}", self.tail()));
     }
 
-    /// Waits until the worker has nothing to do any more.
+    /// Waits until the worker has nothing left to do.
     #[track_caller]
     pub(crate) fn quiet(&mut self, within: Duration) -> Quiet {
         self.wait(within, |line| match line {
@@ -118,7 +118,7 @@ impl Worker {
         .unwrap_or_else(|| panic!("process {} does not end: {:?}", self.process, self.tail()))
     }
 
-    /// Kills the process as kill -9 does.
+    /// Kills the process with `SIGKILL`.
     pub(crate) fn kill(&mut self) -> Kill {
         let at = now();
         self.child.kill().expect("kill the worker");
@@ -137,7 +137,7 @@ impl Worker {
         self.signal(Signal::CONT);
     }
 
-    /// Has the worker close its client, if it was not killed, and waits for its end. All that it told.
+    /// Makes the worker close its client, unless it was killed, and waits for its end. Returns all lines of the worker.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Vec<Line> {
         if self.child.try_wait().expect("a child").is_none() {
@@ -180,7 +180,7 @@ impl Drop for Worker {
     }
 }
 
-/// Plays the part that the environment gives, if it gives one.
+/// Runs the worker that the environment names, if it names one.
 pub(crate) fn play() {
     let Ok(part) = env::var(PART) else { return };
     let words: Vec<&str> = part.split(' ').collect();
@@ -190,7 +190,7 @@ pub(crate) fn play() {
     let journal = Journal::new(process.parse().expect("a number"));
     let port = port.parse().expect("a port");
     match part {
-        // Its one thread is the one that takes commands, so that it can be told to run nothing else.
+        // The only thread of the runtime also takes the commands, so that a command can keep it from running anything.
         ["puppet"] => puppet::play(&runtime(&mut Builder::new_current_thread()), &journal, port),
         ["crew", seed, millis, victim] => {
             let runtime = runtime(Builder::new_multi_thread().worker_threads(2));

@@ -1,4 +1,5 @@
-//! What it takes to run Redisson: a JDK, Maven to fetch it, and the program in `tests/interop/`, compiled.
+//! The requirements for running Redisson: a JDK, Maven to fetch Redisson, and the compiled program from
+//! `tests/interop/`.
 
 use std::env;
 use std::fs;
@@ -10,18 +11,18 @@ use std::time::{Duration, Instant};
 
 const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interop");
 const OLDEST_JDK: u32 = 17;
-/// For Maven to fetch some twenty megabytes, or to give up where there is no network.
+/// How long Maven may take to fetch some twenty megabytes, or to give up without a network.
 const FETCH_LIMIT: Duration = Duration::from_secs(180);
 
-/// Names another Redisson than the one in `pom.xml`.
+/// The environment variable that selects another version of Redisson than the one in `pom.xml`.
 const VERSION: &str = "REDLATCH_REDISSON";
 
-/// The Redisson that was asked for; else it is the one in `pom.xml`.
+/// Returns the version of Redisson that was asked for, or `None` for the one in `pom.xml`.
 fn asked_for() -> Option<String> {
     env::var(VERSION).ok().filter(|version| !version.is_empty())
 }
 
-/// The class path of the program, or what is missing to run it.
+/// Returns the class path of the program, or an error that says what is missing to run it.
 ///
 /// # Panics
 /// If the program cannot be compiled.
@@ -39,7 +40,7 @@ pub(crate) fn class_path() -> Result<String, String> {
         ));
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("interop");
-    // Several programs may run at a time, with a Redisson each.
+    // Several programs may run at the same time, each with its own version of Redisson.
     let dir = match asked_for() {
         Some(version) => dir.join(version),
         None => dir,
@@ -51,7 +52,7 @@ pub(crate) fn class_path() -> Result<String, String> {
     Ok(format!("{}:{fetched}", classes.display()))
 }
 
-/// The class path of what the program depends on; fetched unless it was before.
+/// Returns the class path of the program's dependencies, which are fetched unless they are there already.
 fn fetch(list: &Path) -> Result<String, String> {
     let output = format!("-Dmdep.outputFile={}", list.display());
     let redisson = asked_for().map(|version| format!("-Dredisson.version={version}"));
@@ -94,7 +95,7 @@ fn compile(classes: &Path, class_path: &str) {
     assert!(compiled.status.success(), "{log}");
 }
 
-/// Runs a program to its end; the error says that it is missing, or does not end.
+/// Runs a program to its end. Returns an error if the program is missing, cannot be run, or does not end in time.
 fn run(program: &str, args: &[&str]) -> Result<Output, String> {
     let child = Command::new(program)
         .args(args)

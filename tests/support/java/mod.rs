@@ -1,4 +1,4 @@
-//! Redisson in a JVM of its own, driven from a test.
+//! Redisson in a JVM of its own, driven by a test.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 mod kit;
@@ -18,13 +18,13 @@ use tokio::sync::oneshot;
 
 use crate::support::{eventually, probe};
 
-/// What a call has come to: its value, or the exception.
+/// The result of a call: its value, or the exception.
 type Answer = Result<String, String>;
 
-/// Who waits for which answer; None once the JVM has ended.
+/// The calls that wait for an answer, by number. `None` once the JVM has ended.
 type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
 
-/// A JVM with Redisson; killed with the last of its handles.
+/// A JVM with Redisson. Killed when the last of its handles is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Jvm(Arc<Process>);
 
@@ -37,13 +37,14 @@ struct Process {
 }
 
 impl Jvm {
-    /// Connects Redisson to this server, its watchdog with this lease. None where it cannot be run: the test is
-    /// skipped.
+    /// Connects Redisson to this server, with a watchdog of this lease. Returns `None` if Redisson cannot be run: then
+    /// the test is skipped.
     pub(crate) async fn start(server: &Server, watchdog: Duration) -> Option<Self> {
         Self::start_at(server.url(), watchdog, None).await
     }
 
-    /// As [`start`](Self::start), with this as Redisson's `fairLockWaitTimeout`. None where it cannot be set, too.
+    /// Does the same as [`start`](Self::start), with `fair_wait` as Redisson's `fairLockWaitTimeout`. Also returns
+    /// `None` if that cannot be set.
     pub(crate) async fn start_fair(
         server: &Server,
         watchdog: Duration,
@@ -53,7 +54,8 @@ impl Jvm {
         jvm.has("setFairLockWaitTimeout").await.then_some(jvm)
     }
 
-    /// To a cluster, where Redisson publishes by sharded channels if the cluster knows them: `AUTO`; or never: `OFF`.
+    /// Connects Redisson to a cluster. With `sharded` as `AUTO`, Redisson publishes on sharded channels if the cluster
+    /// knows them; with `OFF` it never does.
     pub(crate) async fn start_in(
         cluster: &Cluster,
         sharded: &str,
@@ -75,7 +77,7 @@ impl Jvm {
             .map_err(|reason| skip("java", reason))
             .ok()?;
         let mut child = Command::new("java")
-            // It lives for seconds: what counts is that it starts soon.
+            // The JVM lives for seconds, so only a fast start matters.
             .args([
                 "-XX:TieredStopAtLevel=1",
                 "-XX:+UseSerialGC",
@@ -110,7 +112,8 @@ impl Jvm {
         Some(jvm)
     }
 
-    /// Whether this Redisson knows a method of its client or configuration; the test is skipped where it does not.
+    /// Returns whether this version of Redisson has a method of its client or configuration. If not, the test is
+    /// skipped.
     pub(crate) async fn has(&self, method: &str) -> bool {
         let found = self.call(&format!("0 has {method}")).await;
         let found = found.expect("no exception") == "true";
@@ -120,8 +123,8 @@ impl Jvm {
         found
     }
 
-    /// Waits until so many threads sleep: from then on each message wakes them. A writer's goes past whoever has just
-    /// asked and is about to sleep.
+    /// Waits until this number of threads sleep: from then on each message wakes them. A thread that has just asked and
+    /// is about to sleep misses the message of a writer.
     pub(crate) async fn asleep(&self, threads: u64) {
         eventually("Java's threads sleep", async || {
             self.call("0 asleep").await.as_deref() == Ok(&threads.to_string())
@@ -129,7 +132,7 @@ impl Jvm {
         .await;
     }
 
-    /// Redisson's `RLock` of this name, in the hands of one of the JVM's threads.
+    /// Returns Redisson's `RLock` of this name, as used by one of the JVM's threads.
     pub(crate) fn lock(&self, name: &str, thread: u32) -> JavaLock {
         self.lock_of("reentrant", name, thread)
     }
@@ -154,12 +157,12 @@ impl Jvm {
         self.lock_of("write", name, thread)
     }
 
-    /// Redisson's multi lock of the reentrant locks of these names, in this order.
+    /// Returns Redisson's multi lock of the reentrant locks of these names, in this order.
     pub(crate) fn multi_lock(&self, names: &[&str], thread: u32) -> JavaLock {
         self.lock_of("multi", &names.join(","), thread)
     }
 
-    /// Redisson's `RCountDownLatch` of this name, in the hands of one of the JVM's threads.
+    /// Returns Redisson's `RCountDownLatch` of this name, as used by one of the JVM's threads.
     pub(crate) fn latch(&self, name: &str, thread: u32) -> JavaCounter {
         JavaCounter(self.lock_of("latch", name, thread))
     }
@@ -180,12 +183,12 @@ impl Jvm {
         }
     }
 
-    /// Ends the JVM as a crash does.
+    /// Kills the JVM, as in a crash.
     pub(crate) fn kill(&self) {
         self.0.kill();
     }
 
-    /// Sends a call; the future is only about its answer.
+    /// Sends a call at once. The future only waits for the answer.
     fn call(&self, line: &str) -> impl Future<Output = Answer> + use<> {
         let Process {
             input,
@@ -232,20 +235,20 @@ fn answered(calls: &Calls, line: &str) {
         .unwrap()
         .as_mut()
         .and_then(|calls| calls.remove(&call));
-    // A test may not care for the answer.
+    // A test may have dropped the future of the answer.
     sender.expect("an answer to a call").send(answer).ok();
 }
 
-/// A lock of Redisson's in the hands of one Java thread. Its calls begin when they are made, not when they are awaited.
+/// A Redisson lock as used by one Java thread. Its calls begin when they are made, not when they are awaited.
 #[derive(Clone, Debug)]
 pub(crate) struct JavaLock {
     jvm: Jvm,
     thread: u32,
-    /// Its kind and name.
+    /// The kind and the name of the lock.
     lock: String,
 }
 
-/// What a thread got that locked again and again.
+/// The results of a thread that locked in a loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Churned {
     pub(crate) grants: u64,
@@ -253,17 +256,17 @@ pub(crate) struct Churned {
 }
 
 impl JavaLock {
-    /// The thread, as an owner that we can be too.
+    /// Returns the thread as an owner, so that a lock of ours can have the same owner.
     pub(crate) async fn owner(&self) -> Owner {
         Owner::named(self.ask::<String>("owner").await)
     }
 
-    /// Waits for the lock, which the watchdog then renews.
+    /// Acquires the lock, waiting until it is available. The watchdog then renews it.
     pub(crate) fn lock(&self) -> impl Future<Output = bool> + use<> {
         self.ask("lock")
     }
 
-    /// Waits for the lock and has it for so long.
+    /// Acquires the lock for `lease`, waiting until it is available.
     pub(crate) fn lock_with(&self, lease: Duration) -> impl Future<Output = bool> + use<> {
         self.ask(&format!("lease {}", lease.as_millis()))
     }
@@ -280,7 +283,7 @@ impl JavaLock {
         self.ask("unlock")
     }
 
-    /// Unlocks, if Redisson knows by now which server has the slot.
+    /// Unlocks. Returns `false` if Redisson does not know yet which server has the slot.
     pub(crate) async fn unlock_where_it_is(&self) -> bool {
         match self.send("unlock").await {
             Ok(_) => true,
@@ -291,7 +294,7 @@ impl JavaLock {
         }
     }
 
-    /// Unlocks what this thread does not hold: the exception.
+    /// Unlocks a lock that this thread does not hold. Returns the exception.
     pub(crate) async fn unlock_in_vain(&self) -> String {
         self.send("unlock")
             .await
@@ -314,12 +317,12 @@ impl JavaLock {
         self.ask("locked")
     }
 
-    /// The last token of a fenced lock.
+    /// Returns the last fencing token of a fenced lock.
     pub(crate) fn token(&self) -> impl Future<Output = u64> + use<> {
         self.ask("token")
     }
 
-    /// Counts a key up under the lock, with a GET and a SET, again and again for so long.
+    /// Increments a key under the lock with `GET` and `SET`, in a loop that lasts for `lasts`.
     pub(crate) fn churn(
         &self,
         counter: &str,
@@ -336,7 +339,7 @@ impl JavaLock {
         }
     }
 
-    /// A verb, with what follows it.
+    /// Sends a verb with its arguments, and returns the value of the answer.
     fn ask<T: FromStr>(&self, verb: &str) -> impl Future<Output = T> + use<T> {
         let answer = self.send(verb);
         async {
@@ -352,18 +355,19 @@ impl JavaLock {
     }
 }
 
-/// A semaphore or latch of Redisson's in the hands of one Java thread; its calls begin like those of a lock.
+/// A Redisson semaphore or latch as used by one Java thread. Its calls begin when they are made, like those of a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct JavaCounter(JavaLock);
 
 impl JavaCounter {
-    /// A verb, with what follows it.
+    /// Sends a verb with its arguments, and returns the value of the answer.
     pub(crate) fn ask<T: FromStr>(&self, verb: &str) -> impl Future<Output = T> + use<T> {
         self.0.ask(verb)
     }
 }
 
-/// What is on the server, but for the latches of unlocks of Redisson's, which some versions leave to their TTL.
+/// Returns the keys on the server, except for the latches of Redisson's unlocks, which some versions leave to their
+/// TTL. Deletes those latches.
 pub(crate) fn keys(server: &Server) -> Vec<String> {
     let mut probe = server.connection();
     let (latches, keys) = probe
@@ -376,13 +380,13 @@ pub(crate) fn keys(server: &Server) -> Vec<String> {
     keys
 }
 
-/// Nothing is left of anybody, but for those latches.
+/// Waits until no client has left anything, except for those latches.
 pub(crate) async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
     eventually("no key is left", async || keys(server).is_empty()).await;
     probe::nothing_left(server, clients).await;
 }
 
-/// Says something whether or not the test harness captures what tests print.
+/// Prints a text even if the test harness captures the output of tests.
 pub(crate) fn tell(text: &str) {
     writeln!(io::stderr(), "interop with Redisson: {text}").ok();
 }
