@@ -253,7 +253,7 @@ fn parse_lease(input: ParseStream<'_>) -> syn::Result<Time> {
     if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease.get()) {
         Ok(lease)
     } else {
-        let wanted = "a lease lasts from 50 ms to 100 years";
+        let wanted = "a lease must last from 50 ms to 100 years";
         Err(syn::Error::new(there, wanted))
     }
 }
@@ -263,7 +263,7 @@ fn parse_attempts(input: ParseStream<'_>) -> syn::Result<u32> {
     match literal.base10_parse()? {
         0 => Err(syn::Error::new(
             literal.span(),
-            "a call makes one attempt at least",
+            "a call makes at least one attempt",
         )),
         attempts => Ok(attempts),
     }

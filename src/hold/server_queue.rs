@@ -80,8 +80,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Waits to be told of a grant, of a message of Redisson's clients, or of a hold of this owner. The outer `None` means
-    /// that the time is up, the inner one that the call is to ask.
+    /// Waits to be told of a grant, of a message of Redisson's clients, or of a hold of this owner. The outer `None`
+    /// means that the time is up, the inner one that the call is to ask.
     async fn told(
         &self,
         local: &LocalLock,

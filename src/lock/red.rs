@@ -212,7 +212,7 @@ impl RedLock {
     ///
     /// - [`Quorum`](ErrorKind::Quorum): for one watchdog lease, the servers that voted and those that
     ///   [abstain](Self#servers-that-forget) were together no majority. The error says how many servers granted the
-    ///   lock, had it busy, did not answer or abstain, for how long and why.
+    ///   lock, found it busy, did not answer or abstain, for how long and why.
     /// - [`InvalidInput`](ErrorKind::InvalidInput): the members, a lease or the owner cannot work.
     /// - [`LeaseLost`](ErrorKind::LeaseLost): the majority came so late that too little of the lease was left.
     /// - [`Closed`](ErrorKind::Closed): as for a single lock.

@@ -358,7 +358,8 @@ impl Releaser {
         let was_moved = matches!(released, Released::Moved { .. });
         let was_held = self.answered(&release, released, &answer);
         if was_moved {
-            // The next holder's release goes out ahead of what this caller asks for now.
+            // Lets the next holder go on first: at best its release is sent ahead of what this caller asks for now, and
+            // the server works on the second while the answer to the first travels.
             yield_now().await;
         }
         Ok(was_held)

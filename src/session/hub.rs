@@ -299,20 +299,16 @@ impl Hub {
         if proved.is_err() {
             return (Vec::new(), proved);
         }
-        let is_subscribed =
-            |(channel, answer): (Arc<str>, _)| match self.backend.subscribed(node, answer) {
-                Subscribed::Here => Some(channel),
-                Subscribed::Elsewhere => {
-                    self.ask_anew(node, &channel);
-                    None
-                }
-                // It is asked for again with the next pulse.
-                Subscribed::Refused => None,
-            };
-        (
-            asked.into_iter().filter_map(is_subscribed).collect(),
-            proved,
-        )
+        let here = |(channel, answer): (Arc<str>, _)| match self.backend.subscribed(node, answer) {
+            Subscribed::Here => Some(channel),
+            Subscribed::Elsewhere => {
+                self.ask_anew(node, &channel);
+                None
+            }
+            // It is asked for again with the next pulse.
+            Subscribed::Refused => None,
+        };
+        (asked.into_iter().filter_map(here).collect(), proved)
     }
 
     /// Has a channel asked for again if its slot has come back to this server meanwhile. Otherwise the channel is
