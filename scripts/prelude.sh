@@ -1,4 +1,11 @@
-# Sourced by the scripts that install something.
+# Sourced by the other scripts: how they report, and how they install something.
+
+say() { echo "scripts/${0##*/}: $*"; }
+
+fail() {
+    say "$*" >&2
+    exit 1
+}
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
