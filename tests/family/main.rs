@@ -1,0 +1,513 @@
+//! The behavior that all kinds of lock have in common: one table of cases, run for each kind.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "shared with other test programs")]
+
+#[path = "../support/family.rs"]
+mod family;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use family::{Guard, Lock, Scriptless};
+use redlatch::{
+    Client, DistributedGuard, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReadLock,
+    ReentrantLock, SpinLock, WriteLock,
+};
+use redlatch_testkit::Server;
+use support::place::Place;
+use support::polls::Polls;
+use support::probe::{begin, kind, millis, secs, soon};
+use support::scene::{Scene, patient};
+use support::{eventually, eventually_idle};
+
+const NAME: &str = "job";
+/// What a kind may leave next to a free lock: the last token of a fenced lock.
+const KEPT: &str = "redisson_lock_token:";
+
+/// Runs these cases for every kind, each at a place of its own. The read lock, which several owners hold at the same
+/// time, gets only the cases that do not need it to be held alone.
+macro_rules! table {
+    ($place:expr => $cases:tt, beside others $beside:tt) => {
+        use super::*;
+        table!(@kind reentrant ReentrantLock, $place, $cases);
+        table!(@kind fenced FencedLock, $place, $cases);
+        table!(@kind fair FairLock, $place, $cases);
+        table!(@kind spin SpinLock, $place, $cases);
+        table!(@kind plain PlainLock, $place, $cases);
+        table!(@kind scriptless Scriptless, $place, $cases);
+        table!(@kind write WriteLock, $place, $cases);
+        table!(@kind read ReadLock, $place, $beside);
+    };
+    (@kind $kind:ident $lock:ident, $place:expr, [$($case:ident),* $(,)?]) => {
+        mod $kind {
+            use super::*;
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                crate::$case::<$lock>($place(<$lock>::server, <$lock>::SCRIPTS)).await;
+            })*
+        }
+    };
+}
+
+macro_rules! everywhere {
+    (all: $($case:ident),*; alone: $($alone:ident),* $(,)?) => {
+        mod single {
+            table!(
+                |server: fn() -> Server, _| Place::single(server()) =>
+                [$($case,)* $($alone),*], beside others [$($case),*]
+            );
+        }
+        mod cluster {
+            table!(
+                |_, scripts| Place::cluster(scripts) =>
+                [$($case,)* $($alone),*], beside others [$($case),*]
+            );
+        }
+        mod sentinels {
+            table!(
+                |_, _| Place::sentinels() =>
+                [$($case,)* $($alone),*], beside others [$($case),*]
+            );
+        }
+    };
+}
+
+everywhere!(
+    all:
+    unlock_by_one_who_holds_nothing_changes_nothing,
+    level_of_a_named_owner_is_adopted_and_unlocked_elsewhere,
+    forced_unlock_ends_the_hold,
+    extended_lease_lasts_longer,
+    lost_key_is_noticed_by_renewal_and_verify,
+    hold_is_lost_when_its_client_closes,
+    other_shapes_are_the_wrong_kind_and_stay_untouched;
+    alone:
+    owner_gets_in_again_and_nobody_else,
+    wait_ends_at_its_limit,
+    fixed_lease_ends_and_the_next_gets_in,
+    renewed_lease_outlives_many_terms,
+    crashed_holder_frees_the_lock_within_its_lease,
+    waiter_elsewhere_gets_in_after_the_unlock,
+    waiters_here_get_in_one_after_the_other,
+    tasks_of_two_clients_never_meet_inside,
+);
+
+mod proxied {
+    table!(
+        |server: fn() -> Server, _| Place::single(server()) =>
+        [
+            dropped_acquisition_leaves_nothing_held,
+            dropped_unlock_gives_the_lock_back,
+            acquisition_without_its_reply_is_granted_once,
+            release_without_its_reply_is_a_success,
+        ],
+        beside others [
+            dropped_acquisition_leaves_nothing_held,
+            dropped_unlock_gives_the_lock_back,
+            acquisition_without_its_reply_is_granted_once,
+            release_without_its_reply_is_a_success,
+        ]
+    );
+}
+
+/// Waits until nothing is left of the lock, neither on the server nor in the clients.
+async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
+    for client in clients {
+        eventually_idle(client).await;
+    }
+    let mut probe = server.connection();
+    eventually("no channel is left", async || probe.channels().is_empty()).await;
+    eventually("no key is left", async || {
+        probe.keys().iter().all(|key| key.starts_with(KEPT))
+    })
+    .await;
+}
+
+async fn owner_gets_in_again_and_nobody_else<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name()).owned_by(&Owner::unique());
+    assert_eq!(lock.holder().await.unwrap(), None);
+    let guard = lock.lock().await.unwrap();
+    assert!(lock.stranger().try_lock().await.unwrap().is_none());
+    assert!(lock.is_locked().await.unwrap() && lock.is_held().await.unwrap());
+    assert!(!lock.stranger().is_held().await.unwrap());
+    assert!(lock.remaining_lease().await.unwrap().unwrap() > secs(20));
+    let again = soon(lock.try_lock()).await.unwrap();
+    assert_eq!(again.is_some(), L::REENTRANT);
+    let levels = 1 + u64::from(L::REENTRANT);
+    assert_eq!(lock.hold_count().await.unwrap(), levels);
+    let holder = lock.holder().await.unwrap().unwrap();
+    assert_eq!(holder.hold_count(), levels);
+    if let Some(again) = again {
+        again.unlock().await.unwrap();
+        let third = guard.reenter().await.unwrap();
+        drop(guard);
+        assert!(lock.stranger().try_lock().await.unwrap().is_none());
+        third.unlock().await.unwrap();
+    } else {
+        guard.unlock().await.unwrap();
+    }
+    assert!(!lock.is_locked().await.unwrap());
+    place.nothing_left([&client]).await;
+}
+
+async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name());
+    assert_eq!(kind(lock.unlock().await), ErrorKind::NotHeld);
+    let guard = lock.stranger().lock().await.unwrap();
+    for stranger in [
+        lock.stranger(),
+        lock.clone().owned_by(&Owner::named("req-8")),
+    ] {
+        assert_eq!(kind(stranger.unlock().await), ErrorKind::NotHeld);
+        assert!(stranger.adopt().await.unwrap().is_none());
+    }
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    place.nothing_left([&client]).await;
+}
+
+async fn wait_ends_at_its_limit<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let guard = L::of(&other, place.name()).lock().await.unwrap();
+    let wait = millis(300);
+    let started = Instant::now();
+    let none = L::of(&client, place.name())
+        .stranger()
+        .try_lock_for(wait)
+        .await;
+    assert!(none.unwrap().is_none());
+    let took = started.elapsed();
+    // The promised slack is one command timeout.
+    assert!(took >= wait && took < wait + secs(1), "{took:?}");
+    guard.unlock().await.unwrap();
+    place.nothing_left([&client, &other]).await;
+}
+
+async fn fixed_lease_ends_and_the_next_gets_in<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let guard = L::of(&client, place.name())
+        .lease(millis(400))
+        .lock()
+        .await
+        .unwrap();
+    let next = soon(L::of(&other, place.name()).lock()).await.unwrap();
+    assert!(guard.is_lost(), "lost before anybody else got in");
+    soon(guard.lost()).await;
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    next.verify().await.unwrap();
+    next.unlock().await.unwrap();
+    place.nothing_left([&client, &other]).await;
+}
+
+async fn renewed_lease_outlives_many_terms<L: Lock>(place: Place) {
+    // A request may take a sixth of the lease.
+    let lease = millis(1_500);
+    let client = place.builder().watchdog_lease(lease).build().await.unwrap();
+    let lock = L::of(&client, place.name());
+    let guard = lock.lock().await.unwrap();
+    let end = Instant::now() + lease * 2;
+    while Instant::now() < end {
+        assert!(!guard.is_lost());
+        assert!(lock.stranger().try_lock().await.unwrap().is_none());
+        tokio::time::sleep(millis(10)).await;
+    }
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    place.nothing_left([&client]).await;
+}
+
+async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>(place: Place) {
+    let lease = secs(2);
+    let client = place.client().await;
+    let (builder, name) = (place.builder(), place.name().to_owned());
+    // The holder's runtime ends, and with it everything that could renew or release the lock.
+    let holder = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let client = builder.watchdog_lease(lease).build().await.unwrap();
+            let guard = L::of(&client, &name).lock().await.unwrap();
+            std::mem::forget((guard, client));
+        });
+        runtime.shutdown_background();
+    });
+    holder.join().unwrap();
+    let crashed = Instant::now();
+    let guard = soon(L::of(&client, place.name()).lock()).await.unwrap();
+    let took = crashed.elapsed();
+    assert!(took < lease + millis(500), "{took:?}");
+    guard.unlock().await.unwrap();
+    place.nothing_left([&client]).await;
+}
+
+/// Checks that the next owner gets the lock, long before a lease could end.
+async fn next_gets_in<L: Lock>(scene: &Scene, name: &str) {
+    let next = L::of(&scene.other, name).try_lock_for(secs(10)).await;
+    next.unwrap().expect("free").unlock().await.unwrap();
+}
+
+async fn dropped_acquisition_leaves_nothing_held<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
+    for verb in ["lock", "try_lock", "try_lock_for"] {
+        Polls::sweep(&scene.proxy, verb, async |name, polls| {
+            let lock = L::of(&scene.client, name);
+            let guard = async {
+                match verb {
+                    "lock" => lock.lock().await.map(Some),
+                    "try_lock" => lock.try_lock().await,
+                    _ => lock.try_lock_for(secs(60)).await,
+                }
+            };
+            drop(polls.run(guard).await);
+            next_gets_in::<L>(&scene, name).await;
+        })
+        .await;
+    }
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+async fn dropped_unlock_gives_the_lock_back<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
+    Polls::sweep(&scene.proxy, "unlock", async |name, polls| {
+        let guard = L::of(&scene.client, name).lock().await.unwrap();
+        drop(polls.run(guard.unlock()).await);
+        next_gets_in::<L>(&scene, name).await;
+    })
+    .await;
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+/// Runs `call` with the reply to this request cut off, and checks that the request was sent.
+async fn unanswered<T>(scene: &Scene, request: String, call: impl Future<Output = T>) -> T {
+    scene.proxy.cut_reply_to(request.clone());
+    let output = call.await;
+    assert!(!scene.proxy.cut_reply_armed(), "not sent: {request}");
+    output
+}
+
+async fn acquisition_without_its_reply_is_granted_once<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
+    let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
+    for _ in 0..20 {
+        let guard = unanswered(&scene, L::acquire(), lock.lock()).await.unwrap();
+        assert_eq!(lock.hold_count().await.unwrap(), 1);
+        guard.verify().await.unwrap();
+        guard.unlock().await.unwrap();
+        assert!(!lock.is_locked().await.unwrap());
+    }
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+async fn release_without_its_reply_is_a_success<L: Lock>(place: Place) {
+    let scene = Scene::around(place.into_server(), patient).await;
+    let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
+    for _ in 0..20 {
+        let guard = lock.lock().await.unwrap();
+        unanswered(&scene, L::release(), guard.unlock())
+            .await
+            .unwrap();
+        assert!(!lock.is_locked().await.unwrap());
+    }
+    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+}
+
+async fn waiter_elsewhere_gets_in_after_the_unlock<L: Lock>(place: Place) {
+    let connect = async || patient(place.builder()).build().await.unwrap();
+    let (client, other) = (connect().await, connect().await);
+    let guard = L::of(&client, place.name()).lock().await.unwrap();
+    let lock = L::of(&other, place.name());
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    eventually("somebody waits", async || {
+        format!("{other:?}").contains("waiting: 1,")
+    })
+    .await;
+    guard.unlock().await.unwrap();
+    // The leases and parks of these clients are a minute long.
+    let next = soon(waiter).await.unwrap().unwrap();
+    next.unlock().await.unwrap();
+    place.nothing_left([&client, &other]).await;
+}
+
+async fn waiters_here_get_in_one_after_the_other<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name());
+    let guard = lock.lock().await.unwrap();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiters = Vec::new();
+    for number in 0..8 {
+        let (lock, sender) = (lock.stranger(), sender.clone());
+        // One poll puts the call in the queue.
+        waiters.push(tokio::spawn(begin(async move {
+            let guard = lock.lock().await.unwrap();
+            sender.send(number).unwrap();
+            guard.unlock().await.unwrap();
+        })));
+    }
+    guard.unlock().await.unwrap();
+    for waiter in waiters {
+        soon(waiter).await.unwrap();
+    }
+    let mut served = Vec::new();
+    while let Ok(number) = order.try_recv() {
+        served.push(number);
+    }
+    assert_eq!(served, (0..8).collect::<Vec<_>>());
+    place.nothing_left([&client]).await;
+}
+
+async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let owner = Owner::named("req-7");
+    let here = L::of(&client, place.name()).owned_by(&owner);
+    let there = L::of(&other, place.name()).owned_by(&owner);
+    assert_eq!(here.lock().await.unwrap().detach(), owner);
+    let guard = there.adopt().await.unwrap().expect("a level to adopt");
+    guard.verify().await.unwrap();
+    assert_eq!(there.hold_count().await.unwrap(), 1);
+    guard.unlock().await.unwrap();
+    assert!(!here.is_locked().await.unwrap());
+
+    here.lock().await.unwrap().detach();
+    there.unlock().await.unwrap();
+    assert!(!here.is_locked().await.unwrap());
+    assert!(there.adopt().await.unwrap().is_none());
+    // The client notices a level that was taken away elsewhere only by its next renewal or call.
+    client.close().await;
+    place.nothing_left([&client, &other]).await;
+}
+
+async fn forced_unlock_ends_the_hold<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let lock = L::of(&client, place.name());
+    assert!(!lock.force_unlock().await.unwrap());
+    let guard = lock.lock().await.unwrap();
+    assert!(lock.stranger().force_unlock().await.unwrap());
+    soon(guard.lost()).await;
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    let guard = lock.lock().await.unwrap();
+    assert!(L::of(&other, place.name()).force_unlock().await.unwrap());
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    place.nothing_left([&client, &other]).await;
+}
+
+async fn extended_lease_lasts_longer<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let lock = L::of(&client, place.name()).lease(secs(1));
+    let guard = lock.lock().await.unwrap();
+    guard.extend(secs(60)).await.unwrap();
+    assert!(guard.remaining() > secs(50));
+    assert!(lock.remaining_lease().await.unwrap().unwrap() > secs(50));
+    guard.extend(secs(5)).await.unwrap();
+    assert!(lock.remaining_lease().await.unwrap().unwrap() <= secs(5));
+    assert!(guard.remaining() <= secs(5));
+    guard.unlock().await.unwrap();
+    place.nothing_left([&client]).await;
+}
+
+async fn lost_key_is_noticed_by_renewal_and_verify<L: Lock>(place: Place) {
+    let client = place
+        .builder()
+        .watchdog_lease(secs(3))
+        .build()
+        .await
+        .unwrap();
+    let mut probe = place.probe();
+    let lock = L::of(&client, place.name());
+    let guard = lock.lock().await.unwrap();
+    probe.command(&["DEL", place.name()]);
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    drop(guard);
+    let guard = lock.lock().await.unwrap();
+    probe.command(&["DEL", place.name()]);
+    let stranger = L::of(&client, place.name()).stranger();
+    let ends = Instant::now() + guard.remaining();
+    soon(guard.lost()).await;
+    assert!(
+        Instant::now() < ends,
+        "by the renewal, long before the lease would have told"
+    );
+    stranger.lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    place.nothing_left([&client]).await;
+}
+
+async fn hold_is_lost_when_its_client_closes<L: Lock>(place: Place) {
+    let (client, other) = (place.client().await, place.client().await);
+    let guard = L::of(&client, place.name()).lock().await.unwrap();
+    client.close().await;
+    soon(guard.lost()).await;
+    assert_eq!(kind(guard.unlock().await), ErrorKind::Closed);
+    assert_eq!(
+        kind(L::of(&client, place.name()).lock().await),
+        ErrorKind::Closed
+    );
+    let next = L::of(&other, place.name()).try_lock().await.unwrap();
+    next.expect("released by the close").unlock().await.unwrap();
+    place.nothing_left([&other]).await;
+}
+
+async fn tasks_of_two_clients_never_meet_inside<L: Lock>(place: Place) {
+    const SECTIONS: u64 = 40;
+    let clients = [place.client().await, place.client().await];
+    let inside = Arc::new(AtomicBool::new(false));
+    let total = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for client in &clients {
+        for _ in 0..6 {
+            let lock = L::of(client, place.name()).stranger();
+            let (inside, total) = (inside.clone(), total.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..SECTIONS {
+                    let guard = lock.lock().await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two at once");
+                    // Not atomic: an update would be lost if two tasks were inside.
+                    let before = total.load(Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    total.store(before + 1, Ordering::SeqCst);
+                    inside.store(false, Ordering::SeqCst);
+                    guard.unlock().await.unwrap();
+                }
+            }));
+        }
+    }
+    let count = tasks.len() as u64;
+    for task in tasks {
+        tokio::time::timeout(secs(60), task).await.unwrap().unwrap();
+    }
+    assert_eq!(total.load(Ordering::SeqCst), count * SECTIONS);
+    place.nothing_left([&clients[0], &clients[1]]).await;
+}
+
+async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Place) {
+    let client = place.client().await;
+    let mut probe = place.probe();
+    let hash = [&["HSET", place.name()], L::FOREIGN].concat();
+    for command in [
+        &["RPUSH", place.name(), "x"][..],
+        &["ZADD", place.name(), "1", "x"],
+        &hash,
+    ] {
+        probe.command(command);
+        let before = probe.command(&["DUMP", place.name()]);
+        let lock = L::of(&client, place.name()).lease(Duration::from_secs(5));
+        assert_eq!(kind(lock.lock().await), ErrorKind::WrongKind);
+        assert_eq!(kind(lock.try_lock().await), ErrorKind::WrongKind);
+        assert_eq!(kind(lock.force_unlock().await), ErrorKind::WrongKind);
+        assert_eq!(
+            probe.command(&["DUMP", place.name()]),
+            before,
+            "{command:?}"
+        );
+        probe.command(&["DEL", place.name()]);
+    }
+    place.nothing_left([&client]).await;
+}

@@ -1,0 +1,17 @@
+//! Dropped futures, lost replies, broken connections and servers that go away.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "shared with other test programs")]
+
+mod cancel;
+mod connection;
+mod first_contact;
+mod network;
+mod outage;
+mod replies;
+mod server_life;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,266 @@
+//! The fencing tokens of the fenced lock: they rise, even after the server has forgotten them, and they end with an
+//! error.
+
+use std::time::Duration;
+
+use crate::support::probe::{begin, calls_of, kind, secs, soon};
+use crate::support::{client, eventually};
+use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, Owner};
+use redlatch_testkit::{Connection, Server};
+
+const NAME: &str = "k";
+const TOKEN: &str = "redisson_lock_token:{k}";
+/// 2^53: Lua counts exactly up to this number.
+const HIGHEST: u64 = 9_007_199_254_740_992;
+
+async fn next(lock: &FencedLock) -> u64 {
+    let guard = soon(lock.lock()).await.unwrap();
+    let token = guard.token();
+    assert_eq!(token.to_string(), token.get().to_string());
+    guard.unlock().await.unwrap();
+    token.get()
+}
+
+fn stranger(lock: &FencedLock) -> FencedLock {
+    lock.clone().owned_by(&Owner::unique())
+}
+
+fn stored(probe: &mut Connection) -> String {
+    probe.command(&["GET", TOKEN]).text()
+}
+
+#[tokio::test]
+async fn every_hold_has_a_higher_token_and_all_its_levels_the_same() {
+    let server = Server::start();
+    let clients = [client(&server).await, client(&server).await];
+    let mut probe = server.connection();
+    let mut last = 0;
+    for round in 0..50 {
+        let lock = clients[round % 2].fenced_lock(NAME);
+        let guard = lock.lock().await.unwrap();
+        let inner = lock.lock().await.unwrap();
+        let third = inner.reenter().await.unwrap();
+        assert!(guard.token().get() > last);
+        assert!(guard.token() == inner.token() && inner.token() == third.token());
+        last = guard.token().get();
+        assert_eq!(stored(&mut probe), last.to_string());
+        drop((guard, inner));
+        third.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn tokens_rise_when_the_lock_is_passed_on_within_a_process() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    // The token is ahead of the clock, which would rise by itself.
+    probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
+    let lock = client.fenced_lock(NAME);
+    let mut guard = lock.lock().await.unwrap();
+    let first = guard.token().get();
+    for passed_on in 1..=20 {
+        let waiter = stranger(&lock);
+        let waiting = begin(async move { waiter.lock().await });
+        let ((), next) =
+            soon(async { tokio::join!(async { guard.unlock().await.unwrap() }, waiting) }).await;
+        let next: FencedGuard = next.unwrap();
+        assert_eq!(next.token().get(), first + passed_on);
+        guard = next;
+    }
+    // The lock was passed on each time but the first, when no token was reserved.
+    assert_eq!(calls_of(&mut probe, "publish"), 1);
+    assert!(stored(&mut probe).parse::<u64>().unwrap() >= guard.token().get());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn tokens_rise_over_a_flush_and_an_empty_restart() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fenced_lock(NAME);
+    let first = next(&lock).await;
+    server.connection().command(&["FLUSHALL"]);
+    let second = next(&lock).await;
+    assert!(second > first);
+    server.restart();
+    let third = next(&lock).await;
+    assert!(third > second);
+}
+
+#[tokio::test]
+async fn tokens_that_java_drew_are_older() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fenced_lock(NAME);
+    let mut probe = server.connection();
+    // Java's tokens begin at 1. After a token of ours, they continue from there.
+    probe.command(&["INCR", TOKEN]);
+    let ours = next(&lock).await;
+    let javas = probe.command(&["INCR", TOKEN]).int() as u64;
+    assert_eq!(javas, ours + 1);
+    assert!(next(&lock).await > javas);
+}
+
+#[tokio::test]
+async fn tokens_are_exact_up_to_their_end_and_refused_beyond() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fenced_lock(NAME);
+    let mut probe = server.connection();
+    probe.command(&["SET", TOKEN, &(HIGHEST - 3).to_string()]);
+    for token in [HIGHEST - 2, HIGHEST - 1] {
+        assert_eq!(next(&lock).await, token);
+    }
+    // The last token is given out while a caller waits for the lock to be passed on.
+    let guard = lock.lock().await.unwrap();
+    assert_eq!(guard.token().get(), HIGHEST);
+    let waiter = stranger(&lock);
+    let waiting = begin(async move { waiter.lock().await });
+    let (unlocked, refused) = soon(async { tokio::join!(guard.unlock(), waiting) }).await;
+    unlocked.unwrap();
+    assert_eq!(kind(refused), ErrorKind::Refused);
+    assert_eq!(kind(lock.try_lock().await), ErrorKind::Refused);
+    assert_eq!(stored(&mut probe), HIGHEST.to_string());
+    assert!(!lock.is_locked().await.unwrap());
+}
+
+#[tokio::test]
+async fn token_that_is_no_number_is_the_wrong_kind_and_stays() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = client.fenced_lock(NAME);
+    let mut probe = server.connection();
+    probe.command(&["SET", TOKEN, "abc"]);
+    assert_eq!(kind(lock.lock().await), ErrorKind::WrongKind);
+    assert_eq!(stored(&mut probe), "abc");
+    assert!(!probe.exists(NAME));
+    probe.command(&["DEL", TOKEN]);
+    probe.command(&["RPUSH", TOKEN, "1"]);
+    assert_eq!(kind(lock.lock().await), ErrorKind::WrongKind);
+    assert!(!probe.exists(NAME));
+}
+
+#[tokio::test]
+async fn token_key_has_an_end_only_if_it_is_given_one() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    next(&client(&server).await.fenced_lock(NAME)).await;
+    assert_eq!(probe.pttl(TOKEN), -1);
+    let client = Client::builder()
+        .url(server.url())
+        .token_ttl(secs(100))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.fenced_lock(NAME);
+    let last = next(&lock).await;
+    let left = probe.pttl(TOKEN);
+    assert!(left > 90_000 && left <= 100_000, "{left}");
+    probe.command(&["DEL", TOKEN]);
+    assert!(next(&lock).await > last, "the clock goes on");
+    let short = Client::builder().url(server.url()).token_ttl(secs(29));
+    assert_eq!(kind(short.build().await), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn level_that_is_adopted_elsewhere_keeps_its_token() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let owner = Owner::named("req-7");
+    let guard = client
+        .fenced_lock(NAME)
+        .owned_by(&owner)
+        .lock()
+        .await
+        .unwrap();
+    let token = guard.token();
+    let joined = other
+        .fenced_lock(NAME)
+        .owned_by(&owner)
+        .lock()
+        .await
+        .unwrap();
+    assert_eq!(joined.token(), token);
+    joined.unlock().await.unwrap();
+    drop(guard.detach());
+    let adopted = other
+        .fenced_lock(NAME)
+        .owned_by(&owner)
+        .adopt()
+        .await
+        .unwrap()
+        .expect("a level");
+    assert_eq!(adopted.token(), token);
+    adopted.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn kinds_of_one_shape_exclude_each_other() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let held = client.fenced_lock(NAME).lock().await.unwrap();
+    assert!(other.lock(NAME).try_lock().await.unwrap().is_none());
+    assert!(other.spin_lock(NAME).try_lock().await.unwrap().is_none());
+    held.unlock().await.unwrap();
+    let held = client.lock(NAME).lock().await.unwrap();
+    assert!(other.fenced_lock(NAME).try_lock().await.unwrap().is_none());
+    held.unlock().await.unwrap();
+    let held = client.spin_lock(NAME).lock().await.unwrap();
+    assert!(other.fenced_lock(NAME).try_lock().await.unwrap().is_none());
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn owner_of_one_kind_is_told_when_it_asks_for_another() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let held = client.lock(NAME).lock().await.unwrap();
+    for error in [
+        kind(client.fenced_lock(NAME).lock().await),
+        kind(client.spin_lock(NAME).try_lock().await),
+        kind(client.fenced_lock(NAME).adopt().await),
+        kind(
+            client
+                .fenced_lock(NAME)
+                .try_lock_for(Duration::from_secs(60))
+                .await,
+        ),
+    ] {
+        assert_eq!(error, ErrorKind::WrongKind);
+    }
+    held.verify().await.unwrap();
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn hold_outlasts_the_memory_of_its_token() {
+    let server = Server::start();
+    let forgetful = async || {
+        let builder = Client::builder().url(server.url()).watchdog_lease(secs(2));
+        builder.token_ttl(secs(2)).build().await.unwrap()
+    };
+    let (client, other) = (forgetful().await, forgetful().await);
+    let owner = Owner::named("req-7");
+    let there = other.fenced_lock(NAME).owned_by(&owner);
+    let here = client.fenced_lock(NAME).owned_by(&owner);
+    let mut probe = server.connection();
+    // The token is ahead of the clock, which would rise by itself.
+    probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
+    let guard = here.lock().await.unwrap();
+    let token = guard.token();
+    assert_eq!(token.get(), HIGHEST - 999);
+    eventually("the token is forgotten", async || !probe.exists(TOKEN)).await;
+    guard.verify().await.unwrap();
+
+    let joined = there.lock().await.unwrap();
+    assert_eq!(joined.token(), token);
+    joined.unlock().await.unwrap();
+    let again = here.lock().await.unwrap();
+    assert_eq!(again.token(), token);
+    again.unlock().await.unwrap();
+    drop(guard.detach());
+    let adopted = there.adopt().await.unwrap().expect("a level");
+    assert_eq!(adopted.token(), token);
+    adopted.unlock().await.unwrap();
+}

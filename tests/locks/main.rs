@@ -1,0 +1,26 @@
+//! One lock on one server: its kinds, owners, leases and requests.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+#![allow(unreachable_pub, reason = "shared with other test programs")]
+
+mod fenced;
+mod input;
+mod kinds;
+mod lease;
+#[cfg(feature = "macros")]
+mod locked_fn;
+mod owners;
+mod plain;
+mod reentrant;
+mod refusals;
+mod requests;
+mod rules;
+mod scopes;
+mod send_sync;
+mod spin;
+#[path = "../support/mod.rs"]
+mod support;
+mod untold;

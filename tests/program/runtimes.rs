@@ -1,0 +1,413 @@
+//! Clients and guards on other runtimes, on none, and after their end; closing.
+
+use std::env;
+use std::pin::pin;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+use std::time::Instant;
+
+use crate::support::mixed::{KINDS, try_take};
+use crate::support::probe::{
+    acquiring, begin, calls_of, eventually_free, eventually_heard, kind, millis, nothing_left,
+    reset_calls, secs, soon, stranger,
+};
+use crate::support::{builder, client, eventually};
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
+use redlatch_testkit::{Proxy, Server};
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// An executor that knows nothing of tokio.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// Makes every call of a handle and of a guard that could talk to the server, and returns the results by name.
+async fn every_call(
+    lock: &ReentrantLock,
+    guard: LockGuard,
+) -> Vec<(&'static str, Result<(), Error>)> {
+    vec![
+        ("lock", lock.lock().await.map(drop)),
+        ("try_lock", lock.try_lock().await.map(drop)),
+        ("try_lock_for", lock.try_lock_for(secs(60)).await.map(drop)),
+        ("unlock", lock.unlock().await),
+        ("adopt", lock.adopt().await.map(drop)),
+        ("is_locked", lock.is_locked().await.map(drop)),
+        ("is_held", lock.is_held().await.map(drop)),
+        ("hold_count", lock.hold_count().await.map(drop)),
+        ("remaining_lease", lock.remaining_lease().await.map(drop)),
+        ("holder", lock.holder().await.map(drop)),
+        ("force_unlock", lock.force_unlock().await.map(drop)),
+        ("guard.reenter", guard.reenter().await.map(drop)),
+        ("guard.extend", guard.extend(secs(9)).await),
+        ("guard.verify", guard.verify().await),
+        ("guard.unlock", guard.unlock().await),
+    ]
+}
+
+/// Returns the number of connected clients, without the one that looks.
+fn connections(server: &Server) -> usize {
+    server
+        .connection()
+        .command(&["CLIENT", "LIST"])
+        .text()
+        .lines()
+        .count()
+        - 1
+}
+
+async fn eventually_unconnected(server: &Server) {
+    eventually("all connections are closed", async || {
+        connections(server) == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn guard_dropped_on_a_thread_without_runtime_releases() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").lock().await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    eventually_free(&server, "k").await;
+    nothing_left(&server, [&client]).await;
+}
+
+#[test]
+fn guard_dropped_after_its_runtime_does_not_panic_and_its_key_goes() {
+    let server = Server::start();
+    let short = runtime();
+    let (client, guard, waiting) = short.block_on(async {
+        let client = client(&server).await;
+        let guard = client.lock("k").lease(secs(2)).lock().await.unwrap();
+        let lock = stranger(&client.lock("k"));
+        let waiting = begin(async move { lock.lock().await });
+        (client, guard, waiting)
+    });
+    drop(short);
+    assert!(guard.is_lost(), "nobody watches it any more");
+    drop((waiting, guard, client));
+    // The release was written while the tasks of the runtime ended; otherwise the key goes by its lease.
+    runtime().block_on(eventually_free(&server, "k"));
+}
+
+#[test]
+fn client_is_used_from_a_second_runtime() {
+    let server = Server::start();
+    let (first, second) = (runtime(), runtime());
+    let client = first.block_on(client(&server));
+    let lock = client.lock("k");
+    let held = first.block_on(stranger(&lock).lock()).unwrap();
+    let granted = second.block_on(async {
+        assert!(lock.try_lock().await.unwrap().is_none());
+        assert!(lock.try_lock_for(millis(50)).await.unwrap().is_none());
+        let waiting = acquiring(&lock);
+        eventually_heard(&server, "k", 1).await;
+        held.unlock().await.unwrap();
+        soon(waiting).await.unwrap().unwrap()
+    });
+    drop(second);
+    first.block_on(async {
+        granted.verify().await.unwrap();
+        granted.unlock().await.unwrap();
+        nothing_left(&server, [&client]).await;
+    });
+}
+
+#[test]
+fn calls_after_the_connecting_runtime_answer_closed() {
+    let server = Server::start();
+    let (short, other) = (runtime(), runtime());
+    let client = short.block_on(client(&server));
+    let lock = client.lock("k").lease(secs(2));
+    let guard = short.block_on(stranger(&lock).lock()).unwrap();
+    let waiting = other.spawn({
+        let lock = stranger(&lock);
+        async move { lock.lock().await }
+    });
+    other.block_on(eventually_heard(&server, "k", 1));
+    drop(short);
+    other.block_on(async {
+        assert_eq!(kind(soon(waiting).await.unwrap()), ErrorKind::Closed);
+        for (call, result) in soon(every_call(&lock, guard)).await {
+            assert_eq!(kind(result), ErrorKind::Closed, "{call}");
+        }
+        soon(client.close()).await;
+    });
+    let guardless = block_on(lock.try_lock());
+    assert_eq!(kind(guardless), ErrorKind::Closed);
+}
+
+#[test]
+fn plain_executor_locks_waits_and_is_woken_under_an_explicit_owner() {
+    let server = Server::start();
+    let tokio = runtime();
+    let client = tokio.block_on(client(&server));
+    let lock = client.lock("k").owned_by(&Owner::unique());
+    std::thread::scope(|scope| {
+        let plain = scope.spawn(|| {
+            block_on(async {
+                let outer = lock.lock().await.unwrap();
+                let inner = lock.try_lock().await.unwrap().unwrap();
+                assert_eq!(lock.hold_count().await.unwrap(), 2);
+                assert!(lock.is_held().await.unwrap());
+                inner.unlock().await.unwrap();
+                let busy = stranger(&lock).try_lock_for(millis(100)).await.unwrap();
+                assert!(busy.is_none());
+                let again = outer.reenter().await.unwrap();
+                again.extend(secs(60)).await.unwrap();
+                again.verify().await.unwrap();
+                drop(again);
+                outer.run_until_lost(async {}).await.unwrap();
+                let left = outer.detach();
+                lock.clone().owned_by(&left).adopt().await.unwrap().unwrap()
+            })
+        });
+        let guard = plain.join().unwrap();
+        let waiter = scope.spawn(|| {
+            block_on(async {
+                let guard = stranger(&lock).lock().await.unwrap();
+                assert!(lock.force_unlock().await.unwrap());
+                guard.lost().await;
+            });
+        });
+        tokio.block_on(eventually_heard(&server, "k", 1));
+        drop(guard);
+        waiter.join().unwrap();
+    });
+    tokio.block_on(nothing_left(&server, [&client]));
+}
+
+#[test]
+fn runtime_that_ends_under_a_call_of_a_plain_executor_makes_it_fail_and_not_panic() {
+    type Call = fn(ReentrantLock, LockGuard) -> Result<(), Error>;
+    // Each with the request that shows that the call is under way.
+    let calls: [(&str, &str, Call); 4] = [
+        ("lock", "subscribe", |lock, _guard| {
+            block_on(stranger(&lock).lock()).map(drop)
+        }),
+        ("unlock", "evalsha", |_, guard| block_on(guard.unlock())),
+        ("handle unlock", "evalsha", |lock, guard| {
+            block_on(lock.owned_by(guard.owner()).unlock())
+        }),
+        ("is_locked", "evalsha", |lock, _guard| {
+            block_on(lock.is_locked()).map(drop)
+        }),
+    ];
+    let server = Server::start();
+    let others = runtime();
+    let mut probe = server.connection();
+    for (name, request, call) in calls {
+        let proxy = others.block_on(Proxy::start(server.port()));
+        let short = runtime();
+        let client = builder(proxy.url()).command_timeout(secs(60));
+        let client = short.block_on(client.build()).unwrap();
+        let lock = client.lock(name);
+        let guard = short.block_on(lock.lock()).unwrap();
+        proxy.hold_replies();
+        reset_calls(&mut probe);
+        let blocked = std::thread::spawn(move || call(lock, guard));
+        others.block_on(eventually("the call is under way", async || {
+            calls_of(&mut probe, request) > 0
+        }));
+        drop(short);
+        let ended = blocked.join().expect(name);
+        assert_eq!(kind(ended), ErrorKind::Closed, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn close_ends_holds_waiters_and_later_calls() {
+    let server = Server::start();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let lock = client.lock("k");
+    let guard = lock.lock().await.unwrap();
+    let again = lock.lock().await.unwrap();
+    let elsewhere = client.scoped("s:").lock("k").lock().await.unwrap();
+    let waiting = [acquiring(&lock), acquiring(&lock)];
+    let next = acquiring(&other.lock("k"));
+    eventually_heard(&server, "k", 2).await;
+    let started = Instant::now();
+    tokio::join!(client.close(), client.close(), async {
+        soon(guard.lost()).await;
+        soon(elsewhere.lost()).await;
+    });
+    assert!(started.elapsed() < secs(5), "the server answers");
+    assert!(
+        !server.connection().exists("s:k"),
+        "released when close returns"
+    );
+    assert!(again.is_lost());
+    for task in waiting {
+        assert_eq!(kind(soon(task).await.unwrap()), ErrorKind::Closed);
+    }
+    soon(next).await.unwrap().unwrap().unlock().await.unwrap();
+    for (call, result) in every_call(&lock, guard).await {
+        assert_eq!(kind(result), ErrorKind::Closed, "{call}");
+    }
+    assert_eq!(
+        kind(client.scoped("x:").lock("k").try_lock().await),
+        ErrorKind::Closed
+    );
+    soon(client.close()).await;
+    drop((again, elsewhere));
+    nothing_left(&server, [&other]).await;
+    eventually("those of the other client are left", async || {
+        connections(&server) == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn close_dropped_once_polled_goes_on() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let guard = client.lock("k").lock().await.unwrap();
+    drop(begin(client.close()));
+    soon(guard.lost()).await;
+    eventually_free(&server, "k").await;
+    eventually_unconnected(&server).await;
+}
+
+#[tokio::test]
+async fn last_handle_or_guard_to_go_closes_the_connections() {
+    let server = Server::start();
+    for round in [
+        "client",
+        "lock",
+        "guard",
+        "scope",
+        "dropped with the client",
+    ] {
+        let client = client(&server).await;
+        assert_eq!(connections(&server), 2, "{round}: commands and messages");
+        let mut keep: Box<dyn std::any::Any> = Box::new(());
+        match round {
+            "client" => keep = Box::new(client.clone()),
+            "lock" => keep = Box::new(client.lock("k")),
+            "guard" => keep = Box::new(client.lock("k").lock().await.unwrap()),
+            "scope" => keep = Box::new(client.scoped("s:")),
+            _ => drop(client.lock("k").lock().await.unwrap()),
+        }
+        drop(client);
+        if round != "dropped with the client" {
+            // There is no event to wait for: that nothing was closed is shown by what works afterwards.
+            let still_open = keep
+                .downcast_ref::<ReentrantLock>()
+                .cloned()
+                .or_else(|| keep.downcast_ref::<Client>().map(|client| client.lock("k")));
+            if let Some(lock) = still_open {
+                assert!(!lock.is_locked().await.unwrap());
+            } else if let Some(guard) = keep.downcast_ref::<LockGuard>() {
+                guard.verify().await.unwrap();
+            }
+            assert_eq!(connections(&server), 2, "{round} keeps them");
+        }
+        drop(keep);
+        eventually_unconnected(&server).await;
+        eventually_free(&server, "k").await;
+    }
+}
+
+#[tokio::test]
+async fn dropped_connect_and_refused_connect_leave_nothing_open() {
+    let server = Server::start();
+    for _ in 0..5 {
+        drop(begin(Client::connect(server.url())));
+    }
+    eventually_unconnected(&server).await;
+    let client = client(&server).await;
+    assert_eq!(connections(&server), 2);
+    client.close().await;
+    eventually_unconnected(&server).await;
+}
+
+/// The variable that tells the process that gives up: the server, the flavour of its runtime, the kind it acquires.
+const GIVES_UP: &str = "REDLATCH_GIVES_UP";
+
+#[test]
+#[ignore = "a process of its own, started by the test below"]
+fn gives_up() {
+    let told = env::var(GIVES_UP).expect("started by the test below");
+    let [url, flavour, kind] = told.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{told}");
+    };
+    let runtime = match flavour {
+        "current_thread" => Builder::new_current_thread().enable_all().build(),
+        _ => Builder::new_multi_thread().enable_all().build(),
+    };
+    // Like a `main` that returns an error while it holds something.
+    let ended: Result<(), &str> = runtime.unwrap().block_on(async {
+        let client = Client::connect(url).await.unwrap();
+        let _taken = try_take(&client, kind, "k").await.unwrap().expect("free");
+        Err("no time to say goodbye")
+    });
+    std::process::exit(ended.is_err().into());
+}
+
+#[tokio::test]
+async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    for round in 0..100 {
+        let kind = KINDS[round / 2 % KINDS.len()];
+        let flavour = ["current_thread", "multi_thread"][round % 2];
+        if kind == "semaphore" {
+            client.semaphore("k").try_set_permits(1).await.unwrap();
+        } else if kind == "expirable" {
+            let semaphore = client.expirable_semaphore("k");
+            semaphore.try_set_permits(1).await.unwrap();
+        }
+        let ended = Command::new(env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "runtimes::gives_up", "--nocapture"])
+            .env(GIVES_UP, format!("{} {flavour} {kind}", server.url()))
+            .stdout(Stdio::null())
+            .status();
+        assert_eq!(ended.unwrap().code(), Some(1), "{kind} on {flavour}");
+        let what = format!("round {round}: {kind} on {flavour} leaves nothing");
+        eventually(&what, async || match kind {
+            "semaphore" => client.semaphore("k").available_permits().await.unwrap() == 1,
+            "expirable" => {
+                let semaphore = client.expirable_semaphore("k");
+                semaphore.available_permits().await.unwrap() == 1
+            }
+            _ => probe.keys().iter().all(|key| key.contains("token")),
+        })
+        .await;
+        probe.command(&["FLUSHALL"]);
+    }
+    client.close().await;
+}
+
+#[test]
+fn connecting_outside_a_runtime_is_an_error() {
+    let server = Server::start();
+    let error = block_on(Client::connect(server.url())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("tokio runtime"), "{error}");
+}

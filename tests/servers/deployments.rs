@@ -1,0 +1,269 @@
+//! Every way to reach a server, each tested with a real one: password, user, database, TLS, sentinels.
+
+use std::net::TcpListener;
+
+use crate::support::{eventually, probe};
+use redlatch::{Client, Config, ErrorKind, Owner, Protocol, Tls};
+use redlatch_testkit::{Connection, Reply, Sentinel, Server, ServerBuilder, skip};
+
+/// Lets two owners take turns on a lock, then closes the client.
+async fn take_turns(client: &Client) {
+    probe::take_turns(client).await;
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_password_in_the_url_is_used_and_its_absence_refused() {
+    let server = Server::builder().password("s3cret/#").start();
+    let url = format!("redis://:s3cret%2F%23@127.0.0.1:{}", server.port());
+    take_turns(&Client::connect(url).await.unwrap()).await;
+
+    for credentials in ["", ":wrong@"] {
+        let url = format!("redis://{credentials}127.0.0.1:{}", server.port());
+        let error = Client::connect(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(!format!("{error} {error:?}").contains("wrong@"));
+    }
+}
+
+#[tokio::test]
+async fn a_user_with_the_rights_of_a_lock_suffices() {
+    let server = Server::start();
+    server.connection().command(&[
+        "ACL",
+        "SETUSER",
+        "locker",
+        "on",
+        ">pass",
+        "~*",
+        "&*",
+        "-@all",
+        "+@connection",
+        "+@scripting",
+        "+@hash",
+        "+@keyspace",
+        "+@pubsub",
+        "+info",
+        "+role",
+    ]);
+    let url = format!("redis://locker:pass@127.0.0.1:{}", server.port());
+    take_turns(&Client::connect(url).await.unwrap()).await;
+
+    let config = Config::server("127.0.0.1", server.port())
+        .user("locker")
+        .password("pass");
+    take_turns(&Client::builder().config(config).build().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn databases_are_apart_though_channels_are_not() {
+    let server = Server::start();
+    let in_three = Client::connect(format!("{}/3", server.url()))
+        .await
+        .unwrap();
+    let in_zero = Client::connect(server.url()).await.unwrap();
+    let guard = in_three.lock("k").lock().await.unwrap();
+    let other = in_zero
+        .lock("k")
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("another database, another lock");
+    assert_eq!(server.connection().keys(), ["k"]);
+    other.unlock().await.unwrap();
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    take_turns(&in_three).await;
+}
+
+/// Starts a server with TLS. Returns `None` if the server was built without it.
+fn with_tls(builder: ServerBuilder) -> Option<Server> {
+    match builder.try_start() {
+        Ok(server) => Some(server),
+        Err(log) if log.to_lowercase().contains("tls") => {
+            skip("tls", "this server was built without TLS");
+            None
+        }
+        Err(log) => panic!("{log}"),
+    }
+}
+
+#[tokio::test]
+async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
+    let Some(server) = with_tls(Server::builder().tls()) else {
+        return;
+    };
+    let config = Config::server("127.0.0.1", server.port()).tls(Tls::new().roots(server.ca_pem()));
+    take_turns(&Client::builder().config(config).build().await.unwrap()).await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.pem");
+    std::fs::write(&path, server.ca_pem()).unwrap();
+    let url = format!("{}?tls_roots={}", server.url(), path.display());
+    take_turns(&Client::connect(url).await.unwrap()).await;
+
+    // No system trusts the authority of this test. On a system without any authority, the URL itself is refused.
+    let error = Client::connect(server.url()).await.unwrap_err();
+    let advice = error.to_string().contains("tls_roots");
+    assert!(
+        matches!(error.kind(), ErrorKind::Backend | ErrorKind::InvalidInput) && advice,
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn client_certificate_opens_a_server_that_wants_one() {
+    let Some(server) = with_tls(Server::builder().client_certificates()) else {
+        return;
+    };
+    let tls = Tls::new().roots(server.ca_pem());
+    let config = Config::server("127.0.0.1", server.port());
+    let connect = async |tls: Tls| {
+        let config = config.clone().tls(tls);
+        Client::builder().config(config).build().await
+    };
+    let error = connect(tls.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(
+        error.to_string().contains("needs a client certificate"),
+        "{error}"
+    );
+
+    let (chain, key) = server.client_pems();
+    take_turns(&connect(tls.clone().certificate(chain, key)).await.unwrap()).await;
+
+    // Settings that cannot work are reported before anything is sent, and neither they nor the errors show a key.
+    let stranger = with_tls(Server::builder().tls()).unwrap();
+    let (foreign, foreign_key) = stranger.client_pems();
+    for (tls, word) in [
+        (tls.clone().certificate(chain, foreign_key), "do not match"),
+        (tls.clone().certificate(chain, chain), "not a key"),
+        (tls.clone().certificate("", key), "no certificate"),
+        (
+            tls.clone()
+                .certificate_files("/nowhere.pem", "/nowhere.key"),
+            "/nowhere.pem",
+        ),
+        (Tls::new().roots("what?"), "no certificate"),
+        (Tls::new().roots_file("/nowhere.pem"), "/nowhere.pem"),
+        (tls.clone().server_name("no host"), "server name"),
+    ] {
+        let shown = format!("{tls:?}");
+        assert!(!shown.contains("BEGIN"), "{shown}");
+        let error = connect(tls).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+        assert!(!format!("{error:?}").contains("BEGIN"), "{error:?}");
+    }
+    let error = connect(tls.certificate(foreign, foreign_key))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(
+        error
+            .to_string()
+            .contains("does not accept the client certificate"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn certificate_may_be_for_another_host_if_that_is_named() {
+    let Some(server) = with_tls(Server::builder().tls()) else {
+        return;
+    };
+    let tls = Tls::new().roots(server.ca_pem());
+    let reached_by = async |host: &str, tls: &Tls| {
+        let config = Config::server(host, server.port()).tls(tls.clone());
+        Client::builder().config(config).build().await
+    };
+    // The certificate is for 127.0.0.1 and localhost.
+    take_turns(&reached_by("localhost", &tls).await.unwrap()).await;
+    let other = tls.clone().server_name("redis.internal");
+    let error = reached_by("127.0.0.1", &other).await.unwrap_err();
+    assert!(error.to_string().contains("tls_server_name"), "{error}");
+    let named = tls.server_name("localhost");
+    take_turns(&reached_by("127.0.0.1", &named).await.unwrap()).await;
+}
+
+/// The cluster has one server, which announces itself by its TLS port.
+#[tokio::test]
+async fn cluster_over_tls_is_reached_by_its_url() {
+    // The server has a second port without TLS, since the testkit does not speak TLS.
+    let plain = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let builder = Server::builder()
+        .tls()
+        .arg("tls-cluster", "yes")
+        .arg("port", plain);
+    let Some(server) = with_tls(builder.arg("cluster-enabled", "yes")) else {
+        return;
+    };
+    let mut probe = Connection::open(plain);
+    let slots = (0..16384).map(|slot| slot.to_string());
+    let words: Vec<_> = ["CLUSTER", "ADDSLOTS"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(slots)
+        .collect();
+    assert_eq!(probe.command(&words), Reply::Status("OK".to_owned()));
+    eventually("the cluster is well", async || {
+        probe
+            .command(&["CLUSTER", "INFO"])
+            .text()
+            .contains("cluster_state:ok")
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.pem");
+    std::fs::write(&path, server.ca_pem()).unwrap();
+    let url = server.url().replace("rediss:", "rediss-cluster:");
+    let url = format!("{url}?tls_roots={}", path.display());
+    take_turns(&Client::connect(url).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn both_versions_of_the_protocol_work() {
+    let server = Server::start();
+    for version in [Protocol::Resp2, Protocol::Resp3] {
+        let config = Config::server("127.0.0.1", server.port()).protocol(version);
+        take_turns(&Client::builder().config(config).build().await.unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_single_server_is_told_from_a_cluster() {
+    let server = Server::start();
+    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let error = Client::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("is not in a cluster"), "{error}");
+}
+
+#[tokio::test]
+async fn sentinels_lead_to_the_primary() {
+    let primary = Server::start();
+    let sentinel = Sentinel::start(&primary, "main");
+    take_turns(&Client::connect(sentinel.url()).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn replica_says_that_it_takes_no_locks_until_it_is_the_primary() {
+    let primary = Server::start();
+    let replica = Server::builder().replica_of(primary.port()).start();
+    let client = Client::connect(replica.url()).await.unwrap();
+    let lock = client.lock("k");
+    let error = lock.try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("is a replica"), "{error}");
+    let other = lock.clone().owned_by(&Owner::unique());
+    let waiter = tokio::spawn(async move { other.lock().await });
+    let promoted = replica.connection().command(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(promoted.text(), "OK");
+    let guard = waiter.await.unwrap().unwrap();
+    guard.unlock().await.unwrap();
+    take_turns(&client).await;
+}
