@@ -10,7 +10,7 @@ use crate::support::probe::{
     NEVER, calls, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon,
 };
 use crate::support::scene::{Scene, patient};
-use crate::support::{builder, client, eventually, sha};
+use crate::support::{builder, eventually, sha, start};
 use redlatch::{ErrorKind, Latch, PubSub};
 use redlatch_testkit::{Cluster, Reply, Server, Subscriber};
 
@@ -30,8 +30,7 @@ fn message(subscriber: &mut Subscriber) -> Option<String> {
 
 #[tokio::test]
 async fn it_is_redissons_string_and_tells_on_its_channel() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let mut heard = server.connection().into_subscriber(&[CHANNEL]);
     let latch = client.latch("l");
@@ -65,8 +64,7 @@ async fn it_is_redissons_string_and_tells_on_its_channel() {
 
 #[tokio::test]
 async fn channel_always_has_the_whole_name_as_its_tag() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let channel = "redisson_countdownlatch__channel__{{t}:x}";
     let mut heard = server.connection().into_subscriber(&[channel]);
     set(&client.latch("{t}:x"), 1).await;
@@ -120,8 +118,7 @@ async fn it_opens_once_for_all_that_wait_and_not_before() {
 
 #[tokio::test]
 async fn wait_ends_at_its_limit() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let latch = client.latch("l");
     assert!(latch.wait_for(Duration::ZERO).await.unwrap(), "never set");
     set(&latch, 1).await;
@@ -260,8 +257,7 @@ async fn dropped_call_counts_once_or_not_at_all() {
 
 #[tokio::test]
 async fn name_in_use_by_something_else_is_the_wrong_kind_and_stays_untouched() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let latch = client.latch("l");
     for command in [
@@ -296,8 +292,7 @@ async fn name_in_use_by_something_else_is_the_wrong_kind_and_stays_untouched() {
 
 #[tokio::test]
 async fn input_that_cannot_work_is_refused_before_anything_is_sent() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     reset_calls(&mut probe);
     let latch = client.latch("l");
@@ -348,8 +343,7 @@ async fn latch_of_a_cluster_opens_by_its_message() {
 
 #[tokio::test]
 async fn wait_ends_when_the_client_closes() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let latch = client.latch("l");
     set(&latch, 1).await;
     let waiter = latch.clone();

@@ -11,7 +11,7 @@ use crate::support::probe::{
     NEVER, begin, calls, eventually_listening, kind, millis, reset_calls, secs, soon,
 };
 use crate::support::scene::{Scene, patient};
-use crate::support::{builder, client, eventually, eventually_idle};
+use crate::support::{builder, eventually, eventually_idle, start, start_two};
 use redlatch::{Client, ErrorKind, ExpirableSemaphore, PubSub, Semaphore};
 use redlatch_testkit::{Cluster, Server};
 
@@ -107,8 +107,7 @@ async fn ends_clean<const N: usize>(server: &Server, free: u32, clients: [&Clien
 }
 
 async fn permits_are_counted<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = S::of(&client, NAME);
     assert_eq!(semaphore.available().await.unwrap(), 0);
     assert!(semaphore.try_acquire().await.unwrap().is_none());
@@ -166,8 +165,7 @@ async fn no_more_are_out_than_there_are<S: Permits>() {
 }
 
 async fn wait_ends_at_its_limit<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = S::of(&client, NAME);
     semaphore.set(2).await.unwrap();
     let permit = semaphore.acquire().await.unwrap();
@@ -459,8 +457,7 @@ async fn silent_server_is_told_once_it_speaks<S: Permits>() {
 }
 
 async fn close_gives_back_what_is_out<S: Permits>() {
-    let server = Server::start();
-    let (closing, other) = (client(&server).await, client(&server).await);
+    let (server, closing, other) = start_two().await;
     let semaphore = S::of(&closing, NAME);
     semaphore.set(5).await.unwrap();
     let kept = semaphore.acquire_many(2).await.unwrap();
@@ -478,8 +475,7 @@ async fn close_gives_back_what_is_out<S: Permits>() {
 }
 
 async fn permits_that_the_server_lost_are_not_given_back<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = S::of(&client, NAME);
     semaphore.set(5).await.unwrap();
     let permit = semaphore.acquire_many(2).await.unwrap();
@@ -492,8 +488,7 @@ async fn permits_that_the_server_lost_are_not_given_back<S: Permits>() {
 }
 
 async fn full_server_takes_permits_back<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = S::of(&client, NAME);
     semaphore.set(2).await.unwrap();
     let permit = semaphore.acquire().await.unwrap();
@@ -513,8 +508,7 @@ async fn full_server_takes_permits_back<S: Permits>() {
 }
 
 async fn other_shapes_are_the_wrong_kind_and_stay_untouched<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let semaphore = S::of(&client, NAME);
     for command in [
@@ -547,8 +541,7 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<S: Permits>() {
 }
 
 async fn input_that_cannot_work_is_refused_before_anything_is_sent<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     reset_calls(&mut probe);
     let semaphore = S::of(&client, NAME);
@@ -575,8 +568,7 @@ async fn input_that_cannot_work_is_refused_before_anything_is_sent<S: Permits>()
 }
 
 async fn numbers_that_java_cannot_count_are_refused<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = S::of(&client, NAME);
     assert!(semaphore.set(i32::MAX as u32).await.unwrap());
     assert_eq!(kind(semaphore.add(1).await), ErrorKind::Refused);
@@ -669,8 +661,7 @@ async fn a_permit_costs_two_requests_and_a_wait_here_few_more<S: Permits>() {
 }
 
 async fn permit_may_be_dropped_anywhere<S: Permits>() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = S::of(&client, NAME);
     semaphore.set(2).await.unwrap();
     let permit = semaphore.acquire().await.unwrap();

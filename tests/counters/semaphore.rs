@@ -9,7 +9,7 @@ use crate::support::probe::{
     NEVER, calls_of, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon,
 };
 use crate::support::scene::{Scene, patient};
-use crate::support::{builder, client, eventually, eventually_idle, sha};
+use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
 use redlatch::{Client, ErrorKind, ExpirableSemaphore, PermitId};
 use redlatch_testkit::{Connection, Proxy, Reply, Server, Subscriber, script};
 
@@ -80,8 +80,7 @@ fn now() -> f64 {
 
 #[tokio::test]
 async fn semaphore_is_redissons_string_with_a_mark_for_each_call_that_has_permits() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let mut heard = server.connection().into_subscriber(&["redisson_sc:{s}"]);
     let semaphore = client.semaphore("s");
@@ -125,8 +124,7 @@ async fn semaphore_is_redissons_string_with_a_mark_for_each_call_that_has_permit
 
 #[tokio::test]
 async fn forgotten_permits_stay_taken_until_somebody_gives_as_many_back() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let semaphore = one.semaphore("s");
     semaphore.try_set_permits(3).await.unwrap();
     semaphore.acquire_many(2).await.unwrap().forget();
@@ -315,8 +313,7 @@ fn permits_that_nobody_remembers_are_given_back_once() {
 
 #[tokio::test]
 async fn permits_with_a_lease_are_redissons_sorted_set() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     for (name, set) in [("e", "{e}:timeout"), ("{t}:e", "{t}:e:timeout")] {
         let channel = format!("redisson_sc:{}", set.strip_suffix(":timeout").unwrap());
@@ -423,8 +420,7 @@ fn permits_are_not_given_back_to_what_is_no_counter() {
 
 #[tokio::test]
 async fn permits_end_with_the_semaphore_if_java_gave_it_an_end() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     probe.command(&["SET", "e", "2", "PX", "60000"]);
     let permit = client.expirable_semaphore("e").acquire().await.unwrap();
@@ -482,8 +478,7 @@ fn permits_that_have_ended_come_back_all_at_once_and_nobody_is_told_of_less_than
 /// A permit whose lease has ended is free, even if nobody has asked since.
 #[tokio::test]
 async fn permits_that_have_ended_are_drained_too() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = client.expirable_semaphore("e").lease(secs(60));
     semaphore.try_set_permits(3).await.unwrap();
     semaphore.acquire_many(2).await.unwrap().forget();
@@ -624,8 +619,7 @@ async fn permit_comes_back_at_the_end_of_its_lease_and_is_lost_to_its_holder() {
 
 #[tokio::test]
 async fn extended_permits_last_longer_all_of_them() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = client.expirable_semaphore("e").lease(secs(20));
     semaphore.try_set_permits(3).await.unwrap();
     let brief = semaphore.clone().lease(millis(400));
@@ -665,8 +659,7 @@ async fn extended_permits_last_longer_all_of_them() {
 
 #[tokio::test]
 async fn permit_is_given_back_by_whoever_knows_its_id() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let semaphore = one.expirable_semaphore("e");
     semaphore.try_set_permits(1).await.unwrap();
     let permit = semaphore.acquire().await.unwrap();
@@ -711,8 +704,7 @@ async fn permit_that_comes_too_late_is_given_back_and_the_caller_told() {
 
 #[tokio::test]
 async fn leases_and_numbers_that_cannot_work_are_refused() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let semaphore = client.expirable_semaphore("e");
     semaphore.try_set_permits(1_000).await.unwrap();
     for lease in [Duration::ZERO, millis(49), Duration::MAX] {

@@ -9,7 +9,7 @@ use crate::support::probe::{
     eventually_heard, millis, nothing_left, secs, soon, stranger, take_turns,
 };
 use crate::support::rogue::rogue;
-use crate::support::{builder, eventually, eventually_unreachable};
+use crate::support::{builder, eventually, eventually_unreachable, start};
 use redlatch::{Client, Config, ErrorKind};
 use redlatch_testkit::{Connection, Proxy, Server, skip};
 
@@ -23,8 +23,7 @@ fn lines_of(probe: &mut Connection, client: &Client) -> Vec<String> {
 
 #[tokio::test]
 async fn operators_find_a_client_by_its_id_and_its_library() {
-    let server = Server::start();
-    let client = support::client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lines = lines_of(&mut probe, &client);
     // One for commands, one for messages.

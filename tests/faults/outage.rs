@@ -1,12 +1,11 @@
 //! Servers that are away or hang: what calls cost meanwhile, what they leave behind, and what is sent first when the
 //! server is back.
 
-use crate::support;
 use std::time::Instant;
 
 use crate::support::mixed::{KINDS, try_take};
 use crate::support::probe::{calls_of, nothing_left, secs, soon};
-use crate::support::{builder, eventually, eventually_unreachable, sha};
+use crate::support::{builder, eventually, eventually_unreachable, sha, start};
 use futures_util::future::join_all;
 use redlatch::{Client, ErrorKind};
 use redlatch_testkit::{Proxy, Reply, Server};
@@ -170,8 +169,7 @@ async fn request_that_lies_on_a_connection_that_was_given_up_is_never_carried_ou
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_asked_for_while_too_much_is_owed() {
-    let server = Server::start();
-    let client = support::client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     lock.lock().await.unwrap().unlock().await.unwrap();
     server.freeze();

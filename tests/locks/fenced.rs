@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::probe::{begin, calls_of, kind, secs, soon};
-use crate::support::{client, eventually};
+use crate::support::{client, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, Owner};
 use redlatch_testkit::{Connection, Server};
 
@@ -51,8 +51,7 @@ async fn every_hold_has_a_higher_token_and_all_its_levels_the_same() {
 
 #[tokio::test]
 async fn tokens_rise_when_the_lock_is_passed_on_within_a_process() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     // The token is ahead of the clock, which would rise by itself.
     probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);
@@ -76,8 +75,7 @@ async fn tokens_rise_when_the_lock_is_passed_on_within_a_process() {
 
 #[tokio::test]
 async fn tokens_rise_over_a_flush_and_an_empty_restart() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fenced_lock(NAME);
     let first = next(&lock).await;
     server.connection().command(&["FLUSHALL"]);
@@ -90,8 +88,7 @@ async fn tokens_rise_over_a_flush_and_an_empty_restart() {
 
 #[tokio::test]
 async fn tokens_that_java_drew_are_older() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fenced_lock(NAME);
     let mut probe = server.connection();
     // Java's tokens begin at 1. After a token of ours, they continue from there.
@@ -104,8 +101,7 @@ async fn tokens_that_java_drew_are_older() {
 
 #[tokio::test]
 async fn tokens_are_exact_up_to_their_end_and_refused_beyond() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fenced_lock(NAME);
     let mut probe = server.connection();
     probe.command(&["SET", TOKEN, &(HIGHEST - 3).to_string()]);
@@ -127,8 +123,7 @@ async fn tokens_are_exact_up_to_their_end_and_refused_beyond() {
 
 #[tokio::test]
 async fn token_that_is_no_number_is_the_wrong_kind_and_stays() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fenced_lock(NAME);
     let mut probe = server.connection();
     probe.command(&["SET", TOKEN, "abc"]);
@@ -165,8 +160,7 @@ async fn token_key_has_an_end_only_if_it_is_given_one() {
 
 #[tokio::test]
 async fn level_that_is_adopted_elsewhere_keeps_its_token() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (_server, client, other) = start_two().await;
     let owner = Owner::named("req-7");
     let guard = client
         .fenced_lock(NAME)
@@ -197,8 +191,7 @@ async fn level_that_is_adopted_elsewhere_keeps_its_token() {
 
 #[tokio::test]
 async fn kinds_of_one_shape_exclude_each_other() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (_server, client, other) = start_two().await;
     let held = client.fenced_lock(NAME).lock().await.unwrap();
     assert!(other.lock(NAME).try_lock().await.unwrap().is_none());
     assert!(other.spin_lock(NAME).try_lock().await.unwrap().is_none());
@@ -213,8 +206,7 @@ async fn kinds_of_one_shape_exclude_each_other() {
 
 #[tokio::test]
 async fn owner_of_one_kind_is_told_when_it_asks_for_another() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (_server, client) = start().await;
     let held = client.lock(NAME).lock().await.unwrap();
     for error in [
         kind(client.fenced_lock(NAME).lock().await),

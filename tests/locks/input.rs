@@ -4,10 +4,10 @@
 use crate::support;
 use std::time::Duration;
 
-use crate::support::client;
 use crate::support::probe::{
     calls, eventually_listening, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
+use crate::support::start;
 use redlatch::{Client, ClientBuilder, Config, Error, ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Server};
 
@@ -43,8 +43,7 @@ async fn errors(lock: &ReentrantLock, needs: Needs) -> Vec<(&'static str, Option
 
 #[tokio::test]
 async fn bad_names_leases_and_owners_are_refused_before_anything_is_sent() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let name = |name: &str| client.lock(name);
     let long = "x".repeat(1025);
@@ -88,8 +87,7 @@ async fn bad_names_leases_and_owners_are_refused_before_anything_is_sent() {
 
 #[tokio::test]
 async fn refusal_needs_no_server() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     server.kill();
     for lock in [
         client.lock(""),
@@ -102,8 +100,7 @@ async fn refusal_needs_no_server() {
 
 #[tokio::test]
 async fn odd_names_are_distinct_locks() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let long = "x".repeat(1024);
     let names = [
         "k",
@@ -192,8 +189,7 @@ async fn attempts(client: &Client, name: &str) -> Vec<(&'static str, Option<Erro
 
 #[tokio::test]
 async fn braces_around_a_whole_name_are_refused_where_they_would_share_the_keys_of_another_name() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     reset_calls(&mut probe);
     let names = [
@@ -235,8 +231,7 @@ async fn braces_around_a_whole_name_are_refused_where_they_would_share_the_keys_
 
 #[tokio::test]
 async fn lock_and_the_same_name_in_braces_do_not_heed_each_other() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let (plain, braced) = (client.semaphore("k"), client.semaphore("{k}"));
     assert!(plain.try_set_permits(1).await.unwrap());
     assert!(braced.try_set_permits(1).await.unwrap());
@@ -282,8 +277,7 @@ async fn lock_and_the_same_name_in_braces_do_not_heed_each_other() {
 
 #[tokio::test]
 async fn odd_owners_are_distinct_owners() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let long = "x".repeat(2000);
     let names = [
         "a", " ", "a\0b", "\r\n", "🔒", "mode ", ":write ", "x:writer", "a|", "7", "-1", "%s",
@@ -312,8 +306,7 @@ async fn odd_owners_are_distinct_owners() {
 
 #[tokio::test]
 async fn shortest_and_longest_lease_work() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let century = secs(100 * 365 * 24 * 60 * 60);
     let lock = client.lock("k").lease(century);
     let guard = lock.lock().await.unwrap();

@@ -1,8 +1,8 @@
 //! Names in use by something else: every call reports it by its error kind, and leaves what is there as it is.
 
 use crate::support;
-use crate::support::client;
 use crate::support::probe::{calls_of, kind, nothing_left, reset_calls, secs, soon, stranger};
+use crate::support::start;
 use redlatch::{ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Server};
 
@@ -50,8 +50,7 @@ async fn kinds(lock: &ReentrantLock) -> Vec<(&'static str, Option<ErrorKind>)> {
 
 #[tokio::test]
 async fn name_in_use_by_another_shape_is_the_wrong_kind_and_stays_untouched() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let named = client.lock("k").owned_by(&Owner::named("java:1"));
     for (shape, command) in SHAPES {
@@ -88,8 +87,7 @@ async fn name_in_use_by_another_shape_is_the_wrong_kind_and_stays_untouched() {
 
 #[tokio::test]
 async fn name_in_use_is_the_wrong_kind_for_both_sides_of_a_read_write_lock() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.read_write_lock("k");
     let (reader, writer) = (lock.reader(), lock.writer());
@@ -175,8 +173,7 @@ async fn both_sides_of_a_read_write_lock_notice_that_their_key_became_something_
 
 #[tokio::test]
 async fn wrong_kind_names_the_lock_and_is_asked_for_once() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     probe.command(&["SET", "k", "text"]);
     reset_calls(&mut probe);
@@ -241,8 +238,7 @@ async fn hold_whose_key_became_something_else_is_lost_and_leaves_it_alone() {
 
 #[tokio::test]
 async fn poisoned_count_of_the_owner_is_the_wrong_kind_for_every_call() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k").owned_by(&Owner::named("java:1"));
     for poison in ["abc", "-1", "", "1.5", "1e3", " 1", "0x10", "1\n"] {
@@ -274,8 +270,7 @@ async fn poisoned_count_of_the_owner_is_the_wrong_kind_for_every_call() {
 
 #[tokio::test]
 async fn hash_that_is_nobodys_lock_is_not_deleted_by_force() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     probe.command(&["HSET", "k", "name", "Ada", "age", "36"]);
     let before = dump(&mut probe);
@@ -290,8 +285,7 @@ async fn hash_that_is_nobodys_lock_is_not_deleted_by_force() {
 
 #[tokio::test]
 async fn exhausted_count_is_refused_and_untouched() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k").owned_by(&Owner::named("java:1"));
     for count in [
@@ -320,8 +314,7 @@ async fn exhausted_count_is_refused_and_untouched() {
 
 #[tokio::test]
 async fn count_that_became_exhausted_or_poisoned_refuses_reentry() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k");
     for (count, expected) in [

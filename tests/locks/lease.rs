@@ -8,7 +8,7 @@ use crate::support::probe::{
     begin, calls_of, eventually_free, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
 use crate::support::scene::Scene;
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard};
 use redlatch_testkit::{Proxy, Server};
 
@@ -92,8 +92,7 @@ async fn many_holds_are_renewed_by_few_scripts() {
 
 #[tokio::test]
 async fn promise_ends_before_the_servers_key() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     for (lock, margin) in [
         (client.lock("k").lease(secs(100)), millis(1_001)),
         (client.lock("k"), millis(301)),
@@ -117,8 +116,7 @@ async fn promise_ends_before_the_servers_key() {
 
 #[tokio::test]
 async fn fixed_lease_is_not_renewed_and_its_loss_comes_before_its_end() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     // The holder is told a hundredth of the lease before its end.
     let lease = secs(15);
     let mut probe = server.connection();
@@ -148,8 +146,7 @@ async fn fixed_lease_is_not_renewed_and_its_loss_comes_before_its_end() {
 
 #[tokio::test]
 async fn blocked_runtime_sees_the_loss_at_its_first_look() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lease = millis(500);
     let guard = client.lock("k").lease(lease).lock().await.unwrap();
     // No timer and no task of this runtime runs meanwhile.
@@ -163,8 +160,7 @@ async fn blocked_runtime_sees_the_loss_at_its_first_look() {
 
 #[tokio::test]
 async fn next_owner_gets_in_when_a_fixed_lease_ends() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let guard = client.lock("k").lease(millis(500)).lock().await.unwrap();
     let next = soon(other.lock("k").lock()).await.unwrap();
     assert!(guard.is_lost(), "lost before anybody else got in");
@@ -177,8 +173,7 @@ async fn next_owner_gets_in_when_a_fixed_lease_ends() {
 
 #[tokio::test]
 async fn kept_lost_guard_does_not_block_its_process() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k").lease(millis(300));
     let lost = lock.lock().await.unwrap();
     let same = soon(lock.lock()).await.unwrap();
@@ -193,8 +188,7 @@ async fn kept_lost_guard_does_not_block_its_process() {
 
 #[tokio::test]
 async fn reentry_raises_the_lease_and_never_lowers_it() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = |lease| client.lock("k").lease(secs(lease));
     // Outer lease, inner lease, and the bounds of the TTL after the re-entry and after the inner release.
@@ -219,8 +213,7 @@ async fn reentry_raises_the_lease_and_never_lowers_it() {
 
 #[tokio::test]
 async fn guard_reenters_on_its_own_terms_from_any_task() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k").lease(secs(60));
     let guard = Arc::new(lock.lock().await.unwrap());
     let elsewhere = guard.clone();
@@ -358,8 +351,7 @@ async fn grant_that_comes_too_late_is_given_back() {
 
 #[tokio::test]
 async fn extend_sets_a_new_lease_from_now() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k").lease(secs(20));
     let guard = lock.lock().await.unwrap();
@@ -387,8 +379,7 @@ async fn extend_sets_a_new_lease_from_now() {
 
 #[tokio::test]
 async fn shortened_lease_is_lost_at_its_new_end() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let guard = client.lock("k").lease(secs(60)).lock().await.unwrap();
     guard.extend(millis(300)).await.unwrap();
     soon(guard.lost()).await;
@@ -441,8 +432,7 @@ async fn every_guard_learns_at_the_next_renewal_that_the_key_is_gone() {
 
 #[tokio::test]
 async fn expired_and_retaken_lock_is_not_touched_by_the_old_holder() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let old = client.lock("k").lock().await.unwrap();
     server.connection().command(&["DEL", "k"]);
     let new = other.lock("k").lock().await.unwrap();
@@ -462,8 +452,7 @@ async fn work_under_a_guard_stops_when_the_lease_is_lost() {
             self.0.store(true, Ordering::Release);
         }
     }
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let sum = guard

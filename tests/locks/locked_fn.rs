@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::support::probe::{
     calls_of, eventually_free, eventually_heard, millis, nothing_left, reset_calls, secs, soon,
 };
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, FencingToken, Owner, locked};
 use redlatch_testkit::Server;
 use tokio::sync::oneshot;
@@ -78,8 +78,7 @@ async fn ship(client: &Client, id: u64, gate: Gate) -> Result<u64, Failure> {
 
 #[tokio::test]
 async fn body_runs_under_the_lock_that_its_arguments_name() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let (gate, keeper) = gate();
     let shipping = tokio::spawn({
         let client = client.clone();
@@ -108,8 +107,7 @@ async fn body_runs_under_the_lock_that_its_arguments_name() {
 
 #[tokio::test]
 async fn caller_waits_for_as_long_as_it_takes_and_is_woken_by_the_release() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let held = other.lock("order:1").lock().await.unwrap();
     let (gate, keeper) = gate();
     keeper.go.send(()).unwrap();
@@ -146,8 +144,7 @@ async fn end(client: &Client, end: End) -> Result<u8, Failure> {
 
 #[tokio::test]
 async fn lock_is_free_after_every_end_of_the_body() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     assert_eq!(end(&client, End::Tail).await.unwrap(), 0);
     assert!(!server.connection().exists("end"));
     assert_eq!(end(&client, End::Return).await.unwrap(), 1);
@@ -167,8 +164,7 @@ async fn lock_is_free_after_every_end_of_the_body() {
 
 #[tokio::test]
 async fn lock_is_free_after_the_future_was_dropped() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let (gate, keeper) = gate();
     let shipping = tokio::spawn({
         let client = client.clone();
@@ -204,8 +200,7 @@ async fn work_for_ever(
 
 #[tokio::test]
 async fn lost_lease_drops_the_body_and_is_told_in_the_error_of_the_function() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let drops = Arc::new(AtomicU32::new(0));
     let (begin, mut begun) = oneshot::channel();
     let started = Instant::now();
@@ -259,8 +254,7 @@ async fn job(client: &Client, id: u64, runs: &AtomicU32) -> Result<&'static str,
 
 #[tokio::test]
 async fn wait_ends_in_what_busy_says_and_the_body_never_runs() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let runs = AtomicU32::new(0);
     let held = other.lock("job:3").lock().await.unwrap();
     let started = Instant::now();
@@ -283,8 +277,7 @@ async fn once(client: &Client, value: String) -> Result<Option<String>, redlatch
 
 #[tokio::test]
 async fn wait_of_zero_is_one_attempt_and_busy_may_be_a_success() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let held = other.lock("once").lock().await.unwrap();
     let mut probe = server.connection();
     reset_calls(&mut probe);
@@ -297,8 +290,7 @@ async fn wait_of_zero_is_one_attempt_and_busy_may_be_a_success() {
 
 #[tokio::test]
 async fn error_of_the_acquisition_is_told_in_the_error_of_the_function() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     server.connection().command(&["SET", "order:9", "a string"]);
     let (gate, keeper) = gate();
     let failure = soon(ship(&client, 9, gate)).await.unwrap_err();
@@ -327,8 +319,7 @@ async fn book(client: &Client, number: u64) -> Result<u64, redlatch::Error> {
 
 #[tokio::test]
 async fn function_that_calls_another_on_the_same_name_takes_the_lock_again() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     assert_eq!(soon(transfer(&client, 5)).await.unwrap(), [1, 2, 1]);
     nothing_left(&server, [&client]).await;
 }
@@ -369,8 +360,7 @@ impl Orders {
 
 #[tokio::test]
 async fn methods_are_locked_and_may_call_each_other() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut orders = Orders {
         client: client.clone(),
         shipped: Vec::new(),
@@ -398,8 +388,7 @@ impl Ship for Orders {
 
 #[tokio::test]
 async fn method_of_a_trait_is_locked() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut orders = Orders {
         client: client.clone(),
         shipped: Vec::new(),
@@ -436,8 +425,7 @@ where
 
 #[tokio::test]
 async fn arguments_may_be_of_every_form() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let letters = ['x', 'y'];
     let call = |numbers: Vec<u8>| {
         let busy = Err("busy".into());
@@ -469,8 +457,7 @@ async fn future_is_send_if_the_body_is_and_the_result_may_be_an_impl() {
     fn sent<F: Future + Send>(future: F) -> F {
         future
     }
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let squares = sent(squares(&client, 4)).await.unwrap();
     assert_eq!(squares.collect::<Vec<_>>(), [0, 1, 4, 9]);
     assert_eq!(on_this_thread(&client, Rc::new(1)).await.unwrap(), 2);
@@ -485,8 +472,7 @@ async fn for_request(client: &Client, request: &str) -> Result<u64, redlatch::Er
 
 #[tokio::test]
 async fn owner_is_the_request_that_the_attribute_names() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let lock = other.lock("request").owned_by(&Owner::named("req-7"));
     let held = lock.lock().await.unwrap();
     assert_eq!(for_request(&client, "req-8").await.unwrap(), 0);
@@ -508,8 +494,7 @@ async fn spin_a_while(client: &Client) -> Result<(), Failure> {
 
 #[tokio::test]
 async fn spin_lock_gives_up_after_its_attempts_or_its_wait() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let held = other.spin_lock("spin").lock().await.unwrap();
     let mut probe = server.connection();
     reset_calls(&mut probe);
@@ -531,8 +516,7 @@ async fn queued(client: &Client) -> Result<(), Failure> {
 
 #[tokio::test]
 async fn caller_of_a_fair_lock_stands_in_the_queue_on_the_server() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let held = other.fair_lock("queued").lock().await.unwrap();
     let waiting = tokio::spawn({
         let client = client.clone();
@@ -556,8 +540,7 @@ async fn token(client: &Client) -> Result<FencingToken, Failure> {
 
 #[tokio::test]
 async fn body_reads_the_token_from_its_guard() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let first = token(&client).await.unwrap();
     assert!(token(&client).await.unwrap() > first);
     eventually_free(&server, "fenced").await;
@@ -591,8 +574,7 @@ fn open() -> Gate {
 
 #[tokio::test]
 async fn plain_lock_is_a_string() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let (gate, keeper) = gate();
     let held = tokio::spawn({
         let client = client.clone();
@@ -608,8 +590,7 @@ async fn plain_lock_is_a_string() {
 
 #[tokio::test]
 async fn readers_run_together_and_a_writer_alone() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let (gate_of_reader, reader) = gate();
     let reading = tokio::spawn({
         let client = client.clone();
@@ -643,8 +624,7 @@ async fn robbed(client: &Client, server: &Server, end: Result<(), Failure>) -> R
 
 #[tokio::test]
 async fn lock_that_was_lost_by_the_end_of_the_body_is_an_error() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let failure = soon(robbed(&client, &server, Ok(()))).await.unwrap_err();
     assert_eq!(failure.kind(), Some(ErrorKind::LeaseLost));
     // The body's own error takes precedence.
@@ -665,8 +645,7 @@ async fn quiet(client: &Client, unused: u8) -> Result<Option<Duration>, redlatch
 
 #[tokio::test]
 async fn lease_is_what_the_attribute_says() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let left = quiet(&client, 0).await.unwrap().unwrap();
     assert!(left > secs(3_500) && left <= secs(3_600), "{left:?}");
     nothing_left(&server, [&client]).await;
@@ -692,8 +671,7 @@ async fn nested_twice(client: &Client) -> Result<(), redlatch::Error> {
 
 #[tokio::test]
 async fn nesting_does_not_double_the_size_of_the_future() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let inner = size_of_val(&with_a_kilobyte(&client));
     let outer = nested_twice(&client);
     assert!(

@@ -7,7 +7,7 @@ use crate::support::probe::{
     acquiring, begin, eventually_free, eventually_heard, kind, millis, nothing_left, passes, secs,
     soon, stranger,
 };
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::Server;
 
@@ -19,8 +19,7 @@ async fn nested_calls_of_one_task_reenter_and_its_children_do_not() {
         guard.unlock().await.unwrap();
         count
     }
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let outer = lock.clone();
     let task = tokio::spawn(async move {
@@ -38,8 +37,7 @@ async fn nested_calls_of_one_task_reenter_and_its_children_do_not() {
 
 #[tokio::test]
 async fn guard_is_released_by_the_task_it_moved_to() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let owner = guard.owner().clone();
@@ -58,8 +56,7 @@ async fn guard_is_released_by_the_task_it_moved_to() {
 
 #[tokio::test]
 async fn owner_is_who_first_polls_the_call() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let call = {
         let lock = lock.clone();
@@ -74,8 +71,7 @@ async fn owner_is_who_first_polls_the_call() {
 
 #[tokio::test]
 async fn branches_of_a_join_are_one_owner() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     for round in 0..20 {
         let (a, b, c) = soon(async { tokio::join!(lock.lock(), lock.lock(), lock.lock()) }).await;
@@ -90,8 +86,7 @@ async fn branches_of_a_join_are_one_owner() {
 
 #[tokio::test]
 async fn single_attempts_of_one_owner_at_once_both_get_in() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     for round in 0..50 {
         let (a, b) = tokio::join!(lock.try_lock(), lock.try_lock());
@@ -109,8 +104,7 @@ async fn single_attempts_of_one_owner_at_once_both_get_in() {
 
 #[tokio::test]
 async fn calls_of_one_owner_in_several_tasks_all_get_in() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     for owner in [Owner::unique(), Owner::named("req")] {
         let lock = client.lock("k").owned_by(&owner);
         let tasks: Vec<_> = (0..8)
@@ -133,8 +127,7 @@ async fn calls_of_one_owner_in_several_tasks_all_get_in() {
 
 #[tokio::test]
 async fn branches_with_owners_of_their_own_exclude_each_other() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let inside = AtomicUsize::new(0);
     let branch = async || {
@@ -150,8 +143,7 @@ async fn branches_with_owners_of_their_own_exclude_each_other() {
 
 #[tokio::test]
 async fn waiting_call_reenters_when_its_owner_gets_in_elsewhere() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let held = stranger(&lock).lock().await.unwrap();
     let shared = lock.clone().owned_by(&Owner::unique());
@@ -174,8 +166,7 @@ async fn waiting_call_reenters_when_its_owner_gets_in_elsewhere() {
 
 #[tokio::test]
 async fn holds_of_two_clients_under_one_name_add_up_and_end_apart() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("req-7");
     let (here, there) = (
         one.lock("k").owned_by(&owner),
@@ -201,8 +192,7 @@ async fn holds_of_two_clients_under_one_name_add_up_and_end_apart() {
 
 #[tokio::test]
 async fn unlock_in_another_client_takes_a_level_of_a_named_owner() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("req-7");
     let (here, there) = (
         one.lock("k").owned_by(&owner),
@@ -226,8 +216,7 @@ async fn unlock_in_another_client_takes_a_level_of_a_named_owner() {
 
 #[tokio::test]
 async fn reentry_of_a_named_owner_does_not_queue_behind_other_processes_waiters() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("req-7");
     let guard = one.lock("k").owned_by(&owner).lock().await.unwrap();
     let lock = two.lock("k");
@@ -273,8 +262,7 @@ async fn detached_level_lives_until_its_lease_only() {
 
 #[tokio::test]
 async fn detached_level_is_adopted_or_unlocked_by_its_owner() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let named = Owner::named("req-7");
     for (owner, receiver) in [
         (Owner::unique(), &one),
@@ -333,8 +321,7 @@ async fn adopted_level_is_renewed_by_whom_it_was_adopted() {
 
 #[tokio::test]
 async fn adopting_what_another_client_guards_loses_the_guard_there() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("req-7");
     let old = one.lock("k").owned_by(&owner).lock().await.unwrap();
     let new = two
@@ -353,8 +340,7 @@ async fn adopting_what_another_client_guards_loses_the_guard_there() {
 
 #[tokio::test]
 async fn adopting_what_is_guarded_here_adds_no_level() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let old = lock.lock().await.unwrap();
     let new = lock.adopt().await.unwrap().unwrap();
@@ -368,8 +354,7 @@ async fn adopting_what_is_guarded_here_adds_no_level() {
 
 #[tokio::test]
 async fn level_written_by_a_foreign_client_is_adopted_and_unlocked() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k").owned_by(&Owner::named("java:31"));
     probe.command(&["HSET", "k", "java:31", "3"]);
@@ -393,8 +378,7 @@ async fn level_written_by_a_foreign_client_is_adopted_and_unlocked() {
 
 #[tokio::test]
 async fn unlock_of_a_foreign_hold_without_end_gives_one_level_back() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k").owned_by(&Owner::named("java:31"));
     probe.command(&["HSET", "k", "java:31", "2"]);
@@ -465,8 +449,7 @@ async fn detached_level_outlives_a_closed_client() {
 
 #[tokio::test]
 async fn level_of_a_client_that_died_ends_with_its_own_lease_whoever_locks_under_the_name() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("req-7");
     let mut probe = server.connection();
     for died_before in [false, true] {
@@ -492,8 +475,7 @@ async fn level_of_a_client_that_died_ends_with_its_own_lease_whoever_locks_under
 
 #[tokio::test]
 async fn client_whose_own_lease_ended_locks_again_while_another_has_the_lock_under_the_name() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("req-7");
     let mut probe = server.connection();
     let here = one.lock("k").owned_by(&owner);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::probe::{
     NEVER, acquiring, calls_of, kind, millis, nothing_left, reset_calls, secs, soon, subscribers,
 };
-use crate::support::{builder, client, eventually, sha};
+use crate::support::{builder, client, eventually, sha, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Owner, PlainLock, ReleaseBy};
 use redlatch_testkit::{Connection, Proxy, Reply, Server, script};
 
@@ -56,8 +56,7 @@ async fn patient(url: String) -> Client {
 
 #[tokio::test]
 async fn lock_is_a_string_that_tells_one_hold_and_ends_with_its_lease() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     for by in BOTH {
         let lock = client.plain_lock(NAME).release_by(by).lease(secs(10));
@@ -84,8 +83,7 @@ async fn lock_is_a_string_that_tells_one_hold_and_ends_with_its_lease() {
 
 #[tokio::test]
 async fn owner_finds_its_own_lock_busy() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     for by in BOTH {
         for owner in [Owner::unique(), Owner::named("req-7")] {
             let lock = client.plain_lock(NAME).release_by(by).owned_by(&owner);
@@ -109,8 +107,7 @@ async fn owner_finds_its_own_lock_busy() {
 
 #[tokio::test]
 async fn foreign_holder_is_waited_for_by_pauses_without_a_message() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     for by in BOTH {
         let lock = client.plain_lock(NAME).release_by(by);
@@ -551,8 +548,7 @@ async fn many_holds_are_renewed_together_and_each_tells_of_its_own_loss() {
 
 #[tokio::test]
 async fn waiters_here_and_those_of_a_reentrant_lock_take_nothing_from_each_other() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let (plain, reentrant) = (client.plain_lock(NAME), client.lock(NAME));
 
     let held = take(&plain).await;
@@ -747,8 +743,7 @@ async fn what_a_dropped_call_took_under_a_name_ends_by_its_lease() {
 
 #[tokio::test]
 async fn hold_that_was_lost_under_a_name_takes_no_later_one_with_it() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.plain_lock(NAME).owned_by(&Owner::named("req-7"));
     let old = take(&lock).await;
@@ -771,8 +766,7 @@ async fn hold_that_was_lost_under_a_name_takes_no_later_one_with_it() {
 
 #[tokio::test]
 async fn lock_that_is_freed_by_force_elsewhere_is_found_by_a_pause_here() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     for by in BOTH {
         let fixed = client.plain_lock(NAME).release_by(by).lease(secs(60));
         let held = take(&fixed).await;

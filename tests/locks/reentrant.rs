@@ -6,14 +6,13 @@ use crate::support::probe::{
     NEVER, acquiring, begin, calls_of, channel, eventually_free, eventually_heard, kind, millis,
     nothing_left, reset_calls, secs, soon, stranger, subscribers,
 };
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Owner};
 use redlatch_testkit::Server;
 
 #[tokio::test]
 async fn queries_tell_of_a_held_lock_and_of_a_free_one() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let (lock, seen) = (client.lock("k").lease(secs(20)), other.lock("k"));
     assert!(!lock.is_locked().await.unwrap());
     assert!(!lock.is_held().await.unwrap());
@@ -44,8 +43,7 @@ async fn queries_tell_of_a_held_lock_and_of_a_free_one() {
 
 #[tokio::test]
 async fn try_lock_answers_none_to_everybody_but_the_owner() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let lock = client.lock("k");
     let guard = lock.try_lock().await.unwrap().unwrap();
     assert!(stranger(&lock).try_lock().await.unwrap().is_none());
@@ -61,8 +59,7 @@ async fn try_lock_answers_none_to_everybody_but_the_owner() {
 
 #[tokio::test]
 async fn one_attempt_asks_once_and_subscribes_to_nothing() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let busy = stranger(&lock);
@@ -80,8 +77,7 @@ async fn one_attempt_asks_once_and_subscribes_to_nothing() {
 
 #[tokio::test]
 async fn single_attempts_stand_in_no_line() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let held = other.lock("k").lock().await.unwrap();
     let lock = client.lock("k");
     let front = acquiring(&lock);
@@ -125,8 +121,7 @@ async fn wait_ends_at_its_limit_and_not_before() {
 
 #[tokio::test]
 async fn wait_without_end_ends_with_the_lock() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let patient = stranger(&lock);
@@ -140,8 +135,7 @@ async fn wait_without_end_ends_with_the_lock() {
 
 #[tokio::test]
 async fn wait_of_the_owner_itself_is_a_reentry() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     for wait in [millis(0), millis(1), secs(60), std::time::Duration::MAX] {
@@ -155,8 +149,7 @@ async fn wait_of_the_owner_itself_is_a_reentry() {
 
 #[tokio::test]
 async fn handle_unlock_gives_back_one_level_and_loses_the_guard_with_the_last() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let outer = lock.lock().await.unwrap();
     let inner = lock.lock().await.unwrap();
@@ -179,8 +172,7 @@ async fn handle_unlock_gives_back_one_level_and_loses_the_guard_with_the_last() 
 
 #[tokio::test]
 async fn lost_guard_leaves_the_next_hold_of_its_owner_alone() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let old = lock.lock().await.unwrap();
     lock.unlock().await.unwrap();
@@ -194,8 +186,7 @@ async fn lost_guard_leaves_the_next_hold_of_its_owner_alone() {
 
 #[tokio::test]
 async fn unlock_by_one_who_holds_nothing_is_an_error_and_changes_nothing() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let lock = client.lock("k");
     assert_eq!(kind(lock.unlock().await), ErrorKind::NotHeld, "free");
     let guard = lock.lock().await.unwrap();
@@ -222,8 +213,7 @@ async fn unlock_by_one_who_holds_nothing_is_an_error_and_changes_nothing() {
 
 #[tokio::test]
 async fn unlock_after_expiry_is_an_error() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     for owner in [Owner::unique(), Owner::named("req")] {
         let lock = client.lock("k").lease(millis(200)).owned_by(&owner);
         let guard = lock.lock().await.unwrap();
@@ -237,8 +227,7 @@ async fn unlock_after_expiry_is_an_error() {
 
 #[tokio::test]
 async fn dropped_guards_give_their_levels_back() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let outer = lock.lock().await.unwrap();
     let inner = lock.lock().await.unwrap();
@@ -255,8 +244,7 @@ async fn dropped_guards_give_their_levels_back() {
 
 #[tokio::test]
 async fn guard_dropped_and_lock_taken_again_at_once_is_never_busy_with_itself() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     for round in 0..50 {
         let owner = stranger(&lock);
@@ -268,8 +256,7 @@ async fn guard_dropped_and_lock_taken_again_at_once_is_never_busy_with_itself() 
 
 #[tokio::test]
 async fn panic_in_the_critical_section_releases() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let section = lock.clone();
     let ended = tokio::spawn(async move {
@@ -284,8 +271,7 @@ async fn panic_in_the_critical_section_releases() {
 
 #[tokio::test]
 async fn force_unlock_frees_whoever_holds_the_lock() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let lock = client.lock("k");
     assert!(!lock.force_unlock().await.unwrap(), "it was free");
 
@@ -373,8 +359,7 @@ async fn waiter_wakes_when_the_hold_ends_however_it_ends() {
 
 #[tokio::test]
 async fn waiters_of_one_process_are_served_in_the_order_they_came() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
@@ -408,8 +393,7 @@ async fn waiters_of_one_process_are_served_in_the_order_they_came() {
 
 #[tokio::test]
 async fn cancelled_waiters_do_not_block_those_behind() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let start = || {

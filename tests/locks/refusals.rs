@@ -9,7 +9,7 @@ use crate::support::probe::{
     stranger,
 };
 use crate::support::rogue::rogue;
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{Client, Error, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Proxy, Reply, Server};
 
@@ -129,8 +129,7 @@ async fn server_out_of_memory_grants_nothing_and_takes_everything_back() {
 
 #[tokio::test]
 async fn level_of_a_named_owner_is_unlocked_elsewhere_without_memory() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let mut probe = server.connection();
     for levels in [1, 3] {
         let owner = Owner::named("req-7");
@@ -168,8 +167,7 @@ async fn level_of_a_named_owner_is_unlocked_elsewhere_without_memory() {
 
 #[tokio::test]
 async fn server_without_enough_replicas_refuses_and_the_key_ends_by_its_lease() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = client.lock("k").lease(secs(2));
     let guard = lock.lock().await.unwrap();
@@ -195,8 +193,7 @@ async fn server_without_enough_replicas_refuses_and_the_key_ends_by_its_lease() 
 
 #[tokio::test]
 async fn refused_release_is_carried_out_once_the_server_takes_writes() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let guard = client.lock("k").lock().await.unwrap();
     configure(&mut probe, "min-replicas-to-write", "1");
@@ -358,8 +355,7 @@ async fn waiter_that_may_not_subscribe_still_gets_in() {
 
 #[tokio::test]
 async fn refusal_names_its_lock_and_keeps_the_words_of_the_server() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let guard = client.lock("orders:42").lock().await.unwrap();
     configure(&mut probe, "min-replicas-to-write", "1");
@@ -495,8 +491,7 @@ async fn debug_of_nothing_shows_the_password() {
 
 #[tokio::test]
 async fn texts_of_errors_name_the_lock_and_what_to_do() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("orders:42");
     let guard = lock.lock().await.unwrap();
     lock.unlock().await.unwrap();

@@ -6,14 +6,13 @@ use crate::support::probe::{
     NEVER, acquiring, calls, calls_of, channel, eventually_heard, nothing_left, reset_calls, secs,
     soon, subscribers,
 };
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::LockGuard;
 use redlatch_testkit::Server;
 
 #[tokio::test]
 async fn uncontended_lock_and_unlock_are_two_scripts_and_nothing_else() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     lock.lock().await.unwrap().unlock().await.unwrap();
     let mut probe = server.connection();
@@ -34,8 +33,7 @@ async fn uncontended_lock_and_unlock_are_two_scripts_and_nothing_else() {
 
 #[tokio::test]
 async fn reentry_and_inner_release_are_one_script_each() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let twice = async || {
         let outer = lock.lock().await.unwrap();
@@ -57,8 +55,7 @@ async fn reentry_and_inner_release_are_one_script_each() {
 
 #[tokio::test]
 async fn scripts_travel_whole_only_when_the_server_does_not_know_them() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let mut probe = server.connection();
     for forget in [true, false, true, false] {
@@ -126,8 +123,7 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
 
 #[tokio::test]
 async fn channels_of_two_locks_share_one_connection() {
-    let server = Server::start();
-    let (holder, client) = (client(&server).await, client(&server).await);
+    let (server, holder, client) = start_two().await;
     let id = client.id().to_owned();
     let mut guards: Vec<LockGuard> = Vec::new();
     let mut waiting = Vec::new();

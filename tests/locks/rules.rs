@@ -4,7 +4,7 @@ use crate::support;
 use std::time::Duration;
 
 use crate::support::probe::scripts_run;
-use crate::support::{eventually, eventually_idle, sha};
+use crate::support::{eventually, eventually_idle, sha, start};
 use redlatch::{Client, ErrorKind, Owner};
 use redlatch_testkit::{Proxy, Server};
 use tokio::time::{sleep, timeout};
@@ -90,8 +90,7 @@ async fn promise_counts_from_before_the_request_however_late_the_reply() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn promise_ends_a_margin_before_the_servers_key() {
-    let server = Server::start();
-    let client = support::client(&server).await;
+    let (server, client) = start().await;
     let mut connection = server.connection();
     let lease = Duration::from_secs(1_000);
 

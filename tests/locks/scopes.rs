@@ -5,7 +5,7 @@ use crate::support::probe::{
     NEVER, acquiring, begin, calls_of, channel, eventually_heard, millis, nothing_left,
     reset_calls, secs, soon, stranger,
 };
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, eventually, start, start_two};
 use redlatch_testkit::{Connection, Server};
 
 #[tokio::test]
@@ -52,8 +52,7 @@ async fn prefixes_head_key_and_channel_and_add_up() {
 
 #[tokio::test]
 async fn names_under_two_prefixes_do_not_exclude_each_other() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut guards = Vec::new();
     for prefix in ["a:", "b:", "a", "A:"] {
         guards.push(
@@ -76,8 +75,7 @@ async fn names_under_two_prefixes_do_not_exclude_each_other() {
 
 #[tokio::test]
 async fn scope_is_the_same_client_with_the_same_owner() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let connections = server
         .connection()
         .command(&["CLIENT", "LIST"])
@@ -179,8 +177,7 @@ async fn databases_do_not_exclude_each_other_and_share_messages_only() {
 
 #[tokio::test]
 async fn clients_of_one_process_wait_for_each_other() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     assert_ne!(one.id(), two.id());
     let held = one.lock("k").lock().await.unwrap();
     let lock = two.lock("k");

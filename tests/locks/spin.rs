@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::support::probe::{NEVER, calls_of, kind, millis, reset_calls, secs, soon};
-use crate::support::{client, eventually};
+use crate::support::{client, eventually, start, start_two};
 use redlatch::{Backoff, Client, ErrorKind, Owner, SpinLock};
 use redlatch_testkit::Server;
 
@@ -17,8 +17,7 @@ fn stranger(lock: &SpinLock) -> SpinLock {
 
 #[tokio::test]
 async fn nothing_is_published_and_nothing_subscribed_to() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let mut probe = server.connection();
     reset_calls(&mut probe);
     let guard = client.spin_lock(NAME).lock().await.unwrap();
@@ -40,8 +39,7 @@ async fn nothing_is_published_and_nothing_subscribed_to() {
 
 #[tokio::test]
 async fn wait_ends_after_its_attempts_or_at_its_limit_whichever_comes_first() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let held = other.spin_lock(NAME).lock().await.unwrap();
     let mut probe = server.connection();
     let lock = client.spin_lock(NAME).backoff(Backoff::fixed(millis(5)));
@@ -68,8 +66,7 @@ async fn wait_ends_after_its_attempts_or_at_its_limit_whichever_comes_first() {
 
 #[tokio::test]
 async fn what_cannot_work_is_refused_before_anything_is_sent() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.spin_lock(NAME);
     let mut probe = server.connection();
     reset_calls(&mut probe);
@@ -91,8 +88,7 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
 
 #[tokio::test]
 async fn pause_ends_with_the_limit_the_holders_lease_and_a_release_here() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (_server, client, other) = start_two().await;
     let lock = client.spin_lock(NAME).backoff(Backoff::fixed(NEVER));
 
     let held = other.spin_lock(NAME).lock().await.unwrap();
@@ -121,8 +117,7 @@ async fn pause_ends_with_the_limit_the_holders_lease_and_a_release_here() {
 
 #[tokio::test]
 async fn waiter_that_listens_finds_the_spin_lock_free_by_its_poll_cap() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let other = Client::builder()
         .url(server.url())
         .poll_cap(millis(200))
@@ -176,8 +171,7 @@ async fn waiters_elsewhere_get_in_beside_many_here() {
 
 #[tokio::test]
 async fn lock_that_is_freed_by_force_elsewhere_is_found_by_a_pause_here() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (_server, client, other) = start_two().await;
     let fixed = client.spin_lock(NAME).lease(secs(60));
     let held = fixed.lock().await.unwrap();
     let waiter = stranger(&fixed);
@@ -194,8 +188,7 @@ async fn lock_that_is_freed_by_force_elsewhere_is_found_by_a_pause_here() {
 
 #[tokio::test]
 async fn nothing_is_asked_behind_a_hold_that_is_renewed_here() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.spin_lock(NAME).backoff(Backoff::fixed(millis(2)));
     let held = lock.lock().await.unwrap();
     let mut probe = server.connection();

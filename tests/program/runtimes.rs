@@ -13,7 +13,7 @@ use crate::support::probe::{
     acquiring, begin, calls_of, eventually_free, eventually_heard, kind, millis, nothing_left,
     reset_calls, secs, soon, stranger,
 };
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Proxy, Server};
 use tokio::runtime::{Builder, Runtime};
@@ -89,8 +89,7 @@ async fn eventually_unconnected(server: &Server) {
 
 #[tokio::test]
 async fn guard_dropped_on_a_thread_without_runtime_releases() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let guard = client.lock("k").lock().await.unwrap();
     std::thread::spawn(move || drop(guard)).join().unwrap();
     eventually_free(&server, "k").await;
@@ -242,8 +241,7 @@ fn runtime_that_ends_under_a_call_of_a_plain_executor_makes_it_fail_and_not_pani
 
 #[tokio::test]
 async fn close_ends_holds_waiters_and_later_calls() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let again = lock.lock().await.unwrap();
@@ -284,8 +282,7 @@ async fn close_ends_holds_waiters_and_later_calls() {
 
 #[tokio::test]
 async fn close_dropped_once_polled_goes_on() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let guard = client.lock("k").lock().await.unwrap();
     drop(begin(client.close()));
     soon(guard.lost()).await;
@@ -371,8 +368,7 @@ fn gives_up() {
 
 #[tokio::test]
 async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     for round in 0..100 {
         let kind = KINDS[round / 2 % KINDS.len()];

@@ -8,7 +8,7 @@ use crate::support::probe::{
     NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, passes,
     reset_calls, secs, soon, stranger,
 };
-use crate::support::{builder, client, eventually};
+use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, Owner};
 use redlatch_testkit::{Connection, Server, script};
 
@@ -45,8 +45,7 @@ fn hold(hash: &BTreeMap<String, String>, acquisition_field: &str) -> (String, St
 
 #[tokio::test]
 async fn a_hold_is_a_hash_with_redissons_field_and_one_acquisition_field() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k").lease(secs(30));
     let task = tokio::spawn(async move {
         let me = tokio::task::id().to_string();
@@ -104,8 +103,7 @@ fn uuid_like(id: &str) -> bool {
 
 #[tokio::test]
 async fn numbers_of_threads_and_made_up_owners_fit_javas_long() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let task = tokio::spawn(async { tokio::task::id().to_string() })
         .await
@@ -127,8 +125,7 @@ async fn numbers_of_threads_and_made_up_owners_fit_javas_long() {
 
 #[tokio::test]
 async fn field_of_a_named_owner_is_its_name_and_each_client_records_its_share() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("request 7");
     let mut guards = Vec::new();
     for client in [&one, &two, &two] {
@@ -168,8 +165,7 @@ async fn field_of_a_named_owner_is_its_name_and_each_client_records_its_share() 
 
 #[tokio::test]
 async fn ttl_is_the_lease_and_an_inner_release_leaves_it_alone() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let mut near = |expected: i64| {
         let ttl = probe.pttl("k");
@@ -221,8 +217,7 @@ async fn renewal_sets_the_whole_lease_again() {
 
 #[tokio::test]
 async fn only_the_last_release_publishes() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     for (name, channel) in [
         ("k", "redisson_lock__channel:{k}"),
         ("{t}:x", "redisson_lock__channel:{t}:x"),
@@ -362,8 +357,7 @@ async fn foreign_message_is_only_a_hint() {
 
 #[tokio::test]
 async fn java_takes_a_level_of_ours_and_we_learn_of_it() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let guard = client.lock("k").lock().await.unwrap();
     // These are the commands of Redisson's `forceUnlock`.
     let mut java = server.connection();

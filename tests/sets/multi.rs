@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::support::probe::{
     eventually_heard, kind, millis, nothing_left, scripts_run, secs, soon,
 };
-use crate::support::{client, eventually, eventually_idle};
+use crate::support::{client, eventually, eventually_idle, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Member, MultiLock, Owner, ReentrantLock};
 use redlatch_testkit::{Cluster, Server};
 
@@ -40,8 +40,7 @@ async fn eventually_free(server: &Server) {
 
 #[tokio::test]
 async fn set_is_had_whole_and_given_back_whole() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let owner = Owner::unique();
     let set = MultiLock::new(locks(&client, ["c", "a", "b"])).owned_by(&owner);
     let guard = set.lock().await.unwrap();
@@ -76,8 +75,7 @@ async fn set_is_had_whole_and_given_back_whole() {
 
 #[tokio::test]
 async fn members_are_on_the_server_what_they_are_by_themselves() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let owner = Owner::unique();
     let field = format!("{}:{owner}", client.id());
     let acquisition_field = format!("|{field}");
@@ -110,8 +108,7 @@ async fn members_are_on_the_server_what_they_are_by_themselves() {
 
 #[tokio::test]
 async fn member_that_is_held_already_is_taken_again() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let owner = Owner::unique();
     let set = MultiLock::new(locks(&client, ["a", "b", "c"])).owned_by(&owner);
     for name in ["a", "b", "c"] {
@@ -141,8 +138,7 @@ async fn member_that_is_held_already_is_taken_again() {
 
 #[tokio::test]
 async fn set_of_hundreds_is_had_by_a_few_requests() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let names = (0..250).map(|n| client.lock(format!("k{n}")));
     let set = MultiLock::new(names).owned_by(&Owner::unique());
     set.lock().await.unwrap().unlock().await.unwrap();
@@ -158,8 +154,7 @@ async fn set_of_hundreds_is_had_by_a_few_requests() {
 
 #[tokio::test]
 async fn busy_member_leaves_the_others_free() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     for busy in ["a", "b", "c"] {
         let guard = other.lock(busy).lock().await.unwrap();
         let set = set(&client, ["a", "b", "c"]);
@@ -225,8 +220,7 @@ async fn get(client: &Client, name: &str) -> LockGuard {
 
 #[tokio::test]
 async fn what_a_set_holds_is_given_back_while_one_of_its_locks_is_long_in_coming() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     for (busy, before) in [("c", ["a", "b"]), ("b", ["a", "a"])] {
         let held = get(&other, busy).await;
         let set = set(&client, ["a", "b", "c"]);
@@ -253,8 +247,7 @@ async fn what_a_set_holds_is_given_back_while_one_of_its_locks_is_long_in_coming
 
 #[tokio::test]
 async fn set_that_had_to_give_back_holds_on_twice_as_long_the_next_time() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let first = millis(150);
     let set = set(&client, ["a", "b"]).hold_and_wait(first);
     let mut b = get(&other, "b").await;
@@ -323,8 +316,7 @@ async fn sets_that_give_back_what_they_hold_all_get_in() {
 
 #[tokio::test]
 async fn what_cannot_work_is_said_before_anything_is_taken() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let (one, two) = (Owner::unique(), Owner::unique());
     let none: [ReentrantLock; 0] = [];
     let twice = client.scoped("a").lock("b");
@@ -383,8 +375,7 @@ async fn what_cannot_work_is_said_before_anything_is_taken() {
 
 #[tokio::test]
 async fn members_are_of_any_kind() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let set = MultiLock::new([
         Member::from(client.plain_lock("g")),
         client.fenced_lock("e").into(),
@@ -422,8 +413,7 @@ async fn members_are_of_any_kind() {
 
 #[tokio::test]
 async fn members_of_one_server_cost_one_request_to_take_and_one_to_give_back() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let set = MultiLock::new([
         Member::from(client.lock("a")),
         client.fenced_lock("b").into(),

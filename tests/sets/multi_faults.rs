@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::polls::Polls;
 use crate::support::probe::{eventually_heard, kind, millis, nothing_left, secs, soon};
 use crate::support::scene::{Scene, patient};
-use crate::support::{builder, client, eventually, eventually_idle, sha};
+use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Member, MultiGuard, MultiLock, Owner};
 use redlatch_testkit::{Proxy, Server};
 
@@ -241,8 +241,7 @@ async fn member_that_is_lost_while_the_set_waits_for_others_is_told_in_the_end()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fixed_lease_lasts_while_the_set_waits_for_others() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let lease = millis(600);
     let busy = other.lock("b").lock().await.unwrap();
     let fixed = [
@@ -270,8 +269,7 @@ async fn fixed_lease_lasts_while_the_set_waits_for_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streaks_do_not_starve_a_set() {
-    let server = Server::start();
-    let (client, other) = (client(&server).await, client(&server).await);
+    let (server, client, other) = start_two().await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for client in [&client, &other] {
@@ -351,8 +349,7 @@ async fn member_that_fails_is_named_and_the_others_are_given_back() {
 
 #[tokio::test]
 async fn server_out_of_memory_refuses_all_or_none_and_lets_go_of_all() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut admin = server.connection();
     let set = pair(&client);
     let guard = set.lock().await.unwrap();
@@ -368,8 +365,7 @@ async fn server_out_of_memory_refuses_all_or_none_and_lets_go_of_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_here_are_handed_what_a_set_gives_back() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let guard = pair(&client).lock().await.unwrap();
     let waiting = ["a", "b"].map(|name| {
         let lock = client.lock(name).owned_by(&Owner::unique());

@@ -31,6 +31,20 @@ pub async fn client(server: &Server) -> Client {
         .expect("the server is up")
 }
 
+/// Starts a server without data, and connects a client with default settings to it.
+pub async fn start() -> (Server, Client) {
+    let server = Server::start();
+    let client = client(&server).await;
+    (server, client)
+}
+
+/// Starts a server without data, and connects two clients with default settings to it.
+pub async fn start_two() -> (Server, Client, Client) {
+    let (server, one) = start().await;
+    let two = client(&server).await;
+    (server, one, two)
+}
+
 /// Returns the SHA-1 by which a script is sent, to be looked for in a request.
 pub fn sha(script: &str) -> String {
     sha1_smol::Sha1::from(redlatch_testkit::script(script))

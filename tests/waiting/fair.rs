@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::support::probe::{
     begin, calls, calls_of, millis, nothing_left, reset_calls, secs, soon,
 };
-use crate::support::{builder, client, eventually, sha};
+use crate::support::{builder, client, eventually, sha, start, start_two};
 use redlatch::{Client, FairLock, LockGuard, Owner};
 use redlatch_testkit::{Connection, Proxy, Server};
 use tokio::task::JoinHandle;
@@ -211,8 +211,7 @@ fn higher_priorities_of_all_processes_are_served_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_waiter_at_the_front_costs_seconds() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let held = lock.lock().await.unwrap();
     let mut first = Worker::start(&server, &[(1, 0)]);
@@ -231,8 +230,7 @@ async fn killed_waiter_at_the_front_costs_seconds() {
 /// Simulates a server clock that was set back by one hour: moves the dates that it gave to places ahead by as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clock_set_back_does_not_keep_a_dead_waiter_at_the_front() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let held = lock.lock().await.unwrap();
     let mut first = Worker::start(&server, &[(1, 0)]);
@@ -257,8 +255,7 @@ async fn clock_set_back_does_not_keep_a_dead_waiter_at_the_front() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_to_a_waiter_of_this_process_sends_no_message() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let mut probe = server.connection();
     let mut held = stranger(&lock).lock().await.unwrap();
@@ -283,8 +280,7 @@ async fn release_to_a_waiter_of_this_process_sends_no_message() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_wakes_the_first_in_another_process() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let held = one.fair_lock("k").lock().await.unwrap();
     let first = waiting(&server, &two.fair_lock("k")).await;
     let mut probe = server.connection();
@@ -316,8 +312,7 @@ async fn release_wakes_the_first_in_another_process() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_gives_up_harms_nobodys_place() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let held = lock.lock().await.unwrap();
     let first = waiting(&server, &lock).await;
@@ -340,8 +335,7 @@ async fn whoever_gives_up_harms_nobodys_place() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_that_is_granted_while_it_leaves_gives_the_lock_back() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     for _ in 0..50 {
         let held = stranger(&lock).lock().await.unwrap();
@@ -358,8 +352,7 @@ async fn waiter_that_is_granted_while_it_leaves_gives_the_lock_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_that_nobody_polls_holds_nobody_up() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     // The lock is moved to the sleeping waiter by the release, or by the waiter's process once that is told.
     for holder in [&one, &two] {
         let lock = one.fair_lock("k");
@@ -391,8 +384,7 @@ async fn crowd(server: &Server, lock: &FairLock, waiters: i64) -> Vec<JoinHandle
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_one_process_cost_one_request_a_second_and_one_channel() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let held = two.fair_lock("k").lock().await.unwrap();
     let crowd = crowd(&server, &one.fair_lock("k"), 100).await;
     let mut probe = server.connection();
@@ -415,8 +407,7 @@ async fn waiters_of_one_process_cost_one_request_a_second_and_one_channel() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_whose_places_a_server_has_lost_queues_again_within_seconds() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let lock = two.fair_lock("k").lease(secs(60));
     let held = lock.lock().await.unwrap();
     let crowd = crowd(&server, &one.fair_lock("k"), 800).await;
@@ -457,8 +448,7 @@ async fn sign_that_takes_the_lock_unheard_reaches_its_waiter_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn named_owner_that_waits_in_two_processes_has_the_lock_in_both() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let held = one.fair_lock("k").lock().await.unwrap();
     let owner = Owner::named("request 7");
     let waiters = [&one, &two].map(|client| {
@@ -486,8 +476,7 @@ async fn named_owner_that_waits_in_two_processes_has_the_lock_in_both() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_by_redisson_wakes_the_first() {
     const JAVA: &str = "00000000-0000-4000-8000-00000000000a:57";
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let mut probe = server.connection();
     let mut fastest = secs(10);
@@ -553,8 +542,7 @@ async fn grant_whose_answer_is_lost_reaches_its_waiter_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn place_that_was_taken_away_is_entered_again() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let held = lock.lock().await.unwrap();
     let waiter = waiting(&server, &lock).await;
@@ -569,8 +557,7 @@ async fn place_that_was_taken_away_is_entered_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_wait_keeps_its_place_and_asks_about_once_a_second() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let held = lock.lock().await.unwrap();
     let waiter = waiting(&server, &lock).await;
@@ -593,8 +580,7 @@ async fn long_wait_keeps_its_place_and_asks_about_once_a_second() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_nests_and_its_calls_share_one_place() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let held = lock.lock().await.unwrap();
     let mine = stranger(&lock);
@@ -648,8 +634,7 @@ async fn an_owner_that_waits_here_is_answered_at_once_when_it_tries() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn release_by_force_grants_the_first() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.fair_lock("k");
     let held = lock.lock().await.unwrap();
     let waiter = waiting(&server, &lock).await;
@@ -661,8 +646,7 @@ async fn release_by_force_grants_the_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn detached_hold_of_a_named_owner_is_adopted_elsewhere() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("request 7");
     let guard = one.fair_lock("k").owned_by(&owner).lock().await.unwrap();
     let waiter = waiting(&server, &one.fair_lock("k")).await;
@@ -675,8 +659,7 @@ async fn detached_hold_of_a_named_owner_is_adopted_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_client_leaves_the_queue() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let held = one.fair_lock("k").lock().await.unwrap();
     let lock = two.fair_lock("k");
     let waiter = tokio::spawn(async move { lock.lock().await.map(drop) });

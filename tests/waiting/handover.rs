@@ -14,7 +14,7 @@ use crate::support::probe::{
     stranger,
 };
 use crate::support::scene::Scene;
-use crate::support::{builder, client, eventually, eventually_idle, sha};
+use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
 use futures_util::FutureExt;
 use futures_util::future::select_all;
 use redlatch::{Client, ErrorKind, LockGuard, Owner, ReentrantLock};
@@ -69,8 +69,7 @@ async fn lock_is_passed_on_while_the_server_is_silent_and_unlock_waits_for_it() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passing_on_takes_few_requests_and_no_message() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     turns(lock.clone(), 1).await; // from here on, the server knows the scripts
     let guard = lock.lock().await.unwrap();
@@ -97,8 +96,7 @@ async fn passing_on_takes_few_requests_and_no_message() {
 
 #[tokio::test]
 async fn reentry_of_the_holder_comes_first_and_inner_releases_hand_nothing_on() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let outer = lock.lock().await.unwrap();
     let waiter = acquiring(&lock);
@@ -152,8 +150,7 @@ async fn each_hold_has_its_own_lease_fixed_beside_renewed() {
 
 #[tokio::test]
 async fn server_out_of_memory_has_the_lock_passed_on_all_the_same() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     turns(lock.clone(), 1).await;
     let guard = lock.lock().await.unwrap();
@@ -201,8 +198,7 @@ async fn lock_is_not_passed_on_late_in_its_lease() {
 /// Several releases may be owed for such a hold, and each of them would release what the next holder has.
 #[tokio::test]
 async fn lock_that_was_held_twice_is_not_passed_on() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let outer = lock.lock().await.unwrap();
     outer.reenter().await.unwrap().unlock().await.unwrap();
@@ -218,8 +214,7 @@ async fn lock_that_was_held_twice_is_not_passed_on() {
 
 #[tokio::test]
 async fn whoever_has_it_now_holds_it_and_whoever_took_it_does_not() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let [first, second] = [stranger(&lock), stranger(&lock)];
     let guard = first.lock().await.unwrap();
@@ -243,8 +238,7 @@ async fn whoever_has_it_now_holds_it_and_whoever_took_it_does_not() {
 /// the first.
 #[tokio::test]
 async fn release_that_nobody_waits_for_any_more_is_no_loss_to_those_before() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     turns(lock.clone(), 1).await;
     let guard = lock.lock().await.unwrap();
@@ -327,8 +321,7 @@ async fn waiter_that_leaves_when_the_lock_was_passed_to_it_gives_it_to_the_next(
 /// A future that shares its task with the releaser might not be polled until the release is done.
 #[tokio::test]
 async fn waiter_that_nobody_polls_holds_nobody_up() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let elsewhere = support::client(&server).await;
     let lock = client.lock("k");
     for dropped in [false, true] {
@@ -350,8 +343,7 @@ async fn waiter_that_nobody_polls_holds_nobody_up() {
 /// A future in a `join!` or a `select!` might not be polled while another one of them works.
 #[tokio::test]
 async fn waiter_at_the_front_that_nobody_polls_leaves_the_lock_to_those_behind_it() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (_server, client) = start().await;
     macro_rules! passes_the_first {
         ($lock:expr) => {
             let somebody = || $lock.clone().owned_by(&Owner::unique());
@@ -382,8 +374,7 @@ async fn waiter_at_the_front_that_nobody_polls_leaves_the_lock_to_those_behind_i
 /// grants it.
 #[tokio::test]
 async fn grant_that_nobody_polls_goes_to_those_behind_it() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (_server, client) = start().await;
     macro_rules! is_passed {
         ($lock:expr) => {
             let somebody = || $lock.clone().owned_by(&Owner::unique());
@@ -414,8 +405,7 @@ async fn grant_that_nobody_polls_goes_to_those_behind_it() {
 /// not released.
 #[tokio::test]
 async fn grant_that_nobody_polls_is_kept_where_it_cannot_be_told_from_another() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.plain_lock("k");
     let named = lock.clone().owned_by(&Owner::named("worker"));
     named.lock().await.unwrap().unlock().await.unwrap();
@@ -434,8 +424,7 @@ async fn grant_that_nobody_polls_is_kept_where_it_cannot_be_told_from_another() 
 /// the server did not know the script.
 #[tokio::test]
 async fn call_that_was_passed_is_served_when_it_is_polled_again() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     let first = stranger(&lock);
     let first = begin(async move { first.lock().await });
@@ -484,8 +473,7 @@ async fn waker_that_looks_at_the_client_when_it_is_dropped_does_no_harm() {
             assert!(format!("{:?}", self.0).contains("waiting: "));
         }
     }
-    let server = Server::start();
-    let client = client(&server).await;
+    let (_server, client) = start().await;
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     let [one, two] = [(); 2].map(|()| stranger(&lock));
@@ -514,8 +502,7 @@ async fn waker_that_looks_at_the_client_when_it_is_dropped_does_no_harm() {
 
 #[tokio::test]
 async fn record_that_was_gone_is_told_to_everyone_who_passed_it_on_and_to_the_holder() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = client.lock("k");
     for taken in [false, true] {
         let guard = lock.lock().await.unwrap();
@@ -569,8 +556,7 @@ async fn confirmation_that_goes_unanswered_is_told_and_the_holder_releases() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn force_unlock_in_the_middle_of_a_streak_is_told_before_the_next_gets_in() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let operator = support::client(&server).await;
     let inside = Arc::new(Mutex::new(BTreeMap::new()));
     let tasks: Vec<_> = (0..8)
@@ -656,8 +642,7 @@ async fn contest(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_process_gets_its_turn_beside_many_tasks_here() {
-    let server = Server::start();
-    let (many, one) = (client(&server).await, client(&server).await);
+    let (server, many, one) = start_two().await;
     let (sections, longest) = contest(&server, [(&many, 8), (&one, 1)]).await;
     assert!(sections["second"] >= 20, "{sections:?}");
     assert!(longest < secs(1), "{longest:?}");
@@ -665,8 +650,7 @@ async fn another_process_gets_its_turn_beside_many_tasks_here() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn single_tasks_of_two_processes_take_turns() {
-    let server = Server::start();
-    let (one, other) = (client(&server).await, client(&server).await);
+    let (server, one, other) = start_two().await;
     let (sections, longest) = contest(&server, [(&one, 1), (&other, 1)]).await;
     let least = sections.values().min().unwrap();
     let all: u64 = sections.values().sum();
@@ -704,8 +688,7 @@ async fn shorter_streaks_give_others_more() {
 async fn many_processes_have_their_turns_one_after_the_other() {
     const CLIENTS: usize = 5;
     const GRANTS: usize = 600;
-    let server = Server::start();
-    let outside = client(&server).await;
+    let (server, outside) = start().await;
     let held = outside.lock("k").lock().await.unwrap();
     let grants = Arc::new(Mutex::new(Vec::new()));
     let (mut clients, mut tasks) = (Vec::new(), Vec::new());
@@ -759,8 +742,7 @@ async fn many_processes_have_their_turns_one_after_the_other() {
 /// The foreign client behaves like a Redisson thread that unlocks and locks again at once: it never holds back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_client_that_takes_again_at_once_leaves_us_a_share() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let done = Arc::new(AtomicBool::new(false));
     let foreign = {
         let (mut connection, done) = (server.connection(), done.clone());
@@ -797,8 +779,7 @@ async fn foreign_client_that_takes_again_at_once_leaves_us_a_share() {
 
 #[tokio::test]
 async fn owner_named_in_two_processes_is_not_moved_away_from_itself() {
-    let server = Server::start();
-    let (here, there) = (client(&server).await, client(&server).await);
+    let (server, here, there) = start_two().await;
     let owner = Owner::named("req-7");
     let (ours, theirs) = (
         here.lock("k").owned_by(&owner),

@@ -9,7 +9,7 @@ use crate::support::probe::{
     begin, calls_of, kind, millis, nothing_left, passes, secs, soon, subscribers,
 };
 use crate::support::scene::{Scene, patient};
-use crate::support::{builder, client, eventually, eventually_idle, sha};
+use crate::support::{builder, client, eventually, eventually_idle, sha, start, start_two};
 use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, Prefer, ReadWriteLock};
 use redlatch_testkit::{Connection, Server};
 use tokio::task::JoinHandle;
@@ -59,8 +59,7 @@ async fn eventually_heard(probe: &mut Connection, connections: i64) {
 
 #[tokio::test]
 async fn readers_of_all_processes_share_and_a_writer_is_alone() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let mut guards = Vec::new();
     for client in [&one, &one, &two] {
         guards.push(somebody(client).try_read().await.unwrap().unwrap());
@@ -92,8 +91,7 @@ async fn readers_of_all_processes_share_and_a_writer_is_alone() {
 
 #[tokio::test]
 async fn both_sides_are_reentrant_and_have_redissons_form() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     for side in ["read", "write"] {
         let lock = somebody(&client);
@@ -178,8 +176,7 @@ async fn writer_that_reads_and_stops_writing_lets_readers_in() {
 
 #[tokio::test]
 async fn upgrade_is_refused_at_once_wherever_the_owner_reads() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let lock = somebody(&one);
     let read = lock.read().await.unwrap();
     for refused in [
@@ -211,8 +208,7 @@ async fn upgrade_is_refused_at_once_wherever_the_owner_reads() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_just_dropped_is_no_upgrade_and_no_place_for_the_next() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = somebody(&client);
     for _ in 0..200 {
         drop(lock.read().await.unwrap());
@@ -443,8 +439,7 @@ async fn writer_goes_behind_a_reader_of_its_process_whose_request_took_long() {
 
 #[tokio::test]
 async fn readers_that_wait_behind_a_writer_of_their_process_cost_the_server_little() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let first = somebody(&client).write().await.unwrap();
     let second = writing(&client);
@@ -468,8 +463,7 @@ async fn readers_that_wait_behind_a_writer_of_their_process_cost_the_server_litt
 
 #[tokio::test]
 async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
-    let server = Server::start();
-    let (here, there) = (client(&server).await, client(&server).await);
+    let (server, here, there) = start_two().await;
     let lock = somebody(&here);
     let write = lock.write().await.unwrap();
     let waiting = writing(&here);
@@ -633,8 +627,7 @@ async fn mark_of_a_writer_stands_while_it_waits_and_dies_with_its_process() {
 
 #[tokio::test]
 async fn dead_reader_frees_its_share_within_its_lease_though_others_read() {
-    let server = Server::start();
-    let (dies, lives) = (client(&server).await, client(&server).await);
+    let (_server, dies, lives) = start_two().await;
     let dead = dies
         .read_write_lock("k")
         .owned_by(&Owner::unique())
@@ -653,8 +646,7 @@ async fn dead_reader_frees_its_share_within_its_lease_though_others_read() {
 
 #[tokio::test]
 async fn owner_that_dies_keeps_the_lock_for_what_it_still_has_and_not_for_what_it_gave_back() {
-    let server = Server::start();
-    let (dies, lives) = (client(&server).await, client(&server).await);
+    let (_server, dies, lives) = start_two().await;
     for gives_back in [true, false] {
         let lock = somebody(&dies);
         let write = lock.clone().lease(secs(2)).write().await.unwrap();
@@ -699,8 +691,7 @@ async fn both_sides_are_renewed_and_a_lost_one_says_so() {
 
 #[tokio::test]
 async fn renewal_of_a_java_reader_does_not_cut_ours_short() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut java = server.connection();
     let read = somebody(&client).lease(secs(60)).read().await.unwrap();
     java.command(&["HSET", "k", "java:1", "1"]);
@@ -728,8 +719,7 @@ async fn renewal_of_a_java_reader_does_not_cut_ours_short() {
 /// Java's forced release deletes the hash and nothing else.
 #[tokio::test]
 async fn keys_of_levels_whose_hash_was_taken_away_go_with_the_next_call() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     for call in ["verify", "extend", "reenter", "unlock"] {
         for side in ["read", "write"] {
@@ -756,8 +746,7 @@ async fn keys_of_levels_whose_hash_was_taken_away_go_with_the_next_call() {
 
 #[tokio::test]
 async fn force_ends_one_side_here_at_once() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let lock = somebody(&client);
     assert!(!lock.reader().force_unlock().await.unwrap());
     let (one, two) = (
@@ -792,8 +781,7 @@ async fn grant_on_one_side_shows_at_once_what_was_lost_on_the_other() {
 
 #[tokio::test]
 async fn named_owner_adopts_a_level_of_either_side() {
-    let server = Server::start();
-    let (one, two) = (client(&server).await, client(&server).await);
+    let (server, one, two) = start_two().await;
     let owner = Owner::named("request 7");
     let locks = [&one, &two].map(|client| client.read_write_lock("k").owned_by(&owner));
     for write in [false, true] {
@@ -953,8 +941,7 @@ async fn reader_that_nobody_polls_leaves_the_others_time_for_a_request_of_their_
 
 #[tokio::test]
 async fn readers_of_one_process_go_together() {
-    let server = Server::start();
-    let (here, there) = (client(&server).await, client(&server).await);
+    let (server, here, there) = start_two().await;
     let mut probe = server.connection();
     // Loads the scripts into the server.
     somebody(&here)
@@ -1060,8 +1047,7 @@ async fn reader_that_leaves_takes_nobody_with_it_whose_request_it_sends() {
 /// As documented, also for a reader that stands behind a writer of its own process.
 #[tokio::test]
 async fn reader_behind_a_writer_of_its_process_waits_a_second_for_javas_readers() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut java = server.connection();
     java.command(&["HSET", "k", "mode", "read", "java:1", "1"]);
     java.command(&["PEXPIRE", "k", "60000"]);
@@ -1075,8 +1061,7 @@ async fn reader_behind_a_writer_of_its_process_waits_a_second_for_javas_readers(
 
 #[tokio::test]
 async fn writer_waits_a_second_for_all_readers_that_nobody_polls() {
-    let server = Server::start();
-    let (here, there) = (client(&server).await, client(&server).await);
+    let (_server, here, there) = start_two().await;
     let guard = there.read_write_lock("k").write().await.unwrap();
     let unpolled: Vec<_> = (0..10)
         .map(|_| {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::support::probe::{kind, millis, nothing_left, secs, soon};
-use crate::support::{client, eventually};
+use crate::support::{client, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Owner, Prefer, ReadWriteLock};
 use redlatch_testkit::{Connection, Server};
 
@@ -54,8 +54,7 @@ async fn background_had_its_turn(client: &Client) {
 
 #[tokio::test]
 async fn last_of_the_readers_frees_the_lock_whoever_began() {
-    let server = Server::start();
-    let (here, there) = (client(&server).await, client(&server).await);
+    let (server, here, there) = start_two().await;
     let mut probe = server.connection();
     for first_ends_first in [true, false] {
         let [(one, first), (two, second)] = two(&mut probe, || somebody(&here)).await;
@@ -80,8 +79,7 @@ async fn last_of_the_readers_frees_the_lock_whoever_began() {
 
 #[tokio::test]
 async fn whoever_began_what_others_read_may_write_when_they_have_gone() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let [(one, first), (two, second)] = two(&mut probe, || somebody(&client)).await;
     assert_eq!(kind(one.try_write().await), ErrorKind::Refused);
@@ -141,8 +139,7 @@ async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
 
 #[tokio::test]
 async fn unlock_vouches_only_for_what_the_server_has_said_lately() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let [(_, first), (_, second)] = two(&mut probe, || somebody(&client)).await;
     probe.command(&["DEL", "k"]);
@@ -158,8 +155,7 @@ async fn unlock_vouches_only_for_what_the_server_has_said_lately() {
 
 #[tokio::test]
 async fn owner_that_joined_may_read_again() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let [(_, first), (two, second)] = two(&mut probe, || somebody(&client)).await;
     let (again, once_more) = (two.read().await.unwrap(), second.reenter().await.unwrap());
@@ -177,8 +173,7 @@ async fn owner_that_joined_may_read_again() {
 
 #[tokio::test]
 async fn one_that_detaches_keeps_the_lock_until_its_lease_ends() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = || somebody(&client).lease(millis(700));
     let [(_, first), (two, second)] = two(&mut probe, lock).await;
@@ -197,8 +192,7 @@ async fn one_that_detaches_keeps_the_lock_until_its_lease_ends() {
 
 #[tokio::test]
 async fn extension_of_one_cuts_no_other_short() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let lock = || somebody(&client).lease(secs(20));
     let [(_, first), (_, second)] = two(&mut probe, lock).await;
@@ -216,8 +210,7 @@ async fn extension_of_one_cuts_no_other_short() {
 
 #[tokio::test]
 async fn reader_of_another_lease_or_of_an_owner_with_a_name_has_a_record_of_its_own() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let first = somebody(&client).read().await.unwrap();
     let longer = somebody(&client).lease(secs(60)).read().await.unwrap();
@@ -234,8 +227,7 @@ async fn reader_of_another_lease_or_of_an_owner_with_a_name_has_a_record_of_its_
 
 #[tokio::test]
 async fn nobody_reads_by_the_record_of_one_that_writes() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let writes = somebody(&client);
     let write = writes.write().await.unwrap();
     let read = writes.read().await.unwrap();
@@ -249,8 +241,7 @@ async fn nobody_reads_by_the_record_of_one_that_writes() {
 
 #[tokio::test]
 async fn closing_gives_back_what_several_read() {
-    let server = Server::start();
-    let client = client(&server).await;
+    let (server, client) = start().await;
     let mut probe = server.connection();
     let [(_, first), (_, second)] = two(&mut probe, || somebody(&client)).await;
     client.close().await;
@@ -260,8 +251,7 @@ async fn closing_gives_back_what_several_read() {
 
 #[tokio::test]
 async fn level_that_is_owed_late_takes_nothing_from_the_others() {
-    let server = Server::start();
-    let (here, there) = (client(&server).await, client(&server).await);
+    let (server, here, there) = start_two().await;
     let mut probe = server.connection();
     let [(_, first), (two, second)] = two(&mut probe, || somebody(&here)).await;
     let again = two.read().await.unwrap();
@@ -277,8 +267,7 @@ async fn level_that_is_owed_late_takes_nothing_from_the_others() {
 
 #[tokio::test]
 async fn what_others_read_by_under_its_field_is_none_of_an_owners_own() {
-    let server = Server::start();
-    let (here, there) = (client(&server).await, client(&server).await);
+    let (server, here, there) = start_two().await;
     let mut probe = server.connection();
     let [(one, first), (_, second)] = two(&mut probe, || somebody(&here)).await;
     first.unlock().await.unwrap();
