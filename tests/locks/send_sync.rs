@@ -231,7 +231,8 @@ async fn calls_of_a_handle(lock: ReentrantLock, guard: LockGuard, client: Client
 #[tokio::test]
 async fn futures_of_all_calls_can_be_spawned_and_are_small() {
     let server = redlatch_testkit::Server::start();
-    let client = Client::connect(server.url()).await.unwrap();
+    let builder = Client::builder().url(server.url());
+    let client = builder.trust_fresh_servers(true).build().await.unwrap();
     let lock = client.lock("k");
     let guard = lock.lock().await.unwrap();
     calls_of_a_read_write_lock(client.read_write_lock("rw")).await;

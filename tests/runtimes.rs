@@ -1,4 +1,13 @@
 //! Clients and guards on other runtimes, on none, and after their end; closing.
+//!
+//! A program of its own: its tests count the open connections of the process.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
 
 use std::env;
 use std::pin::pin;
@@ -8,14 +17,14 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::Instant;
 
-use crate::support::mixed::{KINDS, try_take};
-use crate::support::probe::{
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
+use redlatch_testkit::{Proxy, Server};
+use support::mixed::{KINDS, try_take};
+use support::probe::{
     acquiring, begin, calls_of, eventually_free, eventually_heard, kind, millis, nothing_left,
     reset_calls, secs, soon, stranger,
 };
-use crate::support::{builder, client, eventually, start, start_two};
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
-use redlatch_testkit::{Proxy, Server};
+use support::{builder, client, eventually, start, start_two};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -380,7 +389,7 @@ async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
             semaphore.try_set_permits(1).await.unwrap();
         }
         let ended = Command::new(env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "runtimes::gives_up", "--nocapture"])
+            .args(["--ignored", "--exact", "gives_up", "--nocapture"])
             .env(GIVES_UP, format!("{} {flavour} {kind}", server.url()))
             .stdout(Stdio::null())
             .status();

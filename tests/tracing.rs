@@ -1,13 +1,22 @@
 //! The log that an operator sees: the events in the life of a lock, none of which contains a secret.
+//!
+//! A program of its own: a process has one subscriber.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
 
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::mixed::{KINDS, try_take};
-use crate::support::{builder, eventually};
 use redlatch::{Client, Owner};
 use redlatch_testkit::Server;
+use support::mixed::{KINDS, try_take};
+use support::{builder, eventually};
 use tokio::task::JoinSet;
 use tracing_subscriber::fmt::MakeWriter;
 
