@@ -17,6 +17,7 @@ mod plain;
 mod reentrant;
 mod refusals;
 mod requests;
+mod rights;
 mod rules;
 mod scopes;
 mod send_sync;

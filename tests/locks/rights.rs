@@ -1,0 +1,129 @@
+//! The rights of a user that may do what this crate does under one prefix, and nothing else: the line of the README.
+
+use redlatch::{Client, ErrorKind, MultiLock, Owner, RedLock};
+use redlatch_testkit::{Connection, Reply, Server};
+
+use crate::support::probe::{kind, secs, soon};
+use crate::support::{builder, eventually};
+
+const PREFIX: &str = "orders:";
+
+/// Returns the words of the README's line.
+fn line() -> Vec<String> {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"));
+    let readme = readme.expect("the README");
+    let line = readme.lines().find(|line| line.starts_with("ACL SETUSER "));
+    let words = line.expect("a line with the rights").split(' ');
+    words.map(str::to_owned).collect()
+}
+
+/// Returns the URL of the server with the user of that line.
+fn url(server: &Server) -> String {
+    server.url().replace("//", "//orders:secret@")
+}
+
+async fn connect(server: &Server) -> Client {
+    builder(url(server))
+        .name_prefix(PREFIX)
+        .trust_fresh_servers(true)
+        .build()
+        .await
+        .unwrap()
+}
+
+/// Waits until this number of channels is listened to.
+async fn eventually_listened(admin: &mut Connection, channels: usize) {
+    eventually("it listens", async || admin.channels().len() == channels).await;
+}
+
+/// Acquires a lock, makes another client wait for it, and hands it over.
+macro_rules! hand_over {
+    ($one:expr, $two:expr, $lock:ident $(, $side:ident)?) => {{
+        let lock = |client: &Client| {
+            client.$lock(stringify!($lock))$(.$side())?.owned_by(&Owner::unique())
+        };
+        let held = lock($one).lock().await.unwrap();
+        assert!(lock($two).try_lock().await.unwrap().is_none());
+        let waiter = lock($two);
+        let waiter = tokio::spawn(async move { waiter.lock().await });
+        eventually(concat!("it waits: ", stringify!($lock)), async || format!("{:?}", $two).contains("waiting: 1,")).await;
+        held.verify().await.unwrap();
+        assert!(lock($one).is_locked().await.unwrap());
+        held.unlock().await.unwrap();
+        let next = soon(waiter).await.unwrap().unwrap();
+        next.unlock().await.unwrap();
+        lock($one).force_unlock().await.unwrap();
+    }};
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn line_of_the_readme_is_enough_for_every_kind() {
+    let server = Server::start();
+    let mut admin = server.connection();
+    let line = line();
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    assert_eq!(admin.command(&words), Reply::Status("OK".to_owned()));
+    let (one, two) = (connect(&server).await, connect(&server).await);
+    hand_over!(&one, &two, lock);
+    hand_over!(&one, &two, fenced_lock);
+    hand_over!(&one, &two, fair_lock);
+    hand_over!(&one, &two, spin_lock);
+    hand_over!(&one, &two, plain_lock);
+    hand_over!(&one, &two, read_write_lock, writer);
+
+    let locks = ["a", "b"].map(|name| one.lock(name));
+    let guard = MultiLock::new(locks).lock().await.unwrap();
+    guard.extend(secs(60)).await.unwrap();
+    guard.unlock().await.unwrap();
+    let guard = RedLock::new([one.lock("a")]).lock().await.unwrap();
+    guard.unlock().await.unwrap();
+
+    let rooms = one.semaphore("rooms");
+    assert!(rooms.try_set_permits(1).await.unwrap());
+    let room = rooms.acquire().await.unwrap();
+    let waiting = two.semaphore("rooms");
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    eventually_listened(&mut admin, 1).await;
+    room.release().await.unwrap();
+    soon(waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    assert_eq!(rooms.drain_permits().await.unwrap(), 1);
+    let seats = one.expirable_semaphore("seats");
+    assert!(seats.try_set_permits(1).await.unwrap());
+    let seat = seats.acquire().await.unwrap();
+    seat.extend(secs(60)).await.unwrap();
+    seat.release().await.unwrap();
+
+    let latch = one.latch("parts");
+    assert!(latch.try_set_count(1).await.unwrap());
+    let waiting = two.latch("parts");
+    let waiting = tokio::spawn(async move { waiting.wait().await });
+    eventually_listened(&mut admin, 1).await;
+    latch.count_down().await.unwrap();
+    soon(waiting).await.unwrap().unwrap();
+    assert!(!latch.delete().await.unwrap());
+
+    let log = admin.command(&["ACL", "LOG"]);
+    assert_eq!(log, Reply::Array(Vec::new()), "{line:?}");
+}
+
+#[tokio::test]
+async fn line_of_the_readme_opens_no_other_name() {
+    let server = Server::start();
+    let line = line();
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    server.connection().command(&words);
+    let client = connect(&server).await;
+    // The prefix ends what this client names, so another client asks for a name without it.
+    let stranger = builder(url(&server)).build().await.unwrap();
+    assert_eq!(
+        kind(stranger.lock("invoices:1").try_lock().await),
+        ErrorKind::Backend
+    );
+    assert!(client.lock("1").try_lock().await.unwrap().is_some());
+}
