@@ -41,11 +41,10 @@
 -- Publishes the message on the channel of the first in the queue when the lock is free and not acquired here: that of
 -- its client, or of each client that shares its place
 
-local worth = tonumber(ARGV[9])
-
 -- Is the key a lock of this shape? A read-write lock has a mode.
+local worth = tonumber(ARGV[9])
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
-local total, acquisition_field = found[1], found[2]
+local total = found[1]
 if found[3] or total and not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
@@ -55,8 +54,7 @@ end
 local last = redis.call('LINDEX', KEYS[3], -1)
 local now, places = 0, {}
 if last or ARGV[5] == 'wait' then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
+  now = share_clock()
 end
 if last then
   places = redis.call('HMGET', KEYS[5], ARGV[1], last)
@@ -87,27 +85,16 @@ end
 -- The owner holds the lock already: in another client, or by this very acquisition if the call is repeated. Raises the
 -- share of this client to at least 1 level, regardless of the queue. A share of this client whose lease has ended is
 -- replaced.
-local named = #ARGV[2] > #ARGV[1] + 1
-local share, share_lasts, replaced
-if total then
-  share, share_lasts, replaced = share_of(acquisition_field, ARGV[3], total)
-end
+local share, ends, replaced = share_of(found[2], ARGV[3], total)
 if share then
-  -- A late copy of the first call must not take back levels that were acquired since.
-  local reached = math.max(share, 1)
-  local after = tonumber(total) - replaced - share + reached
-  -- Java counts holds in an int.
-  if after > 2147483647 then
+  local reached, after = raised(total, share, replaced, 1)
+  if not after then
     return {'exhausted'}
   end
   if mine then
     leave()
   end
-  redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, named, ARGV[4], share_lasts))
-  redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share - replaced)
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[4])
-  end
+  raise(after - total, reached, ARGV[4], ends)
   return {'granted', after}
 end
 
@@ -122,8 +109,7 @@ if ttl == -2 then
     if field then
       leave()
     end
-    redis.call('HSET', KEYS[1], ARGV[1], 1, ARGV[2], share_text(ARGV[3], 1, named, ARGV[4]))
-    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+    take(1, ARGV[4])
     return {'granted', 1}
   end
   -- An error is ignored here: the release that freed the lock has reported the refusal.

@@ -1,5 +1,5 @@
 -- Gives a free fair lock to the first in its queue. Prepended to the scripts that do so, behind fair_place and
--- lock_share.
+-- lock_record.
 
 -- Removes one line from the place of an owner. The place goes with its last live line.
 local function leave(field, places, line)

@@ -29,19 +29,16 @@
 -- Publishes to the first in the turn order that it is its turn, if the lock is free and the first was not told yet; and
 -- to the next ones how long that turn, or the hold, lasts: each on the client's own channel
 
+-- Are the keys a lock of this shape and a token? A read-write lock has a mode.
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode', '|token')
-local total, acquisition_field, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
-local last = redis.call('GET', KEYS[2])
+local total, last = found[1], redis.call('GET', KEYS[2])
 if found[3] or last and not string.find(last, '^%d+$') then
   return {'wrong_kind'}
 end
 
+-- The owner has no level: takes the lock with new tokens if it is free, and not left to another client.
 if not total then
-  local ttl = redis.call('PTTL', KEYS[1])
-  if ttl == -2 and ARGV[6] == 'join' then
-    return {'free'}
-  end
-  local refused = refusal(KEYS[1], ttl, ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
+  local refused = refusal()
   if refused then
     return refused
   end
@@ -52,8 +49,7 @@ if not total then
   -- The clock keeps tokens rising even if the server has forgotten the last one.
   local now = redis.call('TIME')
   local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+  take(ARGV[4], ARGV[5])
   local final = string.format('%.0f', token + (ARGV[11] - 1))
   redis.call('SET', KEYS[2], final)
   if ARGV[10] ~= '0' then
@@ -65,24 +61,18 @@ if not total then
   return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[11])}
 end
 
+-- The owner has levels: raises this client's share of them, unless another acquisition of this client has it.
 local token = found[4] or last
 if not string.find(token or '', '^%d+$') or not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
-local share, ends, replaced = share_of(acquisition_field, ARGV[3], total)
+local share, ends, replaced = share_of(found[2], ARGV[3], total)
 if not share then
-  return refusal(KEYS[1], redis.call('PTTL', KEYS[1]), ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
+  return refusal()
 end
--- A late copy of this call must not take back levels that were acquired since.
-local reached = math.max(share, tonumber(ARGV[4]))
-local after = tonumber(total) - replaced - share + reached
--- Java counts holds in an int.
-if after > 2147483647 then
+local reached, after = raised(total, share, replaced, ARGV[4])
+if not after then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, named, ARGV[5], ends))
-redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share - replaced)
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
-end
+raise(after - total, reached, ARGV[5], ends)
 return {'granted', after, tonumber(token), 1}

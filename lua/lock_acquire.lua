@@ -21,43 +21,31 @@
 -- Publishes to the first in the turn order that it is its turn, if the lock is free and the first was not told yet; and
 -- to the next ones how long that turn, or the hold, lasts: each on the client's own channel
 
+-- Is the key a lock of this shape? A read-write lock has a mode.
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
-local total, acquisition_field, named = found[1], found[2], #ARGV[2] > #ARGV[1] + 1
-if found[3] then
+local total = found[1]
+if found[3] or total and not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
 
+-- The owner has no level: takes the lock if it is free, and not left to another client.
 if not total then
-  local ttl = redis.call('PTTL', KEYS[1])
-  if ttl == -2 and ARGV[6] == 'join' then
-    return {'free'}
-  end
-  local refused = refusal(KEYS[1], ttl, ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
+  local refused = refusal()
   if refused then
     return refused
   end
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4], ARGV[2], share_text(ARGV[3], ARGV[4], named, ARGV[5]))
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+  take(ARGV[4], ARGV[5])
   return {'granted', tonumber(ARGV[4])}
 end
 
-if not string.find(total, '^%d+$') then
-  return {'wrong_kind'}
-end
-local share, ends, replaced = share_of(acquisition_field, ARGV[3], total)
+-- The owner has levels: raises this client's share of them, unless another acquisition of this client has it.
+local share, ends, replaced = share_of(found[2], ARGV[3], total)
 if not share then
-  return refusal(KEYS[1], redis.call('PTTL', KEYS[1]), ARGV[7], ARGV[8], ARGV[9], ARGV[2], ARGV[5])
+  return refusal()
 end
--- A copy of a call that comes late takes back nothing that was taken since.
-local reached = math.max(share, tonumber(ARGV[4]))
-local after = tonumber(total) - replaced - share + reached
--- Java counts holds in an int.
-if after > 2147483647 then
+local reached, after = raised(total, share, replaced, ARGV[4])
+if not after then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, named, ARGV[5], ends))
-redis.call('HINCRBY', KEYS[1], ARGV[1], reached - share - replaced)
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
-end
+raise(after - total, reached, ARGV[5], ends)
 return {'granted', after}

@@ -103,11 +103,8 @@ for i = 1, locks do
       return {'busy', i}
     end
     before[i] = ends
-    -- A late copy of this call must not take back levels that were acquired since.
-    local reached = math.max(share, 1)
-    local after = tonumber(total) - replaced - share + reached
-    -- Java counts holds in an int.
-    if after > 2147483647 then
+    local reached, after = raised(total, share, replaced, 1)
+    if not after then
       return {'exhausted', i}
     end
     totals[i] = string.format('%.0f', after)

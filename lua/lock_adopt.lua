@@ -38,7 +38,7 @@ if missing > 0 then
   if source ~= ARGV[7] then
     return {'changed'}
   end
-  local number, held, held_until = string.match(source, '^(h%x+):(%d+):?(%d*)$')
+  local number, held, held_until = record_of(source)
   if ARGV[6] ~= ARGV[1] and not number then
     return {'wrong_kind'}
   end
@@ -47,7 +47,7 @@ if missing > 0 then
   if ARGV[6] ~= ARGV[1] then
     redis.call('HDEL', KEYS[1], ARGV[6])
     if tonumber(held) > missing then
-      redis.call('HSET', KEYS[1], ARGV[6], number .. ':' .. held - missing .. (held_until ~= '' and ':' .. held_until or ''))
+      redis.call('HSET', KEYS[1], ARGV[6], record_text(number, held - missing, held_until))
     end
   end
   if replaced > 0 then

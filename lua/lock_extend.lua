@@ -13,7 +13,7 @@
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local number, share, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
+local number, share, ends = record_of(found[2])
 if number ~= ARGV[3] then
   return {'absent'}
 end

@@ -12,20 +12,13 @@
 -- Publishes nothing
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local number, share, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
+local number, share, ends = record_of(found[2])
 if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
   return {'absent'}
 end
--- A late copy of this call must not take back levels that were acquired since.
-local reached = math.max(tonumber(share), tonumber(ARGV[4]))
-local after = tonumber(found[1]) - tonumber(share) + reached
--- Java counts holds in an int.
-if after > 2147483647 then
+local reached, after = raised(found[1], tonumber(share), 0, ARGV[4])
+if not after then
   return {'exhausted'}
 end
-redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], reached, #ARGV[2] > #ARGV[1] + 1, ARGV[5], ends))
-redis.call('HINCRBY', KEYS[1], ARGV[1], reached - tonumber(share))
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[5]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[5])
-end
+raise(after - found[1], reached, ARGV[5], ends)
 return {'granted', after}

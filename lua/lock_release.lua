@@ -17,24 +17,11 @@
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local number, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
-if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
+local left, is_last = lower(KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), found)
+if not left then
   return {'absent'}
 end
-local total, share, keep = tonumber(found[1]), tonumber(recorded), tonumber(ARGV[4])
-if keep >= share then
-  return {'kept', total}
-end
-
-if keep > 0 then
-  local left = math.max(total - share + keep, keep)
-  -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
-  redis.call('HDEL', KEYS[1], ARGV[2])
-  redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', left), ARGV[2], number .. ':' .. keep .. (ends ~= '' and ':' .. ends or ''))
-  return {'kept', left}
-end
-local left = take_share_out(KEYS[1], ARGV[1], ARGV[2], total - share)
-if left > 0 then
+if not is_last then
   return {'kept', left}
 end
 redis.call('DEL', KEYS[1])

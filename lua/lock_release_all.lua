@@ -14,29 +14,19 @@
 -- Publishes the message on ARGV[3 of 3] when that lock becomes free, and tells the first in its turn order of its turn;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
-local call, ask = redis.call, redis.pcall
 local field, acquisition_field = ARGV[1], ARGV[2]
 local outcomes, freed = {}, {}
 for i = 1, #KEYS do
   local lock, number, keep = KEYS[i], ARGV[i * 3 + 2], ARGV[i * 3 + 3]
-  local found = ask('HMGET', lock, field, acquisition_field)
+  local found = redis.pcall('HMGET', lock, field, acquisition_field)
   local outcome = -2
   if keep == '0' and found[1] == '1' and found[2] == number .. ':1' then
     -- The common case: one level, of this hold alone.
     outcome = 0
-  elseif string.find(found[1] or '', '^%d+$') then
-    local theirs, recorded, ends = string.match(found[2] or '', '^(h%x+):(%d+):?(%d*)$')
-    if theirs == number then
-      local total, share, kept = tonumber(found[1]), tonumber(recorded), tonumber(keep)
-      outcome = -1
-      if kept == 0 then
-        outcome = take_share_out(lock, field, acquisition_field, total - share) == 0 and 0 or -1
-      elseif kept < share then
-        -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
-        call('HDEL', lock, acquisition_field)
-        local left = math.max(total - share + kept, kept)
-        call('HSET', lock, field, string.format('%.0f', left), acquisition_field, number .. ':' .. kept .. (ends ~= '' and ':' .. ends or ''))
-      end
+  else
+    local left, is_last = lower(lock, field, acquisition_field, number, tonumber(keep), found)
+    if left then
+      outcome = is_last and 0 or -1
     end
   end
   if outcome == 0 then
@@ -45,7 +35,7 @@ for i = 1, #KEYS do
   outcomes[i] = outcome
 end
 if #freed > 0 then
-  call('DEL', unpack(freed))
+  redis.call('DEL', unpack(freed))
 end
 local refused
 for i, outcome in ipairs(outcomes) do

@@ -10,21 +10,20 @@
 
 local answers = {}
 for i, key in ipairs(KEYS) do
-  local at = (i - 1) * 3
-  local value = redis.pcall('HGET', key, ARGV[at + 1])
-  local number, share, ends = string.match(type(value) == 'string' and value or '', '^(h%x+):(%d+):?(%d*)$')
-  if number == ARGV[at + 2] then
-    local left, lease = redis.call('PTTL', key), tonumber(ARGV[at + 3])
+  local acquisition_field, mine, lease = unpack(ARGV, i * 3 - 2, i * 3)
+  local value = redis.pcall('HGET', key, acquisition_field)
+  local number, share, ends = record_of(type(value) == 'string' and value)
+  answers[i] = 0
+  if number == mine then
+    local left, least = redis.call('PTTL', key), tonumber(lease)
     -- A server that is out of memory refuses a script at its first write only, and never a PEXPIRE.
-    if left < lease or ends ~= '' then
-      redis.call('PEXPIRE', key, math.max(left, lease))
+    if left < least or ends ~= '' then
+      redis.call('PEXPIRE', key, math.max(left, least))
     end
     if ends ~= '' then
-      redis.call('HSET', key, ARGV[at + 1], share_text(number, share, true, lease, ends))
+      redis.call('HSET', key, acquisition_field, share_text(number, share, true, lease, ends))
     end
     answers[i] = 1
-  else
-    answers[i] = 0
   end
 end
 return answers

@@ -1,17 +1,21 @@
--- Answers a client that may not have the lock now. Prepended to the scripts that acquire such a lock, behind
--- lock_turns.
+-- Answers a client that may not have the lock now. Prepended to lock_acquire and fenced_acquire, behind lock_turns;
+-- their keys and arguments begin alike.
 --
--- If another owner holds the lock, or is to have it next, `refusal` returns an answer that says so, and puts the client
--- into the turn order for at least `stay` milliseconds. Otherwise it returns nil: the client is no longer in the turn
--- queue, and the first and the second there learn how long it has the lock. `ttl` is that of the lock, or -2 if the
--- lock is free.
+-- If another owner holds the lock, or is to have it next, `refusal` returns an answer that says so, and puts a client
+-- that waits into the turn order. Otherwise it returns nil: the client is no longer in the turn order, and the first and
+-- the second there learn how long it has the lock.
 
-local function refusal(lock, ttl, channel, publish, stay, acquisition_field, lease)
+local function refusal()
+  local lease, channel, publish, stay = ARGV[5], ARGV[7], ARGV[8], ARGV[9]
+  local ttl = redis.call('PTTL', KEYS[1])
   local is_held = ttl ~= -2
+  if not is_held and ARGV[6] == 'join' then
+    return {'free'}
+  end
   if not is_held and (publish == '' or not is_waited_for(channel)) then
     return
   end
-  local line, client = line_of(channel, publish), string.sub(acquisition_field, 2, 37)
+  local line, client = line_of(channel, publish), string.sub(ARGV[2], 2, 37)
   if not is_held then
     local first, left, moved = line.first(client)
     if first == client then
@@ -29,7 +33,7 @@ local function refusal(lock, ttl, channel, publish, stay, acquisition_field, lea
     return {'busy', ttl}
   end
   -- A holder of ours also has an acquisition field.
-  local is_foreign = is_held and redis.call('HLEN', lock) == 1
+  local is_foreign = is_held and redis.call('HLEN', KEYS[1]) == 1
   local place = line.stand(client, stay, is_held)
   -- Only the first two have to look whether the first has come for the lock.
   return {'stands', not is_held and place > 1 and -1 or ttl, place, is_foreign and 1 or 0}
