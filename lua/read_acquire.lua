@@ -40,7 +40,7 @@ local function reads_by_others()
   local fields = redis.call('HGETALL', KEYS[1])
   for i = 1, #fields, 2 do
     for level = 1, math.min(tonumber(fields[i + 1]) or 0, 1000) do
-      local number = redis.call('GET', level_key(fields[i], level))
+      local number = redis.call('GET', level_key(KEYS[2], fields[i], level))
       if number and not string.find(number, '^h%x+$') then
         return true
       end
@@ -70,7 +70,7 @@ end
 
 -- Is a writer in the way? One that holds the lock, or one whose mark goes first. An owner that already reads or writes
 -- waits for nobody.
-local recorded = recorded_of(total)
+local recorded = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 local reads = ARGV[8] == 'share' and total or #recorded
 if reads == 0 and not writes then
   local busy

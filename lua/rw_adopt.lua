@@ -15,9 +15,8 @@
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes nothing
 
-local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
 local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1])
-local mode, total, mine = found[1], found[2], {}
+local mode, total = found[1], found[2]
 if mode ~= 'read' and mode ~= 'write' and (mode or redis.call('EXISTS', KEYS[1]) == 1) then
   return {'wrong_kind'}
 end
@@ -28,13 +27,9 @@ if not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
 total = tonumber(total)
-for level = 1, math.min(total, 1000) do
-  if redis.call('GET', levels .. level) == ARGV[2] then
-    mine[#mine + 1] = level
-  end
-end
 
-local lease, key, left = tonumber(ARGV[4]), levels .. ARGV[5], nil
+local mine = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
+local lease, key, left = tonumber(ARGV[4]), level_key(KEYS[2], ARGV[1], ARGV[5]), nil
 local missing = tonumber(ARGV[3]) - #mine
 if missing > 0 then
   if missing > 1 or tonumber(ARGV[5]) > total or (redis.call('GET', key) or '') ~= ARGV[6] then
@@ -48,18 +43,10 @@ if missing > 0 then
   -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
   redis.call('DEL', key)
 end
--- The hash before its levels: it never outlives the longest of them.
-if lease > 0 and redis.call('PTTL', KEYS[1]) < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
+if lease > 0 then
+  raise_leases(KEYS[1], mine, lease)
 end
 if missing > 0 then
   redis.call('SET', key, ARGV[2], 'PX', math.max(left, lease))
-end
-if lease > 0 then
-  for _, level in ipairs(mine) do
-    if redis.call('PTTL', levels .. level) < lease then
-      redis.call('PEXPIRE', levels .. level, lease)
-    end
-  end
 end
 return {'adopted', total}

@@ -11,23 +11,18 @@
 
 local answers = {}
 for i, key in ipairs(KEYS) do
-  local at = (i - 1) * 3
-  local count = redis.pcall('HGET', key, ARGV[at + 1])
-  local levels = ARGV[at + 2] .. ':' .. ARGV[at + 1] .. ':rwlock_timeout:'
-  local total = type(count) == 'string' and tonumber(count) or 0
+  local field, stem, number = unpack(ARGV, i * 3 - 2, i * 3)
+  local level = level_of(number, stem, field, redis.pcall('HGET', key, field))
   answers[i] = 0
-  for n = 1, math.min(total, 1000) do
-    local level = levels .. n
-    if answers[i] == 0 and redis.pcall('GET', level) == ARGV[at + 3] then
-      -- A reader in Java cuts the TTL of the hash to its own lease when it renews.
-      local left = redis.call('PTTL', level)
-      if redis.call('PTTL', key) < left then
-        redis.call('PEXPIRE', key, left)
-        -- The clock may have advanced since, and the hash must never outlive the longest of its levels.
-        redis.call('PEXPIRE', level, left)
-      end
-      answers[i] = 1
+  if level then
+    -- A reader in Java cuts the TTL of the hash to its own lease when it renews.
+    local left = redis.call('PTTL', level)
+    if redis.call('PTTL', key) < left then
+      redis.call('PEXPIRE', key, left)
+      -- The clock may have advanced since, and the hash must never outlive the longest of its levels.
+      redis.call('PEXPIRE', level, left)
     end
+    answers[i] = 1
   end
 end
 return answers

@@ -12,24 +12,11 @@
 -- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
-local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
-local count = redis.pcall('HGET', KEYS[1], ARGV[1])
-local level
-for n = 1, math.min(type(count) == 'string' and tonumber(count) or 0, 1000) do
-  if not level and redis.pcall('GET', levels .. n) == ARGV[2] then
-    level = levels .. n
-  end
-end
+local level = level_of(ARGV[2], KEYS[2], ARGV[1], redis.pcall('HGET', KEYS[1], ARGV[1]))
 if not level then
   return {'absent'}
 end
-local lease = tonumber(ARGV[3])
--- The hash before its level: the hash never outlives the longest of its levels.
-for _, key in ipairs({KEYS[1], level}) do
-  if redis.call('PTTL', key) < lease then
-    redis.call('PEXPIRE', key, lease)
-  end
-end
+raise_leases(KEYS[1], {level}, tonumber(ARGV[3]))
 local mark = ARGV[4] ~= 'readers' and redis.pcall('GET', KEYS[3])
 if type(mark) ~= 'string' then
   return {'stands', -1}

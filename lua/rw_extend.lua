@@ -12,34 +12,25 @@
 -- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
-local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
-local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
-local lease, mine = tonumber(ARGV[3]), {}
-for level = 1, math.min(total, 1000) do
-  if redis.call('GET', levels .. level) == ARGV[2] then
-    mine[#mine + 1] = levels .. level
-  end
-end
+local total = redis.call('HGET', KEYS[1], ARGV[1])
+local lease, mine = tonumber(ARGV[3]), levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 if #mine == 0 then
   return {'absent'}
 end
-local exactly = ARGV[4] ~= 'at_least'
-if exactly and redis.call('PTTL', mine[1]) > lease then
+if ARGV[4] == 'at_least' then
+  raise_leases(KEYS[1], mine, lease)
+  return {'extended'}
+end
+if redis.call('PTTL', mine[1]) > lease then
   local ends = lease_end(mine[1])
   if ends ~= tonumber(ARGV[4]) then
     return {'longer', ends}
   end
 end
 -- The hash before its levels: it never outlives the longest of them.
-if redis.call('PTTL', KEYS[1]) < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
+raise_lease(KEYS[1], lease)
 for _, level in ipairs(mine) do
-  if exactly or redis.call('PTTL', level) < lease then
-    redis.call('PEXPIRE', level, lease)
-  end
+  redis.call('PEXPIRE', level, lease)
 end
-if exactly then
-  fit(KEYS[1], KEYS[2])
-end
+fit(KEYS[1], KEYS[2])
 return {'extended'}

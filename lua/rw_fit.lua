@@ -1,5 +1,5 @@
 -- Cuts the TTL of a read-write lock's hash to that of the longest level in it. Prepended to the scripts that remove
--- levels or cut them short.
+-- levels or cut them short, behind rw_level.
 --
 -- fit(key, stem) gets the lock, and what its level keys begin with. It returns for how many milliseconds the longest
 -- level lasts; 0 if none is alive; nil if a writer in Java may have one: its levels have no key and last as long as the
@@ -13,14 +13,13 @@ local function fit(key, stem)
     local field, levels = fields[i], tonumber(fields[i + 1]) or 0
     -- Once a level lasts as long as the hash did when its TTL was read, there is nothing to cut.
     for level = longest < ttl and math.min(levels, 1000) or 0, 1, -1 do
-      -- Concatenating a number is slow: Lua formats it as a floating-point number.
-      local level_key = stem .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
-      local left = redis.call('PTTL', level_key)
+      local timeout_key = level_key(stem, field, level)
+      local left = redis.call('PTTL', timeout_key)
       if left < 0 and string.find(field, '^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+:write$') then
         return nil
       end
       if left > longest then
-        longest, last = left, level_key
+        longest, last = left, timeout_key
       end
     end
   end

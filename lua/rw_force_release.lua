@@ -38,7 +38,7 @@ end
 for field, total in pairs(held) do
   redis.call('HDEL', KEYS[1], field)
   for level = 1, math.min(total, 1000) do
-    redis.call('DEL', KEYS[3] .. ':' .. field .. ':rwlock_timeout:' .. level)
+    redis.call('DEL', level_key(KEYS[3], field, level))
   end
 end
 if others > 0 and ARGV[1] == 'write' then

@@ -25,6 +25,6 @@ if mode ~= 'read' and mode ~= 'write' then
 end
 local levels = {}
 for level = 1, math.min(total or 0, 1000) do
-  levels[level] = redis.call('GET', KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:' .. level) or ''
+  levels[level] = redis.call('GET', level_key(KEYS[2], ARGV[1], level)) or ''
 end
 return {'held', redis.call('PTTL', KEYS[1]), fields, levels}

@@ -11,14 +11,8 @@
 -- Returns exhausted: the owner would have more levels than the scripts look through
 -- Publishes nothing
 
-local levels = KEYS[2] .. ':' .. ARGV[1] .. ':rwlock_timeout:'
 local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
-local mine = {}
-for level = 1, math.min(total, 1000) do
-  if redis.call('GET', levels .. level) == ARGV[2] then
-    mine[#mine + 1] = level
-  end
-end
+local mine = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 if #mine == 0 then
   return {'absent'}
 end
@@ -27,17 +21,9 @@ if after > 1000 then
   return {'exhausted'}
 end
 redis.call('HSET', KEYS[1], ARGV[1], after)
-local lease = math.max(tonumber(ARGV[4]), redis.call('PTTL', levels .. mine[1]))
--- The hash before its levels: it never outlives the longest of them.
-if redis.call('PTTL', KEYS[1]) < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
-for _, level in ipairs(mine) do
-  if redis.call('PTTL', levels .. level) < lease then
-    redis.call('PEXPIRE', levels .. level, lease)
-  end
-end
+local lease = math.max(tonumber(ARGV[4]), redis.call('PTTL', mine[1]))
+raise_leases(KEYS[1], mine, lease)
 for level = total + 1, after do
-  redis.call('SET', levels .. level, ARGV[2], 'PX', lease)
+  redis.call('SET', level_key(KEYS[2], ARGV[1], level), ARGV[2], 'PX', lease)
 end
 return {'granted', after}

@@ -24,9 +24,9 @@
 -- Publishes the message on KEYS[2] when others may acquire the lock;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
--- Concatenating a number is slow: Lua formats it as a floating-point number.
-local function level_key(level)
-  return KEYS[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:' .. string.format('%d', level)
+-- Returns the key of a level of the owner.
+local function key_of(level)
+  return level_key(KEYS[3], ARGV[1], level)
 end
 
 -- Wakes the waiters. Returns the number of subscribers told, and the error if publishing is refused.
@@ -40,7 +40,7 @@ end
 local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
 local numbers, mine = {}, {}
 for level = math.min(total, 1000), 1, -1 do
-  numbers[level] = redis.call('GET', level_key(level))
+  numbers[level] = redis.call('GET', key_of(level))
   if numbers[level] == ARGV[2] then
     mine[#mine + 1] = level
   end
@@ -50,15 +50,15 @@ end
 -- keys beyond what the hash counts, and its mark, in which case those that waited because of the mark are woken.
 if #mine == 0 then
   local mark = redis.call('GET', KEYS[4]) or ''
-  local beyond, number = {}, redis.call('GET', level_key(total + 1))
+  local beyond, number = {}, redis.call('GET', key_of(total + 1))
   while number do
     beyond[#beyond + 1] = number
-    number = redis.call('GET', level_key(total + #beyond + 1))
+    number = redis.call('GET', key_of(total + #beyond + 1))
   end
   -- Every read comes before the first write, so that an error changes nothing.
   for i, other in ipairs(beyond) do
     if other == ARGV[2] then
-      redis.call('DEL', level_key(total + i))
+      redis.call('DEL', key_of(total + i))
     end
   end
   if string.match(mark, ':(h%x+)$') ~= ARGV[2] then
@@ -75,11 +75,11 @@ local changes, lease = {}, 0
 local ttl = redis.call('PTTL', KEYS[1])
 for n = 1, #mine - tonumber(ARGV[3]) do
   local level = mine[n]
-  lease = math.max(lease, redis.call('PTTL', level_key(level)))
+  lease = math.max(lease, redis.call('PTTL', key_of(level)))
   if level == total or not numbers[total] then
-    changes[#changes + 1] = {'DEL', level_key(level)}
+    changes[#changes + 1] = {'DEL', key_of(level)}
   else
-    changes[#changes + 1] = {'RENAME', level_key(total), level_key(level)}
+    changes[#changes + 1] = {'RENAME', key_of(total), key_of(level)}
   end
   numbers[level], numbers[total] = level < total and numbers[total], nil
   total = total - 1

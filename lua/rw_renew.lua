@@ -11,24 +11,12 @@
 
 local answers = {}
 for i, key in ipairs(KEYS) do
-  local at = (i - 1) * 4
-  local count = redis.pcall('HGET', key, ARGV[at + 1])
-  local levels = ARGV[at + 2] .. ':' .. ARGV[at + 1] .. ':rwlock_timeout:'
-  local total = type(count) == 'string' and tonumber(count) or 0
-  local lease = tonumber(ARGV[at + 4])
+  local field, stem, number, lease = unpack(ARGV, i * 4 - 3, i * 4)
+  local levels = levels_of(number, stem, field, redis.pcall('HGET', key, field), redis.pcall)
   answers[i] = 0
-  for n = 1, math.min(total, 1000) do
-    local level = levels .. n
-    if redis.pcall('GET', level) == ARGV[at + 3] then
-      -- The hash before its levels: it never outlives the longest of them.
-      if answers[i] == 0 and redis.call('PTTL', key) < lease then
-        redis.call('PEXPIRE', key, lease)
-      end
-      if redis.call('PTTL', level) < lease then
-        redis.call('PEXPIRE', level, lease)
-      end
-      answers[i] = 1
-    end
+  if #levels > 0 then
+    raise_leases(key, levels, tonumber(lease))
+    answers[i] = 1
   end
 end
 return answers

@@ -1,12 +1,8 @@
--- The common part of acquiring either side of a read-write lock. Prepended to read_acquire and write_acquire. It uses:
+-- The common part of acquiring either side of a read-write lock. Prepended to read_acquire and write_acquire, behind
+-- rw_level. It uses:
 -- the lock, KEYS[1]; what its level keys begin with, KEYS[2]; the field of the owner on this side, ARGV[1]; the
 -- acquisition id, the share to reach and the lease, which follow that; when the call arrived, ARGV[6]; how long its
 -- mark lasts, ARGV[7].
-
--- Concatenating a number is slow: Lua formats it as a floating-point number.
-local function level_key(field, level)
-  return KEYS[2] .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
-end
 
 local now
 local function clock()
@@ -36,18 +32,6 @@ local function look(other)
   return is_lock and string.find(total, '^%d+$') and tonumber(total), mode, found[3]
 end
 
--- Returns the keys of the owner's levels that have this acquisition id.
-local function recorded_of(total)
-  local recorded = {}
-  for level = 1, math.min(total, 1000) do
-    local key = level_key(ARGV[1], level)
-    if redis.call('GET', key) == ARGV[2] then
-      recorded[#recorded + 1] = key
-    end
-  end
-  return recorded
-end
-
 -- Sets the waiter mark to this call and returns 1, or returns 0 if the mark belongs to another call that arrived no
 -- later.
 local function put_mark(mark)
@@ -70,17 +54,9 @@ local function grant(mode, total, recorded, mark)
   local is_marked = was_refused and string.match(redis.call('GET', mark) or '', ':(h%x+)$') == ARGV[2]
   local lease = tonumber(ARGV[4])
   redis.call('HSET', KEYS[1], 'mode', mode, ARGV[1], string.format('%d', after))
-  -- The hash before its levels: it never outlives the longest of them.
-  if redis.call('PTTL', KEYS[1]) < lease then
-    redis.call('PEXPIRE', KEYS[1], lease)
-  end
+  raise_leases(KEYS[1], recorded, lease)
   for level = total + 1, after do
-    redis.call('SET', level_key(ARGV[1], level), ARGV[2], 'PX', lease)
-  end
-  for _, key in ipairs(recorded) do
-    if redis.call('PTTL', key) < lease then
-      redis.call('PEXPIRE', key, lease)
-    end
+    redis.call('SET', level_key(KEYS[2], ARGV[1], level), ARGV[2], 'PX', lease)
   end
   if is_marked then
     redis.call('DEL', mark)

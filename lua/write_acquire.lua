@@ -22,13 +22,16 @@
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes nothing
 
+-- Is the key a lock of this shape?
 local owner = string.sub(ARGV[1], 1, -7)
 local total, mode, reads = look(owner)
 if not total then
   return {'wrong_kind'}
 end
-local recorded = recorded_of(total)
+local recorded = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 
+-- Is another call in the way? A holder, other than this owner; or a reader whose mark goes first. An owner that writes
+-- already by other holds shares the lock with them, or waits for them.
 local ttl
 if total > 0 then
   if #recorded == 0 and ARGV[8] == 'take' then
@@ -37,7 +40,7 @@ if total > 0 then
 elseif mode then
   -- Levels that outlived their lease are somebody's who died, and do not count.
   for level = 1, ARGV[8] ~= 'take' and math.min(tonumber(reads or 0) or 0, 1000) or 0 do
-    if redis.call('EXISTS', level_key(owner, level)) == 1 then
+    if redis.call('EXISTS', level_key(KEYS[2], owner, level)) == 1 then
       return {'upgrade'}
     end
   end
@@ -55,6 +58,7 @@ if ttl then
   return {'busy', ttl, arrival(), ARGV[5] ~= 'readers' and ARGV[7] ~= '0' and put_mark(KEYS[3]) or 0}
 end
 
+-- Granted, to the share that was asked for.
 local after = grant('write', total, recorded, KEYS[3])
 if not after then
   return {'exhausted'}

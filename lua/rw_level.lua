@@ -1,0 +1,46 @@
+-- The levels of a read-write lock. Its hash counts those of an owner on one side, numbered from 1; each has a key with
+-- the acquisition id of its hold, and with its lease. Prepended to the scripts that read or set such keys.
+
+-- Returns the key of a level. `stem` is what the level keys of the lock begin with.
+local function level_key(stem, field, level)
+  -- Concatenating a number is slow: Lua formats it as a floating-point number.
+  return stem .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
+end
+
+-- Returns the keys of the levels that belong to the hold with acquisition id `number`. `count` is what the hash has for
+-- this owner, and `ask` what reads the keys: redis.pcall if an error is to pass for a level of another hold.
+local function levels_of(number, stem, field, count, ask)
+  local levels = {}
+  for level = 1, math.min(tonumber(count) or 0, 1000) do
+    local key = level_key(stem, field, level)
+    if (ask or redis.call)('GET', key) == number then
+      levels[#levels + 1] = key
+    end
+  end
+  return levels
+end
+
+-- Returns the first of these keys, or nil, and reads no further.
+local function level_of(number, stem, field, count)
+  for level = 1, math.min(tonumber(count) or 0, 1000) do
+    local key = level_key(stem, field, level)
+    if redis.pcall('GET', key) == number then
+      return key
+    end
+  end
+end
+
+local function raise_lease(key, lease)
+  if redis.call('PTTL', key) < lease then
+    redis.call('PEXPIRE', key, lease)
+  end
+end
+
+-- Raises the lease of a hold: that of the hash before those of its levels, so that it never outlives the longest.
+local function raise_leases(lock, levels, lease)
+  raise_lease(lock, lease)
+  for _, level in ipairs(levels) do
+    raise_lease(level, lease)
+  end
+end
+
