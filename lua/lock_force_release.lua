@@ -15,12 +15,8 @@ local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then
   return {'free'}
 end
-for i = 1, #fields, 2 do
-  local field, value = fields[i], fields[i + 1]
-  local counted = string.sub(field, 1, 1) == '|' or string.find(value, '^%d+$')
-  if field == 'mode' or not counted then
-    return {'wrong_kind'}
-  end
+if not is_lock(fields) then
+  return {'wrong_kind'}
 end
 redis.call('DEL', KEYS[1])
 if ARGV[2] == '' then

@@ -31,10 +31,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = ARGV[3] == '0' and NEVER or now + tonumber(ARGV[3])
 local entries, score = {}, false
-for hex in string.gmatch(ARGV[2], string.rep('%x', 32)) do
-  local id = string.gsub(hex, '%x%x', function(byte)
-    return string.char(tonumber(byte, 16))
-  end)
+for _, id in ipairs(ids_of(ARGV[2])) do
   score = score or redis.call('ZSCORE', KEYS[3], id)
   entries[#entries + 1] = string.format('%.0f', ends)
   entries[#entries + 1] = id
@@ -46,17 +43,12 @@ if score and tonumber(score) > now then
   return {'granted', free}
 end
 
-local told
+local refused
 local ended = redis.call('ZCOUNT', KEYS[3], '-inf', now)
 if ended > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-  -- Java counts permits in an int, and throws if it is told of a negative number.
-  free = redis.call('INCRBY', KEYS[1], math.max(math.min(ended, 2147483647 - free), 0))
-  if free > 0 then
-    told = redis.pcall(ARGV[4], KEYS[2], math.min(free, 2147483647))
-  end
+  free, refused = add_permits(ended, free, ARGV[4])
 end
-local refused = type(told) == 'table' and told or nil
 if free < permits then
   local first = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
   local score = tonumber(first[2] or NEVER)

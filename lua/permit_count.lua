@@ -16,14 +16,10 @@ end
 local free = tonumber(value or 0)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local told
+local refused
 local ended = redis.call('ZCOUNT', KEYS[3], '-inf', now)
 if ended > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-  -- Java counts permits in an int, and throws if it is told of a negative number.
-  free = redis.call('INCRBY', KEYS[1], math.max(math.min(ended, 2147483647 - free), 0))
-  if free > 0 then
-    told = redis.pcall(ARGV[1], KEYS[2], math.min(free, 2147483647))
-  end
+  free, refused = add_permits(ended, free, ARGV[1])
 end
-return {'count', free, type(told) == 'table' and told or nil}
+return {'count', free, refused}

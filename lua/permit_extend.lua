@@ -15,10 +15,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = string.format('%.0f', now + tonumber(ARGV[2]))
 local mark = redis.call('GET', KEYS[2])
 local entries = {}
-for hex in string.gmatch(ARGV[1], string.rep('%x', 32)) do
-  local id = string.gsub(hex, '%x%x', function(byte)
-    return string.char(tonumber(byte, 16))
-  end)
+for _, id in ipairs(ids_of(ARGV[1])) do
   local score = redis.call('ZSCORE', KEYS[1], id)
   if not score or tonumber(score) <= now then
     return {'absent'}

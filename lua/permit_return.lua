@@ -16,10 +16,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local value = redis.pcall('GET', KEYS[1]) or '0'
 local found, live = 0, 0
-for hex in string.gmatch(counts(value) and ARGV[1] or '', string.rep('%x', 32)) do
-  local id = string.gsub(hex, '%x%x', function(byte)
-    return string.char(tonumber(byte, 16))
-  end)
+for _, id in ipairs(ids_of(counts(value) and ARGV[1] or '')) do
   local score = redis.call('ZSCORE', KEYS[3], id)
   if score then
     redis.call('ZREM', KEYS[3], id)
@@ -34,12 +31,8 @@ if ARGV[3] ~= '0' then
   redis.call('DEL', KEYS[4])
   redis.call('SET', KEYS[4], 'returned', 'PX', ARGV[3])
 end
-local told
+local refused
 if found > 0 then
-  -- Java counts permits in an int, and throws if it is told of a negative number.
-  local free = redis.call('INCRBY', KEYS[1], math.max(math.min(found, 2147483647 - tonumber(value)), 0))
-  if free > 0 then
-    told = redis.pcall(ARGV[2], KEYS[2], math.min(free, 2147483647))
-  end
+  refused = select(2, add_permits(found, tonumber(value), ARGV[2]))
 end
-return {'returned', live, type(told) == 'table' and told or nil}
+return {'returned', live, refused}

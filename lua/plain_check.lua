@@ -8,10 +8,9 @@
 
 local answers = {}
 for i, key in ipairs(KEYS) do
+  answers[i] = 0
   if redis.pcall('GET', key) == ARGV[i] then
     answers[i] = 1
-  else
-    answers[i] = 0
   end
 end
 return answers

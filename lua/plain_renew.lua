@@ -9,13 +9,13 @@
 
 local answers = {}
 for i, key in ipairs(KEYS) do
-  if redis.pcall('GET', key) == ARGV[i * 2 - 1] then
-    if redis.call('PTTL', key) < tonumber(ARGV[i * 2]) then
-      redis.call('PEXPIRE', key, ARGV[i * 2])
+  local value, lease = unpack(ARGV, i * 2 - 1, i * 2)
+  answers[i] = 0
+  if redis.pcall('GET', key) == value then
+    if redis.call('PTTL', key) < tonumber(lease) then
+      redis.call('PEXPIRE', key, lease)
     end
     answers[i] = 1
-  else
-    answers[i] = 0
   end
 end
 return answers

@@ -23,7 +23,5 @@ end
 if not (taken and counts(value)) then
   return {'absent'}
 end
--- Java counts permits in an int, and throws if it is told of a negative number.
-local free = redis.call('INCRBY', KEYS[1], math.max(math.min(tonumber(ARGV[1]), 2147483647 - tonumber(value)), 0))
-local told = free > 0 and redis.pcall(ARGV[2], KEYS[2], math.min(free, 2147483647))
-return {'returned', free, type(told) == 'table' and told or nil}
+local free, refused = add_permits(tonumber(ARGV[1]), tonumber(value), ARGV[2])
+return {'returned', free, refused}

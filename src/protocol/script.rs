@@ -79,7 +79,7 @@ scripts! {
     LOCK_EXTEND = "lock_record", "lease_end", "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "lock_record", "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
-    LOCK_FORCE_RELEASE = "lock_turns", "lock_freed", "lock_force_release" Arity::Fixed { keys: 1, args: 3 };
+    LOCK_FORCE_RELEASE = "lock_shape", "lock_turns", "lock_freed", "lock_force_release" Arity::Fixed { keys: 1, args: 3 };
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
     TURN_LEAVE = "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
     FENCED_ACQUIRE = "lock_record", "lock_share", "lock_raise", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 11 };
@@ -87,7 +87,7 @@ scripts! {
     FAIR_ACQUIRE = "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
     FAIR_SIGN = "lock_record", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
     FAIR_RELEASE = "lock_record", "lock_lower", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 7 };
-    FAIR_FORCE_RELEASE = "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::Fixed { keys: 5, args: 3 };
+    FAIR_FORCE_RELEASE = "lock_shape", "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::Fixed { keys: 5, args: 3 };
     PLAIN_ACQUIRE = "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };
     PLAIN_ADOPT = "plain_adopt" Arity::Fixed { keys: 1, args: 2 };
@@ -113,13 +113,13 @@ scripts! {
     LATCH_COUNT_DOWN = "counter_shape", "latch_count_down" Arity::Fixed { keys: 3, args: 3 };
     LATCH_DELETE = "counter_shape", "latch_delete" Arity::Fixed { keys: 3, args: 3 };
     SEMAPHORE_ACQUIRE = "counter_shape", "semaphore_acquire" Arity::Fixed { keys: 2, args: 2 };
-    SEMAPHORE_RETURN = "counter_shape", "semaphore_return" Arity::Fixed { keys: 3, args: 4 };
+    SEMAPHORE_RETURN = "counter_shape", "permit_add", "semaphore_return" Arity::Fixed { keys: 3, args: 4 };
     SEMAPHORE_ADD = "counter_shape", "semaphore_add" Arity::Fixed { keys: 3, args: 3 };
     SEMAPHORE_DRAIN = "counter_shape", "semaphore_drain" Arity::Fixed { keys: 2, args: 1 };
-    PERMIT_ACQUIRE = "counter_shape", "permit_acquire" Arity::Fixed { keys: 4, args: 4 };
-    PERMIT_RETURN = "counter_shape", "permit_return" Arity::Fixed { keys: 4, args: 3 };
-    PERMIT_EXTEND = "permit_extend" Arity::Fixed { keys: 2, args: 4 };
-    PERMIT_COUNT = "counter_shape", "permit_count" Arity::Fixed { keys: 3, args: 1 };
+    PERMIT_ACQUIRE = "counter_shape", "permit_id", "permit_add", "permit_acquire" Arity::Fixed { keys: 4, args: 4 };
+    PERMIT_RETURN = "counter_shape", "permit_id", "permit_add", "permit_return" Arity::Fixed { keys: 4, args: 3 };
+    PERMIT_EXTEND = "permit_id", "permit_extend" Arity::Fixed { keys: 2, args: 4 };
+    PERMIT_COUNT = "counter_shape", "permit_add", "permit_count" Arity::Fixed { keys: 3, args: 1 };
     RED_ACQUIRE = "red_guard", "lock_record", "lock_share", "lock_raise", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 2, args: 13 };
     RED_PLAIN_ACQUIRE = "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 7 };
 }
@@ -435,6 +435,7 @@ mod tests {
                 "wake(",
                 "tell_first(",
                 "pass_on(",
+                "add_permits(",
             ];
             let publishes = publishes.iter().any(|call| last.contains(call));
             let silent = header(script).contains(&"Publishes nothing");
