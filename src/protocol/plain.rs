@@ -4,27 +4,34 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::HoldKey;
-use crate::protocol::script::{self, Arg, Call, Cut, Script, Steps, Unscripted};
+use crate::protocol::script::{self, Arg, Call, Cut, Script, Step, Steps, Unscripted};
 
 pub(crate) fn acquire(key: &HoldKey, by: ReleaseBy, lease: LeaseTime) -> Call<'_> {
-    let whose = if key.is_named() { "owner" } else { "hold" };
-    let rest = [lease.into(), Arg::Text(whose)];
-    about(key, by, &script::PLAIN_ACQUIRE, Steps::Acquire, rest)
+    let step = Step::Acquire {
+        value: key.value(),
+        lease,
+        is_unique: !key.is_named(),
+    };
+    about(&key.name, by, &script::PLAIN_ACQUIRE, step)
 }
 
 pub(crate) fn release(key: &HoldKey, by: ReleaseBy) -> Call<'_> {
-    about(key, by, &script::PLAIN_RELEASE, Steps::Release, [])
+    let value = key.value();
+    let step = Step::Release { value };
+    about(&key.name, by, &script::PLAIN_RELEASE, step)
 }
 
 pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, cut: Cut) -> Call<'_> {
-    let rest = [lease.into(), cut.into()];
-    about(key, by, &script::PLAIN_EXTEND, Steps::Extend, rest)
+    let value = key.value();
+    let step = Step::Extend { value, lease, cut };
+    about(&key.name, by, &script::PLAIN_EXTEND, step)
 }
 
 /// Makes a call that takes over a hold. Without a lease the TTL stays as it is.
 pub(crate) fn adopt(key: &HoldKey, by: ReleaseBy, lease: Option<LeaseTime>) -> Call<'_> {
-    let lease = lease.map_or(Arg::Number(0), Arg::from);
-    about(key, by, &script::PLAIN_ADOPT, Steps::Adopt, [lease])
+    let value = key.value();
+    let step = Step::Adopt { value, lease };
+    about(&key.name, by, &script::PLAIN_ADOPT, step)
 }
 
 /// Makes a call that renews many holds, each with its own lease.
@@ -32,31 +39,28 @@ pub(crate) fn renew<'a>(
     holds: impl Iterator<Item = (&'a HoldKey, LeaseTime)>,
     by: ReleaseBy,
 ) -> Call<'a> {
-    let (mut keys, mut args) = (Vec::new(), Vec::new());
-    for (hold, lease) in holds {
-        keys.push(&**hold.name.key());
-        args.extend([Arg::Text(hold.value()), lease.into()]);
-    }
-    call(&script::PLAIN_RENEW, keys, args, Steps::Renew, by)
+    let steps = holds.map(|(hold, lease)| {
+        let value = hold.value();
+        (hold, Step::Renew { value, lease })
+    });
+    about_each(steps, by, &script::PLAIN_RENEW)
 }
 
 /// Makes a call that checks whether many holds still stand.
 pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>, by: ReleaseBy) -> Call<'a> {
-    let (keys, args) = holds
-        .map(|hold| (&**hold.name.key(), Arg::Text(hold.value())))
-        .unzip();
-    call(&script::PLAIN_CHECK, keys, args, Steps::Check, by)
+    let steps = holds.map(|hold| {
+        let value = hold.value();
+        (hold, Step::Check { value })
+    });
+    about_each(steps, by, &script::PLAIN_CHECK)
 }
 
 pub(crate) fn force_release(name: &LockName, by: ReleaseBy) -> Call<'_> {
-    let keys = vec![&**name.key()];
-    let script = &script::PLAIN_FORCE_RELEASE;
-    call(script, keys, Vec::new(), Steps::ForceRelease, by)
+    about(name, by, &script::PLAIN_FORCE_RELEASE, Step::ForceRelease)
 }
 
 pub(crate) fn inspect(name: &LockName, by: ReleaseBy) -> Call<'_> {
-    let keys = vec![&**name.key()];
-    call(&script::PLAIN_INSPECT, keys, Vec::new(), Steps::Inspect, by)
+    about(name, by, &script::PLAIN_INSPECT, Step::Inspect)
 }
 
 /// Returns whether a value belongs to this owner, whichever hold wrote it. `field` is the owner's field, as a hash
@@ -69,28 +73,61 @@ pub(crate) fn is_of(value: &str, field: &str, owner: &Owner) -> bool {
     })
 }
 
-/// Makes a call about one hold, with its value as the first argument.
-fn about<'a, const N: usize>(
-    key: &'a HoldKey,
+/// Makes a call about one lock.
+fn about<'a>(
+    name: &'a LockName,
     by: ReleaseBy,
     script: &'static Script,
-    steps: Steps,
-    rest: [Arg<'a>; N],
+    step: Step<'a>,
 ) -> Call<'a> {
-    let mut args = vec![Arg::Text(key.value())];
-    args.extend(rest);
-    call(script, vec![&**key.name.key()], args, steps, by)
+    let mut args = Vec::new();
+    step.describe(&mut args);
+    Call {
+        unscripted: Unscripted::Steps(Steps::One(step), by),
+        ..Call::new(script, vec![&**name.key()], args)
+    }
 }
 
-fn call<'a>(
-    script: &'static Script,
-    keys: Vec<&'a str>,
-    args: Vec<Arg<'a>>,
-    steps: Steps,
+/// Makes a call about many holds at once.
+fn about_each<'a>(
+    about: impl Iterator<Item = (&'a HoldKey, Step<'a>)>,
     by: ReleaseBy,
+    script: &'static Script,
 ) -> Call<'a> {
+    let (mut keys, mut args, mut steps) = (Vec::new(), Vec::new(), Vec::new());
+    for (hold, step) in about {
+        keys.push(&**hold.name.key());
+        step.describe(&mut args);
+        steps.push(step);
+    }
     Call {
-        unscripted: Unscripted::Steps(steps, by),
+        unscripted: Unscripted::Steps(Steps::Each(steps), by),
         ..Call::new(script, keys, args)
+    }
+}
+
+impl<'a> Step<'a> {
+    /// Appends the arguments by which a script is told of the step.
+    fn describe(self, args: &mut Vec<Arg<'a>>) {
+        match self {
+            Self::Acquire {
+                value,
+                lease,
+                is_unique,
+            } => {
+                let whose = if is_unique { "hold" } else { "owner" };
+                args.extend([Arg::Text(value), lease.into(), Arg::Text(whose)]);
+            }
+            Self::Extend { value, lease, cut } => {
+                args.extend([Arg::Text(value), lease.into(), cut.into()]);
+            }
+            Self::Adopt { value, lease } => {
+                let lease = lease.map_or(Arg::Number(0), Arg::from);
+                args.extend([Arg::Text(value), lease]);
+            }
+            Self::Renew { value, lease } => args.extend([Arg::Text(value), lease.into()]),
+            Self::Release { value } | Self::Check { value } => args.push(Arg::Text(value)),
+            Self::Inspect | Self::ForceRelease => {}
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use crate::error::Error;
-use crate::options::ReleaseBy;
+use crate::options::{LeaseTime, ReleaseBy};
 
 /// A script from `lua/`: its own file, preceded by the files that it shares with others. The header of a file is its
 /// contract; a test compares it with the arity given here.
@@ -163,27 +163,56 @@ pub(crate) struct Call<'a> {
     pub(crate) script: &'static Script,
     pub(crate) keys: Vec<&'a str>,
     pub(crate) args: Vec<Arg<'a>>,
-    pub(crate) unscripted: Unscripted,
+    pub(crate) unscripted: Unscripted<'a>,
 }
 
 /// How a call is made on a server that runs no scripts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unscripted {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unscripted<'a> {
     /// The call is refused. The text says which kind of lock it belongs to.
     Refused(&'static str),
     /// These steps replace the script: on such servers only, always, or never, as [`ReleaseBy`] says.
-    Steps(Steps, ReleaseBy),
+    Steps(Steps<'a>, ReleaseBy),
 }
 
-/// What a script of the plain lock does, expressed as commands.
+/// What a call of the plain lock asks for, about each of its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Steps<'a> {
+    One(Step<'a>),
+    /// One for each key, as are the answers.
+    Each(Vec<Step<'a>>),
+}
+
+/// What is asked for about one key of the plain lock. Its script gets the same as arguments. `value` identifies the
+/// hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Steps {
-    Acquire,
-    Release,
-    Extend,
-    Adopt,
-    Renew,
-    Check,
+pub(crate) enum Step<'a> {
+    Acquire {
+        value: &'a str,
+        lease: LeaseTime,
+        /// Whether no other hold of the owner has this value.
+        is_unique: bool,
+    },
+    Release {
+        value: &'a str,
+    },
+    Extend {
+        value: &'a str,
+        lease: LeaseTime,
+        cut: Cut,
+    },
+    /// Without a lease the TTL stays as it is.
+    Adopt {
+        value: &'a str,
+        lease: Option<LeaseTime>,
+    },
+    Renew {
+        value: &'a str,
+        lease: LeaseTime,
+    },
+    Check {
+        value: &'a str,
+    },
     Inspect,
     ForceRelease,
 }

@@ -1,8 +1,11 @@
 //! The scripts of the plain lock as commands, for a server that runs no scripts: given the value found at a key, the
 //! change to make and the answer that follows. The answers are those of the scripts.
 
+use std::slice;
+
+use crate::options::LeaseTime;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Arg, Steps};
+use crate::protocol::script::{Cut, Step, Steps};
 
 /// Takes the place of the end of a lease: a transaction fails if anything about its key has changed since it looked.
 const WATCHED: i64 = 1;
@@ -20,10 +23,10 @@ pub(crate) enum Found {
 /// The change to make to a key, unless somebody else changes it meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
-    /// The key is free: set it to this value, for this many milliseconds.
-    Set(&'a str, i64),
+    /// The key is free: set it to this value, with this lease.
+    Set(&'a str, LeaseTime),
     Delete,
-    Expire(i64),
+    Expire(LeaseTime),
 }
 
 /// The decision about one key.
@@ -34,70 +37,85 @@ pub(crate) struct Decision<'a> {
     pub(crate) answer: Option<Reply>,
 }
 
-impl Steps {
-    /// Returns the answer for a free lock that was taken.
-    pub(crate) fn granted(self) -> Reply {
-        counted("granted", 1)
+impl<'a> Steps<'a> {
+    /// Returns the value and the lease with which these steps take a free lock, if they do.
+    pub(crate) fn taken(&self) -> Option<(&'a str, LeaseTime)> {
+        match *self {
+            Self::One(Step::Acquire { value, lease, .. }) => Some((value, lease)),
+            _ => None,
+        }
     }
 
-    /// Returns the answer for a lock that was released.
-    pub(crate) fn released(self) -> Reply {
-        counted("released", 0)
+    pub(crate) fn is_release(&self) -> bool {
+        matches!(self, Self::One(Step::Release { .. }))
     }
 
     /// Returns whether these steps change nothing, whatever is found.
-    pub(crate) fn only_asks(self) -> bool {
-        matches!(self, Self::Check | Self::Inspect)
+    pub(crate) fn only_asks(&self) -> bool {
+        let asks = |step: &Step<'_>| matches!(step, Step::Check { .. } | Step::Inspect);
+        self.each().iter().all(asks)
     }
 
-    /// Decides what to do about a key, given the arguments that the script has for it.
-    pub(crate) fn decide<'a>(self, args: &[Arg<'a>], found: &Found) -> Decision<'a> {
-        let text = |at: usize| match args.get(at) {
-            Some(Arg::Text(text)) => *text,
-            _ => "",
-        };
-        let number = |at: usize| match args.get(at) {
-            Some(Arg::Number(number)) => *number,
-            _ => 0,
-        };
-        let (value, ttl) = match found {
-            Found::Value(value, ttl) => (Some(&**value), *ttl),
+    /// Returns the step for each key.
+    pub(crate) fn each(&self) -> &[Step<'a>] {
+        match self {
+            Self::One(step) => slice::from_ref(step),
+            Self::Each(steps) => steps,
+        }
+    }
+
+    /// Returns the answer of the script, given the answers for its keys.
+    pub(crate) fn answer(&self, mut answers: Vec<Reply>) -> Reply {
+        match self {
+            Self::One(_) => answers.pop().unwrap_or(Reply::Nil),
+            Self::Each(_) => Reply::List(answers),
+        }
+    }
+}
+
+impl<'a> Step<'a> {
+    /// Decides what to do about a key, given what was found there.
+    pub(crate) fn decide(self, found: &Found) -> Decision<'a> {
+        let (holder, ttl) = match found {
+            Found::Value(holder, ttl) => (Some(&**holder), *ttl),
             Found::Nothing => (None, 0),
             Found::Other => return self.other(),
         };
-        let ours = value == Some(text(0));
-        let lease = number(1);
-        let raised = (ttl < lease).then_some(Change::Expire(lease));
+        let ours = |value| holder == Some(value);
+        let raised = |lease| (ttl < millis(lease)).then_some(Change::Expire(lease));
         let (change, answer) = match self {
-            Self::Acquire => match value {
-                None => (Some(Change::Set(text(0), lease)), counted("granted", 1)),
+            Self::Acquire {
+                value,
+                lease,
+                is_unique,
+            } => match holder {
+                None => (Some(Change::Set(value, lease)), granted()),
                 // The value is this hold's alone, so this request or a copy of it has taken the lock before.
-                Some(_) if ours && text(2) == "hold" => (raised, counted("granted", 1)),
+                Some(_) if ours(value) && is_unique => (raised(lease), granted()),
                 Some(_) => (None, counted("busy", ttl)),
             },
-            Self::Release => match value {
+            Self::Release { value } => match holder {
                 None => (None, tag("absent")),
-                Some(_) if ours => (Some(Change::Delete), self.released()),
+                Some(_) if ours(value) => (Some(Change::Delete), released()),
                 Some(_) => (None, tag("taken")),
             },
-            Self::Extend | Self::Adopt | Self::Renew if !ours => (
-                None,
-                match self {
-                    Self::Renew => Reply::Integer(0),
-                    _ => tag("absent"),
-                },
-            ),
-            Self::Extend if text(2) == "at_least" => (raised, tag("extended")),
-            Self::Extend if ttl > lease && number(2) == 0 => (None, counted("longer", WATCHED)),
-            Self::Extend => (Some(Change::Expire(lease)), tag("extended")),
-            Self::Adopt => (raised.filter(|_| lease > 0), counted("adopted", 1)),
-            Self::Renew => (raised, Reply::Integer(1)),
-            Self::Check => (None, Reply::Integer(ours.into())),
+            Self::Extend { value, .. } | Self::Adopt { value, .. } if !ours(value) => {
+                (None, tag("absent"))
+            }
+            Self::Extend { lease, cut, .. } => match cut {
+                Cut::Never => (raised(lease), tag("extended")),
+                Cut::Ask if ttl > millis(lease) => (None, counted("longer", WATCHED)),
+                Cut::Ask | Cut::Ending(_) => (Some(Change::Expire(lease)), tag("extended")),
+            },
+            Self::Adopt { lease, .. } => (lease.and_then(raised), counted("adopted", 1)),
+            Self::Renew { value, lease } if ours(value) => (raised(lease), Reply::Integer(1)),
+            Self::Renew { .. } => (None, Reply::Integer(0)),
+            Self::Check { value } => (None, Reply::Integer(ours(value).into())),
             Self::Inspect => (
                 None,
-                value.map_or_else(|| tag("free"), |value| held(value, ttl)),
+                holder.map_or_else(|| tag("free"), |value| held(value, ttl)),
             ),
-            Self::ForceRelease => match value {
+            Self::ForceRelease => match holder {
                 None => (None, tag("free")),
                 Some(_) => (Some(Change::Delete), tag("released")),
             },
@@ -108,22 +126,30 @@ impl Steps {
         }
     }
 
-    /// Decides about a key that is not a lock of this shape.
-    fn other<'a>(self) -> Decision<'a> {
-        let gone = matches!(self, Self::Renew | Self::Check);
+    /// Decides about a key that is not a lock of this shape. A call about many holds reports such a hold as gone, so
+    /// that the others have their answer.
+    fn other(self) -> Decision<'a> {
+        let gone = matches!(self, Self::Renew { .. } | Self::Check { .. });
         Decision {
             change: None,
             answer: gone.then_some(Reply::Integer(0)),
         }
     }
+}
 
-    /// Returns the answer of the script, given the answers for its keys.
-    pub(crate) fn answer(self, mut answers: Vec<Reply>) -> Reply {
-        match self {
-            Self::Renew | Self::Check => Reply::List(answers),
-            _ => answers.pop().unwrap_or(Reply::Nil),
-        }
-    }
+/// Returns the answer for a free lock that was taken.
+pub(crate) fn granted() -> Reply {
+    counted("granted", 1)
+}
+
+/// Returns the answer for a lock that was released.
+pub(crate) fn released() -> Reply {
+    counted("released", 0)
+}
+
+/// Returns a lease as `PTTL` counts it: a lease is at most a century.
+fn millis(lease: LeaseTime) -> i64 {
+    lease.millis() as i64
 }
 
 fn tag(tag: &str) -> Reply {

@@ -210,8 +210,8 @@ impl Node {
     }
 
     /// Returns the steps to take in place of the script, or `None` if the script is to be sent.
-    pub(super) fn steps(&self, call: &Call<'_>) -> Option<Steps> {
-        match call.unscripted {
+    pub(super) fn steps<'c, 'a>(&self, call: &'c Call<'a>) -> Option<&'c Steps<'a>> {
+        match &call.unscripted {
             Unscripted::Steps(steps, ReleaseBy::Transaction) => Some(steps),
             Unscripted::Steps(steps, ReleaseBy::Auto)
                 if self.scriptless.load(Ordering::Relaxed) =>
@@ -232,7 +232,7 @@ impl Node {
 
     /// Interprets the refusal to run scripts. With [`ReleaseBy::Auto`], later calls of plain locks go by steps at once.
     fn without_scripts(&self, call: &Call<'_>, text: &str) -> SendError {
-        let message = match call.unscripted {
+        let message = match &call.unscripted {
             Unscripted::Steps(_, ReleaseBy::Auto) => {
                 if !self.scriptless.swap(true, Ordering::Relaxed) {
                     info!(%text, "scripts are not allowed: plain locks use transactions");

@@ -20,9 +20,10 @@ use super::node::{Fault, Node};
 use super::resp::{Request, Said};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
+use crate::options::LeaseTime;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::{Arg, Call, Steps};
-use crate::protocol::steps::{Change, Found};
+use crate::protocol::script::{Call, Steps};
+use crate::protocol::steps::{Change, Found, granted, released};
 
 impl Node {
     /// Does by commands what a script does. A transaction is run only if there is something to compare and change: one
@@ -30,18 +31,20 @@ impl Node {
     pub(super) async fn step(
         &self,
         call: &Call<'_>,
-        steps: Steps,
+        steps: &Steps<'_>,
         left: Duration,
     ) -> Result<Reply, Fault> {
         let end = BootInstant::now().plus(left);
-        if steps == Steps::Acquire {
-            match self.commands.ask(take(call), left).await? {
+        let taken = steps.taken();
+        if let Some((value, lease)) = taken {
+            let key = call.keys.first().copied().unwrap_or_default();
+            match self.commands.ask(take(key, value, lease), left).await? {
                 Err(text) => return Err(Fault::Refused(text)),
                 Ok(Reply::Nil) => {}
-                Ok(_) => return Ok(steps.granted()),
+                Ok(_) => return Ok(granted()),
             }
         }
-        if steps == Steps::Acquire || steps.only_asks() {
+        if taken.is_some() || steps.only_asks() {
             return self.change(call, steps, end).await;
         }
         let left = BootInstant::now().until(end);
@@ -49,7 +52,7 @@ impl Node {
             .transactions
             .run(call, steps, self.commands.epoch(), left)
             .await?;
-        if steps != Steps::Release || done == steps.released() {
+        if !steps.is_release() || done == released() {
             return Ok(done);
         }
         // The acquisition to be undone went over the other connection, and may still be on its way there. What looks
@@ -61,7 +64,7 @@ impl Node {
     async fn change(
         &self,
         call: &Call<'_>,
-        steps: Steps,
+        steps: &Steps<'_>,
         end: BootInstant,
     ) -> Result<Reply, Fault> {
         let left = BootInstant::now().until(end);
@@ -106,7 +109,7 @@ impl Transactions {
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
-        steps: Steps,
+        steps: &Steps<'_>,
         epoch: u64,
         budget: Duration,
     ) -> Result<Reply, Fault> {
@@ -180,7 +183,7 @@ impl From<Failure> for Fault {
 async fn sequence(
     line: &mut Link,
     call: &Call<'_>,
-    steps: Steps,
+    steps: &Steps<'_>,
     in_doubt: &AtomicBool,
     end: BootInstant,
 ) -> Result<Reply, Failure> {
@@ -232,15 +235,13 @@ fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
 /// Decides which commands change the keys, and what the answer is then. `looked` is what came back from [`look`].
 fn decide(
     call: &Call<'_>,
-    steps: Steps,
+    steps: &Steps<'_>,
     looked: &[Said],
 ) -> Result<(Vec<Request>, Reply), Failure> {
-    let args = call.args.len() / call.keys.len().max(1);
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
-    for (at, (key, looked)) in call.keys.iter().zip(looked.chunks(2)).enumerate() {
-        let args = &call.args[at * args..(at + 1) * args];
-        let found = found(looked)?;
-        let decision = steps.decide(args, &found);
+    let each = call.keys.iter().zip(steps.each());
+    for ((key, step), looked) in each.zip(looked.chunks(2)) {
+        let decision = step.decide(&found(looked)?);
         changes.extend(decision.change.map(|change| command(key, change)));
         // What the server says to a script that finds a key of another type.
         let other = || Failure::Refused("WRONGTYPE".to_owned());
@@ -249,13 +250,9 @@ fn decide(
     Ok((changes, steps.answer(answers)))
 }
 
-/// Returns the command that takes a free lock, with the value and the lease that a call has as its first arguments.
-fn take(call: &Call<'_>) -> Request {
-    let key = call.keys.first().copied().unwrap_or_default();
-    let arg = |at: usize| call.args.get(at).copied().unwrap_or(Arg::Text(""));
-    let [set, key, px, nx] = ["SET", key, "PX", "NX"].map(Arg::Text);
-    let words = [set, key, arg(0), px, arg(1), nx];
-    Request::default().and(words.len(), words.into_iter(), "")
+/// Returns the command that takes a lock if it is free.
+fn take(key: &str, value: &str, lease: LeaseTime) -> Request {
+    Request::of(&["SET", key, value, "PX", &lease.millis().to_string(), "NX"])
 }
 
 /// Interprets the replies to GET and PTTL of a key.
@@ -276,9 +273,11 @@ fn found(looked: &[Said]) -> Result<Found, Failure> {
 /// Returns the command for a change.
 fn command(key: &str, change: Change<'_>) -> Request {
     match change {
-        Change::Set(value, lease) => Request::of(&["SET", key, value, "PX", &lease.to_string()]),
+        Change::Set(value, lease) => {
+            Request::of(&["SET", key, value, "PX", &lease.millis().to_string()])
+        }
         Change::Delete => Request::of(&["DEL", key]),
-        Change::Expire(lease) => Request::of(&["PEXPIRE", key, &lease.to_string()]),
+        Change::Expire(lease) => Request::of(&["PEXPIRE", key, &lease.millis().to_string()]),
     }
 }
 
