@@ -37,6 +37,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("protocol::reply", ""),
         ("protocol::script", ""),
         ("protocol::answer", "protocol::reply"),
+        ("protocol::acquired", "protocol::answer protocol::reply"),
         ("protocol::hold_key", ""),
         ("protocol::counted", "protocol::answer protocol::reply"),
         ("protocol::counter", "protocol::script"),
@@ -65,7 +66,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("protocol::plain", "protocol::hold_key protocol::script"),
         (
             "protocol::read_write",
-            "protocol::answer protocol::hold_key protocol::lock protocol::script",
+            "protocol::acquired protocol::hold_key protocol::lock protocol::script",
         ),
         ("protocol::quorum", ""),
         (
@@ -103,7 +104,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "protocol::red",
-            "protocol::answer protocol::reply protocol::script",
+            "protocol::acquired protocol::reply protocol::script",
         ),
         ("protocol::verbs", "*"),
         ("protocol::policy", "protocol::hold_key"),

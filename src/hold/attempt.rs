@@ -11,7 +11,8 @@ use super::request::{AcquireRequest, Terms};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::answer::{self, Acquired, Adopted, Standing, Tokens, Ttl};
+use crate::protocol::acquired::{Acquired, Standing, Tokens, WaiterMark};
+use crate::protocol::answer::{Adopted, Ttl};
 use crate::protocol::fair;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::AcquireMode;
@@ -71,7 +72,7 @@ pub(crate) struct Attempt<'a> {
     /// Others went ahead of this call, since nobody polled it.
     was_passed: bool,
     /// The waiter mark of a call that waits for a read-write lock, and when that call came.
-    mark: Option<(answer::WaiterMark, BootInstant)>,
+    mark: Option<(WaiterMark, BootInstant)>,
     /// Where this process stands in the turn order, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
     /// The lock was given back for this call here, and could not be passed on.
@@ -126,7 +127,7 @@ impl<'a> Attempt<'a> {
     ) -> Self {
         // Until the server has answered, its date for the call is not known: requests say how long the call has
         // waited.
-        let unknown = answer::WaiterMark {
+        let unknown = WaiterMark {
             came: 0,
             marked: false,
         };

@@ -12,7 +12,7 @@ use super::request::{AcquireRequest, Terms};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::Deadline;
-use crate::protocol::answer::Tokens;
+use crate::protocol::acquired::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::LocalLock;
 use crate::session::give_back::{Asking, GivenBack, Place, Share, still_held};

@@ -1,6 +1,7 @@
 //! The requests to the server, its answers, and the decisions that follow from them. No I/O and no clock: time is
 //! passed in.
 
+pub(crate) mod acquired;
 pub(crate) mod answer;
 pub(crate) mod batch;
 pub(crate) mod counted;

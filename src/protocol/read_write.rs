@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
-use crate::protocol::answer::WaiterMark;
+use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
 use crate::protocol::lock::{AcquireMode, TransferSource};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::options::LeaseTime;
-use crate::protocol::answer::Acquired;
+use crate::protocol::acquired::Acquired;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call, Unscripted};
 

@@ -291,7 +291,7 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{answer, batch, counted, fair, red, reply};
+    use crate::protocol::{acquired, answer, batch, counted, fair, red, reply};
 
     /// Returns the header lines of a script and of the files before it, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn headers_and_enums_name_every_answer() {
         let decoded: &[(&Script, &[&str])] = &[
-            (&LOCK_ACQUIRE, answer::Acquired::TAGS),
+            (&LOCK_ACQUIRE, acquired::Acquired::TAGS),
             (&LOCK_ACQUIRE_ALL, batch::AllAcquired::TAGS),
             (&LOCK_REENTER, answer::Reentered::TAGS),
             (&LOCK_CONFIRM, answer::Confirmed::TAGS),
@@ -399,13 +399,13 @@ mod tests {
             (&LOCK_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&LOCK_INSPECT, answer::Inspected::TAGS),
             (&TURN_LEAVE, &["left"]),
-            (&FENCED_ACQUIRE, answer::Acquired::FENCED_TAGS),
+            (&FENCED_ACQUIRE, acquired::Acquired::FENCED_TAGS),
             (&FENCED_TOKEN, answer::Token::TAGS),
-            (&FAIR_ACQUIRE, answer::Acquired::FAIR_TAGS),
+            (&FAIR_ACQUIRE, acquired::Acquired::FAIR_TAGS),
             (&FAIR_SIGN, fair::Signed::TAGS),
             (&FAIR_RELEASE, answer::Released::FAIR_TAGS),
             (&FAIR_FORCE_RELEASE, answer::ForceReleased::TAGS),
-            (&PLAIN_ACQUIRE, answer::Acquired::PLAIN_TAGS),
+            (&PLAIN_ACQUIRE, acquired::Acquired::PLAIN_TAGS),
             (&PLAIN_RELEASE, answer::Released::PLAIN_TAGS),
             (&PLAIN_ADOPT, answer::Adopted::PLAIN_TAGS),
             (&PLAIN_EXTEND, answer::Extended::TAGS),
@@ -413,9 +413,9 @@ mod tests {
             (&PLAIN_CHECK, reply::STANDS),
             (&PLAIN_FORCE_RELEASE, answer::ForceReleased::PLAIN_TAGS),
             (&PLAIN_INSPECT, answer::Inspected::PLAIN_TAGS),
-            (&READ_ACQUIRE, answer::Acquired::READ_TAGS),
+            (&READ_ACQUIRE, acquired::Acquired::READ_TAGS),
             (&RW_CONFIRM, answer::Confirmed::TAGS),
-            (&WRITE_ACQUIRE, answer::Acquired::WRITE_TAGS),
+            (&WRITE_ACQUIRE, acquired::Acquired::WRITE_TAGS),
             (&RW_REENTER, answer::Reentered::TAGS),
             (&RW_RELEASE, answer::Released::TAGS),
             (&RW_ADOPT, answer::Adopted::TAGS),

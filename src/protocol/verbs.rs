@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
-use crate::protocol::answer::WaiterMark;
+use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
 use crate::protocol::lock::{self, AcquireMode, SILENT, TransferSource};
 use crate::protocol::script::{Arg, Call, Cut};

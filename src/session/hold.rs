@@ -11,7 +11,7 @@ use super::record::Record;
 use crate::clock::BootInstant;
 use crate::options::{LeaseMode, LeaseTime};
 use crate::owner::Owner;
-use crate::protocol::answer::Tokens;
+use crate::protocol::acquired::Tokens;
 use crate::protocol::fair::PLACE_KEPT;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::renewal::Schedule;
