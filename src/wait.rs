@@ -15,8 +15,8 @@ use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
 use crate::protocol::waiter::{Channels, Listening, Local, Refusal, Start, Step, Waiter};
 use crate::session::Session;
-use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
+use crate::session::share::Place;
 use crate::session::turns::YieldPeriod;
 
 /// What is asked for until it is there.

@@ -126,6 +126,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         ("session::backend::slots", ""),
         ("session::backend::silence", ""),
+        ("session::backend::statement", ""),
         ("session::backend::refusal", ""),
         ("session::backend::resp", ""),
         ("session::backend::tls", ""),
@@ -137,11 +138,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::sentinel",
-            "session::backend::dial session::backend::link session::backend::resp",
+            "session::backend::dial session::backend::link session::backend::resp session::backend::statement",
         ),
         (
             "session::backend::post",
-            "session::backend session::backend::connection session::backend::desk session::backend::node",
+            "session::backend session::backend::connection session::backend::desk session::backend::node session::backend::send_error",
         ),
         (
             "session::backend::desk",
@@ -149,15 +150,23 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::connection",
-            "session::backend::desk session::backend::dial session::backend::link session::backend::resp session::pace",
+            "session::backend::desk session::backend::dial session::backend::connection_task session::backend::link session::backend::resp",
+        ),
+        (
+            "session::backend::connection_task",
+            "session::backend::connection session::backend::desk session::backend::dial session::backend::link session::backend::resp session::pace",
         ),
         (
             "session::backend::transaction",
-            "session::backend::connection session::backend::dial session::backend::link session::backend::node session::backend::resp",
+            "session::backend::connection session::backend::dial session::backend::connection_task session::backend::link session::backend::node session::backend::resp session::backend::send_error",
         ),
         (
             "session::backend::maker",
             "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::sentinel session::backend::tls session::backend::transaction",
+        ),
+        (
+            "session::backend::send_error",
+            "session::backend::connection session::backend::node session::backend::refusal session::backend::resp session::backend::slots",
         ),
         (
             "session::backend::listener",
@@ -165,21 +174,35 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::node",
-            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::silence session::backend::slots session::backend::transaction",
+            "session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::send_error session::backend::silence session::backend::slots session::backend::transaction",
         ),
         ("session::backend::channels", "session::backend::node"),
+        (
+            "session::backend::run",
+            "session::backend session::backend::connection session::backend::node session::backend::post session::backend::send_error",
+        ),
         (
             "session::backend::cluster",
             "session::backend session::backend::channels session::backend::maker session::backend::node session::backend::slots",
         ),
         (
             "session::backend",
-            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::slots",
+            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::run session::backend::slots",
         ),
         ("session::sync", ""),
         ("session::record", "session::sync"),
-        ("session::hold", "session::record"),
-        ("session::hub", "session::backend session::pace"),
+        ("session::hold_state", ""),
+        (
+            "session::hold",
+            "session::hold_state session::record session::successor",
+        ),
+        ("session::successor", "session::hold"),
+        (
+            "session::hub",
+            "session::backend session::pace session::subscriber session::subscription",
+        ),
+        ("session::subscription", "session::hub"),
+        ("session::subscriber", "session::backend session::hub"),
         ("session::local_queue", ""),
         ("session::turns", ""),
         ("session::outgoing", "session::local_queue"),
@@ -195,7 +218,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::asking",
-            "session::local_queue session::outgoing session::place session::local_lock",
+            "session::local_lock session::local_queue session::outgoing",
         ),
         (
             "session::place",
@@ -214,12 +237,20 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend session::reaper session::undo",
         ),
         (
-            "session::give_back",
-            "session session::asking session::backend session::hold session::left session::ledger session::place session::local_lock session::reaper session::record session::releaser session::sync session::undo",
+            "session::unlock",
+            "session session::hold session::record session::share session::sync session::undo",
+        ),
+        (
+            "session::share",
+            "session::asking session::backend session::hold session::ledger session::left session::local_lock session::place session::reaper session::release_request session::releaser session::undo",
+        ),
+        (
+            "session::release_request",
+            "session::backend session::hold session::record session::releaser session::share",
         ),
         (
             "session::releaser",
-            "session::backend session::give_back session::grants session::hold session::hub session::local_lock session::reaper session::sync session::turns session::undo",
+            "session::backend session::grants session::hold session::hub session::local_lock session::reaper session::share session::sync session::turns session::undo",
         ),
         (
             "session::keeper",
@@ -228,7 +259,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::pace", ""),
         (
             "session::watchdog",
-            "session::backend session::give_back session::hold session::pace session::record session::releaser session::undo",
+            "session::backend session::hold session::pace session::record session::releaser session::share session::undo",
         ),
         ("session", "*"),
     ],

@@ -17,8 +17,8 @@ use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::LocalLock;
-use crate::session::give_back::Place;
 use crate::session::place::Turn;
+use crate::session::share::Place;
 
 impl AcquireRequest {
     /// Acquires the lock, or re-enters it if this owner holds it. Returns `None` if the lock was busy until the

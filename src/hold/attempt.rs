@@ -21,12 +21,13 @@ use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::LocalLock;
 use crate::session::backend::Answer;
-use crate::session::give_back::{Asking, GivenBack, LeftHere, Place, Share};
 use crate::session::grants::{Expected, Told};
 use crate::session::hold::{self, Hold, Loss};
 use crate::session::left::Handoff;
 use crate::session::outgoing::Barrier;
+use crate::session::share::{Asking, LeftHere, Place, Share};
 use crate::session::undo::Undo;
+use crate::session::unlock::GivenBack;
 
 /// The largest number of fencing tokens that one request reserves.
 const MOST_TOKENS: u32 = 64;

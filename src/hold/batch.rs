@@ -15,10 +15,11 @@ use crate::options::Deadline;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::batch::{self, AllAcquired, Obstacle};
 use crate::session::LocalLock;
-use crate::session::give_back::{Asking, GivenBack, Place, Share, still_held};
 use crate::session::hold::fresh_acquisition_id;
 use crate::session::outgoing::Barrier;
+use crate::session::share::{Asking, Place, Share};
 use crate::session::undo::Undo;
+use crate::session::unlock::{GivenBack, still_held};
 
 /// The largest number of locks in one request.
 pub(crate) const MOST: usize = 100;

@@ -9,8 +9,8 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::owner::Owner;
 use crate::session::LocalLock;
-use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
+use crate::session::unlock::GivenBack;
 
 /// One level of a held lock, which lasts until the guard is unlocked or dropped.
 ///

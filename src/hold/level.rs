@@ -15,8 +15,8 @@ use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::TransferSource;
 use crate::protocol::script::Cut;
 use crate::session::LocalLock;
-use crate::session::give_back::GivenBack;
 use crate::session::hold::{Hold, Loss};
+use crate::session::unlock::GivenBack;
 
 impl AcquireRequest {
     /// Acquires one more level of a hold that stands. Returns `None` if the hold no longer stands.

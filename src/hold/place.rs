@@ -6,7 +6,7 @@ use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
 use crate::protocol::lock;
 use crate::session::LocalLock;
-use crate::session::give_back::Place;
+use crate::session::share::Place;
 
 /// How standing in the local queue, or asking, ended.
 pub(super) enum Outcome {

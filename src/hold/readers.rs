@@ -15,9 +15,9 @@ use crate::error::Error;
 use crate::options::Prefer;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::LocalLock;
-use crate::session::give_back::Place;
 use crate::session::hold::Hold;
 use crate::session::local_lock::YieldsTo;
+use crate::session::share::Place;
 
 impl AcquireRequest {
     /// Returns whether this call reads by a record that others may share. A named owner does not: other processes may

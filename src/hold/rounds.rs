@@ -18,9 +18,9 @@ use crate::protocol::policy::MAJORITY;
 use crate::protocol::wait::{Step, Wait, WakeSource};
 use crate::protocol::waiter::Local;
 use crate::session::LocalLock;
-use crate::session::give_back::Place;
 use crate::session::hub::Subscription;
 use crate::session::local_queue::Role;
+use crate::session::share::Place;
 use crate::wait::{Asked, Waiting, Wanted};
 
 /// Callers that were told of a release at the same time spread out over this time.

@@ -12,8 +12,8 @@ use crate::protocol::answer::Ttl;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::LocalLock;
-use crate::session::give_back::Asking;
 use crate::session::hub::Subscription;
+use crate::session::share::Asking;
 
 impl AcquireRequest {
     /// Stands in the server queue until the lock is granted: asks for a place, which is kept together with all others

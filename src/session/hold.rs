@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::hold_state::Phase;
+pub(crate) use super::hold_state::{Release, State};
 use super::record::Record;
+pub(crate) use super::successor::Successor;
 use crate::clock::BootInstant;
 use crate::options::{LeaseMode, LeaseTime};
 use crate::owner::Owner;
@@ -15,10 +18,6 @@ use crate::protocol::acquired::Tokens;
 use crate::protocol::fair::PLACE_KEPT;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::renewal::Schedule;
-
-/// How often a hold is checked whose hash others may cut down. Redisson's readers do so with each renewal, to their own
-/// lease, which is three seconds or more.
-const CARE: Duration = Duration::from_secs(1);
 
 /// One hold, shared by its guards, the watchdog and the reaper.
 ///
@@ -40,42 +39,8 @@ pub(crate) struct Hold {
     /// How long one request for this hold may take.
     pub(crate) timeout: Duration,
     /// Tells the tasks that wait for it that the hold has ended.
-    ended: Notify,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-pub(crate) struct State {
-    phase: Phase,
-    levels: u32,
-    guards: u32,
-    /// Levels without a guard that were left to their owner: at most as many as there are levels without a guard.
-    detached: u32,
-    /// How many of the guards have no fixed lease.
-    renewed: u32,
-    release: Release,
-    pub(crate) schedule: Schedule,
-    /// The fencing tokens, of a fenced lock.
-    tokens: Option<Tokens>,
-    /// Where this hold stands in the watchdog's registry.
-    pub(crate) watched: Option<BootInstant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Asked for, not granted.
-    Pending,
-    Held,
-    Ended,
-}
-
-/// What became of the release of the last level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Release {
-    Owed,
-    /// Sent and not answered: the server may have carried it out.
-    InDoubt,
-    Done,
+    pub(super) ended: Notify,
+    pub(super) state: Mutex<State>,
 }
 
 /// Returns 64 bits that nobody can foresee: a keyed hash of a counter and of the clock. The counter makes two ids of
@@ -85,18 +50,6 @@ pub(crate) fn fresh_acquisition_id() -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), BootInstant::now()))
-}
-
-/// The owner and terms of the hold that is to get a record which a hold of this process has, or had.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Successor<'a> {
-    pub(crate) owner: &'a Owner,
-    pub(crate) lease_mode: LeaseMode,
-    /// The least that must be left of the lease.
-    pub(crate) min_validity: Duration,
-    pub(crate) max_hold: Option<Duration>,
-    /// When the call that asks for the lock came.
-    pub(crate) came: BootInstant,
 }
 
 /// What is left of a record when one of its holds has given a level back.
@@ -147,54 +100,12 @@ impl Hold {
         Self::of(Record::new(key), owner, timeout, state)
     }
 
-    /// Makes a hold that takes over the record of this one, which has ended, for the call described by `next`; the
-    /// lease goes on. Returns `None` if the record has to go back to the server: a request for it is on its way, or
-    /// what is left of the lease is too little or not what `next` asks for.
-    pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
-        let _turn = self.record.turn.try_lock().ok()?;
-        let now = BootInstant::now();
-        let is_free_to = match self.key().kind.is_shared() {
-            true => self.record.is_open(now, next.came),
-            false => self.record.can_pass(),
-        };
-        if !is_free_to {
-            return None;
-        }
-        let mut old = self.lock();
-        let mut state = old.next(now, next)?;
-        let tokens = match old.tokens {
-            Some(tokens) => Some(tokens.next()?),
-            None => None,
-        };
-        // No release that was owed for the old hold is sent from now on: it would release the next hold.
-        old.release = Release::Done;
-        state.hold(next.lease_mode, tokens);
-        drop(old);
-        self.record.enter();
-        Some(self.beside(next, state))
-    }
-
-    /// Makes a hold that reads by the record of this one together with the others, for the call described by `next`.
-    /// Returns `None` if the call has to ask the server, also while a request for the record is on its way, which may
-    /// cut its lease.
-    pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
-        let _turn = self.record.turn.try_lock().ok()?;
-        let now = BootInstant::now();
-        let mut state = self.lock().next(now, next)?;
-        if !self.record.join(now, next.came) {
-            return None;
-        }
-        state.hold(next.lease_mode, None);
-        state.look_after(self.key(), now);
-        Some(self.beside(next, state))
-    }
-
-    /// Makes another hold by the same record.
-    fn beside(&self, next: &Successor<'_>, state: State) -> Arc<Self> {
-        Self::of(self.record.clone(), next.owner.clone(), self.timeout, state)
-    }
-
-    fn of(record: Arc<Record>, owner: Owner, timeout: Duration, state: State) -> Arc<Self> {
+    pub(super) fn of(
+        record: Arc<Record>,
+        owner: Owner,
+        timeout: Duration,
+        state: State,
+    ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -425,172 +336,5 @@ impl Hold {
             Kind::Fair(_) => lease + PLACE_KEPT,
             _ => lease,
         }
-    }
-}
-
-impl State {
-    /// The state of a hold that goes on with this one's record. Returns `None` if what is left of the lease is too
-    /// little, or not what the next hold asks for.
-    fn next(&self, now: BootInstant, next: &Successor<'_>) -> Option<Self> {
-        let lease = next.lease_mode.lease();
-        let least = next.min_validity.max(lease.get() / 2);
-        let is_fit = self.schedule.is_always(lease) && now.until(self.schedule.deadline()) >= least;
-        is_fit.then(|| Self::new(self.schedule.passed_on(now, next.max_hold)))
-    }
-
-    /// The state of a hold that is asked for.
-    fn new(schedule: Schedule) -> Self {
-        Self {
-            phase: Phase::Pending,
-            levels: 0,
-            guards: 0,
-            detached: 0,
-            renewed: 0,
-            release: Release::Owed,
-            schedule,
-            tokens: None,
-            watched: None,
-        }
-    }
-
-    /// Makes the hold stand from now on, with one level and its guard.
-    fn hold(&mut self, lease_mode: LeaseMode, tokens: Option<Tokens>) {
-        self.phase = Phase::Held;
-        self.levels = 1;
-        self.tokens = tokens;
-        self.add_guard(lease_mode);
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.phase == Phase::Ended
-    }
-
-    /// Whether it is held and has no guard.
-    pub(crate) fn is_left(&self) -> bool {
-        self.phase == Phase::Held && self.guards == 0
-    }
-
-    /// Schedules an early check of a hold with this key, if others may cut down what the hold depends on.
-    pub(crate) fn look_after(&mut self, key: &HoldKey, now: BootInstant) {
-        if key.kind.is_shared() && self.schedule.longest().get() > CARE * 3 {
-            self.schedule.check(now.plus(CARE));
-        }
-    }
-
-    /// Notes that a renewal sent at `sent` was confirmed. The guards that asked for it may be gone by now.
-    pub(crate) fn renewed(&mut self, sent: BootInstant, lease: LeaseTime) {
-        self.schedule.confirmed(sent, lease);
-        if self.renewed > 0 {
-            self.schedule.renew(sent, lease, fastrand::f64());
-        }
-    }
-
-    pub(crate) fn unanswered(&mut self, now: BootInstant, renewing: bool) {
-        self.schedule.unanswered(now, renewing && self.renewed > 0);
-    }
-
-    fn is_live(&self, now: BootInstant) -> bool {
-        self.phase == Phase::Held && now < self.schedule.deadline()
-    }
-
-    fn bound_detached(&mut self) {
-        self.detached = self.detached.min(self.levels.saturating_sub(self.guards));
-    }
-
-    fn add_guard(&mut self, lease_mode: LeaseMode) {
-        self.guards += 1;
-        self.bound_detached();
-        if lease_mode.is_renewed() {
-            self.renewed += 1;
-            self.schedule
-                .renew(BootInstant::now(), lease_mode.lease(), fastrand::f64());
-        }
-    }
-
-    fn remove_guard(&mut self, lease_mode: LeaseMode) {
-        self.guards = self.guards.saturating_sub(1);
-        if lease_mode.is_renewed() {
-            self.renewed = self.renewed.saturating_sub(1);
-            if self.renewed == 0 {
-                self.schedule.stop_renewing();
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::name::LockName;
-    use crate::protocol::hold_key::Kind;
-
-    const LEASE: Duration = Duration::from_secs(30);
-
-    fn lease_mode(lease: Duration) -> LeaseMode {
-        LeaseMode::Fixed(LeaseTime::new(lease).unwrap())
-    }
-
-    /// Makes a hold that was granted with this lease `ago`, and given back.
-    fn given_back(owner: &Owner, ago: Duration) -> Arc<Hold> {
-        let name = LockName::new("", "k").unwrap();
-        let key = HoldKey::new(name, Kind::Reentrant, "c", owner, 1);
-        let hold = Hold::new(key, owner.clone(), lease_mode(LEASE).lease(), LEASE);
-        let sent = BootInstant::from_millis(BootInstant::now().millis() - ago.as_millis() as u64);
-        hold.granted(sent, lease_mode(LEASE), None, None);
-        hold.give_back(Some(lease_mode(LEASE)));
-        hold
-    }
-
-    fn passed_on(hold: &Hold, lease: Duration) -> Option<Arc<Hold>> {
-        hold.pass_to(&Successor {
-            owner: &Owner::unique(),
-            lease_mode: lease_mode(lease),
-            min_validity: Duration::ZERO,
-            max_hold: None,
-            came: BootInstant::now(),
-        })
-    }
-
-    /// The record's mutex is shuttle's.
-    fn once(test: fn()) {
-        shuttle::check_random(test, 1);
-    }
-
-    #[test]
-    fn nothing_is_owed_for_a_record_that_was_passed_on() {
-        once(|| {
-            let old = given_back(&Owner::unique(), Duration::ZERO);
-            let next = passed_on(&old, LEASE).expect("it is passed on");
-            assert!(next.is_live() && Arc::ptr_eq(&old.record, &next.record));
-            assert_eq!(old.release(), Release::Done);
-            assert_eq!(next.release(), Release::Owed);
-            let [old, next] = [&old, &next].map(|hold| hold.lock().schedule.deadline());
-            assert_eq!(old, next, "what was confirmed last");
-        });
-    }
-
-    #[test]
-    fn record_is_released_where_it_cannot_be_passed_on() {
-        once(|| {
-            let owner = Owner::unique();
-            let fresh = || given_back(&owner, Duration::ZERO);
-            assert!(passed_on(&fresh(), LEASE).is_some());
-            assert!(
-                passed_on(&fresh(), LEASE / 2).is_none(),
-                "another lease is asked for"
-            );
-            let old = given_back(&owner, LEASE * 6 / 10);
-            assert!(passed_on(&old, LEASE).is_none(), "too little is left of it");
-            let busy = fresh();
-            let turn = busy.record.turn.try_lock().unwrap();
-            assert!(passed_on(&busy, LEASE).is_none(), "a request is on its way");
-            drop(turn);
-            assert!(passed_on(&busy, LEASE).is_some());
-            let named = given_back(&Owner::named("req-7"), Duration::ZERO);
-            assert!(
-                passed_on(&named, LEASE).is_none(),
-                "others may share the name"
-            );
-        });
     }
 }

@@ -2,10 +2,10 @@
 
 pub(crate) mod asking;
 pub(crate) mod backend;
-pub(crate) mod give_back;
 pub(crate) mod grants;
 mod handoff;
 pub(crate) mod hold;
+mod hold_state;
 pub(crate) mod hub;
 mod keeper;
 mod ledger;
@@ -19,10 +19,16 @@ pub(crate) mod permit_record;
 pub(crate) mod place;
 pub(crate) mod reaper;
 pub(crate) mod record;
+mod release_request;
 mod releaser;
+pub(crate) mod share;
+mod subscriber;
+mod subscription;
+mod successor;
 pub(crate) mod sync;
 pub(crate) mod turns;
 pub(crate) mod undo;
+pub(crate) mod unlock;
 pub(crate) mod watchdog;
 
 use std::fmt;
@@ -50,19 +56,19 @@ use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Disruptions};
-use give_back::Share;
 use hold::Loss;
 use hub::Hub;
 use local_lock::LocalLocks;
 use permit_record::{PermitRecord, PermitRegistry};
 use reaper::{Reaper, Worker};
 use releaser::Releaser;
+use share::Share;
 use sync::Spawner;
 use undo::Undo;
 use watchdog::Watchdog;
 
 /// What this process knows of one lock: its waiters and its holds.
-pub(crate) type LocalLock = give_back::LocalLockRef;
+pub(crate) type LocalLock = share::LocalLockRef;
 
 /// One connected client.
 pub(crate) struct Session {

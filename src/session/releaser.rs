@@ -8,12 +8,12 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::backend::Backend;
-use super::give_back::Share;
 use super::grants::{Grants, Told};
 use super::hold::Hold;
 use super::hub::Hub;
 use super::local_lock::LocalLocks;
 use super::reaper::Reaper;
+use super::share::Share;
 use super::sync::Spawner;
 use super::turns::YieldPeriod;
 use super::undo::Undo;

@@ -10,11 +10,11 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions};
-use super::give_back::{LocalLockRef, Share};
 use super::hold::{Hold, Left, Loss, State};
 use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
+use super::share::{LocalLockRef, Share};
 use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::error::Error;

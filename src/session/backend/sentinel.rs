@@ -25,6 +25,7 @@ use tracing::{debug, info};
 use super::dial::Dialer;
 use super::link::Link;
 use super::resp::{Heard, Request, Said, Version};
+use super::statement::{Report, View, Word, decisive};
 use crate::clock::BootInstant;
 use crate::config::{Login, Server};
 use crate::error::{Error, ErrorKind};
@@ -58,40 +59,6 @@ struct Circle {
     /// Signals that the set of known sentinels has changed.
     met: Notify,
     view: watch::Sender<View>,
-}
-
-/// What all the sentinels together say.
-#[derive(Clone, Debug, Default)]
-struct View {
-    primary: Option<Server>,
-    /// The epoch of the statement that named it.
-    epoch: u64,
-    /// Whether each configured sentinel has made a statement, or failed to.
-    is_complete: bool,
-    /// Whether all known sentinels say the same.
-    is_united: bool,
-    /// Whether the last attempt to reach the primary failed.
-    is_unreachable: bool,
-}
-
-/// What a sentinel has said last.
-#[derive(Debug, Default)]
-struct Report {
-    word: Option<Word>,
-    /// Since when it has been silent, and why.
-    silence: Option<(BootInstant, Error)>,
-}
-
-#[derive(Clone, Debug)]
-/// A sentinel's statement of which server is the primary.
-struct Word {
-    primary: Server,
-    /// The epoch of the configuration that this comes from.
-    epoch: u64,
-    /// The id of the sentinel itself, which may be known by several addresses.
-    id: String,
-    /// The ids and addresses of the other sentinels that it knows.
-    others: Vec<(String, Server)>,
 }
 
 impl Sentinels {
@@ -397,39 +364,6 @@ impl Circle {
     }
 }
 
-impl View {
-    fn is_calm(&self) -> bool {
-        self.is_united && !self.is_unreachable
-    }
-
-    /// Takes over a statement. Returns `false` if the primary is the same as before.
-    fn follow(&mut self, word: &Word) -> bool {
-        self.epoch = word.epoch;
-        let is_news = self.primary.as_ref() != Some(&word.primary);
-        self.primary = Some(word.primary.clone());
-        is_news
-    }
-}
-
-/// Returns the newest statement, and of equally new ones that for the present primary. A statement that is older than
-/// the view counts only if a majority of all known sentinels say the same now.
-fn decisive<'a>(
-    reports: impl Iterator<Item = &'a Report> + Clone,
-    known: usize,
-    view: &View,
-) -> Option<&'a Word> {
-    let live = reports.clone().filter(|report| report.silence.is_none());
-    let said = live.filter_map(|report| report.word.as_ref());
-    let is_majority = |word: &Word| {
-        let agreeing = said.clone().filter(|said| said.primary == word.primary);
-        agreeing.count() * 2 > known
-    };
-    reports
-        .filter_map(|report| report.word.as_ref())
-        .filter(|word| word.epoch >= view.epoch || is_majority(word))
-        .max_by_key(|word| (word.epoch, Some(&word.primary) == view.primary.as_ref()))
-}
-
 /// Whether this is a message of a channel, and not the confirmation of a subscription.
 fn is_message(heard: &Heard) -> bool {
     let Heard::Push(parts) = heard else {
@@ -441,92 +375,4 @@ fn is_message(heard: &Heard) -> bool {
 fn cut(sentinel: &Server, error: io::Error) -> Error {
     let text = format!("the sentinel {sentinel} did not answer: {error}");
     Error::new(ErrorKind::Backend, text).caused_by(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn says(primary: u16, epoch: u64) -> Report {
-        Report {
-            word: Some(Word {
-                primary: Server::new("h", primary),
-                epoch,
-                id: String::new(),
-                others: Vec::new(),
-            }),
-            silence: None,
-        }
-    }
-
-    /// A silent sentinel whose statement still counts.
-    fn said(primary: u16, epoch: u64) -> Report {
-        Report {
-            silence: Some((BootInstant::now(), Error::invalid("gone"))),
-            ..says(primary, epoch)
-        }
-    }
-
-    /// A sentinel that has been silent until its statement was forgotten.
-    fn forgotten() -> Report {
-        Report {
-            word: None,
-            ..said(0, 0)
-        }
-    }
-
-    /// Returns the primary that is followed, and its epoch, after each of the known sentinels has said this.
-    fn after(view: &View, reports: &[Report]) -> (u16, u64) {
-        let mut view = view.clone();
-        if let Some(word) = decisive(reports.iter(), reports.len(), &view) {
-            view.follow(word);
-        }
-        (view.primary.map_or(0, |primary| primary.port), view.epoch)
-    }
-
-    fn view(primary: u16, epoch: u64) -> View {
-        View {
-            primary: Some(Server::new("h", primary)),
-            epoch,
-            ..View::default()
-        }
-    }
-
-    #[test]
-    fn newest_word_counts_and_of_equal_ones_that_for_the_present() {
-        for words in [[says(1, 3), says(2, 4)], [says(2, 4), says(1, 3)]] {
-            for view in [View::default(), view(1, 3), view(2, 4)] {
-                assert_eq!(after(&view, &words), (2, 4));
-            }
-        }
-        for words in [[says(2, 4), says(3, 4)], [says(3, 4), says(2, 4)]] {
-            assert_eq!(after(&view(2, 4), &words), (2, 4));
-            assert_eq!(after(&view(3, 4), &words), (3, 4));
-        }
-        assert_eq!(after(&view(1, 3), &[]), (1, 3));
-    }
-
-    #[test]
-    fn sentinel_that_is_behind_leads_nobody_back_when_the_others_are_forgotten() {
-        let behind = [forgotten(), forgotten(), says(1, 4)];
-        assert_eq!(after(&view(2, 5), &behind), (2, 5));
-        let word_is_old = [forgotten(), said(1, 4), says(1, 4)];
-        assert_eq!(after(&view(2, 5), &word_is_old), (2, 5));
-        assert_eq!(
-            after(&view(2, 5), &[forgotten(), says(1, 6), forgotten()]),
-            (1, 6)
-        );
-    }
-
-    #[test]
-    fn service_that_most_monitor_anew_begins_with_a_low_epoch() {
-        let anew = [says(1, 0), says(1, 0), forgotten()];
-        assert_eq!(after(&view(2, 5), &anew), (1, 0));
-        let beside_one_that_is_behind = [says(1, 0), says(1, 0), says(3, 4)];
-        assert_eq!(after(&view(2, 5), &beside_one_that_is_behind), (1, 0));
-        let half = [says(1, 0), says(1, 0), forgotten(), forgotten()];
-        assert_eq!(after(&view(2, 5), &half), (2, 5));
-        let one_is_ahead = [says(1, 0), says(1, 0), said(2, 5)];
-        assert_eq!(after(&view(2, 5), &one_is_ahead), (2, 5));
-    }
 }

@@ -13,11 +13,13 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{Broken, left};
+use super::connection::Broken;
+use super::connection_task::left;
 use super::dial::Dialer;
 use super::link::Link;
-use super::node::{Fault, Node};
+use super::node::Node;
 use super::resp::{Request, Said};
+use super::send_error::Fault;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::options::LeaseTime;

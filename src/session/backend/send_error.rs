@@ -1,0 +1,192 @@
+//! Why one attempt to send a call brought no answer.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::connection::Broken;
+use super::node::Node;
+use super::refusal::{code, forbids_scripts};
+use super::resp::Said;
+use super::slots::{self, Redirect};
+use crate::clock::BootInstant;
+use crate::error::{Error, ErrorKind};
+use crate::options::ReleaseBy;
+use crate::protocol::reply::Reply;
+use crate::protocol::script::{Arg, Call, Unscripted};
+
+/// Why one attempt to send a call brought no answer.
+pub(super) enum SendError {
+    /// The server does not know the script by its hash; the script did not run.
+    UnknownScript,
+    /// No answer came.
+    Broken(Broken),
+    /// This user may run no scripts; this one did not run.
+    Scriptless,
+    /// Another server has the slot; nothing ran.
+    Moved(Redirect),
+    /// The slot is being moved, and the keys of the call have been already; nothing ran.
+    Ask(Redirect),
+    /// The slot is being moved, and so far only some of the keys of the call have been; nothing ran.
+    Moving(Error),
+    /// The server is a replica, which takes no locks; nothing was changed.
+    Replica(Error),
+    /// The server does not have the slot, and knows no server that does; nothing ran.
+    Disowned(Error),
+    Refused(Error),
+}
+
+/// Why a command, or a sequence of commands, was not completed.
+pub(super) enum Fault {
+    Broken(Broken),
+    /// The server refused, in these words.
+    Refused(String),
+}
+
+impl From<Broken> for Fault {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
+    }
+}
+
+impl Node {
+    /// Interprets what came in reply to a call on the connection with the number `epoch`.
+    pub(super) fn heard(
+        &self,
+        call: &Call<'_>,
+        replied: Result<Said, Broken>,
+        epoch: u64,
+    ) -> Result<Reply, SendError> {
+        match replied {
+            Ok(Ok(mut reply)) => {
+                if call.args.contains(&Arg::Publish)
+                    && let Some(text) = reply.take_refusal()
+                {
+                    self.cannot_publish(&text);
+                }
+                Ok(reply)
+            }
+            Ok(Err(text)) if forbids_scripts(&text) => Err(self.without_scripts(call, &text)),
+            Ok(Err(text)) => Err(self.refused(call, &text, epoch)),
+            Err(broken) => Err(self.missed_by(call, broken.into())),
+        }
+    }
+
+    /// Interprets a fault of a call.
+    pub(super) fn missed_by(&self, call: &Call<'_>, fault: Fault) -> SendError {
+        match fault {
+            Fault::Refused(text) => self.refused(call, &text, self.commands.epoch()),
+            Fault::Broken(broken) => SendError::Broken(broken),
+        }
+    }
+
+    /// Interprets the refusal to run scripts. With [`ReleaseBy::Auto`], later calls of plain locks go by steps at once.
+    fn without_scripts(&self, call: &Call<'_>, text: &str) -> SendError {
+        let message = match &call.unscripted {
+            Unscripted::Steps(_, ReleaseBy::Auto) => {
+                if !self.scriptless.swap(true, Ordering::Relaxed) {
+                    info!(%text, "scripts are not allowed: plain locks use transactions");
+                }
+                return SendError::Scriptless;
+            }
+            Unscripted::Steps(..) => format!(
+                "this plain lock uses scripts only, which the server does not allow this user to run; it can use \
+                 transactions: {text}"
+            ),
+            Unscripted::Refused(lock) => format!(
+                "{lock} needs scripts, which the server does not allow this user to run; plain_lock needs none: {text}"
+            ),
+        };
+        SendError::Refused(Error::refused(message, text))
+    }
+
+    /// Logs once that the server refuses to publish. What the script did stands, and the waiters find it by asking.
+    fn cannot_publish(&self, text: &str) {
+        if !self.mute.swap(true, Ordering::Relaxed) {
+            warn!(
+                server = ?self,
+                %text,
+                "the server does not allow this user to publish releases: waiters ask after `poll_cap` instead; \
+                 grant it `+publish +spublish &redisson_*`"
+            );
+        }
+    }
+
+    /// Logs once that the server refuses a subscription. The waiters ask now and then.
+    pub(super) fn cannot_subscribe(&self, text: &str) {
+        if !self.deaf.swap(true, Ordering::Relaxed) {
+            warn!(
+                server = ?self,
+                %text,
+                "the server does not allow this user to subscribe to releases: waiters ask every second instead; \
+                 grant it `+subscribe +ssubscribe &redisson_*`"
+            );
+        }
+    }
+
+    /// Interprets a refusal on the connection with the number `epoch`.
+    fn refused(&self, call: &Call<'_>, text: &str, epoch: u64) -> SendError {
+        let error = || Error::refused(format!("the server refused: {text}"), text);
+        match code(text) {
+            "NOSCRIPT" => SendError::UnknownScript,
+            "WRONGTYPE" => {
+                let key = call.keys.first().copied().unwrap_or_default();
+                SendError::Refused(Error::wrong_kind(key).said(text))
+            }
+            // This server was the primary before: another connection finds where the primary is now.
+            "READONLY" => {
+                self.commands.redial(epoch);
+                let message = format!(
+                    "{self:?} is a replica and grants no locks; give the address of the primary or of the sentinels: {text}"
+                );
+                SendError::Replica(Error::refused(message, text).passing())
+            }
+            // A replica that has lost its primary, and is configured to answer nothing then.
+            "MASTERDOWN" => SendError::Replica(error().passing()),
+            "CLUSTERDOWN" if text.contains("not served") => SendError::Disowned(error().passing()),
+            "MOVED" => {
+                slots::redirect(text).map_or_else(|| SendError::Refused(error()), SendError::Moved)
+            }
+            "ASK" => {
+                slots::redirect(text).map_or_else(|| SendError::Refused(error()), SendError::Ask)
+            }
+            "TRYAGAIN" => SendError::Moving(error().passing()),
+            "LOADING" | "BUSY" | "CLUSTERDOWN" => SendError::Refused(error().passing()),
+            _ => SendError::Refused(error()),
+        }
+    }
+
+    /// Builds the error of a call that was not answered, and takes note that the server is silent. `repeated` says that
+    /// an earlier send of the call may have run. Also replaces a connection that has stalled.
+    pub(super) fn failed(
+        &self,
+        started: BootInstant,
+        budget: Duration,
+        broken: Broken,
+        repeated: bool,
+    ) -> Error {
+        self.commands.redial_if_stalled(self.patience);
+        let error = match &broken {
+            Broken::Garbled(error) => error.clone().unanswered(),
+            // Only if no send can have run is the call known to have changed nothing.
+            Broken::Unsent(reason) if !repeated => Error::new(
+                ErrorKind::Backend,
+                format!(
+                    "{self:?} could not be reached within {budget:?}; the request was not sent: {reason}"
+                ),
+            )
+            .unsent(),
+            Broken::Unsent(_) | Broken::Cut(_) | Broken::TimedOut(_) => Error::new(
+                ErrorKind::Timeout,
+                format!(
+                    "{self:?} did not answer within {budget:?}; whether the request ran is unknown"
+                ),
+            )
+            .unanswered(),
+        };
+        let error = broken.causes(error);
+        self.silence.note(started, false, &error);
+        error
+    }
+}

@@ -1,0 +1,174 @@
+//! What a server may have in excess of a hold, and the release that takes it away.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::asking;
+use super::backend::Backend;
+use super::hold::Hold;
+use super::ledger::{self, Owing};
+use super::left::Handoff;
+use super::local_lock;
+use super::place;
+use super::reaper::Background;
+use super::release_request::Written;
+use super::releaser::Releaser;
+use super::undo::{Owed, Undo};
+use crate::clock::BootInstant;
+use crate::error::Error;
+
+/// A lock left in its local queue, with the release that is owed for it.
+pub(crate) type LeftHere = Handoff<Undo<Share>>;
+
+/// The local lock of a name, with what is left there.
+pub(crate) type LocalLockRef = local_lock::LocalLockRef<Undo<Share>>;
+
+/// The place of a call in the local queue.
+pub(crate) type Place<'a> = place::Place<'a, Undo<Share>>;
+
+/// The turn to ask the server for an owner's first level.
+pub(crate) type Asking<'a> = asking::Asking<'a, Undo<Share>>;
+
+/// A release that is on its way.
+pub(super) type Sending = asking::Sending<Undo<Share>>;
+
+/// What the server may record for a hold beyond the levels that the hold has here.
+#[derive(Debug)]
+pub(crate) struct Share {
+    hold: Arc<Hold>,
+    local: LocalLockRef,
+    /// The release need not be written at once: a try has failed, or code may still work under the hold.
+    can_wait: bool,
+    releaser: Arc<Releaser>,
+    owing: TaskTrackerToken,
+}
+
+impl Releaser {
+    /// Arms an `Undo` before a request is sent that could leave too much of a hold on the server.
+    pub(crate) fn undo(self: &Arc<Self>, hold: &Arc<Hold>, local: &LocalLockRef) -> Undo<Share> {
+        Undo::arm(Share {
+            hold: hold.clone(),
+            local: local.clone(),
+            can_wait: false,
+            releaser: self.clone(),
+            owing: self.reaper.owing(),
+        })
+    }
+}
+
+impl Share {
+    fn sending(&self) -> Sending {
+        Sending::new(self.local.clone(), self.hold.owner.clone())
+    }
+}
+
+impl Owed for Share {
+    /// Whether the hold still stood when it was given back.
+    type Answer = bool;
+
+    async fn run(&mut self) -> Result<bool, Error> {
+        let sending = self.sending();
+        let was_held = self
+            .releaser
+            .release(&self.hold, Some(&sending), None)
+            .await;
+        self.can_wait |= was_held.is_err();
+        was_held
+    }
+
+    fn post(&mut self) {
+        let sending = self.sending();
+        let written = match self.can_wait {
+            true => None,
+            false => self.releaser.write(&self.hold, &sending),
+        };
+        self.releaser.reaper.take(Unanswered {
+            end: BootInstant::now().plus(self.hold.longest_kept()),
+            hold: self.hold.clone(),
+            sending: Some(sending),
+            written,
+            releaser: self.releaser.clone(),
+            _owing: self.owing.clone(),
+        });
+    }
+}
+
+impl Undo<Share> {
+    /// Leaves the undo to the background, so that code that works under the hold learns of the loss before the lock is
+    /// free.
+    pub(super) fn unhurried(mut self) -> Self {
+        self.owed.can_wait = true;
+        self
+    }
+
+    /// Whether the server has both under the name of one owner. A record that was passed on stays under the owner that
+    /// acquired it.
+    pub(crate) fn goes_with(&self, other: &Self) -> bool {
+        self.owed.hold.key().acquisition_field() == other.owed.hold.key().acquisition_field()
+    }
+
+    /// Runs several undos now, for holds of one server that are given back by one request, and returns whether each
+    /// hold still stood. What cannot be undone stays owed, and goes to the background.
+    pub(crate) async fn run_all(undos: Vec<Self>) -> Result<Vec<bool>, Error> {
+        let Some(releaser) = undos.first().map(|undo| undo.owed.releaser.clone()) else {
+            return Ok(Vec::new());
+        };
+        let sendings: Vec<_> = undos.iter().map(|undo| undo.owed.sending()).collect();
+        let holds: Vec<_> = undos.iter().map(|undo| &*undo.owed.hold).collect();
+        let were_held = releaser.release_all(&holds).await?;
+        drop(sendings);
+        undos.into_iter().for_each(Self::disarm);
+        Ok(were_held)
+    }
+}
+
+/// What a server has in excess for a hold, released in the background.
+#[derive(Debug)]
+struct Unanswered {
+    hold: Arc<Hold>,
+    /// Keeps acquisitions of the name behind what is owed for it.
+    sending: Option<Sending>,
+    written: Option<Written>,
+    /// From then on the server has dropped the hold by itself.
+    end: BootInstant,
+    releaser: Arc<Releaser>,
+    _owing: TaskTrackerToken,
+}
+
+impl Owing for Unanswered {
+    fn hold(&self) -> Option<u64> {
+        Some(self.hold.id)
+    }
+}
+
+impl Background for Unanswered {
+    fn send<'a>(&'a mut self, _: &'a Backend) -> BoxFuture<'a, Result<(), Error>> {
+        let written = self.written.take();
+        let release = self
+            .releaser
+            .release(&self.hold, self.sending.as_ref(), written);
+        Box::pin(release.map(|released| released.map(drop)))
+    }
+
+    fn place(&self, backend: &Backend) -> ledger::Place {
+        let home = backend.home(self.hold.key().name.key());
+        home.map(|node| node.id())
+    }
+
+    fn is_posted(&self) -> bool {
+        self.written.is_some()
+    }
+
+    /// Once the lease has passed, a server that answers has nothing left of the hold. A server that does not answer may
+    /// still take the lock, by a request that it has not read yet.
+    fn has_ended(&self, error: &Error) -> bool {
+        error.is_refusal() && BootInstant::now() >= self.end
+    }
+
+    fn keep_nobody_waiting(&mut self) {
+        self.sending = None;
+    }
+}

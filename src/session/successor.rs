@@ -1,0 +1,159 @@
+//! The hold that goes on with the record of another hold of this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hold::{Hold, Release, State};
+use crate::clock::BootInstant;
+use crate::options::LeaseMode;
+use crate::owner::Owner;
+
+/// The owner and terms of the hold that is to get a record which a hold of this process has, or had.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Successor<'a> {
+    pub(crate) owner: &'a Owner,
+    pub(crate) lease_mode: LeaseMode,
+    /// The least that must be left of the lease.
+    pub(crate) min_validity: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// When the call that asks for the lock came.
+    pub(crate) came: BootInstant,
+}
+
+impl Hold {
+    /// Makes a hold that takes over the record of this one, which has ended, for the call described by `next`; the
+    /// lease goes on. Returns `None` if the record has to go back to the server: a request for it is on its way, or
+    /// what is left of the lease is too little or not what `next` asks for.
+    pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
+        let _turn = self.record.turn.try_lock().ok()?;
+        let now = BootInstant::now();
+        let is_free_to = match self.key().kind.is_shared() {
+            true => self.record.is_open(now, next.came),
+            false => self.record.can_pass(),
+        };
+        if !is_free_to {
+            return None;
+        }
+        let mut old = self.lock();
+        let mut state = old.next(now, next)?;
+        let tokens = match old.tokens {
+            Some(tokens) => Some(tokens.next()?),
+            None => None,
+        };
+        // No release that was owed for the old hold is sent from now on: it would release the next hold.
+        old.release = Release::Done;
+        state.hold(next.lease_mode, tokens);
+        drop(old);
+        self.record.enter();
+        Some(self.beside(next, state))
+    }
+
+    /// Makes a hold that reads by the record of this one together with the others, for the call described by `next`.
+    /// Returns `None` if the call has to ask the server, also while a request for the record is on its way, which may
+    /// cut its lease.
+    pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
+        let _turn = self.record.turn.try_lock().ok()?;
+        let now = BootInstant::now();
+        let mut state = self.lock().next(now, next)?;
+        if !self.record.join(now, next.came) {
+            return None;
+        }
+        state.hold(next.lease_mode, None);
+        state.look_after(self.key(), now);
+        Some(self.beside(next, state))
+    }
+
+    /// Makes another hold by the same record.
+    fn beside(&self, next: &Successor<'_>, state: State) -> Arc<Self> {
+        Self::of(self.record.clone(), next.owner.clone(), self.timeout, state)
+    }
+}
+
+impl State {
+    /// The state of a hold that goes on with this one's record. Returns `None` if what is left of the lease is too
+    /// little, or not what the next hold asks for.
+    fn next(&self, now: BootInstant, next: &Successor<'_>) -> Option<Self> {
+        let lease = next.lease_mode.lease();
+        let least = next.min_validity.max(lease.get() / 2);
+        let is_fit = self.schedule.is_always(lease) && now.until(self.schedule.deadline()) >= least;
+        is_fit.then(|| Self::new(self.schedule.passed_on(now, next.max_hold)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::LockName;
+    use crate::options::LeaseTime;
+    use crate::protocol::hold_key::{HoldKey, Kind};
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn lease_mode(lease: Duration) -> LeaseMode {
+        LeaseMode::Fixed(LeaseTime::new(lease).unwrap())
+    }
+
+    /// Makes a hold that was granted with this lease `ago`, and given back.
+    fn given_back(owner: &Owner, ago: Duration) -> Arc<Hold> {
+        let name = LockName::new("", "k").unwrap();
+        let key = HoldKey::new(name, Kind::Reentrant, "c", owner, 1);
+        let hold = Hold::new(key, owner.clone(), lease_mode(LEASE).lease(), LEASE);
+        let sent = BootInstant::from_millis(BootInstant::now().millis() - ago.as_millis() as u64);
+        hold.granted(sent, lease_mode(LEASE), None, None);
+        hold.give_back(Some(lease_mode(LEASE)));
+        hold
+    }
+
+    fn passed_on(hold: &Hold, lease: Duration) -> Option<Arc<Hold>> {
+        hold.pass_to(&Successor {
+            owner: &Owner::unique(),
+            lease_mode: lease_mode(lease),
+            min_validity: Duration::ZERO,
+            max_hold: None,
+            came: BootInstant::now(),
+        })
+    }
+
+    /// The record's mutex is shuttle's.
+    fn once(test: fn()) {
+        shuttle::check_random(test, 1);
+    }
+
+    #[test]
+    fn nothing_is_owed_for_a_record_that_was_passed_on() {
+        once(|| {
+            let old = given_back(&Owner::unique(), Duration::ZERO);
+            let next = passed_on(&old, LEASE).expect("it is passed on");
+            assert!(next.is_live() && Arc::ptr_eq(&old.record, &next.record));
+            assert_eq!(old.release(), Release::Done);
+            assert_eq!(next.release(), Release::Owed);
+            let [old, next] = [&old, &next].map(|hold| hold.lock().schedule.deadline());
+            assert_eq!(old, next, "what was confirmed last");
+        });
+    }
+
+    #[test]
+    fn record_is_released_where_it_cannot_be_passed_on() {
+        once(|| {
+            let owner = Owner::unique();
+            let fresh = || given_back(&owner, Duration::ZERO);
+            assert!(passed_on(&fresh(), LEASE).is_some());
+            assert!(
+                passed_on(&fresh(), LEASE / 2).is_none(),
+                "another lease is asked for"
+            );
+            let old = given_back(&owner, LEASE * 6 / 10);
+            assert!(passed_on(&old, LEASE).is_none(), "too little is left of it");
+            let busy = fresh();
+            let turn = busy.record.turn.try_lock().unwrap();
+            assert!(passed_on(&busy, LEASE).is_none(), "a request is on its way");
+            drop(turn);
+            assert!(passed_on(&busy, LEASE).is_some());
+            let named = given_back(&Owner::named("req-7"), Duration::ZERO);
+            assert!(
+                passed_on(&named, LEASE).is_none(),
+                "others may share the name"
+            );
+        });
+    }
+}

@@ -1,0 +1,127 @@
+//! How a level is given back, from its guard down to all calls that wait for the answer. From top to bottom:
+//!
+//! 1. The level is taken off its hold. If other holds here have the record, nothing is owed.
+//! 2. The last level is left to the call that waits for the lock here,
+//! 3. or the server's record is brought to what is left: by a release that a `Drop` writes, or by one that is sent;
+//! 4. the server answers the release,
+//! 5. and every call that gave the lock back under this record is told the outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Session;
+use super::hold::{Hold, Left};
+use super::record::Outcome;
+use super::share::{LocalLockRef, Share};
+use super::sync::oneshot;
+use super::undo::Undo;
+use crate::clock::BootInstant;
+use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
+use crate::options::LeaseMode;
+
+/// How many request timeouts an `unlock` waits for an outcome that it did not ask for itself. The handoff that it left
+/// may lie for a while, and another request may be on its way before the one that tells.
+const UNCONFIRMED: u32 = 3;
+
+/// A level that was given back.
+#[derive(Debug)]
+#[must_use = "dropping it has the level released in the background"]
+pub(crate) enum GivenBack {
+    Undo(Undo<Share>),
+    /// Other holds here have the record.
+    Shared(Arc<Hold>),
+    /// It was left for a waiter here. The receiver is told once the server has said whether the record still stood.
+    Left(Arc<Hold>, oneshot::Receiver<Outcome>),
+}
+
+impl Session {
+    /// Gives back one level of a hold, with the guard that goes with it. Returns `None` if the hold has ended.
+    pub(crate) fn give_back(
+        &self,
+        local: &LocalLockRef,
+        hold: &Arc<Hold>,
+        guard: Option<LeaseMode>,
+    ) -> Option<GivenBack> {
+        let left = hold.give_back(guard)?;
+        if left == Left::Others {
+            self.watchdog.unwatch(hold);
+            local.forget(hold);
+            return Some(GivenBack::Shared(hold.clone()));
+        }
+        let undo = self.releaser.undo(hold, local);
+        if left == Left::Levels {
+            return Some(GivenBack::Undo(undo));
+        }
+        self.watchdog.unwatch(hold);
+        if !hold.record.can_pass() {
+            local.forget(hold);
+            return Some(GivenBack::Undo(undo));
+        }
+        Some(match local.leave(undo, hold, &self.releaser.runtime) {
+            Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
+            Err(undo) => GivenBack::Undo(undo),
+        })
+    }
+
+    /// Waits for the release of a level that was given back. Fails if the hold did not stand any more.
+    pub(crate) async fn released(
+        &self,
+        given_back: GivenBack,
+        name: &LockName,
+    ) -> Result<(), Error> {
+        let was_held = match given_back {
+            GivenBack::Undo(undo) => undo.run().await?,
+            // Readers do not wait to be told again what the server has just said.
+            GivenBack::Shared(hold) | GivenBack::Left(hold, _)
+                if hold.record.is_seen(BootInstant::now()) =>
+            {
+                true
+            }
+            GivenBack::Shared(hold) => {
+                let outcome = hold.record.outcome();
+                self.told(&hold, outcome, name).await?
+            }
+            GivenBack::Left(hold, outcome) => self.told(&hold, outcome, name).await?,
+        };
+        still_held(was_held, name)
+    }
+
+    /// Waits until the server has said whether a record that was left to others still stood.
+    async fn told(
+        &self,
+        hold: &Hold,
+        outcome: oneshot::Receiver<Outcome>,
+        name: &LockName,
+    ) -> Result<bool, Error> {
+        // While others read by this record, its release may be far off: the server is asked now.
+        if hold.record.was_joined() {
+            self.watchdog.confirm(hold);
+        }
+        let at_most = hold.timeout * UNCONFIRMED;
+        let told = timeout(at_most, self.unless_ended(outcome)).await;
+        let outcome = told.map_err(|late| unconfirmed(name, at_most).caused_by(late))??;
+        outcome.map_err(|_| Error::closed())?
+    }
+}
+
+/// The error if the server has said nothing of a lock that was left to a waiter here.
+fn unconfirmed(name: &LockName, waited: Duration) -> Error {
+    let name = name.key();
+    let text =
+        format!("it is not known after {waited:?} whether {name:?} was held until it was unlocked");
+    Error::new(ErrorKind::Timeout, text).unanswered()
+}
+
+/// What the caller is told of a level that was given back.
+pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
+    if was_held {
+        return Ok(());
+    }
+    let name = name.key();
+    Err(Error::lost(format!(
+        "{name:?} was no longer held when it was unlocked"
+    )))
+}
