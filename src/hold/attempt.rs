@@ -27,7 +27,7 @@ use crate::session::left::Handoff;
 use crate::session::outgoing::Barrier;
 use crate::session::share::{Asking, LeftHere, Place, Share};
 use crate::session::undo::Undo;
-use crate::session::unlock::GivenBack;
+use crate::session::unlock::LevelRelease;
 
 /// The largest number of fencing tokens that one request reserves.
 const MOST_TOKENS: u32 = 64;
@@ -422,7 +422,7 @@ impl<'a> Attempt<'a> {
                 self.hold.taken_over_to_release(sent);
                 self.request
                     .client
-                    .released(GivenBack::Undo(undo), &self.request.name)
+                    .finish_release(LevelRelease::Undo(undo), &self.request.name)
                     .await
             }
             _ => Err(self.request.not_held()),

@@ -19,7 +19,7 @@ use crate::session::hold::fresh_acquisition_id;
 use crate::session::outgoing::Barrier;
 use crate::session::share::{Asking, Place, Share};
 use crate::session::undo::Undo;
-use crate::session::unlock::{GivenBack, still_held};
+use crate::session::unlock::{LevelRelease, still_held};
 
 /// The largest number of locks in one request.
 pub(crate) const MOST: usize = 100;
@@ -152,7 +152,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     for (guard, given_back) in guards.iter().zip(given_back) {
         let request = &guard.request;
         match given_back {
-            Ok(GivenBack::Undo(undo)) => {
+            Ok(LevelRelease::Undo(undo)) => {
                 let mut with_room = batches
                     .iter_mut()
                     .filter(|(requests, _)| requests.len() < MOST);
@@ -168,7 +168,7 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
             }
             // It was left to a waiter of this process, or others here have the record: there is no release to batch.
             Ok(left) => {
-                outcomes.push(Box::pin(request.client.released(left, &request.name)));
+                outcomes.push(Box::pin(request.client.finish_release(left, &request.name)));
             }
             Err(error) => outcomes.push(Box::pin(std::future::ready(Err(error)))),
         }
@@ -200,7 +200,7 @@ async fn release_together(
     if undos.len() == 1
         && let Some(undo) = undos.pop()
     {
-        return client.released(GivenBack::Undo(undo), name).await;
+        return client.finish_release(LevelRelease::Undo(undo), name).await;
     }
     let were_held = Undo::run_all(undos).await?;
     let mut outcomes = were_held.into_iter().zip(requests);

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::owner::Owner;
 use crate::session::LocalLock;
 use crate::session::hold::{Hold, Loss};
-use crate::session::unlock::GivenBack;
+use crate::session::unlock::LevelRelease;
 
 /// One level of a held lock, which lasts until the guard is unlocked or dropped.
 ///
@@ -80,12 +80,17 @@ impl LockGuard {
     pub async fn unlock(mut self) -> Result<(), Error> {
         let given_back = self.give_back();
         let request = &self.lease.request;
-        let unlock = async { request.client.released(given_back?, &request.name).await };
+        let unlock = async {
+            request
+                .client
+                .finish_release(given_back?, &request.name)
+                .await
+        };
         request.client.within(Box::pin(unlock)).await
     }
 
     /// Gives the level back in this process. The caller does what is left to do on the server.
-    pub(crate) fn give_back(&mut self) -> Result<GivenBack, Error> {
+    pub(crate) fn give_back(&mut self) -> Result<LevelRelease, Error> {
         self.done = true;
         let Lease { request, hold } = &self.lease;
         request.client.ensure_open()?;
@@ -95,9 +100,10 @@ impl LockGuard {
             drop(request.client.watchdog.lose(hold, Loss::Expired));
             return Err(self.lease.lost_error());
         }
-        let given_back = request
-            .client
-            .give_back(&request.local(), hold, Some(request.lease_mode));
+        let given_back =
+            request
+                .client
+                .release_level(&request.local(), hold, Some(request.lease_mode));
         given_back.ok_or_else(|| self.lease.lost_error())
     }
 
@@ -223,7 +229,7 @@ impl Drop for LockGuard {
             drop(
                 request
                     .client
-                    .give_back(&request.local(), hold, Some(request.lease_mode)),
+                    .release_level(&request.local(), hold, Some(request.lease_mode)),
             );
         }
     }

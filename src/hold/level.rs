@@ -16,7 +16,7 @@ use crate::protocol::lock::TransferSource;
 use crate::protocol::script::Cut;
 use crate::session::LocalLock;
 use crate::session::hold::{Hold, Loss};
-use crate::session::unlock::GivenBack;
+use crate::session::unlock::LevelRelease;
 
 impl AcquireRequest {
     /// Acquires one more level of a hold that stands. Returns `None` if the hold no longer stands.
@@ -193,8 +193,8 @@ impl AcquireRequest {
         self.client.ensure_open()?;
         let local = self.local();
         if let Some(hold) = local.live(&self.owner) {
-            return match self.client.give_back(&local, &hold, None) {
-                Some(given_back) => self.client.released(given_back, &self.name).await,
+            return match self.client.release_level(&local, &hold, None) {
+                Some(given_back) => self.client.finish_release(given_back, &self.name).await,
                 None => Err(self.not_held()),
             };
         }
@@ -253,8 +253,11 @@ impl<'a> Claim<'a> {
     /// on the server.
     fn withdraw(mut self) {
         self.kept = true;
-        let given_back = self.request.client.give_back(self.local, self.hold, None);
-        if let Some(GivenBack::Undo(undo)) = given_back
+        let given_back = self
+            .request
+            .client
+            .release_level(self.local, self.hold, None);
+        if let Some(LevelRelease::Undo(undo)) = given_back
             && self.hold.levels() > 0
         {
             undo.disarm();
@@ -265,7 +268,11 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            drop(self.request.client.give_back(self.local, self.hold, None));
+            drop(
+                self.request
+                    .client
+                    .release_level(self.local, self.hold, None),
+            );
         }
     }
 }

@@ -165,7 +165,7 @@ impl SemaphorePermit {
     /// ```
     pub async fn release(self) -> Result<(), Error> {
         let Self { undo, client } = self;
-        client.give_permits_back(undo).await
+        client.return_permits(undo).await
     }
 
     /// Consumes this value and leaves the permits taken. Any process can release them later with

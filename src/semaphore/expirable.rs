@@ -291,7 +291,7 @@ impl ExpirablePermit {
     /// ```
     pub async fn release(self) -> Result<(), Error> {
         let Self { undo, client } = self;
-        client.give_permits_back(undo).await
+        client.return_permits(undo).await
     }
 
     /// Consumes this value and leaves the permits taken until their lease ends, or until a client that knows their ids

@@ -8,12 +8,12 @@ use crate::owner::Owner;
 
 impl<D> State<D> {
     /// Whether no release is in the way of an acquisition, or a handoff lies here.
-    fn is_settled(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
+    fn is_clear(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
         self.left.is_for(side) || !self.outgoing.is_in_the_way(side, owner, barrier)
     }
 
     /// Wakes the calls that a release has blocked: it is no longer on its way, or is ahead of them.
-    fn settle(&mut self) {
+    fn stir_blocked(&mut self) {
         for ticket in &self.outgoing.blocked {
             self.queue.stir(*ticket);
         }
@@ -29,7 +29,7 @@ impl<D> LocalLockRef<D> {
         barrier: Barrier,
     ) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
-        let open = state.is_settled(self.side, owner, barrier);
+        let open = state.is_clear(self.side, owner, barrier);
         let claimed = open && state.owners.of_mut(self.side).claim_turn(owner);
         claimed.then(|| Asking { local: self, owner })
     }
@@ -54,7 +54,7 @@ impl<D> LocalLockRef<D> {
         barrier: Barrier,
     ) -> Option<Asking<'a, D>> {
         let turn = |state: &mut State<D>| {
-            if !state.is_settled(self.side, owner, barrier) {
+            if !state.is_clear(self.side, owner, barrier) {
                 return None;
             }
             let owners = state.owners.of_mut(self.side);
@@ -132,7 +132,7 @@ impl<D> Sending<D> {
         let side = self.local.side;
         self.local.change(|state| {
             state.outgoing.is_ahead(self.number, is_ahead);
-            state.settle();
+            state.stir_blocked();
             if is_ahead && !state.is_held(side) {
                 state.queue.stir_first(side.other());
             }
@@ -144,7 +144,7 @@ impl<D> Drop for Sending<D> {
     fn drop(&mut self) {
         self.local.change(|state| {
             state.outgoing.end(self.number);
-            state.settle();
+            state.stir_blocked();
         });
     }
 }

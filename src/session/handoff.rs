@@ -294,7 +294,7 @@ mod tests {
 
         /// Gives back as an unlock does: leaves the lock if another task waits, else releases it.
         async fn give_back(self: &Arc<Self>, hold: &Arc<Hold>, owing: Owing) -> bool {
-            hold.give_back(Some(lease_mode()));
+            hold.remove_level(Some(lease_mode()));
             let outcome = hold.record.outcome();
             let outcome = match self.local.leave(owing, hold, &Spawner::current()) {
                 Err(owing) => {

@@ -198,7 +198,7 @@ impl Hold {
 
     /// Gives one level back; `guard` is the lease mode of the guard that goes with it. Returns what is left of the
     /// record, or `None` if the hold had ended before. A hold with no level left has ended.
-    pub(crate) fn give_back(&self, guard: Option<LeaseMode>) -> Option<Left> {
+    pub(crate) fn remove_level(&self, guard: Option<LeaseMode>) -> Option<Left> {
         {
             let mut state = self.lock();
             if state.phase != Phase::Held {

@@ -438,7 +438,7 @@ mod tests {
         fn drop(&mut self) {
             let Self(model, hold) = self;
             let left = hold
-                .give_back(Some(lease_mode()))
+                .remove_level(Some(lease_mode()))
                 .expect("it has not ended");
             if left == hold::Left::Others {
                 model.local.forget(hold);

@@ -274,11 +274,8 @@ impl Session {
     }
 
     /// Gives permits back now. Fails if not all of them were still taken.
-    pub(crate) async fn give_permits_back(
-        &self,
-        undo: Undo<Arc<PermitRecord>>,
-    ) -> Result<(), Error> {
-        let give_back = async {
+    pub(crate) async fn return_permits(&self, undo: Undo<Arc<PermitRecord>>) -> Result<(), Error> {
+        let returning = async {
             self.ensure_open()?;
             let record = undo.clone();
             match undo.run().await? {
@@ -286,7 +283,7 @@ impl Session {
                 false => Err(record.lost()),
             }
         };
-        self.within(Box::pin(give_back)).await
+        self.within(Box::pin(returning)).await
     }
 
     /// Closes the session. Closing goes on if this future is dropped.
@@ -385,7 +382,7 @@ async fn serve(
     session.closing.cancel();
     session.lose_all();
     session.releaser.leave_queues();
-    session.permits.give_all_back();
+    session.permits.return_all();
     let started = BootInstant::now();
     // A release has its own timeout. This limit is that timeout, plus time for a broken connection to come back.
     worker

@@ -40,9 +40,9 @@ struct State {
     in_doubt: bool,
     /// How many extensions of the lease were begun, and for how many of them a copy may still be on its way.
     extensions: u32,
-    unsettled: u32,
+    extensions_in_doubt: u32,
     /// Decided once, so that every try to give them back says the same.
-    give_back: Option<GiveBack>,
+    how: Option<GiveBack>,
 }
 
 impl PermitRecord {
@@ -85,13 +85,13 @@ impl PermitRecord {
     pub(crate) fn extending(&self) -> (u32, bool) {
         let mut state = self.lock();
         state.extensions += 1;
-        state.unsettled += 1;
-        (state.extensions, state.unsettled > 1)
+        state.extensions_in_doubt += 1;
+        (state.extensions, state.extensions_in_doubt > 1)
     }
 
     /// Notes that an extension was sent once and answered.
     pub(crate) fn extended(&self) {
-        self.lock().unsettled -= 1;
+        self.lock().extensions_in_doubt -= 1;
     }
 
     pub(crate) fn lost(&self) -> Error {
@@ -113,7 +113,7 @@ impl Request for PermitRecord {
         let State {
             granted, in_doubt, ..
         } = *state;
-        let how = *state.give_back.get_or_insert_with(|| {
+        let how = *state.how.get_or_insert_with(|| {
             let age = granted.map(|granted| granted.until(BootInstant::now()));
             GiveBack::new(in_doubt || granted.is_none(), age)
         });
@@ -139,7 +139,7 @@ impl Owed for Arc<PermitRecord> {
     }
 
     fn post(&mut self) {
-        // Otherwise `give_all_back` has sent it already.
+        // Otherwise `return_all` has sent it already.
         if self.permits.strike(self) {
             self.permits.post(self.clone());
         }
@@ -155,7 +155,7 @@ impl Undo<Arc<PermitRecord>> {
     pub(crate) fn leave(self) {
         let in_doubt = {
             let state = self.lock();
-            state.in_doubt || state.unsettled > 0
+            state.in_doubt || state.extensions_in_doubt > 0
         };
         // Permits with a lease are remembered by their ids, unless they are given back before a copy of the request
         // comes.
@@ -185,7 +185,7 @@ impl PermitRegistry {
     }
 
     /// Has everything given back in the background.
-    pub(super) fn give_all_back(&self) {
+    pub(super) fn return_all(&self) {
         let owed = std::mem::take(&mut *self.lock());
         owed.into_values().for_each(|record| self.post(record));
     }

@@ -42,16 +42,16 @@ impl<D> LocalLockRef<D> {
     }
 
     /// Waits until `ready` returns a value. It is tried again when what this owner has changes and, if the call
-    /// `is_blocked` by releases, when one of those is ahead or has ended.
+    /// `waits_for_releases` by releases, when one of those is ahead or has ended.
     pub(super) async fn until<T>(
         &self,
         owner: &Owner,
-        is_blocked: bool,
+        waits_for_releases: bool,
         mut ready: impl FnMut(&mut State<D>) -> Option<T>,
     ) -> T {
         let ticket = self.change(|state| {
             let ticket = state.stand(self.side, Role::Apart, Some(owner));
-            if is_blocked {
+            if waits_for_releases {
                 state.outgoing.blocked.insert(ticket);
             }
             ticket

@@ -67,7 +67,7 @@ impl Hub {
                     asking = None;
                     match answered {
                         Ok(()) => self.subscribed(&node, &channels),
-                        Err(error) => self.refused(&node, &error),
+                        Err(error) => self.connection_failed(&node, &error),
                     }
                 }
                 () = subscriber.changed.notified() => {}
@@ -126,7 +126,7 @@ impl Hub {
     }
 
     /// Messages may be lost: nobody relies on them until the channels are subscribed to again.
-    fn refused(&self, node: &Node, error: &Error) {
+    fn connection_failed(&self, node: &Node, error: &Error) {
         if let Some(untold) = self.deaf.tell() {
             warn!(%error, server = ?node, untold, "messages may not arrive; waiters ask every second");
         }
@@ -141,7 +141,7 @@ impl Hub {
         for channel in left {
             if let Err(error) = self.backend.unsubscribe(node, &channel).await {
                 // A new connection has none of the channels that were left.
-                return self.refused(node, &error);
+                return self.connection_failed(node, &error);
             }
         }
     }

@@ -100,7 +100,7 @@ mod tests {
         let hold = Hold::new(key, owner.clone(), lease_mode(LEASE).lease(), LEASE);
         let sent = BootInstant::from_millis(BootInstant::now().millis() - ago.as_millis() as u64);
         hold.granted(sent, lease_mode(LEASE), None, None);
-        hold.give_back(Some(lease_mode(LEASE)));
+        hold.remove_level(Some(lease_mode(LEASE)));
         hold
     }
 

@@ -29,7 +29,7 @@ const UNCONFIRMED: u32 = 3;
 /// A level that was given back.
 #[derive(Debug)]
 #[must_use = "dropping it has the level released in the background"]
-pub(crate) enum GivenBack {
+pub(crate) enum LevelRelease {
     Undo(Undo<Share>),
     /// Other holds here have the record.
     Shared(Arc<Hold>),
@@ -39,52 +39,52 @@ pub(crate) enum GivenBack {
 
 impl Session {
     /// Gives back one level of a hold, with the guard that goes with it. Returns `None` if the hold has ended.
-    pub(crate) fn give_back(
+    pub(crate) fn release_level(
         &self,
         local: &LocalLockRef,
         hold: &Arc<Hold>,
         guard: Option<LeaseMode>,
-    ) -> Option<GivenBack> {
-        let left = hold.give_back(guard)?;
+    ) -> Option<LevelRelease> {
+        let left = hold.remove_level(guard)?;
         if left == Left::Others {
             self.watchdog.unwatch(hold);
             local.forget(hold);
-            return Some(GivenBack::Shared(hold.clone()));
+            return Some(LevelRelease::Shared(hold.clone()));
         }
         let undo = self.releaser.undo(hold, local);
         if left == Left::Levels {
-            return Some(GivenBack::Undo(undo));
+            return Some(LevelRelease::Undo(undo));
         }
         self.watchdog.unwatch(hold);
         if !hold.record.can_pass() {
             local.forget(hold);
-            return Some(GivenBack::Undo(undo));
+            return Some(LevelRelease::Undo(undo));
         }
         Some(match local.leave(undo, hold, &self.releaser.runtime) {
-            Ok(outcome) => GivenBack::Left(hold.clone(), outcome),
-            Err(undo) => GivenBack::Undo(undo),
+            Ok(outcome) => LevelRelease::Left(hold.clone(), outcome),
+            Err(undo) => LevelRelease::Undo(undo),
         })
     }
 
     /// Waits for the release of a level that was given back. Fails if the hold did not stand any more.
-    pub(crate) async fn released(
+    pub(crate) async fn finish_release(
         &self,
-        given_back: GivenBack,
+        release: LevelRelease,
         name: &LockName,
     ) -> Result<(), Error> {
-        let was_held = match given_back {
-            GivenBack::Undo(undo) => undo.run().await?,
+        let was_held = match release {
+            LevelRelease::Undo(undo) => undo.run().await?,
             // Readers do not wait to be told again what the server has just said.
-            GivenBack::Shared(hold) | GivenBack::Left(hold, _)
+            LevelRelease::Shared(hold) | LevelRelease::Left(hold, _)
                 if hold.record.is_seen(BootInstant::now()) =>
             {
                 true
             }
-            GivenBack::Shared(hold) => {
+            LevelRelease::Shared(hold) => {
                 let outcome = hold.record.outcome();
                 self.told(&hold, outcome, name).await?
             }
-            GivenBack::Left(hold, outcome) => self.told(&hold, outcome, name).await?,
+            LevelRelease::Left(hold, outcome) => self.told(&hold, outcome, name).await?,
         };
         still_held(was_held, name)
     }

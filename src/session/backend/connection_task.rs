@@ -42,7 +42,7 @@ const APART: Duration = Duration::from_secs(1);
 const GREETED: usize = 16;
 
 /// How long a connection has to be open to count as one that has lasted, and until it may be replaced.
-const SETTLED: Duration = Duration::from_secs(1);
+const LASTED: Duration = Duration::from_secs(1);
 
 /// The space in bytes that is reserved for replies before they arrive.
 const INBOX: usize = 16 << 10;
@@ -93,7 +93,7 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
         debug!(server = %dialer.server, %error, "no connection");
         let nobody = error.is_of_nobody_there();
         let has_answered = shared.end(error);
-        if opened.until(BootInstant::now()) >= SETTLED {
+        if opened.until(BootInstant::now()) >= LASTED {
             failed = 0;
         } else if has_answered {
             failed = 1;
@@ -149,9 +149,9 @@ impl Shared {
         Error::new(ErrorKind::Backend, format!("the connection broke: {error}")).caused_by(error)
     }
 
-    /// Waits until another connection is asked for in place of this one, and until this one is [`SETTLED`] old.
+    /// Waits until another connection is asked for in place of this one, and until this one is [`LASTED`] old.
     async fn outlived(&self, epoch: u64) {
-        sleep(SETTLED).await;
+        sleep(LASTED).await;
         let mut unwanted = self.unwanted.subscribe();
         unwanted.wait_for(|unwanted| *unwanted >= epoch).await.ok();
     }

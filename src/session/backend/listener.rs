@@ -38,7 +38,7 @@ const PING: &str = "PING";
 
 /// A command about a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum ChannelCommand {
     Subscribe,
     SubscribeSharded,
     Unsubscribe,
@@ -73,7 +73,7 @@ struct Shared {
 /// A command, and where its answer goes.
 #[derive(Debug)]
 struct Order {
-    verb: &'static str,
+    command: &'static str,
     channel: String,
     answer: oneshot::Sender<Answered>,
 }
@@ -149,11 +149,11 @@ impl Listener {
     /// answered.
     pub(super) async fn tell(
         &self,
-        verb: Verb,
+        command: ChannelCommand,
         channel: &str,
         budget: Duration,
     ) -> Result<Asked, Error> {
-        self.order(verb.word(), channel, budget).await.map(Asked)
+        self.order(command.word(), channel, budget).await.map(Asked)
     }
 
     /// Proves that the connection for messages is alive, and that earlier commands on it have been answered.
@@ -182,14 +182,14 @@ impl Listener {
     /// Gives a command to the present connection, and waits for a connection if there is none, for at most `budget`.
     async fn order(
         &self,
-        verb: &'static str,
+        command: &'static str,
         channel: &str,
         budget: Duration,
     ) -> Result<oneshot::Receiver<Answered>, Error> {
         self.keep(None);
         let (answer, answered) = oneshot::channel();
         let order = Order {
-            verb,
+            command,
             channel: channel.to_owned(),
             answer,
         };
@@ -286,7 +286,7 @@ impl Shared {
     /// Passes on what has arrived: a message to all, an answer to the caller of the command.
     fn pass_on(&self, told: Told, given: &mut VecDeque<Order>) -> io::Result<()> {
         let is_for = |order: &Order| match &told {
-            Told::Done(verb, channel) => order.verb == *verb && order.channel == *channel,
+            Told::Done(command, channel) => order.command == *command && order.channel == *channel,
             _ => true,
         };
         let first = given.front().is_some_and(is_for);
@@ -313,14 +313,14 @@ impl Shared {
 
 impl Order {
     fn request(&self) -> Request {
-        match self.verb {
+        match self.command {
             PING => Request::of(&[PING]),
-            verb => Request::of(&[verb, &self.channel]),
+            command => Request::of(&[command, &self.channel]),
         }
     }
 }
 
-impl Verb {
+impl ChannelCommand {
     const ALL: [Self; 4] = [
         Self::Subscribe,
         Self::SubscribeSharded,
@@ -390,8 +390,10 @@ fn told(heard: Heard) -> Option<Told> {
         // In RESP2 a connection with subscriptions answers a PING with a list.
         "PONG" => Told::Pong,
         kind => {
-            let verb = Verb::ALL.into_iter().find(|verb| verb.word() == kind)?;
-            Told::Done(verb.word(), channel)
+            let command = ChannelCommand::ALL
+                .into_iter()
+                .find(|command| command.word() == kind)?;
+            Told::Done(command.word(), channel)
         }
     })
 }
@@ -422,9 +424,9 @@ mod tests {
             let (channel, text) = ("ch".to_owned(), String::new());
             assert_eq!(both(kind), Some(Told::Message { channel, text }));
         }
-        for verb in Verb::ALL {
-            let kind = verb.word().to_lowercase();
-            assert_eq!(both(&kind), Some(Told::Done(verb.word(), "ch".into())));
+        for command in ChannelCommand::ALL {
+            let kind = command.word().to_lowercase();
+            assert_eq!(both(&kind), Some(Told::Done(command.word(), "ch".into())));
         }
         assert_eq!(both("invalidate"), None);
         let pong = Reply::List(vec![text("pong"), text("")]);

@@ -47,7 +47,7 @@ use crate::options::Settings;
 
 use channels::Channels;
 use cluster::Cluster;
-use listener::Verb;
+use listener::ChannelCommand;
 pub(crate) use listener::{Asked, PushEvent};
 use maker::Maker;
 pub(crate) use node::Node;
@@ -242,11 +242,11 @@ impl Backend {
     /// Subscribes to a channel. The outcome is known once the server has [proved](Self::prove) that its messages can
     /// arrive.
     pub(crate) async fn subscribe(&self, node: &Node, channel: &str) -> Result<Asked, Error> {
-        let verb = match self.channels() {
-            Channels::Sharded => Verb::SubscribeSharded,
-            _ => Verb::Subscribe,
+        let command = match self.channels() {
+            Channels::Sharded => ChannelCommand::SubscribeSharded,
+            _ => ChannelCommand::Subscribe,
         };
-        node.listener.tell(verb, channel, self.timeout).await
+        node.listener.tell(command, channel, self.timeout).await
     }
 
     /// Returns the outcome of a subscription. If the slot has moved, the map learns of it.
@@ -266,16 +266,16 @@ impl Backend {
 
     /// Unsubscribes from a channel.
     pub(crate) async fn unsubscribe(&self, node: &Node, channel: &str) -> Result<(), Error> {
-        let verb = match self.channels() {
+        let command = match self.channels() {
             // The old server has taken the channel away together with its slot.
             Channels::Sharded if self.home(channel).is_none_or(|home| *home != *node) => {
                 return Ok(());
             }
-            Channels::Sharded => Verb::UnsubscribeSharded,
-            _ => Verb::Unsubscribe,
+            Channels::Sharded => ChannelCommand::UnsubscribeSharded,
+            _ => ChannelCommand::Unsubscribe,
         };
         node.listener
-            .tell(verb, channel, self.timeout)
+            .tell(command, channel, self.timeout)
             .await
             .map(drop)
     }
