@@ -179,7 +179,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::backend::channels", "session::backend::node"),
         (
             "session::backend::run",
-            "session::backend session::backend::connection session::backend::node session::backend::post session::backend::send_error",
+            "session::backend session::backend::connection session::backend::node session::backend::post session::backend::send_error session::backend::slots",
         ),
         (
             "session::backend::cluster",

@@ -1,5 +1,6 @@
 //! One call, sent until it is answered or its time is over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -9,6 +10,7 @@ use super::connection::Broken;
 use super::node::{Form, Node};
 use super::post::Posted;
 use super::send_error::SendError;
+use super::slots::Redirect;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
@@ -44,119 +46,168 @@ impl Backend {
         &self,
         call: &Call<'_>,
         budget: Duration,
-        mut posted: Option<Posted>,
+        posted: Option<Posted>,
     ) -> Result<Answer, Error> {
-        let key = call.keys.first().copied().unwrap_or_default();
+        let run = Run::new(self, call, budget, posted.as_ref())?;
+        run.answered(posted).await
+    }
+}
+
+/// One call under way.
+struct Run<'a> {
+    backend: &'a Backend,
+    call: &'a Call<'a>,
+    budget: Duration,
+    started: BootInstant,
+    end: BootInstant,
+    node: Arc<Node>,
+    form: Form,
+    sent: BootInstant,
+    repeated: bool,
+    strayed: bool,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        backend: &'a Backend,
+        call: &'a Call<'a>,
+        budget: Duration,
+        posted: Option<&Posted>,
+    ) -> Result<Self, Error> {
         let started = BootInstant::now();
-        let end = started.plus(budget);
-        let mut repeated = false;
-        let mut strayed = false;
-        let (mut node, mut sent) = match &posted {
+        let (node, sent) = match posted {
             Some(posted) => posted.begun(),
-            None => (self.home_of(key)?, started),
+            None => (backend.home_of(key(call))?, started),
         };
         // After the look for a server: once the first server is found, the way to publish is known.
-        let mut form = Form {
+        let form = Form {
             whole: false,
             asking: false,
-            publish: self.channels().publish(),
+            publish: backend.channels().publish(),
         };
-        // An earlier send may have been carried out, whatever the answer to this one.
-        let doubtful = |error: Error, repeated| if repeated { error.unanswered() } else { error };
+        Ok(Self {
+            backend,
+            call,
+            budget,
+            started,
+            end: started.plus(budget),
+            node,
+            form,
+            sent,
+            repeated: false,
+            strayed: false,
+        })
+    }
+
+    /// Sends the call until it is answered or its time is over.
+    async fn answered(mut self, mut posted: Option<Posted>) -> Result<Answer, Error> {
         loop {
-            let answered = match posted.take() {
-                Some(posted) => Box::pin(node.replied(call, posted, budget)).await,
-                None => node.ask(call, form, sent.until(end)).await,
-            };
-            let error = match answered {
+            let error = match self.send(posted.take()).await {
                 Ok(reply) => {
                     return Ok(Answer {
                         reply,
-                        sent,
-                        repeated,
+                        sent: self.sent,
+                        repeated: self.repeated,
                     });
                 }
                 Err(error) => error,
             };
-            // ASKING holds for one request. It is kept only if the same server is sent the same request in another
-            // form.
-            let asked = std::mem::take(&mut form.asking);
-            let pause = match &error {
-                SendError::UnknownScript | SendError::Scriptless => {
-                    form.whole |= matches!(error, SendError::UnknownScript);
-                    form.asking = asked;
-                    Duration::ZERO
-                }
-                SendError::Moved(to) | SendError::Ask(to) => {
-                    let cluster = self
-                        .cluster()
-                        .ok_or_else(|| doubtful(in_a_cluster(&node), repeated))?;
-                    form.asking = matches!(error, SendError::Ask(_));
-                    node = match form.asking {
-                        true => cluster.at(to, &node),
-                        false => cluster.learn(to, &node),
-                    };
-                    // Two servers that each redirect to the other agree after a while.
-                    if std::mem::replace(&mut strayed, true) {
-                        RESEND_PAUSE
-                    } else {
-                        Duration::ZERO
-                    }
-                }
-                SendError::Moving(_) => MOVING_PAUSE,
-                SendError::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
-                // Not sent again: the pause is longer than any budget.
-                SendError::Refused(_)
-                | SendError::Replica(_)
-                | SendError::Disowned(_)
-                | SendError::Broken(_) => Duration::MAX,
-            };
-            let is_late = BootInstant::now().plus(pause) >= end || {
-                if !pause.is_zero() {
-                    // A request that was not sent as a whole has not run.
-                    repeated |= matches!(error, SendError::Broken(Broken::Cut(_)));
-                    sleep(pause).await;
-                }
-                // The future may not have been polled for a long time. Nothing is sent after its time is over.
-                BootInstant::now() >= end
-            };
-            if is_late {
-                let error = self.given_up(&node, error, started, budget, repeated);
-                return Err(doubtful(call.blame(error), repeated));
+            let pause = self.adapt(&error)?;
+            if self.is_late(&error, pause).await {
+                return Err(self.given_up(error));
             }
             // After a pause the slot may have another server. A redirection has named the server already.
             if !pause.is_zero() && !matches!(error, SendError::Moved(_) | SendError::Ask(_)) {
-                node = self
-                    .home_of(key)
-                    .map_err(|error| doubtful(error, repeated))?;
+                let home = self.backend.home_of(key(self.call));
+                self.node = home.map_err(|error| self.doubtful(error))?;
             }
-            sent = BootInstant::now();
+            self.sent = BootInstant::now();
         }
+    }
+
+    /// Sends the call once, or waits for the answer to the send that was `posted`.
+    async fn send(&self, posted: Option<Posted>) -> Result<Reply, SendError> {
+        match posted {
+            Some(posted) => Box::pin(self.node.replied(self.call, posted, self.budget)).await,
+            None => {
+                let left = self.sent.until(self.end);
+                self.node.ask(self.call, self.form, left).await
+            }
+        }
+    }
+
+    /// Chooses the form and the server of the next send, and returns the pause before it.
+    fn adapt(&mut self, error: &SendError) -> Result<Duration, Error> {
+        // ASKING holds for one request. It is kept only if the same server is sent the same request in another form.
+        let asked = std::mem::take(&mut self.form.asking);
+        Ok(match error {
+            SendError::UnknownScript | SendError::Scriptless => {
+                self.form.whole |= matches!(error, SendError::UnknownScript);
+                self.form.asking = asked;
+                Duration::ZERO
+            }
+            SendError::Moved(to) => self.follow(to, false)?,
+            SendError::Ask(to) => self.follow(to, true)?,
+            SendError::Moving(_) => MOVING_PAUSE,
+            SendError::Broken(Broken::Cut(_) | Broken::Unsent(_)) => RESEND_PAUSE,
+            // Not sent again: the pause is longer than any budget.
+            SendError::Refused(_)
+            | SendError::Replica(_)
+            | SendError::Disowned(_)
+            | SendError::Broken(_) => Duration::MAX,
+        })
+    }
+
+    /// Turns to the server that a redirection names, by `ASK` for one request only. Returns the pause before that.
+    fn follow(&mut self, to: &Redirect, asking: bool) -> Result<Duration, Error> {
+        let cluster = self
+            .backend
+            .cluster()
+            .ok_or_else(|| self.doubtful(in_a_cluster(&self.node)))?;
+        self.form.asking = asking;
+        self.node = match asking {
+            true => cluster.at(to, &self.node),
+            false => cluster.learn(to, &self.node),
+        };
+        // Two servers that each redirect to the other agree after a while.
+        Ok(match std::mem::replace(&mut self.strayed, true) {
+            true => RESEND_PAUSE,
+            false => Duration::ZERO,
+        })
+    }
+
+    /// Pauses before the next send. Returns `true` if there is no time for one, without a pause if that is known.
+    async fn is_late(&mut self, error: &SendError, pause: Duration) -> bool {
+        if BootInstant::now().plus(pause) >= self.end {
+            return true;
+        }
+        if !pause.is_zero() {
+            // A request that was not sent as a whole has not run.
+            self.repeated |= matches!(error, SendError::Broken(Broken::Cut(_)));
+            sleep(pause).await;
+        }
+        // The future may not have been polled for a long time. Nothing is sent after its time is over.
+        BootInstant::now() >= self.end
     }
 
     /// Builds the error of a call that is not sent again. In a cluster, also has the map checked if the server did not
     /// answer or has disowned the slot.
-    fn given_up(
-        &self,
-        node: &Node,
-        error: SendError,
-        started: BootInstant,
-        budget: Duration,
-        repeated: bool,
-    ) -> Error {
-        match error {
+    fn given_up(&self, error: SendError) -> Error {
+        let error = match error {
             SendError::Refused(error) | SendError::Replica(error) | SendError::Moving(error) => {
                 error
             }
             SendError::Disowned(error) => {
-                if let Some(cluster) = self.cluster() {
-                    cluster.disowned(node);
+                if let Some(cluster) = self.backend.cluster() {
+                    cluster.disowned(&self.node);
                 }
                 error
             }
             SendError::Broken(broken) => {
-                let error = node.failed(started, budget, broken, repeated);
-                if let Some(cluster) = self.cluster() {
+                let error = self
+                    .node
+                    .failed(self.started, self.budget, broken, self.repeated);
+                if let Some(cluster) = self.backend.cluster() {
                     cluster.suspect();
                 }
                 error
@@ -166,11 +217,29 @@ impl Backend {
             | SendError::Moved(_)
             | SendError::Ask(_) => Error::new(
                 ErrorKind::Backend,
-                format!("the servers passed the request back and forth for {budget:?}"),
+                format!(
+                    "the servers passed the request back and forth for {:?}",
+                    self.budget
+                ),
             )
             .passing(),
+        };
+        self.doubtful(self.call.blame(error))
+    }
+
+    /// Marks an error as one of a call that may have run, if an earlier send may have been carried out: it may,
+    /// whatever the answer to this one.
+    fn doubtful(&self, error: Error) -> Error {
+        match self.repeated {
+            true => error.unanswered(),
+            false => error,
         }
     }
+}
+
+/// Returns the key whose slot decides where a call goes.
+fn key<'a>(call: &Call<'a>) -> &'a str {
+    call.keys.first().copied().unwrap_or_default()
 }
 
 /// Builds the error of a server that redirects a request although it was configured as a single one.
