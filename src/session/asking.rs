@@ -1,5 +1,10 @@
 //! The turn to ask the server. One call at a time asks for an owner, and it asks behind the releases that are on their
 //! way.
+//!
+//! Two things can go wrong if calls ask whenever they like. Two calls of one owner carry two acquisition ids, so the
+//! second would find the lock taken by its own owner. And a request that overtakes a release of this process would find
+//! the lock held by this process itself, and wait for a message that its own release causes. So a call claims the turn
+//! ([`Asking`]), for which the releases in its way ([`Sending`]) have to be ahead or answered, as its [`Barrier`] says.
 
 use super::local_lock::{LocalLockRef, State};
 use super::local_queue::{LocalQueue, Side};
@@ -8,11 +13,15 @@ use crate::owner::Owner;
 
 impl<D> State<D> {
     /// Whether no release is in the way of an acquisition, or a handoff lies here.
+    ///
+    /// A handoff is taken in memory, so for that no release matters.
     fn is_clear(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
         self.left.is_for(side) || !self.outgoing.is_in_the_way(side, owner, barrier)
     }
 
     /// Wakes the calls that a release has blocked: it is no longer on its way, or is ahead of them.
+    ///
+    /// They look again whether all that is in their way has gone.
     fn stir_blocked(&mut self) {
         for ticket in &self.outgoing.blocked {
             self.queue.stir(*ticket);
@@ -23,6 +32,8 @@ impl<D> State<D> {
 impl<D> LocalLockRef<D> {
     /// Returns the turn to ask if nothing is in the way: no other call asks for this owner, and no release is in the
     /// way, unless a handoff lies here.
+    ///
+    /// For calls that do not wait. Takes nothing if it returns `None`.
     pub(crate) fn turn_at_once<'a>(
         &'a self,
         owner: &'a Owner,
@@ -36,6 +47,8 @@ impl<D> LocalLockRef<D> {
 
     /// Returns the turn to ask if this side of the lock is idle here: no hold, no handoff, no release on its way, and
     /// no other process that goes first.
+    ///
+    /// For a call about several locks at once, when it is the first in the queue of each.
     pub(crate) fn turn_if_idle<'a>(&'a self, owner: &'a Owner) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
         let idle = state.outgoing.is_empty()
@@ -48,6 +61,8 @@ impl<D> LocalLockRef<D> {
 
     /// Waits for the releases on their way, unless a handoff lies here, then for the turn to ask. Returns `None` if a
     /// call of this owner stands in a server queue: asking at the same time does no harm.
+    ///
+    /// Cancel safe: a turn that is claimed is returned in the same poll.
     pub(crate) async fn turn<'a>(
         &'a self,
         owner: &'a Owner,
@@ -62,6 +77,7 @@ impl<D> LocalLockRef<D> {
                 .slot(owner)
                 .is_some_and(|slot| slot.is_in_server_queue)
             {
+                // Its grant may take as long as the queue is.
                 return Some(false);
             }
             owners.claim_turn(owner).then_some(true)
@@ -71,6 +87,8 @@ impl<D> LocalLockRef<D> {
     }
 
     /// Waits until no other call asks the server for this owner's first level. The owner may hold the lock by then.
+    ///
+    /// Does not wait for the releases on their way.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, D> {
         let claim = |state: &mut State<D>| {
             let claimed = state.owners.of_mut(self.side).claim_turn(owner);
@@ -82,6 +100,8 @@ impl<D> LocalLockRef<D> {
 }
 
 /// The turn to ask the server for an owner's first level, until dropped.
+///
+/// Other calls of the owner wait for its end. They are told by the drop, whatever becomes of the call.
 #[derive(Debug)]
 pub(crate) struct Asking<'a, D> {
     local: &'a LocalLockRef<D>,
@@ -90,10 +110,14 @@ pub(crate) struct Asking<'a, D> {
 
 impl<D> Asking<'_, D> {
     /// Notes that the call stands in a server queue from now on.
+    ///
+    /// Calls that wait for the turn get none, and go on without it.
     pub(crate) fn stands_in_server_queue(&self) {
         self.set(true);
     }
 
+    /// Notes whether the call has the turn and stands in a server queue, and tells the owner's calls that wait for a
+    /// change.
     fn set(&self, in_server_queue: bool) {
         self.local.change(|state| {
             let owners = state.owners.of_mut(self.local.side);
@@ -114,13 +138,18 @@ impl<D> Drop for Asking<'_, D> {
 }
 
 /// Marks a release as on its way, until dropped.
+///
+/// Made before the release is sent, under the same mutex under which acquisitions look. Calls that are blocked by it
+/// are told when it is ahead, and when it has gone.
 #[derive(Debug)]
 pub(crate) struct Sending<D> {
     local: LocalLockRef<D>,
+    /// What the list of releases knows it by.
     number: u64,
 }
 
 impl<D> Sending<D> {
+    /// Enters a release of this owner that is about to be sent.
     pub(crate) fn new(local: LocalLockRef<D>, owner: Owner) -> Self {
         let number = local.lock().outgoing.begin(local.side, owner);
         Self { local, number }

@@ -17,21 +17,30 @@ use crate::name::LocalKey;
 use crate::protocol::hold_key::numeral;
 
 /// The holds of this client that stand in server queues, by their acquisition ids.
+///
+/// Those that have no place yet are among them: a hold is entered before it asks for one.
 #[derive(Debug, Default)]
 pub(crate) struct Grants(Mutex<State>);
 
+/// What is known of these holds, under one mutex. Wakers are woken under it.
 #[derive(Debug, Default)]
 struct State {
+    /// By acquisition id, each hold whose waiter has neither gone on nor been given up.
     waiting: HashMap<u64, Waiting>,
     /// By lock, the holds that have a place. A keeper runs for each lock in this map.
+    ///
+    /// An entry without holds is one whose keeper has yet to notice, and ends by that.
     placed: HashMap<LocalKey, BTreeSet<u64>>,
 }
 
+/// A hold that waits, and what its waiter is to be told.
 #[derive(Debug)]
 struct Waiting {
+    /// Given to whoever takes the entry out, so that it can be released.
     hold: Arc<Hold>,
     /// What the waiter has yet to be told.
     told: Option<Told>,
+    /// The waiter, if it was polled since it was told last.
     waker: Option<Waker>,
 }
 
@@ -39,6 +48,8 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// The lock was moved to its hold by a request sent at this instant.
+    ///
+    /// The promise of the hold counts from then.
     Granted(BootInstant),
     /// Its place is gone, or the lock may be there for it: the server knows.
     Ask,
@@ -46,6 +57,8 @@ pub(crate) enum Told {
 
 impl Grants {
     /// Expects a grant: from now on, a release in this client may move the lock to this hold.
+    ///
+    /// To be called before the hold asks for a place: its grant may come with any release from then on.
     pub(crate) fn expect(self: &Arc<Self>, hold: &Arc<Hold>) -> Expected {
         let number = hold.key().numeral();
         let waiting = Waiting {
@@ -62,6 +75,8 @@ impl Grants {
 
     /// Notes that this hold has a place in the queue from now on. Returns whether nobody has kept the places of its
     /// lock so far.
+    ///
+    /// If so, the caller has to start a keeper.
     pub(crate) fn stand(&self, hold: &Hold) -> bool {
         let (number, mut state) = (hold.key().numeral(), self.lock());
         // It was given up meanwhile: its place must not keep a keeper alive.
@@ -86,6 +101,8 @@ impl Grants {
     }
 
     /// Releases the keeper of this lock if no hold has a place. Returns whether it did.
+    ///
+    /// A hold that gets a place after that starts another keeper, since its lock is no longer in the map.
     pub(crate) fn leave(&self, lock: &LocalKey) -> bool {
         let mut state = self.lock();
         let is_left = state.placed.get(lock).is_none_or(BTreeSet::is_empty);
@@ -96,6 +113,8 @@ impl Grants {
     }
 
     /// Returns at most `most` of the holds that have a place, beginning with those behind this acquisition id.
+    ///
+    /// In the order of their ids, from the beginning again after the last. So a few at a time, all have their turn.
     pub(crate) fn some(&self, lock: &LocalKey, behind: u64, most: usize) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let Some(placed) = state.placed.get(lock) else {
@@ -109,6 +128,8 @@ impl Grants {
 
     /// Tells the waiter of the hold that has this acquisition id. Returns `false` if no waiter waits by it, or if it
     /// was told the same already.
+    ///
+    /// The numeral is from a script's answer, and so may be of a hold that has gone.
     pub(crate) fn tell(&self, number: &str, told: Told) -> bool {
         let mut state = self.lock();
         let waiting = numeral(number).and_then(|number| state.waiting.get_mut(&number));
@@ -116,6 +137,8 @@ impl Grants {
     }
 
     /// Tells every waiter that has a place in the queue of this lock to ask.
+    ///
+    /// When the server cannot say which of them are concerned.
     pub(crate) fn tell_all(&self, lock: &LocalKey) {
         let mut state = self.lock();
         let State { waiting, placed } = &mut *state;
@@ -127,6 +150,8 @@ impl Grants {
     }
 
     /// Takes out the hold of a waiter that is given up. Returns `None` if the waiter has gone on with its grant.
+    ///
+    /// The caller releases the hold: nobody else will.
     pub(crate) fn give_up(&self, number: &str) -> Option<Arc<Hold>> {
         self.take(numeral(number)?)
     }
@@ -144,6 +169,7 @@ impl Grants {
         waiting.into_values().map(|waiting| waiting.hold).collect()
     }
 
+    /// Takes a hold out of both maps. Whoever gets it has the right to act on its grant.
     fn take(&self, number: u64) -> Option<Arc<Hold>> {
         let mut state = self.lock();
         let Waiting { hold, waker, .. } = state.waiting.remove(&number)?;
@@ -158,6 +184,8 @@ impl Grants {
         Some(hold)
     }
 
+    /// Returns what the waiter is to be told, which is then known. A waiter that was given up is to ask, and learns
+    /// there that it has to begin again.
     fn poll_told(&self, number: u64, context: &mut Context<'_>) -> Poll<Told> {
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(&number) else {
@@ -198,14 +226,20 @@ impl Waiting {
 }
 
 /// A waiter's end of a grant.
+///
+/// Its drop takes the hold out: after that no release in this client moves the lock to a waiter that has gone. What the
+/// server may have moved already is released by the waiter's `Undo`.
 #[derive(Debug)]
 pub(crate) struct Expected {
     grants: Arc<Grants>,
+    /// The acquisition id of the hold.
     number: u64,
 }
 
 impl Expected {
     /// Waits until there is something to tell. A grant is told once.
+    ///
+    /// Cancel safe: what was not returned is told to the next call.
     pub(crate) async fn told(&self) -> Told {
         poll_fn(|context| self.grants.poll_told(self.number, context)).await
     }
@@ -216,6 +250,8 @@ impl Expected {
     }
 
     /// Goes on with a grant, however it became known. Returns `false` if the hold was given up meanwhile.
+    ///
+    /// The waiter that is told `true` has the hold, and its `Undo` with it.
     pub(crate) fn claim(&self) -> bool {
         self.grants.take(self.number).is_some()
     }

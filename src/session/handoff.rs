@@ -1,9 +1,13 @@
 //! A lock that was given back, left for the next waiter of its process.
 //!
-//! # Invariant
+//! A hold that is given back while a call waits at the front ends here, and lies with its `Undo` until that call takes
+//! it ([`take_over`](LocalLockRef::take_over)) and goes on with its record. A task takes it back if nobody comes.
 //!
-//! The undo is always in one place: with the handoff, or in the background. So the lock is passed on or released,
-//! whichever task is dropped meanwhile.
+//! # Invariants
+//!
+//! 1. The undo is always in one place: with the handoff, or in the background. So the lock is passed on or released,
+//!    whichever task is dropped meanwhile.
+//! 2. Whoever takes a handoff out drops its undo, or disarms it because another hold has the record by then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +25,15 @@ const LIES: Duration = Duration::from_millis(20);
 
 impl<D> LocalLockRef<D> {
     /// Whether a handoff lies here for this side.
+    ///
+    /// The front takes it before it asks anybody.
     pub(crate) fn has_handoff(&self) -> bool {
         self.lock().left.is_for(self.side)
     }
 
     /// Takes the handoff out, if one lies here for this side.
+    ///
+    /// The caller has to drop it, which releases the lock, or to disarm its undo.
     pub(crate) fn take_handoff(&self) -> Option<Handoff<D>> {
         self.lock().left.take(self.side)
     }
@@ -47,6 +55,7 @@ impl<D> LocalLockRef<D> {
                 false => pass(&handoff),
             };
             if let Some(hold) = &hold {
+                // Readers do not keep other processes from reading, so they count as no turn.
                 if self.side == Side::Exclusive {
                     state.turns.is_had();
                     state.turns.count(true);
@@ -62,6 +71,9 @@ impl<D: Send + 'static> LocalLockRef<D> {
     /// Ends the place of a hold, and leaves its record for the next waiter here. Returns the receiver that is told
     /// whether the lock was still held, or returns the undo if nobody waits here or if a release is on its way that
     /// this handoff could overtake.
+    ///
+    /// All in one step: if it is left, nobody sees the lock without an owner and without a handoff, while a call waits
+    /// that could take it.
     pub(crate) fn leave(
         &self,
         undo: D,
@@ -78,10 +90,12 @@ impl<D: Send + 'static> LocalLockRef<D> {
             }
             let outcome = hold.record.outcome();
             let hold = hold.clone();
+            // The receiver was made before the record can be passed on, so the next question is asked for it too.
             let is_watched = state.left.put(side, Handoff { hold, undo });
             state.queue.stir_first(side);
             (removed, Ok((outcome, is_watched)))
         });
+        // Outside the mutex: it may be the last reference to the hold.
         drop(removed);
         let (outcome, is_watched) = left?;
         if !is_watched {
@@ -93,6 +107,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
                         return;
                     };
                     sleep(LIES).await;
+                    // Dropped with its undo, which releases the lock. Outside the mutex.
                     let lies_yet = local.lock().left.take_back(count);
                     drop(lies_yet);
                 }

@@ -1,4 +1,14 @@
 //! A hold of this process: the local promise, and what the server should record of it.
+//!
+//! The life of a hold:
+//!
+//! 1. Made when an acquisition begins, before the first request, with a fresh acquisition id (`hold/attempt`). Nothing
+//!    refers to it but the attempt and its `Undo`.
+//! 2. Granted: it is noted in the local lock and in the watchdog's registry, and gets its first guard. Or it is made by
+//!    [`pass_to`](Hold::pass_to) or [`join`](Hold::join) from a hold whose record it goes on with, and stands from the
+//!    start.
+//! 3. Levels and guards come and go. The deadline moves with each confirmed renewal.
+//! 4. Ended, by its last level or because it was lost. A release may still be owed; the `Undo` for it keeps the hold.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,14 +41,23 @@ use crate::protocol::renewal::Schedule;
 /// 3. Requests that change the share are sent one at a time, under the record's turn. The acquisition id makes renewals
 ///    and checks harmless whenever they arrive.
 /// 4. `state` is locked only briefly and never across an await; the watchdog's registry may be locked inside.
+///
+/// What changes is behind `state`; the rest is fixed when the hold is made.
 #[derive(Debug)]
 pub(crate) struct Hold {
+    /// Tells the holds of this process apart, unlike the acquisition id, which holds that pass a record on have in
+    /// common.
     pub(crate) id: u64,
+    /// What the server has. Shared with the holds before and after this one, and with readers that have it at the same
+    /// time.
     pub(crate) record: Arc<Record>,
+    /// The owner by whom it is looked up here. The server may see another one: the first that had the record.
     pub(crate) owner: Owner,
     /// How long one request for this hold may take.
     pub(crate) timeout: Duration,
     /// Tells the tasks that wait for it that the hold has ended.
+    ///
+    /// Notified when `state` has the end.
     pub(super) ended: Notify,
     pub(super) state: Mutex<State>,
 }
@@ -46,36 +65,48 @@ pub(crate) struct Hold {
 /// Returns 64 bits that nobody can foresee: a keyed hash of a counter and of the clock. The counter makes two ids of
 /// this process equal only by chance. The clock makes two copies of a process diverge, as after a virtual machine was
 /// copied. Cheaper than asking the system for each id.
+///
+/// So nobody else can make up a request that passes for one about this hold.
 pub(crate) fn fresh_acquisition_id() -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     KEY.hash_one((NEXT.fetch_add(1, Ordering::Relaxed), BootInstant::now()))
 }
 
-/// What is left of a record when one of its holds has given a level back.
+/// What is left of a record when one of its holds has given a level back, and so who owes what for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Levels of this hold.
+    /// Levels of this hold: the server is to record fewer levels, and keeps the lock.
     Levels,
-    /// Other holds: nothing is owed.
+    /// Other holds: nothing is owed. The last of them releases the record.
     Others,
+    /// No level: the record is passed on or released.
     Nothing,
 }
 
 /// Why a hold was lost.
+///
+/// Decides what is owed for the hold: see [`Watchdog::lose`](super::watchdog::Watchdog::lose).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// The server says that it is no longer ours.
+    /// The server says that it is no longer ours: its key expired, was deleted, or has another owner.
     Gone,
     /// No renewal was confirmed before the deadline.
+    ///
+    /// The server may still have the hold: it did not answer, or its answer was late.
     Expired,
     /// The lock was granted to another owner in this process.
+    ///
+    /// By the server's word, so the earlier hold had ended there before this process noticed.
     Displaced,
+    /// A call in this process released the lock by force.
     Forced,
+    /// The client was closed, or its runtime ended: nobody would renew the lease.
     Closed,
 }
 
 impl Loss {
+    /// One log limit is kept for each.
     pub(crate) const REASONS: usize = Self::Closed as usize + 1;
 
     pub(crate) fn reason(self) -> &'static str {
@@ -90,6 +121,8 @@ impl Loss {
 }
 
 impl Hold {
+    /// Makes a hold that is about to be asked for. Its schedule has a deadline, but the hold is not live before
+    /// [`granted`](Self::granted) is called.
     pub(crate) fn new(
         key: HoldKey,
         owner: Owner,
@@ -100,6 +133,7 @@ impl Hold {
         Self::of(Record::new(key), owner, timeout, state)
     }
 
+    /// Each has a number of its own, from here, whichever way it came about.
     pub(super) fn of(
         record: Arc<Record>,
         owner: Owner,
@@ -117,16 +151,18 @@ impl Hold {
         })
     }
 
-    /// The key that the server has it under.
+    /// The key that the server has it under: the name, the owner field and the acquisition id of the record.
     pub(crate) fn key(&self) -> &HoldKey {
         &self.record.key
     }
 
+    /// Locks what changes about the hold. For several looks or changes in one step; never across an await, and the
+    /// local lock's mutex must not be asked for meanwhile.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the hold has ended.
+    /// Waits until the hold has ended. Returns at once if it has ended before. Cancel safe.
     pub(crate) async fn ended(&self) {
         let signal = self.ended.notified();
         tokio::pin!(signal);
@@ -138,6 +174,9 @@ impl Hold {
     }
 
     /// Notes that the server granted the first level, by a request sent at `sent`.
+    ///
+    /// Called in one step without an await with noting the hold in the local lock and the watchdog, so that no hold
+    /// stands that nobody renews.
     pub(crate) fn granted(
         &self,
         sent: BootInstant,
@@ -154,6 +193,10 @@ impl Hold {
 
     /// Counts one more level, which the caller is about to ask for. Returns the share to ask for, or `None` if the hold
     /// has ended.
+    ///
+    /// The level counts from now on, whether the request succeeds or not, so that a release which is sent meanwhile
+    /// leaves it on the server. The caller gives it back by [`Session::release_level`](super::Session::release_level)
+    /// if it is not granted.
     pub(crate) fn claim_level(&self) -> Option<u32> {
         // A record that several holds have is one level on the server, whatever each of them has.
         if !self.record.was_joined() {
@@ -171,6 +214,9 @@ impl Hold {
     }
 
     /// Returns how many levels the server should count for what this hold has.
+    ///
+    /// A release reads it when it is about to be sent, under the record's turn, and not when it came to be owed: levels
+    /// that came and went in between are then included.
     pub(crate) fn share(&self) -> u32 {
         match self.record.was_joined() {
             true => self.levels().min(1),
@@ -180,6 +226,8 @@ impl Hold {
 
     /// Adds a guard to a level counted before. The server confirmed a lease of at least that of `lease_mode` after
     /// `sent`.
+    ///
+    /// Returns `false` if the hold cannot be trusted any more. What is owed for it then is worked out when it is lost.
     pub(crate) fn guard_level(&self, sent: BootInstant, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         if !state.is_live(BootInstant::now()) {
@@ -190,20 +238,26 @@ impl Hold {
         true
     }
 
-    /// Whether a level of this hold has no guard.
+    /// Whether a level of this hold has no guard: it was left to its owner, and a call of that owner can take it
+    /// without a request.
     pub(crate) fn has_spare_level(&self) -> bool {
         let state = self.lock();
         state.guards < state.levels
     }
 
-    /// Gives one level back; `guard` is the lease mode of the guard that goes with it. Returns what is left of the
-    /// record, or `None` if the hold had ended before. A hold with no level left has ended.
+    /// Takes one level off, which the caller then gives back to the server or leaves to others, as the answer says.
+    /// `guard` is the lease mode of the guard that goes with it, if one does. Returns `None` if the hold had ended
+    /// before.
+    ///
+    /// A hold without a level has ended: its guards learn of it here, before anything is sent.
     pub(crate) fn remove_level(&self, guard: Option<LeaseMode>) -> Option<Left> {
         {
             let mut state = self.lock();
             if state.phase != Phase::Held {
                 return None;
             }
+            // A handle's `unlock` names no guard. The guard that is left without a level learns of it when the hold
+            // ends.
             if let Some(lease_mode) = guard {
                 state.remove_guard(lease_mode);
             }
@@ -219,6 +273,7 @@ impl Hold {
         Some(self.leave_record())
     }
 
+    /// Notes that this hold no longer has its record, and returns whether others do.
     fn leave_record(&self) -> Left {
         match self.record.leave() {
             true => Left::Others,
@@ -226,7 +281,8 @@ impl Hold {
         }
     }
 
-    /// Takes a guard off and leaves its level as it is. Returns whether other guards are left.
+    /// Takes a guard off and leaves its level to the owner, as a guard's `detach` does. Returns whether other guards
+    /// are left: if not, nobody renews the lease any more, and the hold lasts until its deadline.
     pub(crate) fn detach(&self, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         state.remove_guard(lease_mode);
@@ -237,6 +293,8 @@ impl Hold {
 
     /// Ends the hold for good, except for levels left to their owner. Returns what is left of the record, or `None` if
     /// the hold had ended before.
+    ///
+    /// Called by the watchdog alone: it works out what is owed for the loss.
     pub(crate) fn end(&self) -> Option<Left> {
         let lives = {
             let mut state = self.lock();
@@ -246,6 +304,7 @@ impl Hold {
             }
             state.phase = Phase::Ended;
             state.levels = state.detached;
+            // With a lease that has passed, detached levels are gone too.
             is_live && state.levels > 0
         };
         self.ended.notify_waiters();
@@ -256,7 +315,7 @@ impl Hold {
         Some(self.leave_record())
     }
 
-    /// Returns how many levels the hold has here.
+    /// Returns how many levels the hold has here, those without a guard included.
     pub(crate) fn levels(&self) -> u32 {
         self.lock().levels
     }
@@ -266,11 +325,13 @@ impl Hold {
         self.lock().release
     }
 
-    /// Notes what became of the release of the last level.
+    /// Notes what became of the release of the last level. Only the request that releases calls this, under the
+    /// record's turn.
     pub(crate) fn note_release(&self, release: Release) {
         self.lock().release = release;
     }
 
+    /// Whether anybody here relies on the hold: a loss without a guard is not reported.
     pub(crate) fn is_guarded(&self) -> bool {
         self.lock().guards > 0
     }
@@ -287,19 +348,27 @@ impl Hold {
     }
 
     /// Whether the hold was ever granted to this process.
+    ///
+    /// A hold that was not may still stand on the server, by a request whose answer is missing.
     pub(crate) fn was_granted(&self) -> bool {
         self.lock().phase != Phase::Pending
     }
 
     /// Whether a release by this hold's key surely gives back this hold. A hold that is not told apart from others is
     /// surely ours only while a lease that was granted here can be trusted.
+    ///
+    /// With a named owner under a plain lock, for one, the server has nothing but the owner's value. A release by it
+    /// could take the lock from another process that has the same name.
     pub(crate) fn is_surely_ours(&self) -> bool {
         let state = self.lock();
         let granted = state.phase != Phase::Pending;
+        // A lease that is over here may be over there, and the value may stand for somebody else by now.
         self.key().is_told_apart() || granted && BootInstant::now() < state.schedule.deadline()
     }
 
     /// Notes that the server has the hold, by a request sent at `sent`, and that it is given back at once.
+    ///
+    /// For an `unlock` of a level that another process acquired: it never has a guard here.
     pub(crate) fn taken_over_to_release(&self, sent: BootInstant) {
         let mut state = self.lock();
         state.phase = Phase::Ended;
@@ -308,6 +377,8 @@ impl Hold {
     }
 
     /// Whether the hold was granted, has not ended, and has a lease that can be trusted.
+    ///
+    /// The deadline is the local promise: the server's key outlives it by a margin.
     pub(crate) fn is_live(&self) -> bool {
         self.lock().is_live(BootInstant::now())
     }
@@ -324,12 +395,16 @@ impl Hold {
     }
 
     /// Returns the fencing token, of a fenced lock.
+    ///
+    /// Each hold that goes on with the record has the next one, so tokens grow in the order of the holds.
     pub(crate) fn token(&self) -> Option<u64> {
         self.lock().tokens.map(|tokens| tokens.first)
     }
 
     /// Returns the longest that the server may keep this hold, or its place in a queue, if no further request reaches
     /// it.
+    ///
+    /// Until then a request that was not answered may show its effect, and what is owed is worth sending.
     pub(crate) fn longest_kept(&self) -> Duration {
         let lease = self.lock().schedule.longest().get();
         match self.key().kind {

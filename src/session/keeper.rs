@@ -3,6 +3,16 @@
 //!
 //! A sign also takes the lock when it is free, for the first in the queue if that waits here. So a waiter asks once,
 //! and is then told of the grant, or that its place is gone.
+//!
+//! A [`Keeper`] is a task for one lock. It runs while some hold of this process has a place there, wakes once a second,
+//! when it is told by a message that the lock is free, and when the holder's lease ends; and each time it gives a sign
+//! that names as many places as is due.
+//!
+//! # Invariants
+//!
+//! 1. Between two signs that the server has read lies less than the three seconds for which a place outlives the last
+//!    one, as long as no more than one or two are lost.
+//! 2. Each place is named at least once in [`ROUND`] signs, and all of them as soon as some may be gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +34,8 @@ use crate::protocol::lock;
 const SIGN: Duration = Duration::from_secs(1);
 /// At most this many signs pass until every place has been dated again. A place that was not dated for a minute is
 /// given up in spite of the signs, and for Redisson each place runs with the clock.
+///
+/// Fewer signs, if a place is worth less time than that to Redisson.
 const ROUND: u32 = 15;
 /// The most places that one request names. A process that has fewer places names all of them each time.
 const MOST: usize = 128;
@@ -35,16 +47,25 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// Keeps the places of this process in the queue of one lock, as long as there are any.
 #[derive(Debug)]
 struct Keeper {
+    /// The lock whose queue it is.
     lock: LocalKey,
+    /// The id by which the server knows this process, and which the sign is of.
     client: Arc<str>,
+    /// The grants, the channel and the servers.
     releaser: Arc<Releaser>,
     /// In how many signs every place is dated.
     round: usize,
     /// The acquisition id of the place that was dated last.
+    ///
+    /// The next sign begins behind it.
     last: u64,
     /// A sign was answered.
+    ///
+    /// Before that, the server cannot know of an earlier one.
     has_signed: bool,
     /// When the holder's lease ends, if the first in the queue waits here.
+    ///
+    /// A sign at that instant takes the lock of a holder that has died.
     ends: Option<BootInstant>,
 }
 
@@ -73,13 +94,16 @@ impl Releaser {
 }
 
 impl Keeper {
+    /// Keeps the places until there are none, and then ends itself. Nobody waits for it.
     async fn run(mut self, channel: Arc<str>) {
         let releaser = self.releaser.clone();
+        // This is the one channel on which this client is told that a fair lock is free.
         let mut ear = releaser.hub.subscribe(&channel);
         let mut is_heard = false;
         let mut in_doubt = ear.is_heard();
         let mut due = BootInstant::now().plus(SIGN);
         loop {
+            // With places in doubt the next sign is due at once.
             if !in_doubt {
                 let next = self.ends.map_or(due, |ends| ends.min(due));
                 let pause = BootInstant::now().until(next).max(SHORTEST_PAUSE);
@@ -106,6 +130,7 @@ impl Keeper {
                 Err(error) => {
                     // The answer would have said what is lost, so that is not known.
                     in_doubt |= error.is_unanswered();
+                    // Soon, since the places live for three seconds only.
                     sleep(AGAIN).await;
                     due = BootInstant::now();
                     continue;
@@ -143,6 +168,8 @@ impl Keeper {
                     },
                     sent,
                 )) => {
+                    // The server has forgotten an earlier sign: it expired, or the server has lost data. Places may
+                    // have gone with it.
                     has_lost |= self.has_signed && !is_known;
                     self.has_signed = true;
                     self.ends = ttl.left().map(|left| BootInstant::now().plus(left));
@@ -150,9 +177,11 @@ impl Keeper {
                         self.releaser.granted(number, sent);
                     }
                     let grants = &self.releaser.grants;
+                    // It has the lock by a request whose answer was lost, or by its name: asking finds that.
                     if let Some(number) = holder {
                         grants.tell(&number, Told::Ask);
                     }
+                    // A place that is known to be missing is told once, and is no news after that.
                     for number in missing {
                         has_lost |= grants.tell(&number, Told::Ask);
                     }
@@ -175,6 +204,8 @@ impl Keeper {
     }
 
     /// Returns the answer, and when the request that was answered was sent.
+    ///
+    /// Fails as closed if there is nothing to send.
     async fn send(&self, places: &[Arc<Hold>]) -> Result<(Signed, BootInstant), Error> {
         let keys: Vec<_> = places.iter().map(|hold| hold.key()).collect();
         let timeouts = places.iter().map(|hold| hold.timeout);

@@ -21,9 +21,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A server, if it is known.
+///
+/// What has no known server stands in a line of its own, and is tried as if that were one.
 pub(super) type Place = Option<u64>;
 
 /// Something that is owed.
+///
+/// Used to keep a line short: see invariant 2.
 pub(super) trait Owing {
     /// Returns the hold that it is owed for, if something else may be owed for the same hold.
     fn hold(&self) -> Option<u64> {
@@ -32,21 +36,32 @@ pub(super) trait Owing {
 }
 
 /// The lines of all servers that have not answered.
+///
+/// Plain data, owned by the reaper's worker.
 #[derive(Debug)]
 pub(super) struct Ledger<T> {
+    /// A line is here as long as something waits in it or is under way from it.
     lines: HashMap<Place, Line<T>>,
 }
 
+/// What is owed to one server that has not answered.
 #[derive(Debug)]
 struct Line<T> {
+    /// In the order in which it is tried. What fails goes to the end.
     waiting: VecDeque<T>,
     /// The holds that the entries in line are owed for.
+    ///
+    /// Not of those under way.
     holds: HashSet<u64>,
+    /// How many requests from this line have no answer yet.
     under_way: usize,
     /// The last request was answered.
+    ///
+    /// Decides how many may be under way.
     answers: bool,
     /// When the next request may be sent.
     due: BootInstant,
+    /// The last pause. It doubles with each request that is not answered.
     pause: Duration,
 }
 
@@ -71,6 +86,8 @@ impl<T: Owing> Ledger<T> {
 
     /// Puts something back that the server has not answered. `unsent` if the server was never asked; then the time
     /// spent waiting to send was the pause.
+    ///
+    /// One failure makes the server one that does not answer, whatever else is under way.
     pub(super) fn failed(&mut self, place: Place, owed: T, unsent: bool) {
         let now = BootInstant::now();
         let line = self.line(place);
@@ -84,6 +101,8 @@ impl<T: Owing> Ledger<T> {
     }
 
     /// Notes that the server has answered a request for something from its line.
+    ///
+    /// Any answer counts, a refusal too: what is next in line is asked for at once.
     pub(super) fn answered(&mut self, place: Place) {
         if let Some(line) = self.lines.get_mut(&place) {
             line.answers = true;
@@ -93,6 +112,8 @@ impl<T: Owing> Ledger<T> {
     }
 
     /// Notes that something from a line is no longer under way.
+    ///
+    /// Called for each thing that [`next`](Self::next) has returned, after what came of it was noted.
     pub(super) fn came_back(&mut self, place: Place) {
         if let Some(line) = self.lines.get_mut(&place) {
             line.under_way -= 1;
@@ -104,6 +125,8 @@ impl<T: Owing> Ledger<T> {
     }
 
     /// Returns what is to be asked for now, which is under way from then on.
+    ///
+    /// The caller tries it, and tells what came of it.
     pub(super) fn next(&mut self, now: BootInstant) -> Option<(Place, T)> {
         let ready = |line: &Line<T>| line.due_at().is_some_and(|due| due <= now);
         let (place, line) = self.lines.iter_mut().find(|(_, line)| ready(line))?;
@@ -121,6 +144,7 @@ impl<T: Owing> Ledger<T> {
         self.lines.values().filter_map(Line::due_at).min()
     }
 
+    /// Returns the line of a server, which is made if there is none.
     fn line(&mut self, place: Place) -> &mut Line<T> {
         self.lines.entry(place).or_insert_with(|| Line {
             waiting: VecDeque::new(),
@@ -143,6 +167,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
+    /// Takes note of the lines as they are now. Costs little as long as none is too long.
     pub(super) fn note<T>(&self, ledger: &Ledger<T>) {
         let lines = ledger.lines.iter();
         let lines = lines.map(|(place, line)| (*place, line.waiting.len()));
@@ -170,6 +195,7 @@ impl Backlog {
 }
 
 impl<T: Owing> Line<T> {
+    /// Puts something at the end, unless something for the same hold stands here: that will do for both.
     fn push_back(&mut self, owed: T) {
         if owed.hold().is_none_or(|hold| self.holds.insert(hold)) {
             self.waiting.push_back(owed);

@@ -31,6 +31,8 @@ use crate::owner::Owner;
 
 /// The local locks of all names in use. `D` is what is owed to the server; if it is dropped, it is done in the
 /// background.
+///
+/// A name is in the map while a call or an `Undo` refers to it, or while a hold of it is noted.
 #[derive(Debug)]
 pub(crate) struct LocalLocks<D>(Arc<Map<D>>);
 
@@ -51,26 +53,43 @@ pub(crate) struct LocalLock<D> {
     /// the map's shard, so that a local lock that nobody uses can be removed without a race with a call that enters.
     /// Relaxed suffices: the shard's lock orders it.
     users: AtomicUsize,
+    /// All that is known of the lock. Changed by [`change`](Self::change) where a call may wait for the change.
     state: Mutex<State<D>>,
 }
 
+/// What is known of one lock. Its parts only decide; the impl blocks in `place`, `asking` and `handoff` carry out.
 #[derive(Debug)]
 pub(super) struct State<D> {
+    /// The calls that wait, of both sides in one order.
     pub(super) queue: LocalQueue,
+    /// Who holds the lock here, and who asks for it, by side.
     pub(super) owners: Sides<Owners>,
     /// The reader's hold that was granted last, whose record other readers may join.
+    ///
+    /// It may have ended: its record counts, and `Record::join` tells whether anybody has that.
     joinable: Option<Arc<Hold>>,
+    /// What was given back and lies here for the next waiter.
     pub(super) left: Left<D>,
+    /// Whether this process may have the lock once more, or others go first.
     pub(super) turns: Turns,
+    /// The releases that acquisitions must not overtake.
     pub(super) outgoing: Outgoing,
     /// What calls at the front may have to undo on the server.
+    ///
+    /// By the ticket of the call. Taken out and dropped if nobody polls the call, so that what it was granted does not
+    /// keep the others waiting.
     pub(super) asked: BTreeMap<Ticket, D>,
     /// A task checks whether the calls at the front are polled.
+    ///
+    /// Only one such task runs, and it ends when at most one call waits to ask.
     pub(super) is_front_watched: bool,
 }
 
 impl<D> LocalLocks<D> {
     /// Returns the local lock of a name, made if there is none.
+    ///
+    /// The reference counts as a user from before the map's shard is unlocked, so the local lock cannot be removed
+    /// between.
     pub(crate) fn enter(&self, key: LocalKey) -> LocalLockRef<D> {
         let (side, key) = parts(key);
         let home = || (Arc::downgrade(&self.0), key.clone());
@@ -78,7 +97,7 @@ impl<D> LocalLocks<D> {
         LocalLockRef::to(&local.or_insert_with(|| LocalLock::new(home())), side)
     }
 
-    /// Returns the local lock of a name, if it is in use.
+    /// Returns the local lock of a name, if it is in use. For looks that should not make one.
     pub(crate) fn find(&self, key: LocalKey) -> Option<LocalLockRef<D>> {
         let (side, key) = parts(key);
         Some(LocalLockRef::to(&*self.0.get(&key)?, side))
@@ -103,6 +122,7 @@ impl<D> LocalLocks<D> {
     }
 }
 
+/// Returns the side that a key is of, and the key under which both sides are found.
 fn parts(key: LocalKey) -> (Side, LocalKey) {
     let side = match key.is_of_readers() {
         true => Side::Shared,
@@ -129,11 +149,14 @@ impl<D> LocalLock<D> {
         })
     }
 
+    /// For looks, and for changes that no call waits for.
     pub(super) fn lock(&self) -> MutexGuard<'_, State<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes something, and wakes the calls that the change concerns.
+    ///
+    /// Wakes them when the mutex is free again: a waker may run any code, such as a poll that comes back here.
     pub(super) fn change<T>(&self, step: impl FnOnce(&mut State<D>) -> T) -> T {
         let mut state = self.lock();
         let value = step(&mut state);
@@ -145,6 +168,8 @@ impl<D> LocalLock<D> {
 }
 
 /// A local lock in use, seen from one side. The last reference to go removes it, unless an owner holds the lock.
+///
+/// For a lock that is not of two sides, all calls are on the exclusive one.
 #[derive(Debug)]
 pub(crate) struct LocalLockRef<D> {
     local: Arc<LocalLock<D>>,
@@ -168,17 +193,24 @@ impl<D> LocalLockRef<D> {
     }
 
     /// Returns the hold of this owner, if it can be trusted.
+    ///
+    /// That is one whose deadline has not passed. Other calls of the owner re-enter it.
     pub(crate) fn live(&self, owner: &Owner) -> Option<Arc<Hold>> {
         self.lock().owners.of(self.side).live(owner).cloned()
     }
 
     /// Whether this owner has the lock by the other side.
+    ///
+    /// A writer may read too. A reader that would write has to be refused, since it would wait for itself.
     pub(crate) fn has_other_side(&self, owner: &Owner) -> bool {
         let state = self.lock();
         state.owners.of(self.side.other()).live(owner).is_some()
     }
 
     /// Whether an owner here holds the lock and has a guard of it.
+    ///
+    /// Then the front need not ask: it is woken by the end of the hold. A hold that was left to its owner does not
+    /// count: the owner may release it through another process.
     pub(crate) fn is_held_here(&self) -> bool {
         self.lock().is_held(self.side)
     }
@@ -191,6 +223,8 @@ impl<D> LocalLockRef<D> {
     }
 
     /// Returns the holds of the other side of a read-write lock here.
+    ///
+    /// A writer excludes all readers but its owner's, so others among them show that one of the two was taken away.
     pub(crate) fn held_by_other_side(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let holds = state.owners.of(self.side.other()).holds();
@@ -199,6 +233,9 @@ impl<D> LocalLockRef<D> {
 
     /// Notes a hold that was granted. Returns the other holds, which it displaces and which are given back. On the
     /// shared side, that is at most an older hold of the same owner.
+    ///
+    /// Called in one step without an await with the grant. The caller reports the displaced holds as lost: the server
+    /// would not have granted the lock if they stood.
     pub(crate) fn install(&self, hold: &Arc<Hold>) -> Vec<Arc<Hold>> {
         let (displaced, gone) = self.change(|state| {
             // The server has granted the lock: what was left here was gone.
@@ -216,6 +253,7 @@ impl<D> LocalLockRef<D> {
                 }
             }
         });
+        // Outside the mutex: it may be the last reference to a hold, or an `Undo`.
         drop(gone);
         displaced
     }
@@ -223,6 +261,8 @@ impl<D> LocalLockRef<D> {
     /// Notes the hold that `join` makes for an owner by the record that readers may join. Returns `None` if there is no
     /// such record, if another call of this owner holds or asks for the lock, or if a writer of this process has the
     /// lock or goes first.
+    ///
+    /// `join` runs under the mutex, in one step with noting its hold.
     pub(crate) fn join(
         &self,
         owner: &Owner,
@@ -232,6 +272,7 @@ impl<D> LocalLockRef<D> {
         self.change(|state| {
             let writers = state.queue.standing(Side::Exclusive);
             let goes_behind = yields_to == YieldsTo::AnyWriter && writers > 0
+                // A second hold of one owner would be a re-entry, which the server has to count.
                 || state.owners.shared.is_engaged(owner)
                 // An owner that writes may read too, by a record that nobody else joins.
                 || state.owners.exclusive.holds().any(|hold| hold.is_live());
@@ -246,6 +287,9 @@ impl<D> LocalLockRef<D> {
 
     /// Returns how long a request for the lock takes, if another owner here has the lock in a way that excludes this
     /// owner.
+    ///
+    /// A call that asks within that time is refused; one that waits for it may find the release on its way, and asks
+    /// behind.
     pub(crate) fn is_taken_for(&self, owner: &Owner) -> Option<Duration> {
         let state = self.lock();
         let readers = state
@@ -260,7 +304,7 @@ impl<D> LocalLockRef<D> {
         others.chain(left).map(|hold| hold.record.trip()).max()
     }
 
-    /// Returns the holds here that have this record.
+    /// Returns the holds here that have this record, to confirm or end them together.
     pub(crate) fn having(&self, record: &Arc<Record>) -> Vec<Arc<Hold>> {
         let state = self.lock();
         // The joinable hold may have ended. Holds that join its record begin with what is confirmed for it.
@@ -271,11 +315,13 @@ impl<D> LocalLockRef<D> {
     }
 
     /// Removes a hold that has ended, and tells the front.
+    ///
+    /// The caller has seen to what is owed for it.
     pub(crate) fn forget(&self, hold: &Arc<Hold>) {
         drop(self.change(|state| state.remove(self.side, hold)));
     }
 
-    /// Tells the front that something has happened that it may wait for.
+    /// Tells the front that something has happened that it may wait for, so that it asks again.
     pub(crate) fn stir(&self) {
         self.change(|state| state.queue.stir_first(self.side));
     }
@@ -287,6 +333,8 @@ impl<D> LocalLockRef<D> {
 
     /// Takes out the handoff, and keeps every hold of this side from passing its record on from now on. Returns the
     /// handoff and the holds.
+    ///
+    /// For a release by force: what is passed on in memory now would outlive it unseen.
     pub(crate) fn stop_passing(&self) -> (Option<Handoff<D>>, Vec<Arc<Hold>>) {
         let mut state = self.lock();
         let holds = state.owners.of(self.side).holds().cloned();
@@ -295,6 +343,8 @@ impl<D> LocalLockRef<D> {
     }
 
     /// Runs `step` on what decides whether it is this process's turn.
+    ///
+    /// Wakes nobody, since no call waits here for what it changes.
     pub(crate) fn turns<T>(&self, step: impl FnOnce(&mut Turns) -> T) -> T {
         step(&mut self.lock().turns)
     }
@@ -306,11 +356,13 @@ impl<D> LocalLockRef<D> {
 }
 
 impl<D> State<D> {
+    /// Returns the holds of both sides, those included that cannot be trusted any more.
     pub(super) fn all_holds(&self) -> Vec<Arc<Hold>> {
         let both = self.owners.both().flat_map(Owners::holds);
         both.cloned().collect()
     }
 
+    /// Whether a hold of this side can be trusted and has a guard.
     pub(super) fn is_held(&self, side: Side) -> bool {
         let mut holds = self.owners.of(side).holds();
         holds.any(|hold| hold.is_live() && hold.is_guarded())
@@ -324,6 +376,8 @@ impl<D> State<D> {
     }
 
     /// Tells the calls of this owner that wait for something.
+    ///
+    /// On both sides, since an owner that writes may have calls that wait to read.
     pub(super) fn tell(&mut self, owner: &Owner, tell: impl Fn(&mut LocalQueue, Ticket)) {
         for owners in self.owners.both() {
             for ticket in owners.waiting(owner) {
@@ -334,6 +388,8 @@ impl<D> State<D> {
 
     /// Removes a hold that has ended, and tells the front. For readers, the front is told when their record is given
     /// back.
+    ///
+    /// Returned rather than dropped, since the caller has the mutex.
     pub(super) fn remove(&mut self, side: Side, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
         if side == Side::Exclusive {
             self.queue.stir_first(side);

@@ -17,9 +17,13 @@ use std::task::Waker;
 use crate::clock::BootInstant;
 
 /// How a call wants the lock. Most kinds are never shared.
+///
+/// A read-write lock has two sides with one queue, so that their calls can keep the order of arrival among each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
+    /// Nobody else may have the lock. Also all calls of locks that are not shared.
     Exclusive,
+    /// Others of this side may have it too.
     Shared,
 }
 
@@ -60,41 +64,58 @@ impl<T> Sides<T> {
 }
 
 /// What a call waits for.
+///
+/// Set when the call arrives. It only changes towards less waiting: see [`LocalQueue::goes_beside`] and
+/// [`LocalQueue::keeps_no_order`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Its turn to ask.
+    /// Its turn to ask among the calls of its side.
     InQueue,
     /// Its turn to ask, behind the calls of the other side that came before.
+    ///
+    /// At most for as long as the caller lets it wait.
     InOrder,
     /// Its turn to ask, behind all calls of the other side.
     Behind,
     /// An answer: it asks when it likes.
     Beside,
     /// Something that happens here. It asks nobody.
+    ///
+    /// Such as the end of a turn to ask, or a hold of its owner.
     Apart,
 }
 
 impl Role {
+    /// Whether the call lets calls of the other side go first.
     pub(crate) fn waits_for_other_side(self) -> bool {
         matches!(self, Self::InOrder | Self::Behind)
     }
 }
 
 /// A place in the local queue. Tickets stand in the order of arrival.
+///
+/// Never used again within one local lock.
 pub(super) type Ticket = u64;
 
+/// The calls that wait for one lock, of both sides.
 #[derive(Debug, Default)]
 pub(super) struct LocalQueue {
+    /// The ticket that was given out last.
     last: Ticket,
+    /// Every call that waits for anything, in the order of arrival.
     waiters: BTreeMap<Ticket, Waiter>,
     /// The calls that wait for their turn, or have it.
+    ///
+    /// A subset of the waiters. The first of each set is the one that asks, or is next to.
     in_queue: Sides<BTreeSet<Ticket>>,
+    /// The calls that ask when they like. They are told of what the front is told of, and stand in nobody's way.
     beside: Sides<BTreeSet<Ticket>>,
     /// The readers up to this one keep no writer from asking: one of them has asked for all, and the server keeps the
     /// order.
     asked: Ticket,
     /// Those readers came before this instant, by the server's account.
     readers_came: Option<BootInstant>,
+    /// Collected during a step, and handed to the caller at its end by [`move_up`](Self::move_up).
     wakers: Wakers,
 }
 
@@ -102,6 +123,7 @@ pub(super) struct LocalQueue {
 #[derive(Debug, Default)]
 #[must_use = "nobody is woken if it is dropped"]
 pub(super) struct Wakers {
+    /// Of calls for which something has happened.
     woken: Vec<Waker>,
     /// Wakers of calls that have gone. A waker may run any code when it is dropped, so they are not dropped under the
     /// mutex.
@@ -109,25 +131,37 @@ pub(super) struct Wakers {
 }
 
 impl Wakers {
+    /// Wakes the calls, and drops the other wakers. To be called without the mutex.
     pub(super) fn wake(self) {
         self.woken.into_iter().for_each(Waker::wake);
     }
 }
 
+/// A call that waits.
 #[derive(Debug)]
 struct Waiter {
+    /// Fixed: a call that wants the other side is another call.
     side: Side,
+    /// What it waits for at present.
     role: Role,
     /// It has come to the front.
+    ///
+    /// Stays set until it leaves: invariant 2.
     is_first: bool,
     /// Something has happened since it looked.
+    ///
+    /// Kept until the call looks, so that nothing is lost between two polls.
     is_stirred: bool,
     /// When it was last polled, or the instant before which it has no reason to be polled.
+    ///
+    /// A call that asks the server is polled for its answer and not here, for as long as the request may take.
     alive: BootInstant,
+    /// What to wake it by. Taken when it is woken: the next poll brings another.
     waker: Option<Waker>,
 }
 
 impl LocalQueue {
+    /// Adds a call at the end. It does not come to the front before [`move_up`](Self::move_up).
     pub(super) fn stand(&mut self, side: Side, role: Role) -> Ticket {
         self.last += 1;
         let ticket = self.last;
@@ -147,6 +181,8 @@ impl LocalQueue {
         ticket
     }
 
+    /// Removes a call, wherever it stands. Whoever is first after it comes to the front by the next
+    /// [`move_up`](Self::move_up).
     pub(super) fn leave(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.remove(&ticket) {
             if let Some(those) = self.those(waiter.side, waiter.role) {
@@ -167,6 +203,7 @@ impl LocalQueue {
         self.in_queue.of(side).len()
     }
 
+    /// Whether the call has come to the front, or asks when it likes.
     pub(super) fn is_first(&self, ticket: Ticket) -> bool {
         self.waiters
             .get(&ticket)
@@ -174,11 +211,16 @@ impl LocalQueue {
     }
 
     /// Whether a call of this side may take what is given back here.
+    ///
+    /// A handoff is left only for such a call, which takes it before it asks.
     pub(super) fn has_heir(&self, side: Side) -> bool {
         self.first(side).is_some_and(|first| !self.is_behind(first))
     }
 
     /// Lets a call ask from now on, whichever calls stand before it. It is in nobody's way any more.
+    ///
+    /// For a call that nobody polls, for a reader that has waited long enough, and for an owner that has the other
+    /// side.
     pub(super) fn goes_beside(&mut self, ticket: Ticket) {
         let Some(waiter) = self.waiters.get_mut(&ticket) else {
             return;
@@ -192,6 +234,8 @@ impl LocalQueue {
     }
 
     /// Ends a call's wait for those of the other side.
+    ///
+    /// From then on it stands only behind the calls of its own side.
     pub(super) fn keeps_no_order(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waiters.get_mut(&ticket)
             && waiter.role.waits_for_other_side()
@@ -207,6 +251,7 @@ impl LocalQueue {
         if !readers.contains(&ticket) {
             return;
         }
+        // Readers behind a writer have not been asked for: they have to wait for it.
         let behind = self.first(Side::Exclusive).unwrap_or(Ticket::MAX);
         let last = readers.range(..behind).next_back();
         self.asked = last.copied().unwrap_or(ticket).max(ticket);
@@ -235,6 +280,8 @@ impl LocalQueue {
     }
 
     /// Whether something has happened since the call last asked this.
+    ///
+    /// Looking takes it as known.
     pub(super) fn is_stirred(&mut self, ticket: Ticket) -> bool {
         self.waiters
             .get_mut(&ticket)
@@ -249,7 +296,8 @@ impl LocalQueue {
         }
     }
 
-    /// The same, but only for a call that asks nobody.
+    /// Tells a call that something has happened, but only one that asks nobody: others that wait for their turn have
+    /// nothing to do.
     pub(super) fn stir_apart(&mut self, ticket: Ticket) {
         let is_apart = |waiter: &Waiter| waiter.role == Role::Apart;
         if self.waiters.get(&ticket).is_some_and(is_apart) {
@@ -266,6 +314,8 @@ impl LocalQueue {
     }
 
     /// Marks the calls that have come to the front, and returns the wakers to wake.
+    ///
+    /// To be called at the end of each step that may have changed who is first, before the mutex is released.
     pub(super) fn move_up(&mut self) -> Wakers {
         for first in self.firsts() {
             if self.may_ask(first)
@@ -279,6 +329,9 @@ impl LocalQueue {
     }
 
     /// Wakes the calls at the front, and `these`, so that they show that they are polled. Returns all of them.
+    ///
+    /// `these` are the calls that have left an undo here, wherever they stand. A call that is polled answers by
+    /// [`waits`](Self::waits) or [`is_alive`](Self::is_alive).
     pub(super) fn poke(&mut self, these: impl Iterator<Item = Ticket>) -> Vec<Ticket> {
         let poked: Vec<_> = self.firsts().chain(these).collect();
         for ticket in &poked {
@@ -290,6 +343,8 @@ impl LocalQueue {
     }
 
     /// Returns those of `poked` that nobody has polled since `since`, if any other call waits.
+    ///
+    /// With nobody else waiting it does no harm to wait for such a call.
     pub(super) fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> Vec<Ticket> {
         let is_unpolled = |ticket: &&Ticket| {
             let waiter = self.waiters.get(ticket);
@@ -304,6 +359,7 @@ impl LocalQueue {
         self.len() > 1
     }
 
+    /// Whether the first call of a side comes to the front now, or has done so.
     fn may_ask(&self, first: Ticket) -> bool {
         // A call that has come to the front stays there, whichever calls come on the other side.
         self.is_first(first) || !self.is_behind(first)
@@ -312,6 +368,7 @@ impl LocalQueue {
     /// Whether the first call of one side waits for those of the other.
     fn is_behind(&self, first: Ticket) -> bool {
         let Some(waiter) = self.waiters.get(&first) else {
+            // It has left.
             return true;
         };
         let other = match waiter.side {
@@ -335,6 +392,7 @@ impl LocalQueue {
         firsts.into_iter().flatten()
     }
 
+    /// Returns the set that a call with this role stands in, if it asks at all.
     fn those(&mut self, side: Side, role: Role) -> Option<&mut BTreeSet<Ticket>> {
         match role {
             Role::InQueue | Role::InOrder | Role::Behind => Some(self.in_queue.of_mut(side)),

@@ -1,4 +1,20 @@
 //! What one connected client shares, and the tasks behind it.
+//!
+//! A [`Session`] is made by [`Session::open`] and shared by everything that a client hands out. Its life:
+//!
+//! 1. Open. [`serve`] runs the watchdog, the hub, the upkeep of the backend and the reaper on the runtime on which the
+//!    client was connected. Calls may run on any runtime, or on none.
+//! 2. Closing: `close` was called, the last [`ClientHandle`] was dropped, or a task ended by itself. No call begins any
+//!    more, every hold is lost here, and what the servers have of this client is released.
+//! 3. Closed: that is done, or its time was up, or the runtime has ended. What still waits for a task fails now.
+//!
+//! # Invariants
+//!
+//! 1. `closing` fires before `closed`, and neither is ever taken back.
+//! 2. The tasks have the session itself and no [`ClientHandle`], so that they do not keep it open.
+//! 3. No mutex of the standard library is held across an await. (Those of tokio are: a record's turn, and the
+//!    connection for transactions.) Where several are locked, it is in this order: the map of local locks, a local
+//!    lock, a hold's state, the watchdog's registry or the record's state; those of the backend come last.
 
 pub(crate) mod asking;
 pub(crate) mod backend;
@@ -70,16 +86,25 @@ use watchdog::Watchdog;
 /// What this process knows of one lock: its waiters and its holds.
 pub(crate) type LocalLock = share::LocalLockRef;
 
-/// One connected client.
+/// One connected client: what its locks, semaphores and latches share.
+///
+/// Handles have it as a [`ClientHandle`], the tasks of [`serve`] as an `Arc`.
 pub(crate) struct Session {
+    /// A random UUID: part of the owner fields on the server, and of the names of the channels on which only this
+    /// client is told.
     pub(crate) client_id: Arc<str>,
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
+    /// Everything in memory about the names in use: their waiters, holds and handoffs.
     pub(crate) local_locks: Arc<LocalLocks<Undo<Share>>>,
+    /// Renews the holds, and ends those that are lost.
     pub(crate) watchdog: Arc<Watchdog>,
+    /// The way to the background task, for what nobody waits for.
     pub(crate) reaper: Reaper,
+    /// What a release needs, shared with the `Undo`s that outlive the call that made them.
     pub(crate) releaser: Arc<Releaser>,
+    /// Every permit that is out, in doubt, or owed back.
     pub(crate) permits: Arc<PermitRegistry>,
     /// The runtime that the client's tasks run on.
     runtime: Handle,
@@ -91,6 +116,9 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects to the servers, and starts the tasks on the current runtime.
+    ///
+    /// The first connections are made within this future, unless `settings.connects_lazily`. If it is dropped or fails,
+    /// no task of the session has begun, and the connections end with the backend.
     pub(crate) async fn open(config: Config, settings: Settings) -> Result<ClientHandle, Error> {
         let runtime = Handle::try_current().map_err(|error| {
             Error::invalid(
@@ -136,6 +164,8 @@ impl Session {
         Ok(ClientHandle(session))
     }
 
+    /// Fails once the client is closing. Calls check this before their first request, and again after an error: the
+    /// reason that a user should see is that the client was closed, not what that did to a connection.
     pub(crate) fn ensure_open(&self) -> Result<(), Error> {
         if self.closing.is_cancelled() {
             Err(Error::closed())
@@ -145,6 +175,8 @@ impl Session {
     }
 
     /// Returns the longest of the round trips to each server.
+    ///
+    /// One answer may prove nothing about the others, so the servers are asked at the same time and the slowest counts.
     pub(crate) async fn ping(&self) -> Result<Duration, Error> {
         let ping = async {
             self.ensure_open()?;
@@ -158,6 +190,9 @@ impl Session {
     }
 
     /// Runs a script. Closing the client does not interrupt it: the call ends soon, within its budget.
+    ///
+    /// The error of a call that failed while the client was closing is replaced by [`Error::closed`]. Whoever needs to
+    /// know whether the request may have run has an [`Undo`] armed, which does not depend on the error.
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
         let answered = self.backend.run(call, budget).await;
         if answered.is_err() {
@@ -168,6 +203,8 @@ impl Session {
 
     /// Returns the id of the server that has this key. The server made up the id when it started, so it is the same for
     /// every client.
+    ///
+    /// For calls about several names, which have to know which of them share a server.
     pub(crate) async fn server(&self, key: &str) -> Result<Arc<str>, Error> {
         self.ensure_open()?;
         self.backend
@@ -178,6 +215,8 @@ impl Session {
     /// Runs a call of the public interface. Keeps its future on the heap, so that it adds nothing to its callers'
     /// futures, and gives it timers if it is polled outside of any runtime. There the client's own runtime may end
     /// while the call waits; then the call fails, since no answer can come.
+    ///
+    /// Cancel safe as far as `call` is: dropping this drops `call`.
     pub(crate) async fn within<T>(
         &self,
         call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
@@ -197,12 +236,16 @@ impl Session {
     }
 
     /// Gives a future timers that outlast the runtime it is polled in.
+    ///
+    /// Every poll of the future then sees these timers, also where the executor is not tokio's.
     pub(crate) fn with_timers<F: Future>(&self, future: F) -> TokioContext<F> {
         let timers = timers().unwrap_or(&self.runtime);
         TokioContext::new(future, timers.clone())
     }
 
     /// Waits for a future, unless the client is closed first.
+    ///
+    /// For pauses and waits within a call: nothing is begun after them once the client closes.
     pub(crate) async fn unless_closed<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         tokio::select! {
             biased;
@@ -212,6 +255,9 @@ impl Session {
     }
 
     /// Waits for what one of the client's tasks tells, unless all of them have ended.
+    ///
+    /// Other than [`unless_closed`](Self::unless_closed) this goes on while the client closes, since an `unlock` that
+    /// was begun is still answered then.
     pub(crate) async fn unless_ended<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         tokio::select! {
             biased;
@@ -222,6 +268,9 @@ impl Session {
 
     /// Pauses after an error of a call about this key. Returns the error instead if it is not one that may pass, or if
     /// the wait is over.
+    ///
+    /// A wait without a limit of its own is over once the server has been silent for its patience, counted at the
+    /// earliest from when the wait began.
     pub(crate) async fn pause(
         &self,
         key: &str,
@@ -241,6 +290,8 @@ impl Session {
     /// Waits for this call's turn at a lock that other calls of this process have first, without a request to a server.
     /// Returns `None` if the turn does not come within the limit, or an error if the server is silent by then. The
     /// caller pins `turn`: many calls wait here, and each copy of the future would be kept as long.
+    ///
+    /// `turn` comes by memory alone. It is polled before the timer, so a turn that came in the last moment is taken.
     #[allow(
         clippy::manual_async_fn,
         reason = "an async function keeps its arguments twice"
@@ -254,6 +305,8 @@ impl Session {
         async move {
             loop {
                 let (since, silence) = self.backend.silence(name.key()).unzip();
+                // Looked at on each round: a call that waits behind others sends nothing that could fail, and is still
+                // to give up like one that asks.
                 let Step::Park(at_most) = wait.in_queue(BootInstant::now(), since) else {
                     return silence.map_or(Ok(None), Err);
                 };
@@ -269,14 +322,19 @@ impl Session {
     }
 
     /// Spawns a future on the client's own runtime, which drops the future when it ends.
+    ///
+    /// For work that must go on when the caller's future is dropped. It ends with the client's runtime all the same.
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(self.runtime.spawn(future));
     }
 
     /// Gives permits back now. Fails if not all of them were still taken.
+    ///
+    /// If this future is dropped before the answer, the `Undo` in it is dropped too, and the reaper goes on with it.
     pub(crate) async fn return_permits(&self, undo: Undo<Arc<PermitRecord>>) -> Result<(), Error> {
         let returning = async {
             self.ensure_open()?;
+            // `run` takes the `Undo`, and the error names the record.
             let record = undo.clone();
             match undo.run().await? {
                 true => Ok(()),
@@ -287,11 +345,15 @@ impl Session {
     }
 
     /// Closes the session. Closing goes on if this future is dropped.
+    ///
+    /// What can be released is released first, for which there is the command timeout and one second more.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.closed.cancelled().await;
     }
 
+    /// Ends every hold of this process: their guards learn of it, and what they owe goes to the background. Holds that
+    /// had ended before are passed over, so that calling this twice does no harm.
     fn lose_all(&self) {
         for hold in self.local_locks.holds() {
             drop(self.watchdog.lose(&hold, Loss::Closed));
@@ -334,6 +396,8 @@ impl fmt::Debug for Session {
 }
 
 /// Keeps a session open: when the last handle is dropped, the session closes.
+///
+/// Clients, handles and guards share one by an `Arc`, so a session lives while any of them does.
 pub(crate) struct ClientHandle(Arc<Session>);
 
 impl Deref for ClientHandle {
@@ -381,6 +445,7 @@ async fn serve(
     // The tasks may have ended by themselves: no call may begin any more, since nothing would serve it.
     session.closing.cancel();
     session.lose_all();
+    // Holds first: what they owe, the queues and the permits are then all with the reaper before it is told to finish.
     session.releaser.leave_queues();
     session.permits.return_all();
     let started = BootInstant::now();
@@ -388,12 +453,16 @@ async fn serve(
     worker
         .finish(session.settings.command_timeout + Duration::from_secs(1))
         .await;
+    // Only now: the releases above went over these connections.
     backend.close().await;
     debug!(client = %session.client_id, took = ?started.until(BootInstant::now()), "closed");
     drop(ended);
 }
 
 /// Declares a session closed when dropped.
+///
+/// Dropped at the end of [`serve`], or with its future when the runtime ends. In the second case nothing was released,
+/// so `drop` ends the holds itself; in the first, that was done before and changes nothing.
 struct Ended(Arc<Session>);
 
 impl Drop for Ended {

@@ -1,23 +1,34 @@
 //! The releases of a lock that are on their way. An acquisition that overtook one would find the lock held by this
 //! process itself.
+//!
+//! A release is entered before it is sent. It is `ahead` once it is written to the connection on which acquisitions go:
+//! the server then reads it first, so they need not wait for its answer. It leaves with its answer, or when the server
+//! has refused it. A call that finds one in its way stands in `blocked` and is woken by each change here.
 
 use std::collections::BTreeSet;
 
 use super::local_queue::{Side, Ticket};
 use crate::owner::Owner;
 
+/// The releases of one local lock that are on their way, of both sides.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     last: u64,
+    /// In the order of their numbers. There are few: one for each hold that was just given back.
     releases: Vec<Release>,
     /// The calls that wait for one of them.
+    ///
+    /// Kept by `place`, which adds and removes them.
     pub(super) blocked: BTreeSet<Ticket>,
 }
 
+/// A release on its way.
 #[derive(Debug)]
 struct Release {
+    /// What its `Sending` knows it by.
     number: u64,
     side: Side,
+    /// The owner of its hold: calls of the same owner wait also where others need not.
     owner: Owner,
     /// What is asked from now on comes behind it.
     is_ahead: bool,
@@ -48,6 +59,7 @@ impl Outgoing {
         self.last
     }
 
+    /// Notes that a release is no longer on its way.
     pub(super) fn end(&mut self, number: u64) {
         self.releases.retain(|release| release.number != number);
     }
@@ -65,11 +77,15 @@ impl Outgoing {
     }
 
     /// Whether everything that is asked from now on comes behind all of them.
+    ///
+    /// A lock that is granted from now on was then granted after all of them.
     pub(super) fn are_ahead(&self) -> bool {
         self.releases.iter().all(|release| release.is_ahead)
     }
 
     /// Whether one of them is in the way of this owner.
+    ///
+    /// Of the other side only the owner's own matter; what other owners release there is for the server to order.
     pub(super) fn is_in_the_way(&self, side: Side, owner: &Owner, barrier: Barrier) -> bool {
         self.releases.iter().any(|release| {
             let is_own = || release.owner == *owner;

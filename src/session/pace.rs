@@ -1,4 +1,7 @@
 //! Keeps a log readable when the same thing goes wrong many times.
+//!
+//! The first event of a kind is logged at its level; those that follow within the interval are counted, and usually
+//! logged at `debug`. The next one that is logged says how many were not.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,14 +9,18 @@ use std::time::Duration;
 use crate::clock::BootInstant;
 
 /// One kind of news, told at most once in each interval.
+///
+/// One for each kind of news. Tasks may share it.
 #[derive(Debug)]
 pub(crate) struct Pace {
+    /// The shortest time between two that are told.
     apart: Duration,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// When one was last told.
     told: Option<BootInstant>,
     /// How much was not told since then.
     untold: u64,

@@ -24,9 +24,13 @@ use crate::protocol::script::{Call, Request};
 use crate::protocol::semaphore::{GiveBack, PermitKey, TRIED};
 
 /// The permits of one call.
+///
+/// Made before the permits are asked for, and shared by the guard, the registry and the reaper.
 #[derive(Debug)]
 pub(crate) struct PermitRecord {
+    /// Its key in the registry.
     id: u64,
+    /// What identifies the permits on the server: the semaphore, how many, and the mark or ids of this call.
     pub(crate) key: PermitKey,
     /// How long one request for them may take.
     pub(crate) timeout: Duration,
@@ -34,9 +38,13 @@ pub(crate) struct PermitRecord {
     state: Mutex<State>,
 }
 
+/// What is known of the permits of one call.
 #[derive(Debug, Default)]
 struct State {
+    /// When the request was sent that took them. `None` if none is known to have done so.
     granted: Option<BootInstant>,
+    /// A request that takes them went unanswered: a copy of it may come after they were returned, and must take
+    /// nothing.
     in_doubt: bool,
     /// How many extensions of the lease were begun, and for how many of them a copy may still be on its way.
     extensions: u32,
@@ -46,6 +54,7 @@ struct State {
 }
 
 impl PermitRecord {
+    /// Makes the record of permits that are about to be asked for. It is not in the registry yet.
     pub(crate) fn new(
         key: PermitKey,
         timeout: Duration,
@@ -62,6 +71,8 @@ impl PermitRecord {
     }
 
     /// Enters the permit record in the registry, before its permits are asked for.
+    ///
+    /// From now on they are owed back until the `Undo` is disarmed.
     pub(crate) fn undo(self: &Arc<Self>) -> Undo<Arc<Self>> {
         self.permits.lock().insert(self.id, self.clone());
         Undo::arm(self.clone())
@@ -73,10 +84,13 @@ impl PermitRecord {
     }
 
     /// Notes that a request for the permits went unanswered, and may be carried out at any time.
+    ///
+    /// Cannot be taken back: a later answer says nothing about a copy of the earlier request.
     pub(crate) fn outcome_unknown(&self) {
         self.lock().in_doubt = true;
     }
 
+    /// Whether a request for the permits may still be carried out.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.lock().in_doubt
     }
@@ -90,10 +104,13 @@ impl PermitRecord {
     }
 
     /// Notes that an extension was sent once and answered.
+    ///
+    /// Not called for an extension without an answer, or with several sends: a copy of that may come at any time.
     pub(crate) fn extended(&self) {
         self.lock().extensions_in_doubt -= 1;
     }
 
+    /// Returns the error of permits that were no longer taken when they were returned.
     pub(crate) fn lost(&self) -> Error {
         let name = self.key.name.key();
         Error::lost(format!(
@@ -108,6 +125,8 @@ impl PermitRecord {
 
 impl Request for PermitRecord {
     /// Returns the call that gives the permits back, or makes sure that they are never taken.
+    ///
+    /// Says the same each time: a server that has carried it out recognizes the copy by its mark.
     fn call(&self) -> Call<'_> {
         let mut state = self.lock();
         let State {
@@ -130,6 +149,7 @@ impl Owed for Arc<PermitRecord> {
         let call = self.call();
         let answer = self.permits.backend.run(&call, self.timeout).await?;
         let all = match Returned::decode(&answer.reply, self.key.name.key())? {
+            // Permits with a lease may have run out one by one.
             Returned::Done(live) if !self.key.ids().is_empty() => live >= i64::from(self.key.count),
             Returned::Done(_) => true,
             Returned::Absent => false,
@@ -138,6 +158,7 @@ impl Owed for Arc<PermitRecord> {
         Ok(all || answer.repeated)
     }
 
+    /// Written at once where a connection takes it.
     fn post(&mut self) {
         // Otherwise `return_all` has sent it already.
         if self.permits.strike(self) {
@@ -152,6 +173,9 @@ impl Owed for Arc<PermitRecord> {
 
 impl Undo<Arc<PermitRecord>> {
     /// Leaves the permits taken.
+    ///
+    /// For permits that are forgotten on purpose: what stands next to the number for their sake is removed in the
+    /// background.
     pub(crate) fn leave(self) {
         let in_doubt = {
             let state = self.lock();
@@ -170,6 +194,7 @@ impl Undo<Arc<PermitRecord>> {
 
 /// Every permit record of a client, by its id.
 pub(crate) struct PermitRegistry {
+    /// Whoever removes one here has the right, and the duty, to send what it owes.
     records: Mutex<HashMap<u64, Arc<PermitRecord>>>,
     backend: Arc<Backend>,
     reaper: Reaper,
@@ -185,6 +210,8 @@ impl PermitRegistry {
     }
 
     /// Has everything given back in the background.
+    ///
+    /// Called once, when the client closes.
     pub(super) fn return_all(&self) {
         let owed = std::mem::take(&mut *self.lock());
         owed.into_values().for_each(|record| self.post(record));
@@ -195,6 +222,7 @@ impl PermitRegistry {
         self.lock().len()
     }
 
+    /// Sends the request that returns permits, now if a connection takes it, and repeats it for [`TRIED`] at most.
     fn post(&self, record: Arc<PermitRecord>) {
         let timeout = record.timeout;
         self.reaper

@@ -1,4 +1,17 @@
 //! A call's place in the local queue: how it comes to the front, and what happens if nobody polls it there.
+//!
+//! A place is entered in one step ([`LocalLockRef::stand`]) and left by its drop, so a call that is dropped anywhere
+//! stands in nobody's way. Whatever a call waits for here is a function of the local lock's state, tried under the
+//! mutex at each poll; each step that may change its value wakes the call. So no wake-up can be lost between a look and
+//! the wait.
+//!
+//! # Invariants
+//!
+//! 1. A call's waker is noted under the same mutex under which it was seen that there is nothing for the call.
+//! 2. An undo that was lent is taken back by its call, or dropped by the drop of the place or by the watch: one of
+//!    them.
+//! 3. An undo is dropped outside the mutex. One that was lent is dropped before the next call comes to the front, so
+//!    that its release is ahead of what that call asks.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -13,36 +26,45 @@ use crate::owner::Owner;
 /// How often the call at the front is asked to show that it is polled, while others stand behind it. A future that
 /// shares a task with another may not be polled, and other calls must not wait for it.
 const UNPOLLED: Duration = Duration::from_secs(1);
-/// How long it has to show that.
+/// How long it has to show that. Longer than an executor is usually busy with other tasks.
 const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 
 /// What a call that waits in the local queue is to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Its owner has the lock: the call takes it once more.
+    ///
+    /// It need not stand at the front for that.
     Held,
     /// The call asks.
+    ///
+    /// Also a call that asks when it likes.
     First,
 }
 
 /// A place in the local queue, until dropped.
+///
+/// Borrows the local lock, so the call keeps that in use.
 #[derive(Debug)]
 pub(crate) struct Place<'a, D> {
     local: &'a LocalLockRef<D>,
-    /// The owner, of a call that may take the lock again.
+    /// The owner, of a call that may take the lock again: it is told of a hold of its owner.
     owner: Option<&'a Owner>,
     ticket: Ticket,
 }
 
 impl<D> LocalLockRef<D> {
-    /// Waits until this owner holds the lock, by another call.
+    /// Waits until this owner holds the lock, by another call. Cancel safe, and asks nobody.
     pub(crate) async fn appeared(&self, owner: &Owner) {
         let appeared = |state: &mut State<D>| state.owners.of(self.side).live(owner).map(drop);
         self.until(owner, false, appeared).await;
     }
 
-    /// Waits until `ready` returns a value. It is tried again when what this owner has changes and, if the call
-    /// `waits_for_releases` by releases, when one of those is ahead or has ended.
+    /// Waits until `ready` returns a value. It is tried again when what this owner has changes and, if it
+    /// `waits_for_releases`, when a release here is ahead or has ended.
+    ///
+    /// Stands in the queue as [`Role::Apart`]: it is in no call's way. `ready` may claim something under the mutex: its
+    /// value ends the wait, so the caller has the claim in the same poll. Cancel safe.
     pub(super) async fn until<T>(
         &self,
         owner: &Owner,
@@ -51,6 +73,7 @@ impl<D> LocalLockRef<D> {
     ) -> T {
         let ticket = self.change(|state| {
             let ticket = state.stand(self.side, Role::Apart, Some(owner));
+            // Noted in the step in which it enters, so that no release can pass unseen.
             if waits_for_releases {
                 state.outgoing.blocked.insert(ticket);
             }
@@ -70,6 +93,8 @@ impl<D> LocalLockRef<D> {
 
     /// Gives up the place that this process may have in the turn order, if no call is left here that could come when it
     /// is told. `leave` runs under the mutex, so that a call that comes now asks behind it.
+    ///
+    /// Called when a call has left the queue. The flag is taken, so the leave is sent once.
     pub(crate) fn give_up_place(&self, leave: impl FnOnce()) {
         let mut state = self.lock();
         if state.queue.len() == 0 && std::mem::take(&mut state.turns.is_placed) {
@@ -79,6 +104,7 @@ impl<D> LocalLockRef<D> {
 }
 
 impl<D> State<D> {
+    /// Enters a call, and has it told of what its owner gets.
     fn stand(&mut self, side: Side, role: Role, owner: Option<&Owner>) -> Ticket {
         let ticket = self.queue.stand(side, role);
         if let Some(owner) = owner {
@@ -99,6 +125,7 @@ impl<D> Place<'_, D> {
         self.local.change(|state| self.turn(state))
     }
 
+    /// Decides what the call is to do now: see [`Turn`].
     fn turn(&self, state: &mut State<D>) -> Option<Turn> {
         let side = self.local.side;
         let has = |side| self.owner.and_then(|it| state.owners.of(side).live(it));
@@ -132,11 +159,14 @@ impl<D> Place<'_, D> {
 
     /// Keeps the undo of a request that is about to be sent and is over at `until`. If nobody polls this call later,
     /// the undo is done, and others go before the call.
+    ///
+    /// Until [`reclaim`](Self::reclaim) the undo belongs to the local lock.
     pub(crate) fn lend(&self, undo: D, until: BootInstant) {
         let mut state = self.local.lock();
         state.queue.is_alive(self.ticket, until);
         let before = state.asked.insert(self.ticket, undo);
         drop(state);
+        // Of an earlier request of this call. Without the mutex, since the drop sends its release.
         drop(before);
     }
 
@@ -146,6 +176,8 @@ impl<D> Place<'_, D> {
     }
 
     /// Takes everything up to now as known. The call is being polled, and may not wait here again before `until`.
+    ///
+    /// To be called before a request, so that what happens from then on is news.
     pub(crate) fn catch_up(&self, until: BootInstant) {
         let mut state = self.local.lock();
         state.queue.is_stirred(self.ticket);
@@ -153,11 +185,14 @@ impl<D> Place<'_, D> {
     }
 
     /// Waits until something happens here that makes it worth asking.
+    ///
+    /// Cancel safe: what has happened stays noted until it is returned.
     pub(crate) async fn news(&self) {
         let news = |state: &mut State<D>| state.queue.is_stirred(self.ticket).then_some(());
         poll_fn(|context| self.poll(context, news)).await;
     }
 
+    /// Looks for a value under the mutex, and notes the waker if there is none. Shows that the call is polled.
     fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -199,6 +234,8 @@ impl<D> Drop for Place<'_, D> {
 impl<D: Send + 'static> LocalLockRef<D> {
     /// Stands in the local queue until the place is dropped; with `owner`, for a call that may take the lock again.
     /// While other calls stand there too, a task watches the calls at the front.
+    ///
+    /// The task ends when at most one call is left.
     pub(crate) fn stand<'a>(
         &'a self,
         role: Role,
@@ -217,6 +254,10 @@ impl<D: Send + 'static> LocalLockRef<D> {
         self.place(ticket, owner)
     }
 
+    /// Starts the task that lets others go before a call at the front that nobody polls.
+    ///
+    /// In each round it wakes those calls and looks a moment later which have not been polled. Their undos are dropped
+    /// first, then they go beside, which brings the next call to the front: what it asks comes behind the releases.
     fn watch_front(&self, runtime: &Spawner) {
         let local = self.clone();
         runtime.spawn(async move {
@@ -226,6 +267,7 @@ impl<D: Send + 'static> LocalLockRef<D> {
                 let since = BootInstant::now();
                 let poked = local.change(|state| state.queue.poke(state.asked.keys().copied()));
                 sleep(SHOWN_WITHIN).await;
+                // Taken out under the mutex: a call that is polled just now finds its undo gone, and begins again.
                 let (unpolled, undone) = local.unpolled(&poked, since);
                 // The releases go out ahead of what the next calls ask.
                 drop(undone);

@@ -1,4 +1,19 @@
 //! Sends in the background what is owed to servers: at once, or when a server that did not answer does.
+//!
+//! What is owed is a [`Background`], given to the [`Reaper`] by a `Drop` or by a call that does not wait. The
+//! [`Worker`], one task for each client, tries it. The life of one:
+//!
+//! 1. It is tried at once, unless its server has a line already. If it was written by a `Drop`, its answer is waited
+//!    for.
+//! 2. The server answers: done. It does not answer: it goes to the end of that server's line in the [`Ledger`].
+//! 3. The server refuses: it is tried again after pauses, by itself, until its time has passed.
+//!
+//! # Invariants
+//!
+//! 1. What was given to the reaper ends in one of three ways: the server has answered, its time has passed, or the
+//!    client has closed, or its runtime ended, before.
+//! 2. A token of `owing` exists from before something is owed until it has ended, so a client that closes waits for
+//!    calls that are still under way too.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -28,18 +43,28 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Something that is sent until the server has answered, or its time has passed.
 pub(super) trait Background: Owing + fmt::Debug + Send {
     /// Makes one try, or ends a try that was begun where nobody could wait for the answer.
+    ///
+    /// If this is dropped, the request may have been sent, and is sent again.
     fn send<'a>(&'a mut self, backend: &'a Backend) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Returns the server that it is owed to.
+    ///
+    /// Asked once, when it is given to the worker.
     fn place(&self, backend: &Backend) -> Place;
 
     /// Whether it was sent, and an answer is to come.
+    ///
+    /// Then it is not put behind others: that answer may come any time.
     fn is_posted(&self) -> bool;
 
     /// Whether it need not be sent any more, after this error.
+    ///
+    /// An end that has passed does not suffice if the server may still carry out an earlier request.
     fn has_ended(&self, error: &Error) -> bool;
 
     /// Lets acquisitions of the lock go ahead without waiting for this.
+    ///
+    /// Called before it is tried again after a refusal.
     fn keep_nobody_waiting(&mut self) {}
 }
 
@@ -50,30 +75,40 @@ impl Owing for Box<dyn Background> {
 }
 
 /// The way to the background task. Sending never blocks, and does nothing once the task has ended.
+///
+/// Cheap to clone. It works from any thread, and from a `Drop` outside of any runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaper(Arc<Shared>);
 
+/// What the reaper's clones and the worker share.
 #[derive(Debug)]
 struct Shared {
+    /// Without a bound, since a `Drop` cannot wait. [`Reaper::ensure_credit`] keeps it from growing without end.
     owed: mpsc::UnboundedSender<Box<dyn Background>>,
     backend: Arc<Backend>,
     /// Counts what is owed, or may be.
     owing: TaskTracker,
+    /// How much is owed to whom, as the worker last noted.
     backlog: Backlog,
 }
 
 impl Reaper {
     /// Sends a request in the background at least once, and again until it is answered or `end` has passed.
+    ///
+    /// For requests that nobody's hold or permit depends on, such as the removal of a mark.
     pub(crate) fn send(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         self.repeat(request, None, timeout, end);
     }
 
     /// Sends a request now, if the connection takes it, and waits for the answer in the background.
+    ///
+    /// What the connection takes is carried out even if this process ends right after.
     pub(crate) fn send_now(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
         let posted = self.0.backend.post(&request.call());
         self.repeat(request, posted, timeout, end);
     }
 
+    /// Gives a request to the worker, which may have been `posted` before.
     fn repeat(
         &self,
         request: Arc<dyn Request>,
@@ -102,6 +137,8 @@ impl Reaper {
     }
 
     /// Refuses to ask a server for more while too much is owed to it and it does not answer.
+    ///
+    /// Called before a call asks for something that it may have to undo.
     pub(crate) fn ensure_credit(&self, name: &LockName) -> Result<(), Error> {
         let home = || self.0.backend.home(name.key()).map(|node| node.id());
         match self.0.backlog.too_much(home) {
@@ -124,6 +161,7 @@ struct Repeated {
     request: Arc<dyn Request>,
     timeout: Duration,
     posted: Option<Posted>,
+    /// From then on it is worth nothing.
     end: BootInstant,
     _owing: TaskTrackerToken,
 }
@@ -161,13 +199,18 @@ impl Background for Repeated {
 pub(crate) struct Worker {
     owed: mpsc::UnboundedReceiver<Box<dyn Background>>,
     reaper: Reaper,
+    /// The tries under way. They end with the worker.
     running: JoinSet<Tried>,
+    /// What waits for servers that did not answer.
     ledger: Ledger<Box<dyn Background>>,
 }
 
 /// How something is tried.
+///
+/// Decides what an error means for those behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
+    /// By itself: its server had no line.
     AtOnce,
     /// It was taken out of a line, where others wait for it.
     InQueue,
@@ -200,6 +243,8 @@ impl Worker {
     }
 
     /// Serves all that is owed until the future is dropped.
+    ///
+    /// Nothing is lost if it is dropped and called again: tries that are under way go on.
     pub(crate) async fn run(&mut self) {
         loop {
             while let Some((place, owed)) = self.ledger.next(BootInstant::now()) {
@@ -213,6 +258,7 @@ impl Worker {
                     Some(owed) => self.begin(owed),
                     None => return,
                 },
+                // A task that was aborted or has panicked outside of `send` cannot say what it had.
                 Some(tried) = self.running.join_next() => match tried {
                     Ok(tried) => self.tried(tried),
                     Err(error) => warn!(%error, "a background release ended early"),
@@ -237,6 +283,7 @@ impl Worker {
         }
     }
 
+    /// Tries something that has just come, or puts it into its server's line.
     fn begin(&mut self, owed: Box<dyn Background>) {
         let place = owed.place(&self.reaper.0.backend);
         // A request that was already written has an answer to come.
@@ -247,6 +294,7 @@ impl Worker {
         }
     }
 
+    /// Begins a try in a task of its own, so that a server that hangs holds nobody else up.
     fn start(&mut self, owed: Box<dyn Background>, place: Place, way: Way) {
         let backend = self.reaper.0.backend.clone();
         self.running.spawn(async move {
@@ -260,9 +308,11 @@ impl Worker {
         });
     }
 
+    /// Handles the end of a try: see the three cases at the head of this file.
     fn tried(&mut self, (place, way, left): Tried) {
         let in_queue = way == Way::InQueue;
         match left {
+            // The server did not answer, or cannot at present. The line paces the next try.
             Some((owed, error)) if error.is_passing() => {
                 self.ledger.failed(place, owed, error.is_unsent());
             }

@@ -5,6 +5,11 @@
 //! if the server is far away, asks whether it still does. As long as it does, nobody else can have had the lock, so the
 //! answer holds for every hold that gave the lock back before that request was sent.
 //!
+//! The life of a record: it is made with the hold that asks for it; [`enter`](Record::enter) and
+//! [`leave`](Record::leave) count the holds that have it; [`passed_on`](Record::passed_on) and
+//! [`next_unlocks`](Record::next_unlocks) carry the question whether it stands; [`releases`](Record::releases) and
+//! [`released`](Record::released) end it.
+//!
 //! # Invariants
 //!
 //! 1. At most one hold that has not ended has the record, or several that read. Neither passing the record on nor
@@ -13,6 +18,8 @@
 //!    nothing.
 //! 3. Of the requests that were sent for a record that is passed on, a late copy changes at most the hold count, or
 //!    raises the lease; a release takes away all of it.
+//! 4. Each call in `waiting` is told once: what came of the first request that was sent after the call gave the lock
+//!    back, or of the release.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -41,23 +48,34 @@ pub(crate) type Outcome = Result<bool, Error>;
 /// The server's record of one lock, shared by the holds that pass it on.
 #[derive(Debug)]
 pub(crate) struct Record {
+    /// Name, owner field and acquisition id, as the server has them. Never changes, whoever has the record here.
     pub(crate) key: HoldKey,
     /// Held while a request that changes the hold count is on its way.
+    ///
+    /// So the server sees the changes in the order in which they were decided. Passing on and joining only try it: a
+    /// request in flight may cut the lease or release the record, and nobody can tell yet.
     pub(crate) turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
+/// What is known of a record, under one mutex. Nothing else is locked inside.
 #[derive(Debug)]
 struct State {
     /// The calls that gave the lock back and have yet to be told whether it was still held.
     waiting: Vec<oneshot::Sender<Outcome>>,
     /// It was passed on since the last request was sent that asks about it.
+    ///
+    /// Taken by the next such request. If it is not set, there is nobody to ask for.
     was_passed: bool,
     /// How many tasks send such requests.
     askers: u32,
     /// When the last such request was sent.
+    ///
+    /// Several askers spread their requests by it.
     asked: BootInstant,
+    /// Whether a hold that is given back may leave the record to the next one here. Never becomes `true` again.
     can_pass: bool,
+    /// How far the release of the record has come.
     release: Release,
     /// How many holds that have not ended have it.
     holders: u32,
@@ -67,7 +85,7 @@ struct State {
     is_loss_told: bool,
     /// How long the last request took that told of it.
     trip: Duration,
-    /// Of a read lock.
+    /// What the server said last about readers. Only of a read lock, whose record others may join.
     seen: Option<Seen>,
 }
 
@@ -93,16 +111,22 @@ impl State {
     }
 
     /// Notes that the server has said that the record is gone.
+    ///
+    /// Nobody here may have it from now on. The holds that have it learn of it by the watchdog.
     fn is_gone(&mut self) {
         self.can_pass = false;
         self.seen = None;
     }
 }
 
+/// How far the release of a record has come.
 #[derive(Debug)]
 enum Release {
+    /// The record is ours: requests about it mean something.
     NotSent,
+    /// It is on its way, or was left unanswered. A question that finds nothing may have come behind it.
     Sent,
+    /// It was answered, or has failed for now. If it is sent again, the later outcome replaces this one.
     Ended(Outcome),
 }
 
@@ -130,23 +154,30 @@ impl Record {
     }
 
     /// Notes that a hold has the record from now on.
+    ///
+    /// At the grant, or when the record is passed on; [`join`](Self::join) counts by itself.
     pub(crate) fn enter(&self) {
         self.lock().holders += 1;
     }
 
     /// Notes that a hold that had the record has ended. Returns whether other holds still have it.
+    ///
+    /// The hold that leaves it last owes the release, or passes the record on.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
         state.holders = state.holders.saturating_sub(1);
         state.holders > 0
     }
 
+    /// Whether a hold that has not ended has it.
     pub(crate) fn is_held(&self) -> bool {
         self.lock().holders > 0
     }
 
     /// Notes that the server has said that the record is gone. Returns whether the holds that have it are to be told,
     /// since that has not been done.
+    ///
+    /// So of several holds that learn of it at the same time, one tells the others.
     pub(crate) fn is_loss_to_be_told(&self) -> bool {
         let mut state = self.lock();
         state.is_gone();
@@ -155,6 +186,8 @@ impl Record {
 
     /// Lets a reader that came at `came` have the record together with the others, unless that is for the server to
     /// decide.
+    ///
+    /// The server counts one level for all of them from the first join on.
     pub(crate) fn join(&self, now: BootInstant, came: BootInstant) -> bool {
         let mut state = self.lock();
         let may_join = state.holders > 0 && state.is_open(now, came);
@@ -171,7 +204,8 @@ impl Record {
         self.lock().is_open(now, came)
     }
 
-    /// Whether the readers that follow need newer news from the server.
+    /// Whether the readers that follow need newer news from the server: by the time that an answer could be here, what
+    /// it said last will have passed half of the time for which it counts.
     pub(crate) fn is_to_be_asked_about(&self, now: BootInstant) -> bool {
         let state = self.lock();
         let is_old = |seen: Seen| seen.sent.until(now) + state.trip >= SEEN_FOR / 2;
@@ -180,6 +214,8 @@ impl Record {
 
     /// Whether several holds have it, or had it. The server counts one level for all of them, whatever each of them
     /// has.
+    ///
+    /// Never becomes `false` again: a release that is owed late must not take the level from readers that came since.
     pub(crate) fn was_joined(&self) -> bool {
         self.lock().was_joined
     }
@@ -192,10 +228,14 @@ impl Record {
 
     /// Notes what the server answered to a request sent at `sent`: that the record stands, and for how long a writer
     /// has waited, if one waits.
+    ///
+    /// `now` is an instant after the answer. Decides until when a reader must have come to join without a request:
+    /// before the writer that waits, or at any time where readers go first.
     pub(crate) fn saw(&self, sent: BootInstant, now: BootInstant, writer: Option<Duration>) {
         let mut state = self.lock();
         state.trip = sent.until(now).min(LONGEST_TRIP);
         // The answers to two requests may be seen in the wrong order.
+        // Otherwise an older answer could let readers past a writer that a newer one has told of.
         let is_old = state.seen.is_some_and(|seen| seen.sent > sent);
         if is_old || !self.key.kind.is_shared() {
             return;
@@ -204,17 +244,21 @@ impl Record {
             (None, _) | (_, Some(Prefer::Readers) | None) => BootInstant::NEVER,
             // Counted back from the answer, so the writer counts as come no earlier than it did.
             (Some(waited), Some(Prefer::Arrival)) => now.minus(waited),
+            // No reader joins while a writer waits.
             (Some(_), Some(Prefer::Writers)) => now.minus(Duration::MAX),
         };
         state.seen = Some(Seen { sent, until });
     }
 
-    /// Returns how long a request about the record takes.
+    /// Returns how long the last request about the record took, at most [`LONGEST_TRIP`]. Zero before the first.
     pub(crate) fn trip(&self) -> Duration {
         self.lock().trip
     }
 
     /// Whether a hold that is given back may pass the record on.
+    ///
+    /// Not once a release was sent, whatever became of it: a copy may arrive later and take the record from the next
+    /// hold.
     pub(crate) fn can_pass(&self) -> bool {
         let state = self.lock();
         state.can_pass && matches!(state.release, Release::NotSent)
@@ -222,17 +266,24 @@ impl Record {
 
     /// Makes the hold that has the record give it back to the server from now on. Several releases may be owed for a
     /// hold that has had a second level, and each of them gives back what is left.
+    ///
+    /// Cannot be undone. Called for a second level, for a reader whose owner writes too, after a question that failed,
+    /// and before a release by force.
     pub(crate) fn stay(&self) {
         self.lock().can_pass = false;
     }
 
     /// Whether a request that raises the lease is on its way, or about to be sent.
+    ///
+    /// A call that would raise the lease itself can rely on that one.
     pub(crate) fn is_being_confirmed(&self) -> bool {
         self.lock().askers > 0
     }
 
     /// Returns the receiver that is told how the lock was given back, once the server has answered a request that is
     /// sent from now on.
+    ///
+    /// To be called before the record is passed on, so that the next request is sent for this call too.
     pub(crate) fn outcome(&self) -> oneshot::Receiver<Outcome> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
@@ -245,6 +296,9 @@ impl Record {
 
     /// Notes that the record was passed on. Returns whether the caller has to ask the server about it: nobody does, or
     /// the server is far away and the request for earlier holds was sent some time ago.
+    ///
+    /// A caller that is told `true` counts as an asker, and goes on with [`next_unlocks`](Self::next_unlocks) until
+    /// that returns `None`.
     pub(crate) fn passed_on(&self, now: BootInstant) -> bool {
         let mut state = self.lock();
         state.was_passed = true;
@@ -260,11 +314,15 @@ impl Record {
 
     /// Returns the calls that the answer to a request sent now is for. Returns `None` if there is nothing to ask: then
     /// the caller asks no more.
+    ///
+    /// To be called directly before the request is sent: calls that give the lock back later wait for the next answer.
     pub(crate) fn next_unlocks(&self, now: BootInstant) -> Option<Unlocks<'_>> {
         let mut state = self.lock();
         // Once a release is sent, its answer tells the calls that wait.
         let is_owned = matches!(state.release, Release::NotSent);
         if !is_owned || !std::mem::take(&mut state.was_passed) {
+            // In the same step as the look, so that a record passed on right after this finds no asker and gets a new
+            // one.
             state.askers -= 1;
             return None;
         }
@@ -277,17 +335,23 @@ impl Record {
 
     /// Notes that the release is about to be sent. A request that was sent before, and is sent again, may then find
     /// nothing.
+    ///
+    /// From here on no call is told `false` because a question found nothing.
     pub(crate) fn releases(&self) {
         self.lock().release = Release::Sent;
     }
 
     /// Notes how the release ended, and tells the calls that wait.
+    ///
+    /// If it failed, the calls are told that too: nobody knows by then whether the lock was held, and none waits for
+    /// the next try.
     pub(crate) fn released(&self, outcome: &Outcome) {
         let waiting = {
             let mut state = self.lock();
             state.release = Release::Ended(outcome.clone());
             std::mem::take(&mut state.waiting)
         };
+        // Outside the mutex: a receiver that is woken may look at the record at once.
         tell(waiting, outcome);
     }
 
@@ -297,6 +361,8 @@ impl Record {
 }
 
 /// The calls that wait for the answer to one request.
+///
+/// Ends in one of its three methods, by what came of the request.
 #[derive(Debug)]
 #[must_use = "whoever waits is told nothing if it is dropped"]
 pub(crate) struct Unlocks<'a> {
@@ -312,6 +378,8 @@ impl Unlocks<'_> {
 
     /// Tells the calls that the record was gone. Returns `true` if it was lost: it was not our own release that took it
     /// away.
+    ///
+    /// Nobody is told `false` if a release was on its way: the question may have been carried out behind it.
     pub(crate) fn was_gone(self) -> bool {
         let mut state = self.record.lock();
         state.is_gone();
@@ -336,6 +404,8 @@ impl Unlocks<'_> {
 
     /// Tells the calls that the request went unanswered or was refused. The hold that has the record now gives it back
     /// to the server.
+    ///
+    /// They are not asked for again: an `unlock` that cannot say whether the lock was held says so.
     pub(crate) fn failed(self, error: Error) {
         self.record.stay();
         tell(self.waiting, &Err(error));

@@ -1,4 +1,16 @@
-//! One request that releases what a server has in excess of a hold, and its answer.
+//! One request that releases what a server has in excess of a hold, and what its answer means.
+//!
+//! All releases come through [`Releaser::next`], which works out what is owed at the moment of sending, and through
+//! [`Releaser::answered`], which takes the answer to everyone who depends on it: the hold, the record's earlier holds,
+//! the waiter that got the lock, and the other processes that go first now.
+//!
+//! # Invariants
+//!
+//! 1. A release is worked out, sent and answered under its record's turn. So two releases of one hold are sent one
+//!    after the other, and the second finds what the first has left to do.
+//! 2. A release that was sent and has no answer is marked [`Release::InDoubt`], also if its future is dropped. The next
+//!    one that finds nothing then does not count as a loss.
+//! 3. What is marked as ahead was given to the connection that acquisitions use, before them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,15 +28,19 @@ use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::hold_key::Kind;
 
-/// A release written by a `Drop`, and how many messages had come in on the lock's channel before it.
+/// A release written by a `Drop`, and how many messages had come in on the lock's channel before it: those that come
+/// later may be due to it.
 pub(super) type Written = (Posted, u64);
 
 impl Releaser {
     /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
     /// for the hold. What is left of a hold that others here share is released in the background, in its turn.
+    ///
+    /// Returns `None` if nothing was written: the caller leaves the release to the background.
     pub(super) fn write(&self, hold: &Hold, sending: &Sending) -> Option<Written> {
         // A `Drop` cannot wait for the turn: a request in flight leaves this release to the background.
         let _turn = hold.record.turn.try_lock().ok()?;
+        // The background comes to the same result, and then owes nothing.
         if !hold.is_surely_ours() {
             return None;
         }
@@ -36,6 +52,9 @@ impl Releaser {
 
     /// Brings the server's record of a hold to the levels that the hold has here, and returns whether the hold still
     /// stood. The first try may have been `written` already.
+    ///
+    /// Sends one request. If the future is dropped after that, the hold is in doubt; the caller's `Undo`, or the
+    /// background, sends another.
     pub(super) async fn release(
         self: &Arc<Self>,
         hold: &Hold,
@@ -47,9 +66,11 @@ impl Releaser {
             // Another process may hold the lock by the same value. Whatever may be left of this hold ends by its lease.
             return Ok(false);
         }
+        // Another release has done it meanwhile, or the record is somebody else's here.
         let Some(mut release) = self.next(hold) else {
             return Ok(true);
         };
+        // Before the first poll: from there on the request may run.
         release.is_on_its_way = true;
         let call = hold.key().release(release.keep);
         let answered = if let Some((posted, heard)) = written {
@@ -58,8 +79,11 @@ impl Releaser {
         } else {
             let mut request = pin!(self.backend.run(&call, hold.timeout));
             // The first poll sends the request, unless there is no connection.
+            // The caller would poll it next anyway. Done here, so that `is_ahead` is noted before any other task can
+            // run.
             let answered = request.as_mut().now_or_never();
             if let Some(sending) = sending
+                // A silent server may have no connection, and then nothing was written.
                 && self.backend.silence(hold.key().name.key()).is_none()
             {
                 Self::is_ahead(hold, sending);
@@ -88,6 +112,8 @@ impl Releaser {
     }
 
     /// Releases several holds of one server with one request, as `release` does for one.
+    ///
+    /// An error of the request is told to the calls of each of these records.
     pub(super) async fn release_all(self: &Arc<Self>, holds: &[&Hold]) -> Result<Vec<bool>, Error> {
         let mut turns = Vec::with_capacity(holds.len());
         // All tasks that wait for several turns take them in one order, so that no two wait for each other.
@@ -131,6 +157,8 @@ impl Releaser {
     }
 
     /// Returns what to ask the server for; the caller has the hold's turn. Returns `None` if nothing is owed any more.
+    ///
+    /// Marks the record as being released if this is its last level, so from here on it is not passed on.
     fn next<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
         // Guards dropped at the same time owe one release, and the first of them sends it for all. A hold that passed
         // its record on owes none. A hold that was never granted here may have been asked for again since, so it is
@@ -157,6 +185,8 @@ impl Releaser {
 
     /// Notes that a release is on its way, and that what is asked from now on comes behind it. That holds on one
     /// connection, but not for the releases of plain locks, which may be transactions.
+    ///
+    /// Those go over another connection, so acquisitions wait for their answers.
     fn is_ahead(hold: &Hold, sending: &Sending) {
         if !matches!(hold.key().kind, Kind::Plain(_)) {
             sending.is_ahead(true);
@@ -164,6 +194,8 @@ impl Releaser {
     }
 
     /// Handles the server's answer. Returns whether the hold still stood.
+    ///
+    /// Called with the turn held, once for each release.
     fn answered(
         self: &Arc<Self>,
         release: &Releasing<'_>,
@@ -174,11 +206,13 @@ impl Releaser {
         let is_done = !matches!(released, Released::Absent | Released::Taken);
         match is_done {
             true => release.note(Release::Done),
+            // Nothing was there, and an earlier send of this request may be why.
             false if answer.repeated => release.note(Release::InDoubt),
             false => {}
         }
         match released {
             Released::Freed { told } => self.yield_lock(hold, told, release.heard, answer.sent),
+            // The answer names the hold by the acquisition id that the script found in the server queue.
             Released::Moved { number } => self.granted(number.into(), answer.sent),
             // Any owner that has the lock by now took it after this hold.
             Released::Kept | Released::Absent | Released::Taken => {}
@@ -191,25 +225,32 @@ impl Releaser {
     }
 }
 
-/// A release that is about to be sent.
+/// A release that is about to be sent, or on its way. If it is dropped on its way, the hold is in doubt.
 #[derive(Debug)]
 struct Releasing<'a> {
+    /// The hold whose turn the caller has.
     hold: &'a Hold,
+    /// How many levels the server is to keep. Only a release of the last one ends the record.
     keep: u32,
     /// If it is dropped while this is set, nobody sees the answer: the next release may find that this one was carried
     /// out.
     is_on_its_way: bool,
     /// How many messages had come in on the lock's channel before.
+    ///
+    /// With the number of those who were told of the release, this says which message is the last of theirs.
     heard: u64,
 }
 
 impl Releasing<'_> {
+    /// Notes what became of the release of the last level. A release that keeps levels can be repeated without a doubt.
     fn note(&self, release: Release) {
         if self.keep == 0 {
             self.hold.note_release(release);
         }
     }
 
+    /// Notes a release that failed. One that was refused, or never sent, has certainly done nothing, and leaves the
+    /// hold as it was.
     fn failed(&self, error: &Error) {
         if error.is_unanswered() {
             self.note(Release::InDoubt);

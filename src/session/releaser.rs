@@ -1,4 +1,9 @@
 //! Decides who gets a lock that is given back: others that were told of it, or the waiter that the server moved it to.
+//!
+//! A release tells how many subscribers heard it. Where processes do not take turns, a process that locks in a loop
+//! would ask again before the message has reached anybody, and win each time; so it leaves the free lock alone for a
+//! moment, if others were told ([`Releaser::yield_lock`]). A fair lock is given to the first in its queue by the
+//! release itself. If that waits in this process, it is told here ([`Releaser::granted`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +27,8 @@ use crate::protocol::hold_key::HoldKey;
 
 /// How long this process leaves a free lock to others that were told of it, in round trips: a message to them, and
 /// their request.
+///
+/// Shorter, and the message would be of no use; longer, and a lock that nobody wants lies idle.
 const QUIET_TRIPS: u32 = 3;
 const SHORTEST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(100);
@@ -31,12 +38,17 @@ const LONGEST_QUIET: Duration = Duration::from_millis(100);
 const GRANT_LIES: Duration = Duration::from_secs(1);
 
 /// What it takes to give a hold back.
+///
+/// Shared by the session, its watchdog and each [`Share`]. The requests themselves are in `release_request`.
 pub(crate) struct Releaser {
     pub(super) local_locks: Arc<LocalLocks<Undo<Share>>>,
+    /// Counts the messages that came in, and the subscribers that are this process.
     pub(super) hub: Arc<Hub>,
     pub(super) backend: Arc<Backend>,
+    /// The waiters here that stand in server queues.
     pub(crate) grants: Arc<Grants>,
     pub(super) reaper: Reaper,
+    /// For tasks that outlive the call that needs them.
     pub(crate) runtime: Spawner,
 }
 
@@ -68,14 +80,21 @@ impl Releaser {
     }
 
     /// Returns how many subscribers to a lock's channel are this process, if all subscribers can be counted.
+    ///
+    /// Sent along with a question that others count by: in a cluster with plain channels a server knows only its own
+    /// subscribers, and the count would be wrong.
     pub(super) fn listeners(&self, key: &HoldKey) -> Option<u64> {
         let counts = self.backend.counts_listeners();
         counts.then(|| self.hub.listeners(key.name.channel()))
     }
 
     /// Handles a request sent at `sent` that has moved the lock to the hold with this acquisition id.
+    ///
+    /// The waiter has a second to go on with it. After that its hold is taken out, so that it begins again if it is
+    /// polled later, and the lock is released for the others.
     pub(super) fn granted(self: &Arc<Self>, number: String, sent: BootInstant) {
         // Otherwise the waiter has left, and owes a release of its own.
+        // A grant that is told twice, by a release and by a sign of life, has one such limit.
         if self.grants.tell(&number, Told::Granted(sent)) {
             let releaser = self.clone();
             self.runtime.spawn(async move {
@@ -88,14 +107,15 @@ impl Releaser {
         }
     }
 
-    /// Leaves every server queue.
+    /// Leaves every server queue, and releases what was moved to a waiter that has not gone on with it. Called when the
+    /// client closes.
     pub(crate) fn leave_queues(self: &Arc<Self>) {
         for hold in self.grants.give_up_all() {
             self.release_unused(&hold);
         }
     }
 
-    /// Releases in the background whatever the server has of a hold.
+    /// Releases in the background whatever the server has of a hold: the lock, a place in the queue, or nothing.
     fn release_unused(self: &Arc<Self>, hold: &Arc<Hold>) {
         let local = self.local_locks.enter(hold.key().local_key());
         drop(self.undo(hold, &local));

@@ -1,4 +1,11 @@
-//! What a server may have in excess of a hold, and the release that takes it away.
+//! What a server may have in excess of a hold, and the `Undo` that takes it away.
+//!
+//! The life of a [`Share`]: it is armed before a request that may leave too much of a hold on the server, or when a
+//! level was taken off here. It ends disarmed, if an answer shows that nothing is owed or if the level is a guard's;
+//! run, by an `unlock`; or posted, when it is dropped: the release is then written at once if the connection takes it,
+//! and an [`Unanswered`] waits for the answer in the background.
+//!
+//! Much of the session is generic in what is owed (`D`), for tests. The types that ship are named here.
 
 use std::sync::Arc;
 
@@ -36,18 +43,29 @@ pub(crate) type Asking<'a> = asking::Asking<'a, Undo<Share>>;
 pub(super) type Sending = asking::Sending<Undo<Share>>;
 
 /// What the server may record for a hold beyond the levels that the hold has here.
+///
+/// How much that is, is worked out when the release is sent. So several of these for one hold owe one release together,
+/// and the first that is sent pays for all.
 #[derive(Debug)]
 pub(crate) struct Share {
+    /// Keeps the hold for the release, though no guard may be left.
     hold: Arc<Hold>,
+    /// Keeps the local lock in use, so that acquisitions of the name find the release on its way.
     local: LocalLockRef,
     /// The release need not be written at once: a try has failed, or code may still work under the hold.
+    ///
+    /// A `Drop` then writes nothing itself.
     can_wait: bool,
+    /// What sends it. Shared, since this may outlive the session's handles.
     releaser: Arc<Releaser>,
+    /// Has a client that closes wait for this.
     owing: TaskTrackerToken,
 }
 
 impl Releaser {
     /// Arms an `Undo` before a request is sent that could leave too much of a hold on the server.
+    ///
+    /// Nothing is noted in the local lock yet: only a release that is being sent stands in the way of acquisitions.
     pub(crate) fn undo(self: &Arc<Self>, hold: &Arc<Hold>, local: &LocalLockRef) -> Undo<Share> {
         Undo::arm(Share {
             hold: hold.clone(),
@@ -60,6 +78,7 @@ impl Releaser {
 }
 
 impl Share {
+    /// Marks the release as on its way from now on.
     fn sending(&self) -> Sending {
         Sending::new(self.local.clone(), self.hold.owner.clone())
     }
@@ -69,6 +88,8 @@ impl Owed for Share {
     /// Whether the hold still stood when it was given back.
     type Answer = bool;
 
+    /// Sends the release and waits for the answer. If it fails, the drop that follows leaves it to the background,
+    /// which pauses between tries.
     async fn run(&mut self) -> Result<bool, Error> {
         let sending = self.sending();
         let was_held = self
@@ -79,6 +100,10 @@ impl Owed for Share {
         was_held
     }
 
+    /// Writes the release, if that is possible without waiting, and gives the rest to the background.
+    ///
+    /// Called from `drop`, perhaps outside of any runtime, perhaps as the last thing that this process does. What the
+    /// socket has taken is still carried out.
     fn post(&mut self) {
         let sending = self.sending();
         let written = match self.can_wait {
@@ -106,12 +131,16 @@ impl Undo<Share> {
 
     /// Whether the server has both under the name of one owner. A record that was passed on stays under the owner that
     /// acquired it.
+    ///
+    /// Only those can be in one request: the script takes one owner field for all of its locks.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         self.owed.hold.key().acquisition_field() == other.owed.hold.key().acquisition_field()
     }
 
     /// Runs several undos now, for holds of one server that are given back by one request, and returns whether each
     /// hold still stood. What cannot be undone stays owed, and goes to the background.
+    ///
+    /// If this future is dropped, each `Undo` posts its own release.
     pub(crate) async fn run_all(undos: Vec<Self>) -> Result<Vec<bool>, Error> {
         let Some(releaser) = undos.first().map(|undo| undo.owed.releaser.clone()) else {
             return Ok(Vec::new());
@@ -119,26 +148,35 @@ impl Undo<Share> {
         let sendings: Vec<_> = undos.iter().map(|undo| undo.owed.sending()).collect();
         let holds: Vec<_> = undos.iter().map(|undo| &*undo.owed.hold).collect();
         let were_held = releaser.release_all(&holds).await?;
+        // Before the `Undo`s: an acquisition that waits for these releases can go.
         drop(sendings);
         undos.into_iter().for_each(Self::disarm);
         Ok(were_held)
     }
 }
 
-/// What a server has in excess for a hold, released in the background.
+/// A release that the background task sends until it is answered, or is worth nothing any more.
 #[derive(Debug)]
 struct Unanswered {
+    /// The hold that it is for. How much to release is worked out at each try.
     hold: Arc<Hold>,
     /// Keeps acquisitions of the name behind what is owed for it.
+    ///
+    /// Given up once the server has refused: nobody knows how long it will.
     sending: Option<Sending>,
+    /// The first try, if a `Drop` has made it: its answer is still to come.
     written: Option<Written>,
     /// From then on the server has dropped the hold by itself.
+    ///
+    /// Counted from when it was posted, by the longest lease that was ever asked for.
     end: BootInstant,
     releaser: Arc<Releaser>,
+    /// Has a client that closes wait for this.
     _owing: TaskTrackerToken,
 }
 
 impl Owing for Unanswered {
+    /// Several releases of one hold stand in the ledger once.
     fn hold(&self) -> Option<u64> {
         Some(self.hold.id)
     }
@@ -153,6 +191,7 @@ impl Background for Unanswered {
         Box::pin(release.map(|released| released.map(drop)))
     }
 
+    /// In a cluster the slot may have moved, so the server is looked up when this is asked.
     fn place(&self, backend: &Backend) -> ledger::Place {
         let home = backend.home(self.hold.key().name.key());
         home.map(|node| node.id())

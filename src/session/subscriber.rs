@@ -1,4 +1,16 @@
-//! The task that listens to one server.
+//! The task that listens to one server: subscribes, hands on what arrives, and proves that it would arrive.
+//!
+//! There is one for each server that has a channel with waiters. It has at most one round trip under way, a batch of
+//! SUBSCRIBEs with a PING behind them. The PING is what counts: its answer shows that the server has carried out the
+//! commands before it, and that the connection works in both directions.
+//!
+//! # Invariants
+//!
+//! 1. A channel is marked as subscribed only by the answer to a PING on the connection that its SUBSCRIBE went out on.
+//!    A reconnect drops the round trip that is under way, and with it that answer.
+//! 2. UNSUBSCRIBE is sent only between round trips. So the commands for one channel leave in the order in which they
+//!    were decided.
+//! 3. An error of a command, whatever it is, leads to a new connection: after it nobody knows what the server has.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +28,23 @@ use crate::error::Error;
 /// waiter, for the next waiter.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// What listens to one server.
+/// What listens to one server: how its task is told of work. The channels themselves are the hub's.
 #[derive(Debug, Default)]
 pub(super) struct Subscriber {
     /// The server has a channel more, or less.
+    ///
+    /// The task looks for unasked channels whenever this fires.
     pub(super) changed: Notify,
-    /// Channels that belong to another server by now.
+    /// Channels that this server had and another one has by now. This server goes on sending messages for them until
+    /// they are left here, unless it took them away itself.
     pub(super) left: Mutex<Vec<Arc<str>>>,
 }
 
 impl Hub {
     /// Serves the channels of one server, as long as there are any.
+    ///
+    /// Returns when the server has no channel and none to leave, or when the client has closed its connection. Ends
+    /// with [`Hub::run`] otherwise.
     pub(super) async fn listen(self: Arc<Self>, node: Arc<Node>, subscriber: Arc<Subscriber>) {
         let mut messages = node.messages();
         let mut pulse = pulse();
@@ -53,6 +71,8 @@ impl Hub {
                     Some(PushEvent::Gone(channel)) => self.gone(&node, &channel),
                     Some(PushEvent::Missed) => self.wake_all(&node),
                     Some(PushEvent::Reconnected) => {
+                        // Dropped: the channels in it were asked for on the old connection. `deafen` has them asked for
+                        // again.
                         asking = None;
                         self.deafen(&node);
                     }
@@ -88,6 +108,10 @@ impl Hub {
     }
 
     /// Subscribes, and waits until that is done. With no channels, proves that the connection is alive.
+    ///
+    /// Returns the channels that are subscribed by then. A channel whose slot has moved, or that was refused, is not
+    /// among them, and remains marked as asked unless it has to be asked for again at once. Dropping this future leaves
+    /// the commands sent: invariant 1 says what becomes of them.
     async fn ask(
         &self,
         node: &Arc<Node>,
@@ -118,6 +142,8 @@ impl Hub {
 
     /// Has a channel asked for again if its slot has come back to this server meanwhile. Otherwise the channel is
     /// another server's, and `deal` gives it to that one.
+    ///
+    /// Both conditions count: by the map the slot is here, and the hub has dealt the channel to this server.
     fn ask_anew(&self, node: &Node, name: &str) {
         let is_here = self.backend.home(name).is_some_and(|home| *home == *node);
         if let Some(channel) = self.lock().channels.get_mut(name) {
@@ -125,7 +151,8 @@ impl Hub {
         }
     }
 
-    /// Messages may be lost: nobody relies on them until the channels are subscribed to again.
+    /// Handles a connection on which a command failed: until the channels are subscribed to on another one, messages
+    /// may be lost, so nobody relies on them and waiters ask every second.
     fn connection_failed(&self, node: &Node, error: &Error) {
         if let Some(untold) = self.deaf.tell() {
             warn!(%error, server = ?node, untold, "messages may not arrive; waiters ask every second");
@@ -153,7 +180,8 @@ impl Subscriber {
     }
 }
 
-/// The first tick comes after one pulse. Missed ticks are not made up for.
+/// Returns the timer of the pulse. The first tick comes after one pulse, since a new subscriber has just asked. Missed
+/// ticks are not made up for: several PINGs in a row prove nothing more.
 fn pulse() -> Interval {
     let mut pulse = interval(PULSE);
     pulse.reset();

@@ -1,4 +1,8 @@
-//! The hold that goes on with the record of another hold of this process.
+//! The hold that goes on with the record of another hold of this process, without a request.
+//!
+//! Two ways lead to one. An exclusive lock is passed on: the hold before has ended ([`Hold::pass_to`]). Readers join:
+//! the other holds go on ([`Hold::join`]). Either way the new hold begins with the deadline that was confirmed last,
+//! and the server is asked afterwards whether the record still stood (`Watchdog::confirm`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +13,21 @@ use crate::options::LeaseMode;
 use crate::owner::Owner;
 
 /// The owner and terms of the hold that is to get a record which a hold of this process has, or had.
+///
+/// Made by the call that is about to have the lock; see `AcquireRequest::successor`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Successor<'a> {
+    /// Whose hold it will be. The record keeps the field of the owner that acquired it.
     pub(crate) owner: &'a Owner,
+    /// What the call asked for. Its lease has to be that of the record, which no request changes here.
     pub(crate) lease_mode: LeaseMode,
     /// The least that must be left of the lease.
     pub(crate) min_validity: Duration,
+    /// How long the hold may be renewed, counted from now: the limit is one of each hold and not of the record.
     pub(crate) max_hold: Option<Duration>,
     /// When the call that asks for the lock came.
+    ///
+    /// A reader that came after a writer must not join the readers before that writer.
     pub(crate) came: BootInstant,
 }
 
@@ -24,10 +35,15 @@ impl Hold {
     /// Makes a hold that takes over the record of this one, which has ended, for the call described by `next`; the
     /// lease goes on. Returns `None` if the record has to go back to the server: a request for it is on its way, or
     /// what is left of the lease is too little or not what `next` asks for.
+    ///
+    /// Runs under the local lock's mutex, in one step with taking the handoff out. The caller disarms the old hold's
+    /// `Undo` if this succeeds, and drops it otherwise, which releases the record.
     pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
+        // Kept to the end: whoever has the turn next finds the old hold's release done.
         let _turn = self.record.turn.try_lock().ok()?;
         let now = BootInstant::now();
         let is_free_to = match self.key().kind.is_shared() {
+            // A read lock that nobody has any more is still not for a reader that a waiting writer came before.
             true => self.record.is_open(now, next.came),
             false => self.record.can_pass(),
         };
@@ -36,6 +52,7 @@ impl Hold {
         }
         let mut old = self.lock();
         let mut state = old.next(now, next)?;
+        // A fenced lock is not passed on without a token: the server has to make the next one.
         let tokens = match old.tokens {
             Some(tokens) => Some(tokens.next()?),
             None => None,
@@ -51,6 +68,9 @@ impl Hold {
     /// Makes a hold that reads by the record of this one together with the others, for the call described by `next`.
     /// Returns `None` if the call has to ask the server, also while a request for the record is on its way, which may
     /// cut its lease.
+    ///
+    /// Runs under the local lock's mutex. The joined hold may have ended: its schedule is still the one that was
+    /// confirmed last, and `Record::join` sees to it that some hold has the record.
     pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         let _turn = self.record.turn.try_lock().ok()?;
         let now = BootInstant::now();
@@ -63,7 +83,7 @@ impl Hold {
         Some(self.beside(next, state))
     }
 
-    /// Makes another hold by the same record.
+    /// Makes another hold by the same record, with the same time limit for requests.
     fn beside(&self, next: &Successor<'_>, state: State) -> Arc<Self> {
         Self::of(self.record.clone(), next.owner.clone(), self.timeout, state)
     }
@@ -72,6 +92,9 @@ impl Hold {
 impl State {
     /// The state of a hold that goes on with this one's record. Returns `None` if what is left of the lease is too
     /// little, or not what the next hold asks for.
+    ///
+    /// At least half of the lease: the new holder gets the deadline of the old one, and the first renewal has to come
+    /// before that.
     fn next(&self, now: BootInstant, next: &Successor<'_>) -> Option<Self> {
         let lease = next.lease_mode.lease();
         let least = next.min_validity.max(lease.get() / 2);

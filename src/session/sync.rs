@@ -1,5 +1,9 @@
 //! What a local lock, and what is left in it, synchronize with. In unit tests this is shuttle's, which tries out the
 //! orders in which tasks may run.
+//!
+//! Only the modules that shuttle runs take their mutexes from here: `local_lock` and its parts, `record`, and what
+//! leaves and takes handoffs. A mutex of the standard library next to them is invisible to it, so none may be held
+//! where a task could yield.
 
 #[cfg(not(test))]
 pub(crate) use shipped::*;

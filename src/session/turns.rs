@@ -1,4 +1,9 @@
 //! Whether this process may have a lock once more, or lets others have it.
+//!
+//! Two limits are kept here, both for the sake of other processes. While the lock is passed on in memory nobody else
+//! can have it, so that is limited in number and time once others wait ([`Turns::may_pass`]). And after a release of
+//! which others were told, this process leaves the lock alone until each of them has had it, or none wants it
+//! ([`YieldPeriod`]). Only functions of what is known and the time; `hold/front` carries out what they say.
 
 use std::time::Duration;
 
@@ -14,13 +19,22 @@ const LONGEST_STREAK: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// How often in a row the lock was passed on within this process, and since when.
+    ///
+    /// Back to zero when this row of calls has ended.
     streak: u32,
+    /// The first time in this row that passing on was considered.
     passing_since: Option<BootInstant>,
     /// When others were last known to wait for the lock.
+    ///
+    /// By a release that told others, or by an answer to the question whether the record stands.
     others_waited: Option<BootInstant>,
     /// Others that wait go first.
+    ///
+    /// Ends with the next grant here.
     yield_period: Option<YieldPeriod>,
     /// This process has a place in the turn order, or may have one.
+    ///
+    /// Set before the request that may make one, so that a leave is sent even if the answer is lost.
     pub(crate) is_placed: bool,
 }
 
@@ -37,6 +51,8 @@ pub(crate) struct YieldPeriod {
 impl Turns {
     /// Whether the lock may be passed on within this process once more. While others wait, it is passed on at most
     /// `streak` times in a row, and for a limited time. With `counts`, it is known whether others wait.
+    ///
+    /// Starts the clock of this row if it does not run.
     pub(crate) fn may_pass(&mut self, now: BootInstant, streak: u32, counts: bool) -> bool {
         let since = *self.passing_since.get_or_insert(now);
         // If it is not known, others count as waiting.
@@ -66,6 +82,7 @@ impl Turns {
         }
     }
 
+    /// Returns how often in a row the lock was had here, one call behind the other.
     pub(crate) fn streak(&self) -> u32 {
         self.streak
     }
@@ -77,6 +94,7 @@ impl Turns {
         self.yield_period = Some(yield_period);
     }
 
+    /// Returns which others go first now, if any do.
     pub(crate) fn yield_period(&self) -> Option<YieldPeriod> {
         self.yield_period
     }

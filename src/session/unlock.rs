@@ -1,10 +1,14 @@
-//! How a level is given back, from its guard down to all calls that wait for the answer. From top to bottom:
+//! How a level is released, from its guard down to all calls that wait for the answer. From top to bottom:
 //!
 //! 1. The level is taken off its hold. If other holds here have the record, nothing is owed.
 //! 2. The last level is left to the call that waits for the lock here,
-//! 3. or the server's record is brought to what is left: by a release that a `Drop` writes, or by one that is sent;
+//! 3. or the server's record is brought to what is left: by a release that a `Drop` writes, or by one that is sent
+//!    (`share`, `release_request`);
 //! 4. the server answers the release,
 //! 5. and every call that gave the lock back under this record is told the outcome.
+//!
+//! Step 1 and 2 are done without an await, by [`Session::release_level`], so a caller that is dropped there has lost
+//! nothing. The rest belongs to the [`Undo`] and to the record: it happens whether or not anybody waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,18 +31,27 @@ use crate::options::LeaseMode;
 const UNCONFIRMED: u32 = 3;
 
 /// A level that was given back.
+///
+/// Made by [`Session::release_level`], and waited for by [`Session::finish_release`].
 #[derive(Debug)]
 #[must_use = "dropping it has the level released in the background"]
 pub(crate) enum LevelRelease {
+    /// The server has to be asked: it has more levels than the hold has here now.
     Undo(Undo<Share>),
-    /// Other holds here have the record.
+    /// Other holds here have the record. The last of them releases it; whether it still stands is all there is to
+    /// learn.
     Shared(Arc<Hold>),
     /// It was left for a waiter here. The receiver is told once the server has said whether the record still stood.
     Left(Arc<Hold>, oneshot::Receiver<Outcome>),
 }
 
 impl Session {
-    /// Gives back one level of a hold, with the guard that goes with it. Returns `None` if the hold has ended.
+    /// Takes one level off a hold, with the guard that goes with it, and leaves the lock to a waiter here if that is
+    /// possible. Sends nothing. Returns `None` if the hold has ended before: what is owed for it then is owed
+    /// elsewhere.
+    ///
+    /// A hold whose last level this was leaves the watchdog's registry first, so that no renewal is sent behind the
+    /// release.
     pub(crate) fn release_level(
         &self,
         local: &LocalLockRef,
@@ -52,10 +65,12 @@ impl Session {
             return Some(LevelRelease::Shared(hold.clone()));
         }
         let undo = self.releaser.undo(hold, local);
+        // The hold goes on, and keeps its place in the local lock.
         if left == Left::Levels {
             return Some(LevelRelease::Undo(undo));
         }
         self.watchdog.unwatch(hold);
+        // The next waiter here has to ask the server, so nothing is left for it.
         if !hold.record.can_pass() {
             local.forget(hold);
             return Some(LevelRelease::Undo(undo));
@@ -67,6 +82,8 @@ impl Session {
     }
 
     /// Waits for the release of a level that was given back. Fails if the hold did not stand any more.
+    ///
+    /// If this future is dropped, the release goes on in the background: the [`Undo`] posts it.
     pub(crate) async fn finish_release(
         &self,
         release: LevelRelease,
@@ -89,7 +106,8 @@ impl Session {
         still_held(was_held, name)
     }
 
-    /// Waits until the server has said whether a record that was left to others still stood.
+    /// Waits until the server has said whether a record that was left to others still stood. That depends on no waiter:
+    /// the record is asked about as soon as it is passed on, and released if it is not.
     async fn told(
         &self,
         hold: &Hold,
@@ -107,7 +125,8 @@ impl Session {
     }
 }
 
-/// The error if the server has said nothing of a lock that was left to a waiter here.
+/// Returns the error if the server has said nothing of a lock that was left to a waiter here. The outcome is unknown,
+/// so it counts as unanswered.
 fn unconfirmed(name: &LockName, waited: Duration) -> Error {
     let name = name.key();
     let text =
@@ -115,7 +134,8 @@ fn unconfirmed(name: &LockName, waited: Duration) -> Error {
     Error::new(ErrorKind::Timeout, text).unanswered()
 }
 
-/// What the caller is told of a level that was given back.
+/// Turns what the server said of a release into what its caller is told: a lock that was no longer held is an error,
+/// since somebody else may have been inside.
 pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
     if was_held {
         return Ok(());

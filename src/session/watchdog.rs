@@ -1,4 +1,18 @@
 //! Renews every lease that asked for it, and reports the holds that were lost, from one task.
+//!
+//! A hold is entered when it is granted, under the instant at which something is next due for it. The task takes out
+//! what is due, has [`Schedule`](crate::protocol::renewal::Schedule) say what that is, and sends one request for many
+//! holds. Each answer moves the deadline of its holds and enters them again. A record that was passed on in memory is
+//! asked about separately ([`Watchdog::confirm`]).
+//!
+//! # Invariants
+//!
+//! 1. A hold that is watched and has not ended is in the registry, or its request is on its way and its deadline is
+//!    later than that can take. So no deadline passes unnoticed.
+//! 2. A hold leaves the registry before its release is sent. An answer that comes later finds it ended, and changes
+//!    nothing that matters.
+//! 3. A loss is reported once, by whoever ends the hold.
+//! 4. The registry's mutex is locked last, under a hold's state if both are needed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,31 +51,45 @@ const GATHERING: Duration = Duration::from_micros(100);
 /// The registry of holds with something due.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
+    /// The holds by the instant at which something is due.
     registry: Mutex<Registry>,
     /// Something is due before the instant at which the task meant to wake.
     woken: Notify,
     releaser: Arc<Releaser>,
     /// One for each reason.
+    ///
+    /// So that a thousand locks that go with one server make one line in the log.
     losses: [Pace; Loss::REASONS],
+    /// The limit for warnings that renewals fail.
     failures: Pace,
 }
 
+/// What is due, and when the task looks next.
 #[derive(Debug)]
 struct Registry {
+    /// By instant, then by the hold's id: two holds may be due at the same time.
     due: BTreeMap<(BootInstant, u64), Arc<Hold>>,
     /// When the task wakes by itself.
+    ///
+    /// [`NEVER`](BootInstant::NEVER) while nothing is due: the next hold that is entered then wakes it.
     wakes: BootInstant,
 }
 
 /// What the server is asked about many holds.
+///
+/// A round is one request for each group of holds that are asked about alike: see [`Watchdog::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Round {
+    /// Raise the lease to what the guards ask for.
     Renew,
+    /// Say whether the hold stands, and change nothing.
     Check,
 }
 
 /// What the server refused to be asked in one request: because of one of the holds, perhaps, or because their slot is
 /// being moved and not all of them are in one place.
+///
+/// The task asks again for each of them by itself, so that the others get their answers in time.
 #[derive(Debug)]
 struct Refused {
     round: Round,
@@ -74,6 +102,7 @@ struct Refused {
 type Due = (Arc<Hold>, LeaseTime);
 
 impl Watchdog {
+    /// Makes a watchdog that does nothing until [`run`](Self::run) is polled.
     pub(crate) fn new(releaser: Arc<Releaser>) -> Arc<Self> {
         let registry = Registry {
             due: BTreeMap::new(),
@@ -89,12 +118,16 @@ impl Watchdog {
     }
 
     /// Watches a hold, or works out again when it is due.
+    ///
+    /// To be called after each change of its schedule, such as another guard.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
         self.place(hold, &mut hold.lock(), BootInstant::now());
     }
 
     /// Does the same with the hold's state at hand: with a hundred thousand holds, each look at one costs more than all
     /// that is done with it.
+    ///
+    /// The task is woken only if this is due before it would wake by itself.
     fn place(&self, hold: &Arc<Hold>, state: &mut State, now: BootInstant) {
         let mut registry = self.lock();
         if let Some(at) = state.watched.take() {
@@ -115,6 +148,8 @@ impl Watchdog {
     }
 
     /// Stops watching a hold: always before its release is sent, so that no renewal follows the release.
+    ///
+    /// Called by whoever has ended the hold, so that it cannot be entered again.
     pub(crate) fn unwatch(&self, hold: &Arc<Hold>) {
         let mut state = hold.lock();
         if let Some(at) = state.watched.take() {
@@ -124,9 +159,13 @@ impl Watchdog {
 
     /// Ends a hold whose lease can no longer be trusted. Returns the release that is owed for it, if any; if it is
     /// dropped, it is sent in the background. Returns `None` if the hold had ended before.
+    ///
+    /// Called by the task when a deadline has passed or the server has denied the hold; by a guard that notices first;
+    /// and by calls that displace, force or close.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Undo<Share>> {
         let guarded = hold.is_guarded();
         let left = hold.end()?;
+        // Ended first, so that an answer that comes now cannot enter it again.
         self.unwatch(hold);
         let local = self.releaser.local_locks.enter(hold.key().local_key());
         local.forget(hold);
@@ -145,6 +184,7 @@ impl Watchdog {
             Some(untold) => warn!(%lock, %owner, reason, untold, "lost"),
             None => debug!(%lock, %owner, reason, "lost"),
         }
+        // What the server may have yet, and may be released without taking anything from others.
         let owes = left != Left::Others
             && match loss {
                 // Where Java freed a read-write lock by force, the keys of the levels are left.
@@ -161,6 +201,8 @@ impl Watchdog {
     }
 
     /// Ends all holds that have a record which the server no longer has.
+    ///
+    /// Those that have ended before are passed over.
     fn lose_all(&self, local: &LocalLockRef, record: &Arc<Record>) {
         for hold in local.having(record) {
             drop(self.lose(&hold, Loss::Gone));
@@ -169,6 +211,8 @@ impl Watchdog {
 
     /// Asks the server whether it still has a record that was passed on to this hold, or that others read by too. The
     /// answer is for every call that passed the record on, or left it to others, before.
+    ///
+    /// Returns at once: the request is sent by a task, unless one is under way that will send another.
     pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
         if hold.record.passed_on(BootInstant::now()) {
             let (watchdog, record) = (self.clone(), hold.record.clone());
@@ -178,6 +222,8 @@ impl Watchdog {
         }
     }
 
+    /// Asks about a record until nobody has passed it on since the last question, and hands each answer to the calls
+    /// that wait for it and to the holds that have the record now.
     async fn confirm_all(&self, record: &Arc<Record>, lease: LeaseTime, budget: Duration) {
         let key = &record.key;
         let local = self.releaser.local_locks.enter(key.local_key());
@@ -204,8 +250,10 @@ impl Watchdog {
             match confirmed {
                 Ok((sent, Confirmed::Stands { others })) => {
                     let now = BootInstant::now();
+                    // Before the calls are told: one of them may be followed at once by a reader that looks at it.
                     record.saw(sent, now, others);
                     unlocks.stood();
+                    // Otherwise the server could not count, and others are taken to wait.
                     if listeners.is_some() && !key.kind.is_shared() {
                         local.turns(|turns| turns.others_wait(others.is_some()));
                     }
@@ -220,6 +268,7 @@ impl Watchdog {
                     }
                 }
                 Ok((_, Confirmed::Absent)) => {
+                    // Not if our own release took it away meanwhile.
                     if unlocks.was_gone() {
                         self.lose_all(&local, record);
                     }
@@ -233,6 +282,8 @@ impl Watchdog {
     }
 
     /// Serves the registry until the future is dropped. An error never ends the schedule.
+    ///
+    /// Ends when the backend is gone.
     pub(crate) async fn run(self: Arc<Self>, mut disruptions: Disruptions) {
         let mut requests = JoinSet::new();
         loop {
@@ -261,7 +312,8 @@ impl Watchdog {
         }
     }
 
-    /// Does what is due. Returns the time until something is due again.
+    /// Does what is due: ends holds whose deadline has passed, and spawns the requests. Returns the time until
+    /// something is due again, or `None` if nothing is.
     fn serve(self: &Arc<Self>, requests: &mut JoinSet<Option<Refused>>) -> Option<Duration> {
         let now = BootInstant::now();
         // A request has the holds of one slot. So no server waits for another, nor does a slot for one that is being
@@ -278,6 +330,7 @@ impl Watchdog {
                 }
                 RenewalAction::Renew => Some(Round::Renew),
                 RenewalAction::Check => Some(Round::Check),
+                // Its schedule has changed since it was entered.
                 RenewalAction::Rest(_) => None,
             };
             if round.is_some() {
@@ -319,6 +372,7 @@ impl Watchdog {
         (registry.wakes != BootInstant::NEVER).then(|| BootInstant::now().until(registry.wakes))
     }
 
+    /// Takes out all holds that are due at `now`.
     fn take_due(&self, now: BootInstant) -> Vec<Arc<Hold>> {
         let mut registry = self.lock();
         let later = registry.due.split_off(&(now, u64::MAX));
@@ -327,6 +381,8 @@ impl Watchdog {
             .collect()
     }
 
+    /// Sends one request about many holds, and enters each of them again by its answer. Returns them instead if the
+    /// server has refused to be asked about all together.
     async fn ask(
         self: Arc<Self>,
         round: Round,
@@ -378,6 +434,7 @@ impl Watchdog {
         None
     }
 
+    /// Has holds tried again soon whose request failed. Their deadlines stay where they were.
     fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: BootInstant) {
         let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
@@ -393,6 +450,8 @@ impl Watchdog {
     }
 
     /// Schedules a check, due now, of every hold that a disruption concerns.
+    ///
+    /// The answer shows whether they still stand; until then they are trusted as before.
     fn check(&self, disruption: &Disruption) {
         let now = BootInstant::now();
         for hold in self.releaser.local_locks.holds() {

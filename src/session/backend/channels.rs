@@ -7,6 +7,8 @@ use crate::error::{Error, ErrorKind};
 use crate::options::PubSub;
 
 /// How waiters learn of releases: the kind of pub/sub.
+///
+/// Publishers and subscribers of all clients have to agree, Redisson's included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channels {
     /// `PUBLISH`, outside a cluster.

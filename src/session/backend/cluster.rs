@@ -36,24 +36,35 @@ const BREATH: Duration = Duration::from_millis(100);
 const DEEP_BREATH: Duration = Duration::from_millis(400);
 
 /// The servers of one cluster.
+///
+/// Has no server at first: [`find`](Self::find) asks the configured ones, and [`keep`](Self::keep) follows the moves.
 pub(super) struct Cluster {
+    /// Makes the connections of servers that come to be known.
     maker: Maker,
+    /// What the user has chosen, from which `channels` follows.
     pubsub: PubSub,
     /// Set before the first server enters the map.
+    ///
+    /// Never changes: a subscription and a publication in two ways would not meet.
     channels: OnceLock<Channels>,
     /// Since when no server has told of the cluster, and the last error. `None` once one has told of it.
     absence: Mutex<Option<(BootInstant, Error)>>,
     /// The configured servers. They are asked first, and again if none of the known servers answers.
     seeds: Vec<Server>,
+    /// Locked only briefly. Servers are asked without it.
     map: RwLock<Map>,
     /// Signals that a call was not answered: its server may have lost its slots.
     stale: Notify,
     /// The ids of servers that have said that they do not have a slot which we took for theirs.
+    ///
+    /// Taken by the next round of [`refresh`](Self::refresh).
     disowned: Mutex<HashSet<u64>>,
     /// Signals that slots have moved.
     moves: watch::Sender<()>,
 }
 
+/// Which server has which slot, as far as is known. Changed in one step, so that a slot's owner is always among the
+/// nodes.
 struct Map {
     /// The servers with a slot, and those that a slot is moving to.
     nodes: HashMap<Server, Arc<Node>>,
@@ -81,6 +92,8 @@ impl Cluster {
 
     /// Asks the configured servers in turn, until one tells which servers there are. They are connected when they are
     /// first used.
+    ///
+    /// Dropped in the middle, it leaves what was learned so far.
     pub(super) async fn find(&self) -> Result<(), Error> {
         let mut failure = Error::invalid("a cluster's configuration must name at least one server");
         for seed in &self.seeds {
@@ -101,6 +114,8 @@ impl Cluster {
     }
 
     /// Takes over what one configured server tells of the cluster.
+    ///
+    /// The server need not be in the table under the address that was configured.
     async fn find_by(&self, seed: &Server) -> Result<(), Error> {
         let budget = self.maker.command_timeout;
         let node = Node::new(&self.maker, seed.clone());
@@ -116,6 +131,8 @@ impl Cluster {
     }
 
     /// Returns since when no server has told of the cluster, and the last error. `None` once one has told of it.
+    ///
+    /// Calls whose slot has no known server take this for its silence.
     pub(super) fn absence(&self) -> Option<(BootInstant, Error)> {
         self.absent().clone()
     }
@@ -130,6 +147,8 @@ impl Cluster {
     }
 
     /// Returns the server that has the slot of a key, as far as is known, or any other one if its owner is not known.
+    ///
+    /// A call that is sent to the wrong one is redirected, and the map learns from that.
     pub(super) fn home(&self, key: &str) -> Option<Arc<Node>> {
         let map = self.read();
         let owner = map.slots.owner(slot(key));
@@ -138,12 +157,16 @@ impl Cluster {
     }
 
     /// Returns the server that a redirection names, without recording it as the owner of the slot.
+    ///
+    /// It is in the map from then on, so that its connection is used again, until a round drops servers without a slot.
     pub(super) fn at(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
         let address = named_by.name().named(&redirect.host, redirect.port);
         self.write().node(&self.maker, &address)
     }
 
     /// Records that a slot has moved to the server that a redirection names, and returns that server.
+    ///
+    /// Holds and subscriptions learn of the move, unless it was known.
     pub(super) fn learn(&self, redirect: &Redirect, named_by: &Node) -> Arc<Node> {
         let address = named_by.name().named(&redirect.host, redirect.port);
         let (node, is_news) = {
@@ -160,6 +183,8 @@ impl Cluster {
     }
 
     /// Takes note that a call was not answered. [`keep`](Self::keep) then asks the other servers.
+    ///
+    /// Many calls at once ask for one round.
     pub(super) fn suspect(&self) {
         self.stale.notify_one();
     }
@@ -175,6 +200,8 @@ impl Cluster {
     }
 
     /// Looks for the servers if none is known, and follows failovers, until the future is dropped.
+    ///
+    /// Nothing is asked while all servers answer.
     pub(super) async fn keep(&self) {
         while self.channels.get().is_none() {
             if let Err(error) = self.find().await {
@@ -185,6 +212,7 @@ impl Cluster {
         let mut breath = BREATH;
         loop {
             tokio::select! {
+                // At once: the server may have failed just now, and callers wait.
                 () = self.stale.notified() => {}
                 () = sleep(LOOK_AGAIN) => {
                     let is_silent = |node: &Arc<Node>| node.silence.begun().is_some();
@@ -202,6 +230,9 @@ impl Cluster {
     }
 
     /// Asks other servers about the slots of those that give no answer, or that have disowned a slot.
+    ///
+    /// The first server that answers is enough: those that agree have the same table, and one that is behind is
+    /// believed only about itself, and about servers that cannot speak for themselves.
     async fn refresh(&self) {
         let disrupted = std::mem::take(&mut *self.disrupted());
         let (silent, sound): (Vec<_>, Vec<_>) = self
@@ -209,6 +240,7 @@ impl Cluster {
             .into_iter()
             .partition(|node| node.silence.begun().is_some() || disrupted.contains(&node.id()));
         if silent.is_empty() {
+            // Everybody answers by now.
             return;
         }
         let known: BTreeSet<Server> = sound.iter().map(|node| node.name().clone()).collect();
@@ -241,6 +273,8 @@ impl Cluster {
 
     /// Takes over a server's table of slots, as far as `believed` returns `true` for the owner of a slot in our map and
     /// the owner by that table.
+    ///
+    /// A server that loses its last slot by this is dropped.
     fn adopt(
         &self,
         ranges: &[Range],
@@ -259,11 +293,14 @@ impl Cluster {
             }
         }
         map.drop_unused();
+        // Before others are told: they look at the map.
         drop(map);
         self.moved(moved);
     }
 
     /// Tells subscriptions and holds that slots have moved.
+    ///
+    /// The map has the new owners by then.
     fn moved(&self, slots: BTreeSet<u16>) {
         if slots.is_empty() {
             return;

@@ -1,10 +1,15 @@
 //! The connection that commands go over: one for each server, shared by all its callers.
 //!
+//! This is the callers' side. The other side is a task ([`keep`]), started by the first use on the runtime of the
+//! client. It connects, reads, writes what callers left over, and connects again. Between them is [`Shared`].
+//!
 //! # Invariants
 //!
 //! 1. The desk (the bytes to be written, and the callers that wait for replies) is changed under one mutex.
 //! 2. No byte waits for a connection. A caller may wait for one, and gives its request up as never sent if none comes.
 //!    The bytes in the buffer of a connection that broke go with it.
+//! 3. There is at most one task, and so at most one connection. When the task ends, for whatever reason, nobody waits
+//!    any more.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -27,6 +32,7 @@ use crate::protocol::script::Script;
 /// A connection to one server, made when it is first used, and made again when it breaks.
 pub(super) struct Connection {
     shared: Arc<Shared>,
+    /// How to connect. Also ends the following of the sentinels.
     dialer: Dialer,
     /// The runtime of its task. The caller that uses the connection first may be on another one.
     runtime: Handle,
@@ -34,21 +40,31 @@ pub(super) struct Connection {
     kept: OnceLock<AbortOnDropHandle<()>>,
 }
 
+/// What callers and the task have in common.
 pub(super) struct Shared {
+    /// Called for each connection but the first, before any reply on it is read: what the server lost is then looked
+    /// for.
     pub(super) reconnected: Box<dyn Fn() + Send + Sync>,
+    /// The requests of the present connection. Replaced as a whole with each connection.
     pub(super) desk: Mutex<Desk>,
     /// Signals that there is something to write.
+    ///
+    /// Notified by a caller whose bytes the socket did not take, or that left them to be gathered.
     pub(super) unsent: Notify,
     /// The number of the last connection that a caller asked to have replaced.
+    ///
+    /// A number and not a flag, so that a wish that comes late does not end the next connection.
     pub(super) unwanted: watch::Sender<u64>,
+    /// Watched by callers that wait for a connection.
     pub(super) status: watch::Sender<Status>,
 }
 
 /// The state of the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Status {
-    /// How many connections there were.
+    /// How many connections there were, which is the number of the present one.
     pub(super) epoch: u64,
+    /// Whether requests can be sent. The desk may be gone a moment before this says so.
     pub(super) is_open: bool,
     /// Whether there will never be another connection.
     pub(super) is_over: bool,
@@ -81,6 +97,8 @@ impl Connection {
 
     /// Connects now, and returns `Err` if that fails. Does nothing if the connection was used before: it then keeps
     /// connecting by itself.
+    ///
+    /// For the first connection of a client, so that a wrong address or password is an error of `connect`.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         if self.kept.get().is_none() {
             let link = self.dialer.dial().await?;
@@ -95,11 +113,14 @@ impl Connection {
     /// If the future is dropped, the request may still run.
     pub(super) async fn ask(&self, request: Request, left: Duration) -> Result<Said, Broken> {
         self.keep(None);
+        // Set once the desk has the request. A time-out before that means that nothing was sent.
         let mut is_sent = false;
         let end = BootInstant::now().plus(left);
         let answered = timeout(left, async {
             let reply = match self.shared.send(&request) {
                 Ok(reply) => reply,
+                // No connection, or a desk that is full. Only the first is worth a wait; a full desk refuses again
+                // below.
                 Err(_) => {
                     Box::pin(self.shared.opened()).await;
                     // The future may not have been polled for a long time. Nothing is sent after its time is over,
@@ -123,11 +144,15 @@ impl Connection {
     }
 
     /// Writes a request from where nobody can wait. Returns `None` if there is no connection that takes it.
+    ///
+    /// The reply is waited for by [`replied`], if at all.
     pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
         self.shared.give(|desk| desk.post(request)).ok()
     }
 
     /// Whether the server is known to have this script, so that its hash is enough.
+    ///
+    /// A server that was restarted knows none, but neither does the desk of the new connection.
     pub(super) fn knows(&self, script: &'static Script) -> bool {
         self.shared.lock().knows(script)
     }
@@ -143,6 +168,8 @@ impl Connection {
     }
 
     /// Asks for another connection if the present one has left a request unanswered for at least `patience`.
+    ///
+    /// A server that hangs keeps its connections open, so the silence is the only sign.
     pub(super) fn redial_if_stalled(&self, patience: Duration) {
         // Read before the desk: if the connection changes in between, the old number replaces nothing.
         let epoch = self.epoch();
@@ -155,6 +182,8 @@ impl Connection {
     }
 
     /// Connects in the background, unless the connection was used before.
+    ///
+    /// For a client that connects lazily, and does not wait for it.
     pub(super) fn start(&self) {
         self.keep(None);
     }
@@ -168,11 +197,15 @@ impl Connection {
     }
 
     /// How many connections there were.
+    ///
+    /// Read before a request is sent, it names the connection of that request or an earlier one.
     pub(super) fn epoch(&self) -> u64 {
         self.shared.status.borrow().epoch
     }
 
     /// Ends the connection for good, and stops following the sentinels if there are any.
+    ///
+    /// Callers that wait are told by the drop of the task's [`Kept`].
     pub(super) fn close(&self) {
         if let Some(kept) = self.kept.get() {
             kept.abort();
@@ -199,11 +232,14 @@ pub(super) async fn replied(reply: desk::Reply, left: Duration) -> Result<Said, 
 }
 
 impl Shared {
+    /// Gives a request of a caller that waits to the desk.
     fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
         self.give(|desk| desk.send(request))
     }
 
     /// Gives a request to the desk, and wakes the writing task if bytes are left over.
+    ///
+    /// Fails if there is no connection or no room; nothing was sent then.
     fn give(
         &self,
         request: impl FnOnce(&mut Desk) -> Result<desk::Reply, Error>,
@@ -219,6 +255,8 @@ impl Shared {
     }
 
     /// Waits for a connection. Returns also if there will never be one.
+    ///
+    /// The caller looks by itself: the connection may have broken again.
     async fn opened(&self) {
         let mut status = self.status.subscribe();
         let opened = status.wait_for(|status| status.is_open || status.is_over);

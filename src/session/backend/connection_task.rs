@@ -1,4 +1,16 @@
-//! The task that keeps a connection for commands: connects, serves it, and connects again.
+//! The task that keeps a connection for commands: connects, serves the connection, and connects again.
+//!
+//! The hard part is how soon to connect again. A short break should be over before anybody notices. A server that is
+//! away should not be kept busy with handshakes, and found as soon as it is back. So the pause depends on how far the
+//! last attempt came: [`PAUSES`], [`KNOCK`], [`APART`], [`GREETED`].
+//!
+//! # Invariants
+//!
+//! 1. The desk of a connection is in place before callers see that it is open, and is taken away before they see that
+//!    it is not. A caller that finds no desk was too early or too late, and its request was not sent.
+//! 2. A connection that is replaced by wish has lasted for [`LASTED`], so that wishes cannot make a storm of
+//!    connections.
+//! 3. Before a new connection takes requests, the server was asked to end the previous one: see `Dialer::replace`.
 
 use std::io;
 use std::sync::Arc;
@@ -23,6 +35,8 @@ use crate::session::pace::Pace;
 
 /// Pauses before the first attempts to connect again. They start over after a connection that has lasted, and with the
 /// second pause after a shorter one that has answered.
+///
+/// So a break that is over at once costs no more than the first of these.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(2),
     Duration::from_millis(50),
@@ -45,9 +59,13 @@ const GREETED: usize = 16;
 const LASTED: Duration = Duration::from_secs(1);
 
 /// The space in bytes that is reserved for replies before they arrive.
+///
+/// More is reserved while a longer reply arrives.
 const INBOX: usize = 16 << 10;
 
 /// Declares the connection over when its task is dropped, for whatever reason, so that no caller waits for it.
+///
+/// With the task its desk has no reader: requests in it would wait for their time-outs.
 pub(super) struct Kept(pub(super) Arc<Shared>);
 
 impl Drop for Kept {
@@ -58,6 +76,10 @@ impl Drop for Kept {
 }
 
 /// Connects, serves the connection until it breaks, and connects again, without end.
+///
+/// Ends only by being dropped.
+///
+/// `link` is a connection that the caller has made already, for the first round.
 pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>) {
     let shared = &kept.0;
     // A server that hangs answers an attempt that is under way as soon as it resumes, but nobody listens to it between
@@ -65,6 +87,7 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
     dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
     let mut connection_id: Option<ConnectionId> = None;
+    // A connection that comes and goes is not told of each time.
     let told = Pace::default();
     loop {
         // Noted before the attempt: if another primary is named during it, the pause below ends at once.
@@ -84,6 +107,8 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
                 let here = place.insert(link.place.clone());
                 connection_id.clone_from(&link.connection_id);
                 tokio::select! {
+                    // The other branch ends a connection to a former primary, which still answers: what it grants is
+                    // lost.
                     error = shared.serve(link) => error,
                     () = dialer.leads_elsewhere(Some(here)) => left(),
                 }
@@ -91,6 +116,7 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
             Err(error) => error,
         };
         debug!(server = %dialer.server, %error, "no connection");
+        // Read before `end` takes the error.
         let nobody = error.is_of_nobody_there();
         let has_answered = shared.end(error);
         if opened.until(BootInstant::now()) >= LASTED {
@@ -115,6 +141,8 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
 
 impl Shared {
     /// Reads and writes until the connection breaks, and returns why it did.
+    ///
+    /// The connection is announced here, in this order: its desk, then its status, then to those who doubt their holds.
     async fn serve(&self, link: Link) -> Error {
         let Link {
             reader,
@@ -140,6 +168,7 @@ impl Shared {
         if epoch > 1 {
             (self.reconnected)();
         }
+        // Whichever half fails first ends both.
         let broken = tokio::select! {
             broken = self.read(reader, version) => broken,
             broken = self.write(writer) => broken,
@@ -150,6 +179,8 @@ impl Shared {
     }
 
     /// Waits until another connection is asked for in place of this one, and until this one is [`LASTED`] old.
+    ///
+    /// A wish for an earlier one has no effect on this.
     async fn outlived(&self, epoch: u64) {
         sleep(LASTED).await;
         let mut unwanted = self.unwanted.subscribe();
@@ -157,6 +188,8 @@ impl Shared {
     }
 
     /// Reads replies and gives each to its caller, until the connection breaks.
+    ///
+    /// The desk is locked once for each reply, only to find its caller.
     async fn read(
         &self,
         mut reader: impl AsyncReadExt + Unpin,
@@ -173,6 +206,7 @@ impl Shared {
                     Ok(Some(said)) => (Ok(said), None),
                     Err(garbled) => (Err(Broken::Garbled(unread(&garbled))), Some(garbled)),
                 };
+                // Garbled bytes stand in the place of the next reply, so its caller is told of them.
                 let asked = self.lock().replied(said.as_ref().ok());
                 let unasked = || io::Error::other("the server sent a reply that nobody asked for");
                 if let Some(caller) = asked.ok_or_else(unasked)? {
@@ -192,6 +226,8 @@ impl Shared {
     }
 
     /// Writes the bytes that callers left in the desk, until the connection breaks.
+    ///
+    /// With an open socket callers write too, as far as the socket takes the bytes at once.
     async fn write(&self, mut writer: Writer) -> Result<std::convert::Infallible, io::Error> {
         loop {
             self.unsent.notified().await;
@@ -224,6 +260,8 @@ impl Shared {
 
     /// Takes note that the connection has ended, and tells the callers that wait for a reply. Returns whether any reply
     /// came before.
+    ///
+    /// The desk goes first, so that no request is added to a connection that is given up.
     fn end(&self, error: Error) -> bool {
         let desk = std::mem::take(&mut *self.lock());
         self.status.send_modify(|status| {
@@ -241,6 +279,7 @@ fn unread(garbled: &resp::Garbled) -> Error {
     Error::new(ErrorKind::Protocol, text).unanswered()
 }
 
+/// Builds the error of a connection that was given up since it led to a former primary.
 pub(super) fn left() -> Error {
     Error::new(
         ErrorKind::Backend,
@@ -249,6 +288,7 @@ pub(super) fn left() -> Error {
     .passing()
 }
 
+/// Builds the error of a connection that was given up since a caller asked for another one.
 fn replaced() -> Error {
     Error::new(
         ErrorKind::Backend,

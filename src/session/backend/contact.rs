@@ -1,4 +1,7 @@
 //! Builds the errors of failed attempts to connect: why there is no connection, and what may be wrong.
+//!
+//! An error names the place, what happened, and what to look at, as far as the kind of failure says. It never has a
+//! password in it: what a server repeats was veiled before.
 
 use std::io;
 
@@ -15,13 +18,18 @@ const WITH_TLS: &str = "does it accept only TLS? With TLS, the URL begins with r
 /// The step of connecting that failed or was not answered. The advice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// To reach the address.
     Connect,
+    /// To set up TLS.
     #[cfg(feature = "tls")]
     Secure,
+    /// To log in, and whatever else is asked before the first call.
     Talk,
 }
 
 /// Builds the error of a server that could not be reached, or that broke off the connection.
+///
+/// `step` is how far it came; `is_secure` says whether TLS was asked for.
 pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error) -> Error {
     #[cfg(feature = "tls")]
     let known = tls::advice(&error);
@@ -72,6 +80,8 @@ pub(super) fn refused(place: &str, words: &str) -> Error {
 }
 
 /// Returns what to do about the `words` in which a server refused, if that is known.
+///
+/// By the first word, which is the code of the refusal, and by the rest where the code says too little.
 fn advice(words: &str) -> Option<&'static str> {
     match words.split(' ').next()? {
         "NOAUTH" => Some(
@@ -92,6 +102,7 @@ fn advice(words: &str) -> Option<&'static str> {
     }
 }
 
+/// Builds the error: the place, what happened, and the advice, if there is one.
 fn error_of(place: &str, what: &str, advice: Option<&str>) -> Error {
     let text = match advice {
         Some(advice) => format!("cannot connect to {place}: {what}: {advice}"),

@@ -29,6 +29,8 @@ const MOST_UNSENT: usize = 32 << 20;
 const PACKET: usize = 1400;
 
 /// Why a request brought no reply, and whether it may have run.
+///
+/// What the caller owes depends on this: for what did not run, nothing.
 #[derive(Debug)]
 pub(super) enum Broken {
     /// The request did not run.
@@ -47,14 +49,18 @@ pub(super) type Reply = oneshot::Receiver<Result<Said, Broken>>;
 /// The requests of one connection. Without a connection, takes none.
 #[derive(Default)]
 pub(super) struct Desk {
+    /// What is needed to send. `None` without a connection.
     open: Option<Open>,
     /// Bytes that the socket has not taken so far.
+    ///
+    /// Empty whenever nobody has to write: the writing task stops then.
     unsent: BytesMut,
     /// One entry for each reply that is still to come, in the order of the requests.
     waiting: VecDeque<Waiting>,
     /// Counts of the bytes of this connection: those given to the desk, and those that the socket has taken. The end of
     /// a request is compared with `taken` to tell whether the request was sent.
     given: u64,
+    /// Never more than `given`. With TLS it counts what was handed to the encryption.
     taken: u64,
     /// Whether a reply has come on this connection.
     has_answered: bool,
@@ -62,6 +68,7 @@ pub(super) struct Desk {
     known: Vec<&'static Script>,
 }
 
+/// A connection that takes requests.
 struct Open {
     /// The socket, if callers can write to it themselves. `None` with TLS, whose state belongs to the writing task.
     socket: Option<Arc<Socket>>,
@@ -69,9 +76,11 @@ struct Open {
     process: u32,
 }
 
+/// A reply that is still to come.
 struct Waiting {
     /// Where its request ends, counted as `given` is.
     end: u64,
+    /// When its request came in.
     since: BootInstant,
     /// `None` for a command that only prepares the next one.
     caller: Option<oneshot::Sender<Result<Said, Broken>>>,
@@ -104,6 +113,8 @@ impl Desk {
     /// Takes a request, and returns where its reply arrives. The buffered bytes go to the socket at once if nothing
     /// else is under way, or if they fill a packet: the server works on them while the callers go on. Otherwise they
     /// are left to the writing task, which sends what has gathered.
+    ///
+    /// Fails if there is no connection or no room; the request is not sent then, now or later.
     pub(super) fn send(&mut self, request: &Request) -> Result<Reply, Error> {
         let is_idle = self.waiting.is_empty() && self.unsent.is_empty();
         let is_due = is_idle || self.unsent.len() + request.bytes().len() >= PACKET;
@@ -112,10 +123,13 @@ impl Desk {
 
     /// Takes a request from a caller that cannot wait, and gives the socket what it takes at once: the runtime may end
     /// now, and with it the task that would write later.
+    ///
+    /// A request behind others that the socket has not taken goes out with them, or not at all.
     pub(super) fn post(&mut self, request: &Request) -> Result<Reply, Error> {
         self.take(request, true)
     }
 
+    /// Enters a request, and writes what the socket takes if that is due `at_once`.
     fn take(&mut self, request: &Request, at_once: bool) -> Result<Reply, Error> {
         let socket = self.open()?.socket.clone();
         if !self.has_room(request) {
@@ -142,6 +156,8 @@ impl Desk {
         }
     }
 
+    /// Whether a request fits within the bounds: a server that does not answer must not take all the memory of its
+    /// clients.
     fn has_room(&self, request: &Request) -> bool {
         let unsent = self.unsent.len() + request.bytes().len();
         self.waiting.len() < MOST_WAITING && unsent <= MOST_UNSENT
@@ -153,6 +169,8 @@ impl Desk {
     }
 
     /// Enters each command of a request into the list of those that wait for a reply. Only the last one has a caller.
+    ///
+    /// A reply to a command without a caller is passed over when it comes.
     fn wait_for(&mut self, request: &Request) -> Reply {
         let (caller, reply) = oneshot::channel();
         self.given += request.bytes().len() as u64;
@@ -177,6 +195,8 @@ impl Desk {
     }
 
     /// Writes as much as the socket takes without waiting.
+    ///
+    /// Anything that is left over stays in the buffer. An error is of the connection, which is then given up.
     pub(super) fn write(&mut self, socket: &Socket) -> io::Result<()> {
         match socket.try_write(&self.unsent) {
             Ok(taken) => {
@@ -199,6 +219,8 @@ impl Desk {
 
     /// Takes note of the next reply; `said` is `None` if it cannot be read. Returns the caller that waits for it:
     /// `Some(None)` if its command has no caller, `None` if nothing was asked.
+    ///
+    /// Called for each reply in the order of arrival: see invariant 1.
     pub(super) fn replied(
         &mut self,
         said: Option<&Said>,
@@ -214,6 +236,8 @@ impl Desk {
     }
 
     /// Returns when the oldest request came in that still waits for its reply.
+    ///
+    /// Older than a time-out, it shows that the server hangs.
     pub(super) fn waits_since(&self) -> Option<BootInstant> {
         self.waiting.front().map(|first| first.since)
     }
@@ -234,11 +258,13 @@ impl Desk {
     }
 }
 
+/// Builds the error of a process that uses a connection of its parent.
 fn forked() -> Error {
     let text = "this process was forked from the one that connected; it needs its own client";
     Error::new(ErrorKind::Backend, text).passing()
 }
 
+/// Builds the error for the time without a connection, if no better reason is known.
 pub(super) fn no_connection() -> Error {
     Error::new(ErrorKind::Backend, "there is no connection to the server").passing()
 }

@@ -1,4 +1,7 @@
 //! Opens a connection: connects, logs in and introduces this client.
+//!
+//! Each step on the way has [`patience`](Dialer::patience) for itself, and its own advice when it fails (`contact`).
+//! What comes out is a [`Link`], on which everything that was asked has been answered.
 
 use std::future::pending;
 use std::io;
@@ -23,9 +26,13 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
 /// Where to connect, and as which user.
+///
+/// Each connection has a clone.
 #[derive(Clone)]
 pub(super) struct Dialer {
+    /// The login, the database and the version of the protocol.
     pub(super) config: Arc<Config>,
+    /// Where to connect, without sentinels. With them it is only a name in logs.
     pub(super) server: Server,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<Connector>,
@@ -39,6 +46,8 @@ pub(super) struct Dialer {
 
 impl Dialer {
     /// Connects to the server, or to the one that the sentinels name as the primary.
+    ///
+    /// If the future is dropped, so is the connection.
     pub(super) async fn dial(&self) -> Result<Link, Error> {
         while let Some(sentinels) = &self.sentinels {
             let primary = sentinels.primary().await?;
@@ -46,6 +55,8 @@ impl Dialer {
             tokio::select! {
                 dialled = self.dial_primary(&primary) => {
                     sentinels.tried(dialled.is_ok());
+                    // A primary that cannot be reached is an error, and the caller tries again. The sentinels are told,
+                    // and asked more often.
                     return dialled;
                 }
                 // A server that is no longer the primary may be frozen, and would hold this attempt up until its time
@@ -69,6 +80,8 @@ impl Dialer {
     }
 
     /// Returns where a connection made now would lead. `None` if no sentinel has named a primary yet.
+    ///
+    /// Noted before an attempt, and compared afterwards.
     pub(super) fn place(&self) -> Option<String> {
         let Some(sentinels) = &self.sentinels else {
             return Some(self.server.to_string());
@@ -92,6 +105,8 @@ impl Dialer {
     }
 
     /// Connects to a server. Returns `Err` if the server says that it is not a primary.
+    ///
+    /// A connection to a replica would take no lock, and would last.
     async fn dial_primary(&self, server: &Server) -> Result<Link, Error> {
         let mut link = self.dial_server(server).await?;
         let [role] = self.talk(&mut link, &[Request::of(&["ROLE"])]).await?;
@@ -113,6 +128,8 @@ impl Dialer {
     }
 
     /// Opens a connection without sending anything on it.
+    ///
+    /// For sentinels, and for what follows here.
     pub(super) async fn open(&self, server: &Server) -> Result<Link, Error> {
         let place = server.to_string();
         let reached = async {
@@ -134,6 +151,8 @@ impl Dialer {
     }
 
     /// Logs in, selects the database and sets the name of the connection.
+    ///
+    /// After the login, all in one round trip. The id that the server has for the connection comes last.
     async fn introduced(&self, mut link: Link) -> Result<Link, Error> {
         let greeting = self.log_in(&mut link, &self.config.login).await?;
         // A sentinel would accept the connection, and refuse every script.
@@ -175,6 +194,8 @@ impl Dialer {
     }
 
     /// Connects in place of a connection that is gone, and has the server end that one.
+    ///
+    /// The answer is waited for: before it, the old requests may still be carried out.
     pub(super) async fn redial(&self, old: Option<&ConnectionId>) -> Result<Link, Error> {
         let mut link = self.dial().await?;
         if let Some(old) = old {
@@ -186,6 +207,8 @@ impl Dialer {
     /// Has the server end the connection that this one replaces. A server that hung may not have read what was sent
     /// there. It must not carry that out after the requests on this connection, and once the old connection is ended it
     /// never does. If the server refuses, since the user has no right to this, the connection is used all the same.
+    ///
+    /// The address is given too, since after a restart the id may be another client's.
     async fn replace(&self, link: &mut Link, old: &ConnectionId) -> Result<(), Error> {
         let kill = Request::of(&["CLIENT", "KILL", "ID", &old.id, "ADDR", &old.address]);
         self.talk(link, &[kill]).await.map(drop)
@@ -232,6 +255,8 @@ impl Dialer {
     }
 
     /// Sends requests together, and waits for as many replies.
+    ///
+    /// The number of replies is that of the requests, so they can be matched by their place.
     pub(super) async fn talk<const N: usize>(
         &self,
         link: &mut Link,
@@ -249,6 +274,8 @@ impl Dialer {
     }
 
     /// Carries out a step on the way to a connection, within `patience`.
+    ///
+    /// The advice depends on whether TLS was asked for.
     async fn step<T>(
         &self,
         place: &str,

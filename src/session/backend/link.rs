@@ -17,15 +17,21 @@ use super::resp::{self, Heard, Request, Said, Version};
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// A connection that is ready for commands.
+///
+/// Used by one task at a time, or taken apart into its halves by the one that keeps it.
 pub(super) struct Link {
+    /// The half that is read, by one task.
     pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(super) writer: Writer,
+    /// What the login has chosen.
     pub(super) version: Version,
     /// The address or the path that it leads to.
     pub(super) place: String,
     /// How the server identifies this connection, if it says so.
     pub(super) connection_id: Option<ConnectionId>,
     /// Bytes that have arrived and are not decoded yet.
+    ///
+    /// Belongs to the link: a reader that takes over only [`reader`](Self::reader) may do so only while it is empty.
     arrived: BytesMut,
 }
 
@@ -38,6 +44,7 @@ pub(super) enum Writer {
     Secured(Box<dyn AsyncWrite + Send + Unpin>),
 }
 
+/// The writing half of a socket. Takes bytes without waiting, from any task.
 pub(super) enum Socket {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
@@ -49,7 +56,9 @@ pub(super) enum Socket {
 /// from the same address.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionId {
+    /// Unique while the server runs.
     pub(super) id: String,
+    /// Where the connection comes from, with its port.
     pub(super) address: String,
 }
 
@@ -71,6 +80,7 @@ impl ConnectionId {
 }
 
 impl Socket {
+    /// Writes as many bytes as the system takes now, and returns how many; `WouldBlock` if none.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
@@ -79,6 +89,7 @@ impl Socket {
         }
     }
 
+    /// Waits until the system may take more.
     pub(super) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(half) => half.writable().await,
@@ -106,6 +117,9 @@ impl Link {
     }
 
     /// Sends commands together, and waits for the replies to all of them.
+    ///
+    /// Pushes that come in between are passed over. A future that is dropped leaves replies behind: the link is of no
+    /// use then.
     pub(super) async fn talk(&mut self, requests: &[Request]) -> io::Result<Vec<Said>> {
         // A server that takes nothing may have said why before it hung up, so its words are read first.
         let sent = self.send(requests).await;
@@ -127,6 +141,8 @@ impl Link {
     }
 
     /// Sends commands together, without waiting for replies.
+    ///
+    /// A future that is dropped may have sent a part: the link is of no use then.
     pub(super) async fn send(&mut self, requests: &[Request]) -> io::Result<()> {
         let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).copied().collect();
         self.writer.write_all(&bytes).await
@@ -152,6 +168,7 @@ impl Link {
 }
 
 impl Writer {
+    /// Writes all the bytes, and waits for room where necessary.
     pub(super) async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         match self {
             #[cfg(feature = "tls")]

@@ -37,6 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const PING: &str = "PING";
 
 /// A command about a channel.
+///
+/// A message tells by the same word that it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChannelCommand {
     Subscribe,
@@ -46,6 +48,8 @@ pub(super) enum ChannelCommand {
 }
 
 /// The outcome of a command about a channel, if it is known by now.
+///
+/// Looked at once, after a PING that was sent behind the command was answered.
 #[derive(Debug)]
 pub(crate) struct Asked(oneshot::Receiver<Answered>);
 
@@ -53,6 +57,8 @@ pub(crate) struct Asked(oneshot::Receiver<Answered>);
 type Answered = Result<(), String>;
 
 /// A connection for messages, made when it is first used, and made again when it breaks.
+///
+/// Its task is started by the first command, or by [`connect`](Self::connect).
 pub(super) struct Listener {
     shared: Arc<Shared>,
     dialer: Dialer,
@@ -62,18 +68,24 @@ pub(super) struct Listener {
     kept: OnceLock<AbortOnDropHandle<()>>,
 }
 
+/// What callers and the task have in common.
 struct Shared {
     /// Gives commands to the present connection. If it is taken away, another connection is made.
     present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
     /// How many connections there have been after the first.
+    ///
+    /// A counter and not a message, so that it is seen also by a reader that has missed messages.
     again: watch::Sender<u64>,
+    /// Messages, and what may have cost one. A reader that is too slow loses the oldest and is told so.
     news: broadcast::Sender<PushEvent>,
 }
 
 /// A command, and where its answer goes.
 #[derive(Debug)]
 struct Order {
+    /// The word of the command: one of [`ChannelCommand`], or PING.
     command: &'static str,
+    /// The channel, or empty for a PING.
     channel: String,
     answer: oneshot::Sender<Answered>,
 }
@@ -81,13 +93,13 @@ struct Order {
 /// An event of a connection for messages.
 #[derive(Clone, Debug)]
 pub(crate) enum PushEvent {
-    Message {
-        channel: String,
-        text: String,
-    },
+    /// A message of a channel that is, or was, subscribed to.
+    Message { channel: String, text: String },
     /// The server has taken this channel away, together with its slot.
     Gone(String),
     /// Messages were dropped, or may have been.
+    ///
+    /// Nobody knows on which channels.
     Missed,
     /// There is another connection, which has none of the channels.
     Reconnected,
@@ -114,6 +126,7 @@ enum Told {
 }
 
 impl Listener {
+    /// Creates a connection that is made when it is first used.
     pub(super) fn new(dialer: Dialer, runtime: &Handle) -> Self {
         let shared = Shared {
             present: watch::Sender::default(),
@@ -157,6 +170,8 @@ impl Listener {
     }
 
     /// Proves that the connection for messages is alive, and that earlier commands on it have been answered.
+    ///
+    /// The answer comes behind those of the commands that were given before, so their outcomes are known by then.
     pub(super) async fn ping(&self, budget: Duration) -> Result<(), Error> {
         let end = BootInstant::now().plus(budget);
         let answer = self.order(PING, "", budget).await?;
@@ -167,11 +182,15 @@ impl Listener {
     }
 
     /// Has another connection made in place of the present one.
+    ///
+    /// Commands that have no answer fail with the connection.
     pub(super) fn relisten(&self) {
         self.shared.present.send_replace(None);
     }
 
     /// Returns the messages of all subscribed channels from now on.
+    ///
+    /// Each reader has a place of its own in the backlog.
     pub(super) fn messages(&self) -> Messages {
         Messages {
             news: self.shared.news.subscribe(),
@@ -180,6 +199,8 @@ impl Listener {
     }
 
     /// Gives a command to the present connection, and waits for a connection if there is none, for at most `budget`.
+    ///
+    /// If the connection breaks before the answer, the receiver is told by the drop of its sender.
     async fn order(
         &self,
         command: &'static str,
@@ -196,6 +217,7 @@ impl Listener {
         let mut present = self.shared.present.subscribe();
         let present = timeout(budget, present.wait_for(Option::is_some)).await;
         let present = present.map_err(|late| unheard(budget).caused_by(late))?;
+        // The connection may break from here on: then the answer never comes.
         let given = present.is_ok_and(|present| {
             let present = present.as_ref();
             present.is_some_and(|present| present.send(order).is_ok())
@@ -257,6 +279,8 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
 
 impl Shared {
     /// Sends commands and passes on what arrives, until the connection breaks or is given up.
+    ///
+    /// The commands that have no answer end with this future.
     async fn serve(&self, mut link: Link, patience: Duration) -> io::Result<()> {
         let (present, mut orders) = mpsc::unbounded_channel();
         self.present.send_replace(Some(present));
@@ -284,6 +308,8 @@ impl Shared {
     }
 
     /// Passes on what has arrived: a message to all, an answer to the caller of the command.
+    ///
+    /// Fails if the server sends an answer to nothing: replies cannot be told apart from then on.
     fn pass_on(&self, told: Told, given: &mut VecDeque<Order>) -> io::Result<()> {
         let is_for = |order: &Order| match &told {
             Told::Done(command, channel) => order.command == *command && order.channel == *channel,
@@ -341,6 +367,8 @@ impl ChannelCommand {
 impl Asked {
     /// Returns `Ok(None)` if the command was carried out, and the redirection if the slot of the channel is another
     /// server's. Returns `Err` if the server has refused, or has not answered so far.
+    ///
+    /// A redirection is taken only from `MOVED`: the channel stays where the slot is until it has moved.
     pub(super) fn outcome(mut self) -> Result<Option<Redirect>, String> {
         match self.0.try_recv() {
             Ok(Ok(())) => Ok(None),
@@ -370,6 +398,8 @@ impl Messages {
 }
 
 /// Reads what has arrived, in either version of the protocol. Returns `None` if it is neither a message nor an answer.
+///
+/// Subscriptions are confirmed by messages that name the command, and not by replies.
 fn told(heard: Heard) -> Option<Told> {
     let parts = match heard {
         Heard::Reply(Err(text)) => return Some(Told::Refused(text)),
@@ -398,11 +428,13 @@ fn told(heard: Heard) -> Option<Told> {
     })
 }
 
+/// Builds the error of a connection that was not there, or did not answer, in time.
 fn unheard(budget: Duration) -> Error {
     let message = format!("the connection for messages did not answer within {budget:?}");
     Error::new(ErrorKind::Backend, message).passing()
 }
 
+/// Builds the error of a server that may be spoken to and refuses a PING.
 fn refused(text: &str) -> Error {
     Error::refused(format!("the server refused a PING: {text}"), text).passing()
 }

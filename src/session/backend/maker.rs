@@ -18,12 +18,17 @@ use crate::config::{Config, Deployment, Server};
 use crate::error::Error;
 
 /// What all connections of one backend have in common.
+///
+/// Cheap to clone. A cluster keeps it for servers that it comes to know.
 #[derive(Clone)]
 pub(super) struct Maker {
+    /// As the user has given it, with logins.
     config: Arc<Config>,
     #[cfg(feature = "tls")]
     tls: Option<Connector>,
+    /// The budget of questions that the backend asks by itself.
     pub(super) command_timeout: Duration,
+    /// Where the tasks of the connections run.
     pub(super) runtime: Handle,
     /// Where to report that holds may no longer stand.
     pub(super) disruptions: mpsc::UnboundedSender<Disruption>,
@@ -35,6 +40,8 @@ pub(super) struct Maker {
 
 impl Maker {
     /// Creates a maker whose connections live on the current runtime. Starts to follow the sentinels, if there are any.
+    ///
+    /// Fails if the configured certificates cannot be used.
     pub(super) fn new(
         config: Config,
         command_timeout: Duration,
@@ -68,6 +75,8 @@ impl Maker {
     }
 
     /// Makes the connection for commands to a server. `node` is the id that the server has in this process.
+    ///
+    /// Each connection but the first is reported as a disruption.
     pub(super) fn connection(&self, server: &Server, node: u64) -> Connection {
         let disruptions = self.disruptions.clone();
         // The server behind a new connection may be another one, or may have lost its data.
@@ -87,6 +96,7 @@ impl Maker {
         Transactions::new(self.dialer(server), &self.runtime)
     }
 
+    /// Returns what it takes to connect to a server.
     pub(super) fn dialer(&self, server: &Server) -> Dialer {
         Dialer {
             config: self.config.clone(),

@@ -6,6 +6,17 @@
 //! within its budget.)
 //!
 //! A cluster is many servers, each with connections of its own, and a map of slots.
+//!
+//! From top to bottom: [`run`] takes one call to its answer; [`node`] is a server, and sends the call once;
+//! [`connection`] keeps a connection and [`desk`] its requests in order; [`dial`] and [`link`] open it; [`resp`] is
+//! what travels there. Beside them [`cluster`] and [`sentinel`] know which server it is.
+//!
+//! # Invariants
+//!
+//! 1. What is said about an error is what holds for the call: [`Error::is_unsent`] only if no send of it can have run,
+//!    [`Error::is_unanswered`] if one may have.
+//! 2. Nothing is sent after the budget of a call is over, however late its future is polled.
+//! 3. An answer carries an instant before its request was sent, from which promises may be counted.
 
 mod channels;
 mod cluster;
@@ -55,38 +66,51 @@ pub(crate) use post::Posted;
 pub(crate) use run::Answer;
 pub(crate) use slots::slot;
 
-/// The servers of one client.
+/// The servers of one client. Connects to each when it is first needed, and keeps connecting until
+/// [`close`](Self::close).
 pub(crate) struct Backend {
+    /// One server, or those of a cluster.
     servers: Servers,
+    /// The number of the database, which is part of what makes two keys the same.
     database: u32,
+    /// The budget of commands that no call sets one for: those about channels.
     timeout: Duration,
 }
 
+/// Which servers there are. Sentinels are not among them: they name the one server.
 enum Servers {
     One(Arc<Node>),
     Cluster(Box<Cluster>),
 }
 
-/// An event that makes it doubtful whether holds still stand.
+/// An event that makes it doubtful whether holds still stand. The watchdog checks the holds that it
+/// [concerns](Backend::concerns).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disruption {
-    /// There is another connection to this server.
+    /// There is another connection to this server: it may be another one, or may have lost its data.
     Node(u64),
-    /// These slots have moved to another server.
+    /// These slots have moved to another server: a failover may have lost what was written last.
     Slots(BTreeSet<u16>),
 }
 
 /// The outcome of subscribing to a channel.
+///
+/// Known after a PING behind the command was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subscribed {
+    /// Messages arrive from now on.
     Here,
     /// Another server has the slot, and the map has that server by now.
     Elsewhere,
+    /// The server has refused, or has not answered the command. That was logged once.
     Refused,
 }
 
 impl Backend {
     /// Connects to the server or servers that `config` names. Returns the backend and the stream of disruptions.
+    ///
+    /// Unless `settings.connects_lazily`, fails if no server can be reached. Then, and if this future is dropped,
+    /// nothing is left running.
     pub(crate) async fn connect(
         config: Config,
         settings: &Settings,
@@ -121,7 +145,7 @@ impl Backend {
         Ok((backend, Disruptions(disruptions)))
     }
 
-    /// Builds the error of a call for which no server is known.
+    /// Builds the error of a call for which no server is known: nothing was sent.
     fn homeless(&self, key: &str) -> Error {
         let text = format!("no server of the cluster is known to have the slot of {key}");
         let absence = self.cluster().and_then(Cluster::absence);
@@ -134,17 +158,22 @@ impl Backend {
         error.unsent()
     }
 
+    /// Returns the server of a key, or the error of a call that has none to go to.
     fn home_of(&self, key: &str) -> Result<Arc<Node>, Error> {
         self.home(key)
             .ok_or_else(|| self.homeless(&format!("{key:?}")))
     }
 
     /// Returns the run id of the server that has this key.
+    ///
+    /// Two keys with the same answer are on one server, whatever addresses their clients use for it.
     pub(crate) async fn server(&self, key: &str, budget: Duration) -> Result<Arc<str>, Error> {
         self.home_of(key)?.run_id(budget).await
     }
 
     /// Returns the server of a key or a channel.
+    ///
+    /// In a cluster it changes with the map. `None` if no server of the cluster is known.
     pub(crate) fn home(&self, key: &str) -> Option<Arc<Node>> {
         match &self.servers {
             Servers::One(node) => Some(node.clone()),
@@ -171,6 +200,7 @@ impl Backend {
         self.cluster().is_some()
     }
 
+    /// Returns the cluster, if there is one.
     fn cluster(&self) -> Option<&Cluster> {
         match &self.servers {
             Servers::One(_) => None,
@@ -178,7 +208,7 @@ impl Backend {
         }
     }
 
-    /// Returns the servers with a slot.
+    /// Returns the servers with a slot, and in a cluster those that one is moving to.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match &self.servers {
             Servers::One(node) => vec![node.clone()],
@@ -191,6 +221,7 @@ impl Backend {
     pub(crate) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
         let nodes = self.nodes();
         let pings = nodes.iter().map(|node| node.ping(budget));
+        // A server that does not answer may have lost its slots: the others are asked.
         let answered = try_join_all(pings).await.inspect_err(|_| {
             if let Some(cluster) = self.cluster() {
                 cluster.suspect();
@@ -201,6 +232,8 @@ impl Backend {
     }
 
     /// Whether any server is known, and each server that was needed so far is connected.
+    ///
+    /// A server that no call needed has no connection to lose.
     pub(crate) fn is_connected(&self) -> bool {
         let nodes = self.nodes();
         let mut used = nodes.iter().filter(|node| node.is_used());
@@ -209,6 +242,9 @@ impl Backend {
 
     /// Returns since when every request to the server of this key went unanswered, or was not for that server to carry
     /// out, and how the last one failed. Returns `None` if there is no such period now.
+    ///
+    /// Callers with patience count from there. Connections that break and come back without an answer in between do not
+    /// end it.
     pub(crate) fn silence(&self, key: &str) -> Option<(BootInstant, Error)> {
         match self.home(key) {
             Some(node) => node.silence.begun(),
@@ -217,6 +253,8 @@ impl Backend {
     }
 
     /// Whether a caller that can do without a silent server should ask it all the same. `true` counts as a try.
+    ///
+    /// For locks on several servers, which can do without one: the try shows when it is back.
     pub(crate) fn is_to_be_tried(&self, key: &str) -> bool {
         self.home(key)
             .is_none_or(|node| node.silence.is_to_be_tried())
@@ -230,17 +268,22 @@ impl Backend {
         }
     }
 
+    /// Returns how releases are published.
     fn channels(&self) -> Channels {
         self.cluster().map_or(Channels::Plain, Cluster::channels)
     }
 
     /// Whether a server knows of all subscribers to a channel of its slots.
+    ///
+    /// In a cluster with plain channels it knows only its own.
     pub(crate) fn counts_listeners(&self) -> bool {
         self.channels() != Channels::PlainInCluster
     }
 
     /// Subscribes to a channel. The outcome is known once the server has [proved](Self::prove) that its messages can
     /// arrive.
+    ///
+    /// Returns when the command is given to a connection, and fails if there is none within the timeout.
     pub(crate) async fn subscribe(&self, node: &Node, channel: &str) -> Result<Asked, Error> {
         let command = match self.channels() {
             Channels::Sharded => ChannelCommand::SubscribeSharded,
@@ -250,6 +293,9 @@ impl Backend {
     }
 
     /// Returns the outcome of a subscription. If the slot has moved, the map learns of it.
+    ///
+    /// A refusal is logged once for each server. It is not an error: the connection is good, and other channels may be
+    /// allowed.
     pub(crate) fn subscribed(&self, node: &Arc<Node>, asked: Asked) -> Subscribed {
         match (asked.outcome(), self.cluster()) {
             (Ok(Some(redirect)), Some(cluster)) => {
@@ -265,6 +311,8 @@ impl Backend {
     }
 
     /// Unsubscribes from a channel.
+    ///
+    /// Its outcome is not looked at: a channel that is still subscribed to costs a message now and then.
     pub(crate) async fn unsubscribe(&self, node: &Node, channel: &str) -> Result<(), Error> {
         let command = match self.channels() {
             // The old server has taken the channel away together with its slot.
@@ -281,11 +329,15 @@ impl Backend {
     }
 
     /// Proves that messages of this server can arrive, and that earlier commands on that connection have been answered.
+    ///
+    /// Fails if the server has not answered within the timeout, or refuses.
     pub(crate) async fn prove(&self, node: &Node) -> Result<(), Error> {
         node.listener.ping(self.timeout).await
     }
 
     /// Has another connection made for the messages of a server.
+    ///
+    /// Returns at once. Its messages are then preceded by [`PushEvent::Reconnected`].
     pub(crate) fn relisten(&self, node: &Node) {
         node.listener.relisten();
     }
@@ -304,6 +356,8 @@ impl Backend {
     }
 
     /// Closes all connections.
+    ///
+    /// Requests that are still unanswered end with them.
     pub(crate) async fn close(&self) {
         join_all(self.nodes().iter().map(|node| node.close())).await;
     }
@@ -319,6 +373,8 @@ impl fmt::Debug for Backend {
 }
 
 /// The stream of events that make holds doubtful.
+///
+/// Without a bound: an event that was dropped would leave holds unchecked.
 #[derive(Debug)]
 pub(crate) struct Disruptions(mpsc::UnboundedReceiver<Disruption>);
 
@@ -330,6 +386,8 @@ impl Disruptions {
 }
 
 /// The stream of moves of slots.
+///
+/// Several moves between two looks count as one: the hub deals out all channels anyway.
 #[derive(Debug)]
 pub(crate) struct Moves(Option<watch::Receiver<()>>);
 

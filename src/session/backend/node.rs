@@ -1,5 +1,9 @@
 //! One server: its connection for commands, one for messages, so that neither waits for the other, and one for
 //! transactions if they are needed. Also keeps whether the server has been answering.
+//!
+//! A node is one address, or the primary of a service that sentinels watch. What is behind it may change, by a restart
+//! or a failover; its connections then have another number (`epoch`), and whatever was learned of the server counts for
+//! the number under which it was learned. What a failed send means is decided in [`send_error`](super::send_error).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,13 +30,17 @@ use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 /// How many times a server is asked whether it knows sharded channels, if no answer comes.
 const PROBES: usize = 3;
 
-/// The connections to one server.
+/// The connections to one server, and what is known of it.
 pub(crate) struct Node {
+    /// Channels, what is owed and disruptions name a server by it.
     id: u64,
     /// The address as configured. In a cluster, the server's own address.
     name: Server,
+    /// For calls, and for questions about the server.
     pub(super) commands: Connection,
+    /// For messages. Not connected before a call waits, unless the client connects at once.
     pub(super) listener: Listener,
+    /// For plain locks where scripts are not allowed.
     pub(super) transactions: Transactions,
     /// Whether the server has said that this user may run no scripts. If that changes, nothing is lost but a round
     /// trip. Relaxed: nothing else depends on it.
@@ -41,6 +49,7 @@ pub(crate) struct Node {
     pub(super) mute: AtomicBool,
     /// Whether the server has refused a subscription, which is logged once. Relaxed: nothing else depends on it.
     pub(super) deaf: AtomicBool,
+    /// Since when the server has been of no use, if it is so now.
     pub(super) silence: Silence,
     /// The run id, once the server was asked for it.
     known: Mutex<Option<Known>>,
@@ -48,25 +57,28 @@ pub(crate) struct Node {
     pub(super) patience: Duration,
 }
 
-/// Which server the commands go to, as the server has said.
+/// Which server the commands go to, as the server has said. Counts as long as the connection has this number.
 struct Known {
     run_id: Arc<str>,
     /// The number of the connection on which it said so.
     epoch: u64,
 }
 
-/// How a call is sent.
+/// How a call is sent: what may differ between two sends of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     /// Whether the script itself is sent, and not its hash, which the server may not know.
     pub(super) whole: bool,
     /// Whether the call goes to a server that the slot is only being moved to.
+    ///
+    /// Such a server refuses the call without a word before it, `ASKING`.
     pub(super) asking: bool,
     /// The command that publishes to subscribers.
     pub(super) publish: &'static str,
 }
 
 impl Node {
+    /// Creates a server that is not connected before its first use.
     pub(super) fn new(maker: &Maker, name: Server) -> Arc<Self> {
         // Ids distinguish nodes, including two of one server that was let go and found again.
         static IDS: AtomicU64 = AtomicU64::new(0);
@@ -87,6 +99,8 @@ impl Node {
     }
 
     /// Connects now, and returns `Err` if that fails.
+    ///
+    /// An address or a login that is wrong so shows when the client is made.
     pub(super) async fn connect(&self) -> Result<(), Error> {
         self.commands.connect().await?;
         self.listener.connect().await
@@ -106,15 +120,19 @@ impl Node {
         self.commands.is_open()
     }
 
+    /// Returns the number of this node, which no other node of this process has.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
+    /// Returns the address. Redirections without a host are relative to it.
     pub(super) fn name(&self) -> &Server {
         &self.name
     }
 
     /// Sends a call once, or carries out its steps if it does not go by script.
+    ///
+    /// If the future is dropped, the call may still run; nothing is noted then.
     pub(super) async fn ask(
         &self,
         call: &Call<'_>,
@@ -132,6 +150,8 @@ impl Node {
     }
 
     /// Takes note of whether the server has answered, and as a primary or as a replica.
+    ///
+    /// An answer ends a silence. After a time as a replica the first answer leads to one more question.
     pub(super) async fn note(&self, answered: &Result<Reply, SendError>, left: Duration) {
         match answered {
             // The silence is noted by `failed`, once the call is given up.
@@ -146,13 +166,17 @@ impl Node {
         }
     }
 
+    /// Sends a call by its script, and interprets the reply.
     async fn send(&self, call: &Call<'_>, form: Form, left: Duration) -> Result<Reply, SendError> {
+        // Before the request: if the connection changes in between, a complaint about the old one replaces nothing.
         let epoch = self.commands.epoch();
         let replied = self.commands.ask(request(call, form), left).await;
         self.heard(call, replied, epoch)
     }
 
     /// Returns the steps to take in place of the script, or `None` if the script is to be sent.
+    ///
+    /// A call that was made for scripts only is always sent as a script, and refused where there are none.
     pub(super) fn steps<'c, 'a>(&self, call: &'c Call<'a>) -> Option<&'c Steps<'a>> {
         match &call.unscripted {
             Unscripted::Steps(steps, ReleaseBy::Transaction) => Some(steps),
@@ -166,11 +190,15 @@ impl Node {
     }
 
     /// Sends a command that changes nothing.
+    ///
+    /// So it needs no care if the answer is lost.
     async fn query(&self, words: &[&str], budget: Duration) -> Result<Said, Broken> {
         self.commands.ask(Request::of(words), budget).await
     }
 
     /// Sends a PING, and returns how long the server took to answer.
+    ///
+    /// An answer of any kind shows that the server is there.
     pub(super) async fn ping(&self, budget: Duration) -> Result<Duration, Error> {
         let started = BootInstant::now();
         let said = self.query(&["PING"], budget).await;
@@ -214,6 +242,8 @@ impl Node {
     }
 
     /// Returns what this server knows of the cluster's slots, or `None` if it is in no cluster.
+    ///
+    /// A failure here does not count as silence of the server: this is asked of servers that no call goes to.
     pub(super) async fn slots(&self, budget: Duration) -> Result<Option<Vec<Range>>, Error> {
         let table = self.query(&["CLUSTER", "SLOTS"], budget).await;
         let table = table.map_err(|broken| {
@@ -234,6 +264,8 @@ impl Node {
 
     /// Whether the server knows sharded channels. Asks again if the answer is lost: if that were taken for a no, the no
     /// would last as long as the client.
+    ///
+    /// A server that does not know the question has none.
     pub(super) async fn has_shards(&self, budget: Duration) -> Result<bool, Error> {
         let mut tries = 1;
         loop {
@@ -271,6 +303,8 @@ impl Node {
 }
 
 /// Encodes a call.
+///
+/// The script goes as a whole, or by its hash. A server that does not know the hash says so and runs nothing.
 pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
     let (command, script) = if form.whole {
         ("EVAL", call.script.source)

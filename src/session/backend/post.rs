@@ -16,12 +16,18 @@ use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
 /// A call that was written, and whose answer is still to come.
+///
+/// If it is dropped, the call runs all the same, and nobody learns of the answer.
 #[derive(Debug)]
 pub(crate) struct Posted {
+    /// The server that it was sent to. The answer comes from there, even if the slot moves meanwhile.
     node: Arc<Node>,
     reply: desk::Reply,
     /// The number of the connection that it was written to.
+    ///
+    /// For a complaint about that connection and not about the next one.
     epoch: u64,
+    /// An instant before it was written.
     sent: BootInstant,
 }
 
@@ -35,12 +41,16 @@ impl Posted {
 impl Backend {
     /// Writes a call at once, so that it is carried out whatever becomes of this process. Returns `None` if no
     /// connection takes it: nothing was sent then, and there is nothing to wait for.
+    ///
+    /// Never waits, takes no timer and needs no runtime.
     pub(crate) fn post(&self, call: &Call<'_>) -> Option<Posted> {
         let key = call.keys.first()?;
         self.home(key)?.post(call, self.channels().publish())
     }
 
     /// Waits for the answer to a call that was posted, as [`run`](Self::run) does for a call that it sends itself.
+    ///
+    /// `budget` counts from now. If the answer is lost, the call is sent again within it.
     pub(crate) async fn conclude(
         &self,
         posted: Posted,

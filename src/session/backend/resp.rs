@@ -25,6 +25,8 @@ const DEEPEST: usize = 8;
 pub(super) type Said = Result<Reply, String>;
 
 /// A reply or a push that arrived on a connection.
+///
+/// Told apart by the first byte of the frame.
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
     Reply(Said),
@@ -40,10 +42,14 @@ pub(super) enum Version {
 }
 
 /// Commands as they are sent, one directly after the other.
+///
+/// Given to a connection as a whole, so nothing comes in between.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     bytes: Vec<u8>,
+    /// How many there are, each of which has one reply.
     commands: usize,
+    /// The script that the last command runs, if it runs one.
     script: Option<&'static Script>,
 }
 
@@ -55,6 +61,8 @@ impl Request {
     }
 
     /// Adds a command of `length` words. [`Arg::Publish`] stands for the word `publish`.
+    ///
+    /// `length` is told beforehand, since it comes first on the wire.
     pub(super) fn and<'a>(
         mut self,
         length: usize,
@@ -89,6 +97,7 @@ impl Request {
         self
     }
 
+    /// Returns the script that the last command runs: its reply shows that the server has it.
     pub(super) fn script(&self) -> Option<&'static Script> {
         self.script
     }
@@ -102,12 +111,14 @@ impl Request {
         self.commands
     }
 
+    /// Adds a word, as a bulk string.
     fn word(&mut self, word: &[u8]) {
         self.header(b'$', word.len());
         self.bytes.extend_from_slice(word);
         self.bytes.extend_from_slice(b"\r\n");
     }
 
+    /// Adds a line that announces a length.
     fn header(&mut self, mark: u8, length: usize) {
         let mut digits = [0; LONGEST_NUMBER];
         self.bytes.push(mark);
@@ -155,6 +166,8 @@ pub(super) enum Garbled {
 }
 
 /// Takes the first reply out of what has arrived, and skips pushes. Returns `None` if it has not arrived as a whole.
+///
+/// For connections that subscribe to nothing.
 pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Said>, Garbled> {
     loop {
         match next(arrived, version)? {
@@ -166,6 +179,8 @@ pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Sa
 }
 
 /// Takes the first reply or push out of what has arrived. Returns `None` if it has not arrived as a whole.
+///
+/// On an error the bytes stay where they are; nothing after them can be read.
 pub(super) fn next(arrived: &mut BytesMut, version: Version) -> Result<Option<Heard>, Garbled> {
     let Some((length, is_reply)) = measure(arrived)? else {
         return Ok(None);
@@ -198,6 +213,8 @@ pub(super) fn next(arrived: &mut BytesMut, version: Version) -> Result<Option<He
 
 /// Returns the length of the first frame, and whether it is a reply and not a push. Returns `None` if it has not
 /// arrived as a whole.
+///
+/// Reads no more than the lines that announce something. Nothing is decoded before all of it is here.
 fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
     let Some(first) = arrived.first() else {
         return Ok(None);
@@ -278,6 +295,8 @@ fn count(text: &[u8]) -> Result<Option<usize>, Garbled> {
 }
 
 /// Returns `Err` for a reply that is longer than [`LONGEST`].
+///
+/// Checked before the bytes arrive, as soon as a length is announced.
 fn bounded(length: usize) -> Result<(), Garbled> {
     match length > LONGEST {
         true => Err(Garbled::TooLong),
@@ -292,6 +311,7 @@ fn said3(frame: Frame3) -> Said {
     }
 }
 
+/// Converts a frame of RESP3. What no command of this crate is answered with becomes [`Reply::Nil`].
 fn reply3(frame: Frame3) -> Reply {
     match frame {
         Frame3::SimpleError { data, .. } => refusal(&data),

@@ -1,4 +1,16 @@
 //! One call, sent until it is answered or its time is over.
+//!
+//! A send can fail in many ways ([`SendError`]), and most of them say what to do next: send the script as a whole, go
+//! to another server, wait a moment. [`Run`] is the state between two sends. It gives up when the error will not pass
+//! by itself, or when the next send would come after the end of the call's budget.
+//!
+//! # Invariants
+//!
+//! 1. `repeated` is set before the second send after one that may have run, and is never cleared. From then on no error
+//!    of the call says that it did not run, and its answer says that an earlier send may have had an effect.
+//! 2. No send begins after `end`: whoever made the call does not count on it any more, and what undoes it may be on its
+//!    way.
+//! 3. `sent` is before the send whose answer is returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +28,24 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
-/// The pause between two sends of a call whose connection was cut.
+/// The pause between two sends of a call whose connection was cut, so that a call does not spin while the connection is
+/// made again.
 const RESEND_PAUSE: Duration = Duration::from_millis(5);
 
 /// The pause between two sends of a call to a slot that is being moved.
 const MOVING_PAUSE: Duration = Duration::from_millis(20);
 
-/// The answer to a call.
+/// The answer to a call, with what its meaning depends on.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
     /// An instant before the answered request was sent.
+    ///
+    /// Promises count from here: the server set a lease after this instant.
     pub(crate) sent: BootInstant,
     /// Whether an earlier send of this call went unanswered: it may have run too.
+    ///
+    /// So a script that finds nothing to do may have done it before.
     pub(crate) repeated: bool,
 }
 
@@ -37,11 +54,15 @@ impl Backend {
     /// time, and a call that was sent to the wrong server follows its slot.
     ///
     /// If the future is dropped, the call may still run.
+    ///
+    /// Whatever it may leave on a server then belongs to the caller's `Undo`.
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
         self.go_on(call, budget, None).await
     }
 
     /// Does the same as [`run`](Self::run), for a call that may have been `posted` before.
+    ///
+    /// The first answer is then waited for on the connection that the call was written to; what follows is the same.
     pub(super) async fn go_on(
         &self,
         call: &Call<'_>,
@@ -53,21 +74,27 @@ impl Backend {
     }
 }
 
-/// One call under way.
+/// One call under way: where the next send goes, and what is known of the earlier ones.
 struct Run<'a> {
     backend: &'a Backend,
     call: &'a Call<'a>,
     budget: Duration,
+    /// When the call began: a silence of its server is counted from there.
     started: BootInstant,
     end: BootInstant,
+    /// The server of the next send.
     node: Arc<Node>,
     form: Form,
+    /// An instant before the next send, or before the one that was posted.
     sent: BootInstant,
+    /// An earlier send may have run.
     repeated: bool,
+    /// A redirection was followed without a pause. The next ones are followed after one.
     strayed: bool,
 }
 
 impl<'a> Run<'a> {
+    /// Finds the server of the first send, or takes the one that the call was `posted` to. Fails if no server is known.
     fn new(
         backend: &'a Backend,
         call: &'a Call<'a>,
@@ -100,6 +127,9 @@ impl<'a> Run<'a> {
     }
 
     /// Sends the call until it is answered or its time is over.
+    ///
+    /// The order matters: the form and the server of the next send are chosen first, then comes the pause, then the
+    /// look at the clock. So a redirection is taken into the map even if there is no time left to follow it.
     async fn answered(mut self, mut posted: Option<Posted>) -> Result<Answer, Error> {
         loop {
             let error = match self.send(posted.take()).await {
@@ -126,6 +156,8 @@ impl<'a> Run<'a> {
     }
 
     /// Sends the call once, or waits for the answer to the send that was `posted`.
+    ///
+    /// On the heap for a call that was posted, since that is rare and the future is part of every caller's.
     async fn send(&self, posted: Option<Posted>) -> Result<Reply, SendError> {
         match posted {
             Some(posted) => Box::pin(self.node.replied(self.call, posted, self.budget)).await,
@@ -137,10 +169,14 @@ impl<'a> Run<'a> {
     }
 
     /// Chooses the form and the server of the next send, and returns the pause before it.
+    ///
+    /// [`Duration::MAX`] stands for an error after which the call is not sent again. Fails if a single server
+    /// redirects.
     fn adapt(&mut self, error: &SendError) -> Result<Duration, Error> {
         // ASKING holds for one request. It is kept only if the same server is sent the same request in another form.
         let asked = std::mem::take(&mut self.form.asking);
         Ok(match error {
+            // Without scripts the node sends steps the next time: nothing has to change here.
             SendError::UnknownScript | SendError::Scriptless => {
                 self.form.whole |= matches!(error, SendError::UnknownScript);
                 self.form.asking = asked;
@@ -159,6 +195,8 @@ impl<'a> Run<'a> {
     }
 
     /// Turns to the server that a redirection names, by `ASK` for one request only. Returns the pause before that.
+    ///
+    /// The server that an `ASK` names does not have the slot so far, so in the map the slot stays where it is.
     fn follow(&mut self, to: &Redirect, asking: bool) -> Result<Duration, Error> {
         let cluster = self
             .backend
@@ -177,6 +215,9 @@ impl<'a> Run<'a> {
     }
 
     /// Pauses before the next send. Returns `true` if there is no time for one, without a pause if that is known.
+    ///
+    /// The pause is not begun if it would end too late: the caller has its error at once, and not at the end of the
+    /// budget.
     async fn is_late(&mut self, error: &SendError, pause: Duration) -> bool {
         if BootInstant::now().plus(pause) >= self.end {
             return true;
@@ -192,6 +233,8 @@ impl<'a> Run<'a> {
 
     /// Builds the error of a call that is not sent again. In a cluster, also has the map checked if the server did not
     /// answer or has disowned the slot.
+    ///
+    /// The error says whether the call may have run.
     fn given_up(&self, error: SendError) -> Error {
         let error = match error {
             SendError::Refused(error) | SendError::Replica(error) | SendError::Moving(error) => {
@@ -227,8 +270,7 @@ impl<'a> Run<'a> {
         self.doubtful(self.call.blame(error))
     }
 
-    /// Marks an error as one of a call that may have run, if an earlier send may have been carried out: it may,
-    /// whatever the answer to this one.
+    /// Marks the error of a call whose earlier send may have been carried out, whatever came of this one.
     fn doubtful(&self, error: Error) -> Error {
         match self.repeated {
             true => error.unanswered(),

@@ -1,4 +1,7 @@
-//! Why one attempt to send a call brought no answer.
+//! Why one attempt to send a call brought no answer, and what the words of a server mean for the call.
+//!
+//! [`Node::heard`] and [`Node::failed`] are the two ends: the first interprets what came back to one send, the second
+//! builds the error of a call that is given up. In between `run` decides whether to send again.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,12 +20,20 @@ use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Unscripted};
 
 /// Why one attempt to send a call brought no answer.
+///
+/// For all but [`Broken`](Self::Broken) the server has said that the script did not run, or not to its end.
 pub(super) enum SendError {
     /// The server does not know the script by its hash; the script did not run.
+    ///
+    /// It is sent again as a whole.
     UnknownScript,
     /// No answer came.
+    ///
+    /// Whether it ran is in the inner error.
     Broken(Broken),
     /// This user may run no scripts; this one did not run.
+    ///
+    /// The next send goes by steps.
     Scriptless,
     /// Another server has the slot; nothing ran.
     Moved(Redirect),
@@ -34,6 +45,7 @@ pub(super) enum SendError {
     Replica(Error),
     /// The server does not have the slot, and knows no server that does; nothing ran.
     Disowned(Error),
+    /// The server has refused for another reason. The error says whether that may pass.
     Refused(Error),
 }
 
@@ -52,6 +64,8 @@ impl From<Broken> for Fault {
 
 impl Node {
     /// Interprets what came in reply to a call on the connection with the number `epoch`.
+    ///
+    /// A reply may have a refusal inside it, to publish: what the script did stands all the same.
     pub(super) fn heard(
         &self,
         call: &Call<'_>,
@@ -74,6 +88,8 @@ impl Node {
     }
 
     /// Interprets a fault of a call.
+    ///
+    /// Steps are several commands, so nobody knows on which connection one was refused; the present one counts.
     pub(super) fn missed_by(&self, call: &Call<'_>, fault: Fault) -> SendError {
         match fault {
             Fault::Refused(text) => self.refused(call, &text, self.commands.epoch()),
@@ -82,6 +98,8 @@ impl Node {
     }
 
     /// Interprets the refusal to run scripts. With [`ReleaseBy::Auto`], later calls of plain locks go by steps at once.
+    ///
+    /// Nothing ran. For other kinds, and for plain locks that were told to use scripts, it is an error with advice.
     fn without_scripts(&self, call: &Call<'_>, text: &str) -> SendError {
         let message = match &call.unscripted {
             Unscripted::Steps(_, ReleaseBy::Auto) => {
@@ -126,6 +144,9 @@ impl Node {
     }
 
     /// Interprets a refusal on the connection with the number `epoch`.
+    ///
+    /// Most of these are told apart by the code, the first word. A refusal that may pass is marked so, and callers try
+    /// again.
     fn refused(&self, call: &Call<'_>, text: &str, epoch: u64) -> SendError {
         let error = || Error::refused(format!("the server refused: {text}"), text);
         match code(text) {
@@ -159,6 +180,8 @@ impl Node {
 
     /// Builds the error of a call that was not answered, and takes note that the server is silent. `repeated` says that
     /// an earlier send of the call may have run. Also replaces a connection that has stalled.
+    ///
+    /// Called when a call is given up: single sends that fail are no silence.
     pub(super) fn failed(
         &self,
         started: BootInstant,

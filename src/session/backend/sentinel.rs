@@ -43,6 +43,8 @@ const GRACE: Duration = Duration::from_millis(200);
 const CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// The sentinels of one service.
+///
+/// Made once for each client and shared by its dialers, so that all its connections lead to the same primary.
 pub(super) struct Sentinels {
     circle: Arc<Circle>,
     /// The task that follows them.
@@ -51,13 +53,19 @@ pub(super) struct Sentinels {
 
 /// What the tasks that follow the sentinels share.
 struct Circle {
+    /// How to reach a sentinel. It follows none itself.
     dialer: Dialer,
+    /// The name under which the sentinels know the servers.
     service: String,
+    /// For the sentinels alone: invariant 3.
     login: Login,
+    /// Those that the configuration names. Others are found through them.
     configured: Vec<Server>,
+    /// By sentinel, what it has said last. The mutex is held while the view is brought up to date.
     reports: Mutex<HashMap<Server, Report>>,
     /// Signals that the set of known sentinels has changed.
     met: Notify,
+    /// What follows from the reports. Watched by connections and by callers that need a primary.
     view: watch::Sender<View>,
 }
 
@@ -86,6 +94,8 @@ impl Sentinels {
 
     /// Waits until a primary is known, and returns it. Waits at most as long as a sentinel may take to answer. Returns
     /// `Err` if none is known then.
+    ///
+    /// A first answer is given a moment for others to correct it: [`GRACE`].
     pub(super) async fn primary(&self) -> Result<Server, Error> {
         let mut view = self.circle.view.subscribe();
         let known = |view: &View| view.primary.is_some() || view.is_complete;
@@ -106,6 +116,8 @@ impl Sentinels {
     }
 
     /// Waits until the primary is another server than the one at this place.
+    ///
+    /// Connections end, and attempts are given up, by this.
     pub(super) async fn named_other_than(&self, place: Option<&str>) {
         let mut view = self.circle.view.subscribe();
         let is_other = |view: &View| {
@@ -117,6 +129,8 @@ impl Sentinels {
     }
 
     /// Takes note of whether the primary could be reached.
+    ///
+    /// While it could not be, the sentinels are asked every second.
     pub(super) fn tried(&self, reached: bool) {
         self.circle.view.send_if_modified(|view| {
             let is_news = view.is_unreachable == reached;
@@ -133,6 +147,8 @@ impl Sentinels {
 
 impl Circle {
     /// Attends to all known sentinels, each in a task of its own, until the future is dropped.
+    ///
+    /// Sentinels that are no longer named are dropped with their tasks.
     async fn attend_all(self: Arc<Self>) {
         let mut attended: HashMap<Server, AbortOnDropHandle<()>> = HashMap::new();
         loop {
@@ -168,6 +184,9 @@ impl Circle {
     }
 
     /// Listens to a sentinel and asks it, without end.
+    ///
+    /// A sentinel that fails is connected to again after a second, with some jitter, so that clients do not come all at
+    /// once.
     async fn attend(self: Arc<Self>, sentinel: Server) {
         loop {
             let Err(error) = self.converse(&sentinel).await;
@@ -178,6 +197,8 @@ impl Circle {
     }
 
     /// Connects to a sentinel, listens to it and asks it, until that fails.
+    ///
+    /// A message leads to a question: the sentinel's answers, with their epoch, are all that counts.
     async fn converse(&self, sentinel: &Server) -> Result<Infallible, Error> {
         let mut link = self.dialer.open(sentinel).await?;
         let entered = self.dialer.log_in(&mut link, &self.login).await;
@@ -220,6 +241,8 @@ impl Circle {
 
     /// Asks for the primary, the epoch, the other sentinels, and the sentinel's id. Also returns whether a message came
     /// in the meantime, so that the answers may be from before it.
+    ///
+    /// Sent together, so that they take one round trip; the answers need not be of one instant.
     async fn ask(&self, link: &mut Link) -> io::Result<(Vec<Said>, bool)> {
         let service = &self.service;
         let requests = [
@@ -241,6 +264,8 @@ impl Circle {
     }
 
     /// Reads a sentinel's answers. Returns `Err` if they name no primary.
+    ///
+    /// A part that the sentinel refuses to tell is left empty, and then counts as old, or as nobody.
     fn read(&self, sentinel: &Server, answers: Vec<Said>) -> Result<Word, Error> {
         let refused = |text: &str| {
             let service = &self.service;
@@ -292,6 +317,8 @@ impl Circle {
     }
 
     /// Takes note of what a sentinel has said, or of why it is silent.
+    ///
+    /// A sentinel that has been silent for [`KEPT`] is no longer counted as having said anything.
     fn note(&self, sentinel: &Server, said: Result<Word, Error>) {
         let mut reports = self.lock();
         let before = self.known(&reports);
@@ -320,6 +347,8 @@ impl Circle {
     }
 
     /// Updates the view from all reports.
+    ///
+    /// Called with the reports locked, so that views follow each other in the order of the reports.
     fn look(&self, known: &[Server], reports: &HashMap<Server, Report>) {
         self.view.send_if_modified(|view| {
             let word = decisive(reports.values(), known.len(), view);
@@ -346,6 +375,8 @@ impl Circle {
     }
 
     /// Returns why no sentinel names a primary.
+    ///
+    /// The first of the configured ones that is silent tells why.
     fn failure(&self) -> Error {
         let reports = self.lock();
         let mut reports = self.configured.iter().filter_map(|it| reports.get(it));
@@ -364,7 +395,8 @@ impl Circle {
     }
 }
 
-/// Whether this is a message of a channel, and not the confirmation of a subscription.
+/// Whether this is a message of a channel, and not the confirmation of a subscription. Only RESP3 has pushes, and only
+/// with it the client listens.
 fn is_message(heard: &Heard) -> bool {
     let Heard::Push(parts) = heard else {
         return false;
@@ -372,6 +404,7 @@ fn is_message(heard: &Heard) -> bool {
     matches!(parts.first(), Some(Reply::Text(kind)) if kind == "message")
 }
 
+/// Builds the error of a sentinel whose connection failed.
 fn cut(sentinel: &Server, error: io::Error) -> Error {
     let text = format!("the sentinel {sentinel} did not answer: {error}");
     Error::new(ErrorKind::Backend, text).caused_by(error)

@@ -10,11 +10,15 @@ use crate::error::Error;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The period in which every request went unanswered, or was not for this server to carry out, if there is one now.
+///
+/// Callers give up after some time of it, the cluster looks for another owner of the slots, and calls that can do
+/// without the server spare themselves the wait.
 #[derive(Debug, Default)]
 pub(super) struct Silence(Mutex<Option<Begun>>);
 
 #[derive(Debug)]
 struct Begun {
+    /// When the first request of the period was sent.
     since: BootInstant,
     /// Whether the server is a replica: it answers, but takes no locks.
     is_replica: bool,
@@ -26,6 +30,8 @@ struct Begun {
 
 impl Silence {
     /// Takes note of a request from `started` that was of no use.
+    ///
+    /// The beginning stays that of the first such request.
     pub(super) fn note(&self, started: BootInstant, is_replica: bool, error: &Error) {
         let mut silence = self.lock();
         let begun = silence.as_ref();
@@ -39,6 +45,8 @@ impl Silence {
     }
 
     /// Takes note of an answer, which ends the silence. Returns `false` if it may be the answer of a replica.
+    ///
+    /// The caller then asks for the role.
     pub(super) fn spoke(&self) -> bool {
         let mut silence = self.lock();
         // A replica answers too, so an answer alone does not show that the server is a primary again.

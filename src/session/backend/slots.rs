@@ -15,8 +15,11 @@ pub(crate) fn slot(key: &str) -> u16 {
 }
 
 /// The owner of each slot.
+///
+/// In a table of all slots, since each call looks one up.
 #[derive(Debug)]
 pub(super) struct Slots<N> {
+    /// By slot. `None` if no server is known to have it.
     owners: Vec<Option<N>>,
 }
 
@@ -61,6 +64,8 @@ impl<N: Clone + PartialEq> Slots<N> {
     }
 
     /// Forgets the owner of each slot for which `lost` returns `true`.
+    ///
+    /// A call for such a slot then goes to any server, which says where it is.
     pub(super) fn take_from(&mut self, lost: impl Fn(u16, &N) -> bool) {
         for (slot, owner) in (0..).zip(&mut self.owners) {
             owner.take_if(|owner| lost(slot, owner));
@@ -74,6 +79,8 @@ impl<N: Clone + PartialEq> Slots<N> {
 }
 
 /// Reads the answer to `CLUSTER SLOTS`. Returns `None` if it is not the answer of a cluster.
+///
+/// One row that cannot be read makes all of it worthless: a table with gaps would be taken for a cluster with gaps.
 pub(super) fn ranges(reply: &Reply) -> Option<Vec<Range>> {
     let Reply::List(rows) = reply else {
         return None;
@@ -110,6 +117,8 @@ fn range(row: &Reply) -> Option<Range> {
 }
 
 /// Reads the redirection in `MOVED` or `ASK`: `<slot> <host>:<port>`.
+///
+/// Without a slot, a host and a port it is no redirection, and stays the refusal that it is.
 pub(super) fn redirect(text: &str) -> Option<Redirect> {
     let mut words = text.split(' ').skip(1);
     let slot = words.next()?.parse().ok()?;

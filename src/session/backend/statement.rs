@@ -1,12 +1,18 @@
 //! What the sentinels of a service say, and whose statement counts.
+//!
+//! A [`Report`] is what one sentinel has said last; the [`View`] is what follows from all of them. [`decisive`] is the
+//! rule that leads from one to the other, without I/O: see invariant 1 of [`sentinel`](super::sentinel).
 
 use crate::clock::BootInstant;
 use crate::config::Server;
 use crate::error::Error;
 
 /// What all the sentinels together say.
+///
+/// Never replaced by an older statement, except by what a majority says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
+    /// The server that connections lead to. Stays when sentinels fall silent.
     pub(super) primary: Option<Server>,
     /// The epoch of the statement that named it.
     pub(super) epoch: u64,
@@ -21,6 +27,7 @@ pub(super) struct View {
 /// What a sentinel has said last.
 #[derive(Debug, Default)]
 pub(super) struct Report {
+    /// The last statement. `None` before the first, and after a long silence.
     pub(super) word: Option<Word>,
     /// Since when it has been silent, and why.
     pub(super) silence: Option<(BootInstant, Error)>,
@@ -39,6 +46,7 @@ pub(super) struct Word {
 }
 
 impl View {
+    /// Whether there is nothing to ask about: a message would tell of the next change.
     pub(super) fn is_calm(&self) -> bool {
         self.is_united && !self.is_unreachable
     }
@@ -54,6 +62,8 @@ impl View {
 
 /// Returns the newest statement, and of equally new ones that for the present primary. A statement that is older than
 /// the view counts only if a majority of all known sentinels say the same now.
+///
+/// `known` is the number of all known sentinels, silent ones included: a minority that can be heard is none.
 pub(super) fn decisive<'a>(
     reports: impl Iterator<Item = &'a Report> + Clone,
     known: usize,

@@ -1,4 +1,7 @@
 //! Sets up TLS, and says what may be wrong if it fails.
+//!
+//! Everything that can be wrong with the configuration is found when the client is made. What can be wrong with a
+//! server is found at each connection, and [`advice`] puts it into words.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -16,8 +19,11 @@ use crate::config::tls::{Certificate, Pem, Tls};
 use crate::error::Error;
 
 /// The settings that all connections over TLS share.
+///
+/// Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Connector {
+    /// Authorities, and the client's certificate if there is one.
     rustls: Arc<ClientConfig>,
     /// The name by which servers prove their identity, if that is not their host.
     server_name: Option<String>,
@@ -62,6 +68,8 @@ impl Connector {
     }
 
     /// Sets up TLS on a stream to `host`.
+    ///
+    /// Fails if the server does not prove that it has this name, or that of the configuration.
     pub(super) async fn secure(
         &self,
         host: &str,
@@ -71,6 +79,7 @@ impl Connector {
         connector.connect(self.name(host)?, stream).await
     }
 
+    /// Returns the same, in the form that rustls wants.
     fn name(&self, host: &str) -> io::Result<ServerName<'static>> {
         let name = self.server_name(host).to_owned();
         ServerName::try_from(name).map_err(io::Error::other)
@@ -78,6 +87,8 @@ impl Connector {
 }
 
 /// Returns the configured authorities, or else those of the system.
+///
+/// Those of the system may include some that rustls cannot use; one that can be used is enough.
 fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     match &tls.roots {
@@ -129,6 +140,7 @@ fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>, Error> {
     })
 }
 
+/// Reads the bytes of a text or a file. `what` names it in an error.
 fn read(what: &str, pem: &Pem) -> Result<Vec<u8>, Error> {
     match pem {
         Pem::Text(text) => Ok(text.clone().into_bytes()),
@@ -140,6 +152,8 @@ fn read(what: &str, pem: &Pem) -> Result<Vec<u8>, Error> {
 }
 
 /// Returns what may be wrong if TLS fails, as far as the error tells.
+///
+/// Only what rustls itself found says more than the text of the error.
 pub(super) fn advice(error: &io::Error) -> Option<&'static str> {
     let error = error.get_ref()? as &(dyn StdError + 'static);
     match error.downcast_ref::<rustls::Error>()? {

@@ -3,6 +3,15 @@
 //! Transactions have a connection of their own, since watched keys and queued commands belong to a connection, and run
 //! one sequence at a time. A sequence that is not completed takes its connection with it, and with that whatever the
 //! server has not carried out of it.
+//!
+//! What to change is decided by `protocol/steps`, from what was read; here is only how. Taking a free lock, and
+//! looking, need no transaction and go over the connection for commands, so that they stay in order with its requests.
+//!
+//! # Invariants
+//!
+//! 1. Nothing has changed before EXEC is sent. A sequence that fails before it did not run, one that fails behind it is
+//!    in doubt.
+//! 2. The connection in `idle` has no watched key and no queued command.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,6 +39,8 @@ use crate::protocol::steps::{Change, Found, granted, released};
 impl Node {
     /// Does by commands what a script does. A transaction is run only if there is something to compare and change: one
     /// command takes a free lock, and looking changes nothing.
+    ///
+    /// An error says as exactly as that of a script whether anything may have changed.
     pub(super) async fn step(
         &self,
         call: &Call<'_>,
@@ -63,6 +74,8 @@ impl Node {
     }
 
     /// Looks at the keys, and runs a transaction if there is something to change.
+    ///
+    /// What was looked at may have changed since: the transaction looks again.
     async fn change(
         &self,
         call: &Call<'_>,
@@ -89,15 +102,19 @@ impl Node {
 
 /// The connection for transactions, made when the first one is run.
 pub(super) struct Transactions {
+    /// How to connect, and whether the primary is another one by now.
     dialer: Dialer,
     /// The runtime of its connections. The caller that runs a transaction may be on another one.
     runtime: Handle,
     /// A connection on which nothing is watched or queued, with the number that the connection for commands had then.
     /// With another number, that one may lead to another server by now.
+    ///
+    /// Held for the whole sequence, so that sequences wait for each other.
     idle: Mutex<Option<(u64, Link)>>,
 }
 
 impl Transactions {
+    /// Makes no connection: most clients never need one.
     pub(super) fn new(dialer: Dialer, runtime: &Handle) -> Self {
         Self {
             dialer,
@@ -108,6 +125,9 @@ impl Transactions {
 
     /// Changes the keys of a call as its steps decide: all or none, and only if no other client changes them in the
     /// meantime. Otherwise decides again.
+    ///
+    /// `epoch` is the number of the connection for commands. If the future is dropped, the connection is dropped with
+    /// it: the server then forgets what it has not executed.
     pub(super) async fn run(
         &self,
         call: &Call<'_>,
@@ -155,6 +175,8 @@ impl Transactions {
     }
 
     /// Connects on the runtime of the client.
+    ///
+    /// The connection outlives the caller's runtime, so its task must not be of that.
     async fn dial(&self) -> Result<Link, Error> {
         let dialer = self.dialer.clone();
         let dialling = self.runtime.spawn(async move { dialer.dial().await });
@@ -165,6 +187,8 @@ impl Transactions {
 }
 
 /// Why a sequence of commands was not completed.
+///
+/// Whether it leaves anything in doubt depends on where it happened.
 enum Failure {
     Broken(Error),
     Refused(String),
@@ -182,6 +206,8 @@ impl From<Failure> for Fault {
 
 /// Watches and reads the keys, and changes them as decided. Starts over as long as another client changes them in
 /// between.
+///
+/// Leaves the connection as it was, unless it fails.
 async fn sequence(
     line: &mut Link,
     call: &Call<'_>,
@@ -194,6 +220,7 @@ async fn sequence(
         let mut requests = vec![Request::of(&watch)];
         requests.extend(look(call));
         let looked = send(line, &requests).await?;
+        // Without the watch nothing would keep others from changing what is read here.
         refusals(&looked[..1])?;
         let (changes, answer) = decide(call, steps, &looked[1..])?;
         if changes.is_empty() {
@@ -223,18 +250,23 @@ async fn sequence(
     }
 }
 
+/// Sends commands together, and waits for all replies.
 async fn send(line: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Failure> {
     let said = line.talk(requests).await;
     said.map_err(|error| Failure::Broken(silent().caused_by(error)))
 }
 
 /// Returns the commands that read the keys of a call: value and remaining lease of each.
+///
+/// By both together a lock that has no lease is told apart from one that has gone.
 fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
     let keys = call.keys.iter();
     keys.flat_map(|key| [Request::of(&["GET", key]), Request::of(&["PTTL", key])])
 }
 
 /// Decides which commands change the keys, and what the answer is then. `looked` is what came back from [`look`].
+///
+/// The arguments of a call about several keys are those of each key, in turn.
 fn decide(
     call: &Call<'_>,
     steps: &Steps<'_>,
@@ -258,6 +290,8 @@ fn take(key: &str, value: &str, lease: LeaseTime) -> Request {
 }
 
 /// Interprets the replies to GET and PTTL of a key.
+///
+/// A key of another type is a lock of another kind, as a script would find.
 fn found(looked: &[Said]) -> Result<Found, Failure> {
     let [value, ttl] = looked else {
         return Ok(Found::Nothing);
@@ -291,6 +325,7 @@ fn refusals(said: &[Said]) -> Result<(), Failure> {
     }
 }
 
+/// Builds the error of a connection for transactions that failed.
 fn silent() -> Error {
     Error::new(
         ErrorKind::Backend,
