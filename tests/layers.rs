@@ -271,6 +271,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("hold::place", "hold::guard hold::request"),
         ("hold::attempt", "hold::guard hold::request"),
         (
+            "hold::attempt::grant",
+            "hold::attempt hold::guard hold::request",
+        ),
+        ("hold::attempt::transfer", "hold::attempt hold::guard"),
+        (
             "hold::level",
             "hold::attempt hold::guard hold::lease hold::request",
         ),

@@ -1,19 +1,20 @@
 //! One acquisition that has no hold yet: asks the server, and undoes what may have come of that.
 
+mod grant;
+mod transfer;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
 use crate::clock::BootInstant;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::acquired::{Acquired, Standing, Tokens, WaiterMark};
-use crate::protocol::answer::{Adopted, Ttl};
-use crate::protocol::fair;
+use crate::protocol::answer::{self, Acquired, Standing, Ttl};
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
@@ -21,9 +22,9 @@ use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::LocalLock;
 use crate::session::backend::Answer;
-use crate::session::grants::{Expected, Told};
-use crate::session::hold::{self, Hold, Loss};
-use crate::session::left::Handoff;
+use crate::session::give_back::{Asking, Place, Share};
+use crate::session::grants::Expected;
+use crate::session::hold::{self, Hold};
 use crate::session::outgoing::Barrier;
 use crate::session::share::{Asking, LeftHere, Place, Share};
 use crate::session::undo::Undo;
@@ -316,145 +317,6 @@ impl<'a> Attempt<'a> {
         refused
     }
 
-    /// Registers the hold before it enters a server queue: from now on a release of this process may grant it.
-    pub(crate) fn expect_grant(&mut self) {
-        self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
-    }
-
-    /// Returns whether the hold was granted, nobody went on with it, and it is being released. It must not be asked
-    /// for again.
-    pub(crate) fn is_given_up(&self) -> bool {
-        let expected = self.expected.as_ref();
-        expected.is_some_and(|expected| !expected.stands())
-    }
-
-    /// Waits until the lock is moved to this hold, which stands in a server queue. Returns `None` if the server has
-    /// to be asked.
-    pub(crate) async fn told(&mut self) -> Result<Option<Attempted>, Error> {
-        let Some(expected) = &self.expected else {
-            return std::future::pending().await;
-        };
-        match expected.told().await {
-            Told::Granted(sent) => self.go_on(sent, 1, None).map(Some),
-            Told::Ask => Ok(None),
-        }
-    }
-
-    /// Returns the channel on which Redisson's clients tell the owner that it is first in the queue and the lock is
-    /// free, if one of them may do so.
-    pub(crate) fn channel(&self) -> Option<Arc<str>> {
-        self.is_foreign.then(|| fair::channel(self.hold.key()))
-    }
-
-    /// Goes on with a hold that the server granted by a request sent at `sent`, unless the hold was given up here
-    /// meanwhile.
-    fn go_on(
-        &mut self,
-        sent: BootInstant,
-        count: u64,
-        tokens: Option<Tokens>,
-    ) -> Result<Attempted, Error> {
-        // Either this waiter or the side that gives up on it takes the hold out of the map, and only that one may act
-        // on the grant.
-        if self
-            .expected
-            .take()
-            .is_some_and(|expected| !expected.claim())
-        {
-            return Ok(Attempted::Yielded);
-        }
-        debug!(count, "granted");
-        self.commit(sent, tokens).map(Attempted::Granted)
-    }
-
-    /// Takes over the record of a hold of this process that was given back, if one was left. Returns `None` if the
-    /// lock has to be asked for; what was left is released ahead of that request.
-    pub(crate) fn take_handoff(&mut self) -> Option<Result<Attempted, Error>> {
-        let Terms {
-            client,
-            kind,
-            owner,
-            ..
-        } = &**self.request;
-        let pass = |handoff: &LeftHere| {
-            let old = &handoff.hold;
-            // Other processes may know a named owner and look for it, so it needs a record of its own.
-            let is_fit = *kind == old.key().kind && !owner.is_named();
-            let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
-            is_fit.then(|| old.pass_to(&self.request.successor(came)))?
-        };
-        let (Handoff { undo, .. }, passed) = self.local.take_over(pass)?;
-        self.follows = true;
-        // If nothing was passed, the `Undo` is dropped here: its release goes out ahead of what this call asks.
-        let hold = passed?;
-        let guard = self.request.hand_out(self.local, &hold);
-        // From here on the guard owes the release, and closing the client waits for that.
-        undo.disarm();
-        // Only after the hold is handed out, so that what the server says is meant for this hold.
-        client.watchdog.confirm(&hold);
-        match guard {
-            // Too little of its lease was left after all, or the server has just said that the hold is gone.
-            Err(error) if error.kind() == ErrorKind::LeaseLost => None,
-            guard => Some(guard.map(Attempted::Granted)),
-        }
-    }
-
-    /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move.
-    pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
-        match self
-            .take_over(Some(self.request.lease_mode.lease()))
-            .await?
-        {
-            Some(sent) => {
-                let token = self.request.token(&self.hold).await?;
-                self.commit(sent, token.map(|token| Tokens::new(token, 1)))
-                    .map(Some)
-            }
-            None => Ok(None),
-        }
-    }
-
-    /// Moves one level of the owner here, to release it at once.
-    pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
-        // Without a new lease: the level is released right away.
-        match (self.take_over(None).await?, self.undo.take()) {
-            (Some(sent), Some(undo)) => {
-                self.hold.taken_over_to_release(sent);
-                self.request
-                    .client
-                    .finish_release(LevelRelease::Undo(undo), &self.request.name)
-                    .await
-            }
-            _ => Err(self.request.not_held()),
-        }
-    }
-
-    /// Moves one level of the owner here. Returns when the request was sent, or `None` if there was nothing to move.
-    async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<BootInstant>, Error> {
-        // Reads whose level it is, then moves it; the move compares what was read. So each step can be repeated.
-        loop {
-            let Some(source) = self.request.source(&self.hold).await? else {
-                return Ok(None);
-            };
-            let hold = self.hold.clone();
-            let call = hold.key().adopt(1, lease, Some(&source));
-            let answer = self.run(&call).await?;
-            match Adopted::decode(&answer.reply)? {
-                Adopted::Moved => return Ok(Some(answer.sent)),
-                // Another client was faster: look again at what is there.
-                Adopted::Changed => self.nothing_held(),
-                Adopted::Absent => {
-                    self.nothing_held();
-                    return Ok(None);
-                }
-                Adopted::WrongKind => {
-                    self.nothing_held();
-                    return Err(Error::wrong_kind(self.request.name.key()));
-                }
-            }
-        }
-    }
-
     async fn ask(&mut self, mode: AcquireMode) -> Result<Answer, Error> {
         let lease = self.request.lease_mode.lease();
         let hold = self.hold.clone();
@@ -521,42 +383,5 @@ impl<'a> Attempt<'a> {
         {
             undo.disarm();
         }
-    }
-
-    /// Commits a hold that the server has granted by a request sent at `sent`. Registering the hold, handing out its
-    /// guard and disarming the `Undo` are one step without an await, so that nothing can come in between.
-    pub(crate) fn commit(
-        &mut self,
-        sent: BootInstant,
-        tokens: Option<Tokens>,
-    ) -> Result<LockGuard, Error> {
-        let Terms {
-            client, lease_mode, ..
-        } = &**self.request;
-        if tokens.is_none() && self.is_fenced() {
-            // The `Undo` stays armed, so that this grant is released.
-            let name = self.request.name.key();
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                format!("the server granted {name:?} without a token"),
-            ));
-        }
-        self.hold
-            .granted(sent, *lease_mode, client.settings.max_hold, tokens);
-        for displaced in self.local.install(&self.hold) {
-            if displaced.is_live() {
-                // The lock was freed by force, and the answers to the two grants may have come in the wrong order:
-                // ask which hold stands.
-                self.hold.lock().schedule.check(BootInstant::now());
-            }
-            drop(client.watchdog.lose(&displaced, Loss::Displaced));
-        }
-        let guard = self.request.hand_out(self.local, &self.hold);
-        // Not earlier: a guard that is dropped at once owes the release by now, and closing the client waits while
-        // something is owed.
-        if let Some(undo) = self.undo.take() {
-            undo.disarm();
-        }
-        guard
     }
 }

@@ -1,0 +1,139 @@
+//! The grant of an attempt, wherever it comes from, and how it becomes a hold with a guard.
+
+use std::sync::Arc;
+
+use tracing::debug;
+
+use crate::clock::BootInstant;
+use crate::error::{Error, ErrorKind};
+use crate::hold::attempt::{Attempt, Attempted};
+use crate::hold::guard::LockGuard;
+use crate::hold::request::Terms;
+use crate::protocol::answer::Tokens;
+use crate::protocol::fair;
+use crate::session::give_back::LeftHere;
+use crate::session::grants::Told;
+use crate::session::hold::Loss;
+use crate::session::left::Handoff;
+
+impl Attempt<'_> {
+    /// Registers the hold before it enters a server queue: from now on a release of this process may grant it.
+    pub(crate) fn expect_grant(&mut self) {
+        self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
+    }
+
+    /// Returns whether the hold was granted, nobody went on with it, and it is being released. It must not be asked
+    /// for again.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let expected = self.expected.as_ref();
+        expected.is_some_and(|expected| !expected.stands())
+    }
+
+    /// Waits until the lock is moved to this hold, which stands in a server queue. Returns `None` if the server has
+    /// to be asked.
+    pub(crate) async fn told(&mut self) -> Result<Option<Attempted>, Error> {
+        let Some(expected) = &self.expected else {
+            return std::future::pending().await;
+        };
+        match expected.told().await {
+            Told::Granted(sent) => self.go_on(sent, 1, None).map(Some),
+            Told::Ask => Ok(None),
+        }
+    }
+
+    /// Returns the channel on which Redisson's clients tell the owner that it is first in the queue and the lock is
+    /// free, if one of them may do so.
+    pub(crate) fn channel(&self) -> Option<Arc<str>> {
+        self.is_foreign.then(|| fair::channel(self.hold.key()))
+    }
+
+    /// Goes on with a hold that the server granted by a request sent at `sent`, unless the hold was given up here
+    /// meanwhile.
+    pub(super) fn go_on(
+        &mut self,
+        sent: BootInstant,
+        count: u64,
+        tokens: Option<Tokens>,
+    ) -> Result<Attempted, Error> {
+        // Either this waiter or the side that gives up on it takes the hold out of the map, and only that one may act
+        // on the grant.
+        if self
+            .expected
+            .take()
+            .is_some_and(|expected| !expected.claim())
+        {
+            return Ok(Attempted::Yielded);
+        }
+        debug!(count, "granted");
+        self.commit(sent, tokens).map(Attempted::Granted)
+    }
+
+    /// Takes over the record of a hold of this process that was given back, if one was left. Returns `None` if the
+    /// lock has to be asked for; what was left is released ahead of that request.
+    pub(crate) fn take_handoff(&mut self) -> Option<Result<Attempted, Error>> {
+        let Terms {
+            client,
+            kind,
+            owner,
+            ..
+        } = &**self.request;
+        let pass = |handoff: &LeftHere| {
+            let old = &handoff.hold;
+            // Other processes may know a named owner and look for it, so it needs a record of its own.
+            let is_fit = *kind == old.key().kind && !owner.is_named();
+            let came = self.mark.map_or_else(BootInstant::now, |(_, came)| came);
+            is_fit.then(|| old.pass_to(&self.request.successor(came)))?
+        };
+        let (Handoff { undo, .. }, passed) = self.local.take_over(pass)?;
+        self.follows = true;
+        // If nothing was passed, the `Undo` is dropped here: its release goes out ahead of what this call asks.
+        let hold = passed?;
+        let guard = self.request.hand_out(self.local, &hold);
+        // From here on the guard owes the release, and closing the client waits for that.
+        undo.disarm();
+        // Only after the hold is handed out, so that what the server says is meant for this hold.
+        client.watchdog.confirm(&hold);
+        match guard {
+            // Too little of its lease was left after all, or the server has just said that the hold is gone.
+            Err(error) if error.kind() == ErrorKind::LeaseLost => None,
+            guard => Some(guard.map(Attempted::Granted)),
+        }
+    }
+
+    /// Commits a hold that the server has granted by a request sent at `sent`. Registering the hold, handing out its
+    /// guard and disarming the `Undo` are one step without an await, so that nothing can come in between.
+    pub(crate) fn commit(
+        &mut self,
+        sent: BootInstant,
+        tokens: Option<Tokens>,
+    ) -> Result<LockGuard, Error> {
+        let Terms {
+            client, lease_mode, ..
+        } = &**self.request;
+        if tokens.is_none() && self.is_fenced() {
+            // The `Undo` stays armed, so that this grant is released.
+            let name = self.request.name.key();
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                format!("the server granted {name:?} without a token"),
+            ));
+        }
+        self.hold
+            .granted(sent, *lease_mode, client.settings.max_hold, tokens);
+        for displaced in self.local.install(&self.hold) {
+            if displaced.is_live() {
+                // The lock was freed by force, and the answers to the two grants may have come in the wrong order:
+                // ask which hold stands.
+                self.hold.lock().schedule.check(BootInstant::now());
+            }
+            drop(client.watchdog.lose(&displaced, Loss::Displaced));
+        }
+        let guard = self.request.hand_out(self.local, &self.hold);
+        // Not earlier: a guard that is dropped at once owes the release by now, and closing the client waits while
+        // something is owed.
+        if let Some(undo) = self.undo.take() {
+            undo.disarm();
+        }
+        guard
+    }
+}
