@@ -30,7 +30,7 @@ pub(crate) trait Wanted: Local + Send {
     ) -> impl Future<Output = Result<Asked<Self::Output>, Error>> + Send;
 
     /// Returns the result if it has come about by now, without this call.
-    fn settled(&mut self) -> Option<Self::Output> {
+    fn without_asking(&mut self) -> Option<Self::Output> {
         None
     }
 
@@ -114,7 +114,7 @@ impl<'a> Waiting<'a> {
         loop {
             // Before the request, so that nothing is missed that happens while the request is on its way.
             self.is_alive();
-            if let Some(output) = wanted.settled() {
+            if let Some(output) = wanted.without_asking() {
                 return Ok(Some(output));
             }
             let channels = self.catch_up(wanted);

@@ -75,7 +75,7 @@ impl AcquireRequest {
             } else {
                 // From here on, a hold that is given back in this process may be left for this call.
                 let place = in_queue.get_or_insert_with(|| InQueue::new(self, &local));
-                match self.stand_in_line(&local, place, &wait).await? {
+                match self.stand_in_queue(&local, place, &wait).await? {
                     Some(outcome) => outcome,
                     // On the heap, so that a call which stands in the local queue does without this future.
                     None => Box::pin(self.at_front(&local, &mut wait, place)).await?,
@@ -94,7 +94,7 @@ impl AcquireRequest {
 
     /// Waits behind the other waiters of this process, if there are any. Returns `None` once this call has to ask the
     /// server.
-    async fn stand_in_line(
+    async fn stand_in_queue(
         &self,
         local: &LocalLock,
         place: &Place<'_>,

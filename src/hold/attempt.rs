@@ -192,13 +192,13 @@ impl<'a> Attempt<'a> {
         Ok(asking)
     }
 
-    /// Sends the acquisition and settles its answer. If others went ahead because nobody polled this call, its `Undo`
+    /// Sends the acquisition and handles its answer. If others went ahead because nobody polled this call, its `Undo`
     /// is done, and the attempt starts over with a fresh acquisition id.
     pub(crate) async fn send(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         self.was_passed = !self.regain();
         let attempted = match self.was_passed {
             true => Ok(Attempted::Yielded),
-            false => self.ask_and_settle(mode).await,
+            false => self.try_once(mode).await,
         };
         if let Some(place) = self.place.filter(|_| self.was_passed) {
             // What came of it was given back. With a fresh acquisition id, a late copy of that release finds nothing.
@@ -212,12 +212,12 @@ impl<'a> Attempt<'a> {
         attempted
     }
 
-    async fn ask_and_settle(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
+    async fn try_once(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         let answer = self.ask(mode).await?;
         // The `Undo` was done while the request was on its way, so a grant in this answer is not ours any more.
         match self.was_passed {
             true => Ok(Attempted::Yielded),
-            false => self.settle(Acquired::decode(&answer.reply)?, answer.sent),
+            false => self.answered(Acquired::decode(&answer.reply)?, answer.sent),
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a> Attempt<'a> {
         let epoch_key = self.request.epoch_key();
         let answer = self.run(&red::guarded(acquire, &epoch_key, policy)).await?;
         match Polled::decode(&answer.reply)? {
-            Polled::Voted(acquired) => self.settle(acquired, answer.sent).map(Polling::Voted),
+            Polled::Voted(acquired) => self.answered(acquired, answer.sent).map(Polling::Voted),
             Polled::Abstains(abstention) => {
                 self.nothing_held();
                 Ok(Polling::Abstains(abstention))
@@ -266,8 +266,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Settles the answer to a request sent at `sent`.
-    fn settle(&mut self, acquired: Acquired, sent: BootInstant) -> Result<Attempted, Error> {
+    /// Handles the answer to a request sent at `sent`.
+    fn answered(&mut self, acquired: Acquired, sent: BootInstant) -> Result<Attempted, Error> {
         self.standing = None;
         let refused = match acquired {
             Acquired::Granted {
@@ -295,11 +295,11 @@ impl<'a> Attempt<'a> {
                 if let Some((mine, _)) = &mut self.mark {
                     *mine = place;
                 }
-                if place.marked {
-                    // The `Undo` stays armed: the release that it owes removes the mark.
-                    return Ok(Attempted::Busy(ttl));
+                // With a mark, the `Undo` stays armed: the release that it owes removes the mark.
+                if !place.marked {
+                    self.nothing_held();
                 }
-                Ok(Attempted::Busy(ttl))
+                return Ok(Attempted::Busy(ttl));
             }
             Acquired::Busy(ttl) => Ok(Attempted::Busy(ttl)),
             Acquired::Stands { ttl, standing } => {

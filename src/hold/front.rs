@@ -80,7 +80,7 @@ impl Local for First<'_> {
 impl Wanted for First<'_> {
     type Output = Outcome;
 
-    fn settled(&mut self) -> Option<Outcome> {
+    fn without_asking(&mut self) -> Option<Outcome> {
         self.request.own(self.local).map(|_| Outcome::Reenter)
     }
 
@@ -94,7 +94,7 @@ impl Wanted for First<'_> {
         let asked = BootInstant::now();
         let _asking = self.attempt.turn().await?;
         // Another call of this owner may have acquired the lock while this one waited for its turn.
-        if let Some(outcome) = self.settled() {
+        if let Some(outcome) = self.without_asking() {
             return Ok(Asked::Ready(outcome));
         }
         let local = self.local;

@@ -148,7 +148,7 @@ impl AcquireRequest {
                 Extended::Longer { ends } => {
                     // A cut names the end of the lease that it means. This one meant another end, so that a late copy
                     // cuts nothing; the next names the end that the server told.
-                    state.schedule.cut_settled(BootInstant::now());
+                    state.schedule.cut_is_over(BootInstant::now());
                     cut = Cut::Ending(ends);
                 }
                 Extended::Absent => return Ok(false),

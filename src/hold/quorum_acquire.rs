@@ -74,10 +74,10 @@ impl QuorumAcquire {
 
     /// Returns the local lock in whose queue the waiters of this process stand, so that they are not in each other's
     /// way on the servers.
-    pub(super) fn line(&self) -> LocalLock {
+    pub(super) fn local(&self) -> LocalLock {
         let first = &self.requests[0];
-        let line = first.name.local_key(Users::Majorities);
-        first.client.local_locks.enter(line)
+        let local = first.name.local_key(Users::Majorities);
+        first.client.local_locks.enter(local)
     }
 
     /// Returns whether this owner has the lock on a majority: to re-enter it, a call waits for nobody.
@@ -104,7 +104,7 @@ impl QuorumAcquire {
     }
 
     /// Asks every server once. What was granted is given back if it is no majority.
-    pub(super) async fn round(&self, line: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
+    pub(super) async fn round(&self, local: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
             let request = request.clone();
@@ -134,7 +134,7 @@ impl QuorumAcquire {
         if BootInstant::now().until(until) < least.unwrap_or_default() {
             return Err(self.requests[0].too_late());
         }
-        let quorum_hold = QuorumHold::new(self.requests.len(), line.clone());
+        let quorum_hold = QuorumHold::new(self.requests.len(), local.clone());
         for (at, answer) in asked.answers.into_iter().enumerate() {
             if let Some(Ok(Polling::Voted(Attempted::Granted(guard)))) = answer {
                 quorum_hold.join(at, guard);

@@ -33,7 +33,7 @@ struct Shared {
     state: Mutex<State>,
     joined: Notify,
     /// The local lock in whose queue the waiters of this process stand.
-    line: LocalLock,
+    local: LocalLock,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ enum Phase {
 }
 
 impl QuorumHold {
-    pub(crate) fn new(servers: usize, line: LocalLock) -> Self {
+    pub(crate) fn new(servers: usize, local: LocalLock) -> Self {
         let guards = (0..servers).map(|_| None).collect();
         Self(Arc::new(Shared {
             servers,
@@ -61,7 +61,7 @@ impl QuorumHold {
                 phase: Phase::Open,
             }),
             joined: Notify::new(),
-            line,
+            local,
         }))
     }
 
@@ -127,7 +127,7 @@ impl QuorumHold {
 impl Drop for QuorumHold {
     fn drop(&mut self) {
         drop(self.leave());
-        self.0.line.stir();
+        self.0.local.stir();
     }
 }
 

@@ -35,9 +35,9 @@ const LONG_PAUSES: Duration = Duration::from_secs(1);
 /// What one call knows from earlier rounds.
 struct Rounds<'a> {
     quorum_acquire: &'a QuorumAcquire,
-    line: &'a LocalLock,
+    local: &'a LocalLock,
     /// The call asks without a place in the local queue, since its owner has the lock.
-    is_out_of_line: bool,
+    is_out_of_queue: bool,
     /// One per server.
     subscriptions: Vec<Option<Subscription>>,
     /// What it would have taken to win the last round.
@@ -67,23 +67,23 @@ impl QuorumAcquire {
             self.pauses(Duration::ZERO),
         );
         first.client.ensure_open()?;
-        let line = self.line();
+        let local = self.local();
         let mut rounds = Rounds {
             quorum_acquire: self,
-            line: &line,
-            is_out_of_line: false,
+            local: &local,
+            is_out_of_queue: false,
             subscriptions: Vec::new(),
             outvoted: None,
             too_few_since: None,
             told_of_grace: false,
         };
         loop {
-            rounds.is_out_of_line = !wait.is_single_attempt() && self.is_held();
-            let place = match rounds.is_out_of_line || wait.is_single_attempt() {
+            rounds.is_out_of_queue = !wait.is_single_attempt() && self.is_held();
+            let place = match rounds.is_out_of_queue || wait.is_single_attempt() {
                 // A re-entry waits for nobody, and a single attempt does not wait: both ask no matter who stands in
                 // the queue.
-                true => line.stand(Role::Beside, None, &first.client.releaser.runtime),
-                false => match self.stand_in_line(&line, &wait).await? {
+                true => local.stand(Role::Beside, None, &first.client.releaser.runtime),
+                false => match self.stand_in_queue(&local, &wait).await? {
                     None => return Ok(None),
                     Some(Outcome::Won(quorum_hold)) => return Ok(Some(quorum_hold)),
                     Some(Outcome::Front(place)) => place,
@@ -103,16 +103,16 @@ impl QuorumAcquire {
     }
 
     /// Waits behind the other calls of this process. Returns `None` if there is no time left.
-    async fn stand_in_line<'a>(
+    async fn stand_in_queue<'a>(
         &self,
-        line: &'a LocalLock,
+        local: &'a LocalLock,
         wait: &Wait,
     ) -> Result<Option<Outcome<'a>>, Error> {
         let Step::Park(at_most) = wait.in_queue(BootInstant::now(), None) else {
             return Ok(None);
         };
         let runtime = &self.requests[0].client.releaser.runtime;
-        let place = line.stand(Role::InQueue, None, runtime);
+        let place = local.stand(Role::InQueue, None, runtime);
         if place.now().is_some() {
             return Ok(Some(Outcome::Front(place)));
         }
@@ -120,7 +120,7 @@ impl QuorumAcquire {
         // A named owner may hold the lock through other processes: that is a re-entry, and never queues.
         if first.owner.is_named()
             && first.kind.is_reentrant()
-            && let Round::Won(quorum_hold) = self.round(line, AcquireMode::JoinOnly).await?
+            && let Round::Won(quorum_hold) = self.round(local, AcquireMode::JoinOnly).await?
         {
             return Ok(Some(Outcome::Won(quorum_hold)));
         }
@@ -151,10 +151,10 @@ impl Local for Rounds<'_> {}
 impl<'a> Wanted for Rounds<'a> {
     type Output = Outcome<'a>;
 
-    fn settled(&mut self) -> Option<Outcome<'a>> {
+    fn without_asking(&mut self) -> Option<Outcome<'a>> {
         // The call asked without a place because its owner had the lock. Without the lock, it has to queue.
-        let belongs_in_line = self.is_out_of_line && !self.quorum_acquire.is_held();
-        belongs_in_line.then_some(Outcome::Again)
+        let belongs_in_queue = self.is_out_of_queue && !self.quorum_acquire.is_held();
+        belongs_in_queue.then_some(Outcome::Again)
     }
 
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome<'a>>, Error> {
@@ -165,7 +165,7 @@ impl<'a> Wanted for Rounds<'a> {
         self.outvoted = None;
         match self
             .quorum_acquire
-            .round(self.line, AcquireMode::Vote)
+            .round(self.local, AcquireMode::Vote)
             .await?
         {
             Round::Won(quorum_hold) => Ok(Asked::Ready(Outcome::Won(quorum_hold))),

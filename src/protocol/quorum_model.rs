@@ -20,7 +20,7 @@ use server::{Fault, Hold, LEASE, Request, Rule, Server, lease, moment};
 struct Scenario {
     rule: Rule,
     /// The servers have been asked before.
-    settled: bool,
+    asked_before: bool,
     /// How many times each caller asks.
     rounds: [u8; 2],
     /// On how many single servers a holder may extend the lease.
@@ -101,7 +101,7 @@ impl Model for Scenario {
         };
         vec![World {
             now: LEASE,
-            servers: std::array::from_fn(|number| Server::new(number, self.settled)),
+            servers: std::array::from_fn(|number| Server::new(number, self.asked_before)),
             callers: [caller.clone(), caller],
             losses: self.losses,
             faults: self.most,
@@ -198,7 +198,7 @@ impl Model for Scenario {
             Event::Fault(fault) => {
                 world.faults -= 1;
                 let server = &mut world.servers[fault.server()];
-                server.suffer(fault, now, &mut world.fresh, self.settled);
+                server.suffer(fault, now, &mut world.fresh, self.asked_before);
             }
         }
         Some(world)

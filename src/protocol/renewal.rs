@@ -125,7 +125,7 @@ impl Schedule {
     }
 
     /// Notes that the server confirmed a TTL of at least `lease` after `sent`. Changes nothing while a cut is in doubt,
-    /// or if the request was sent before the last cut was settled.
+    /// or if the request was sent before the last cut was over.
     pub(crate) fn confirmed(&mut self, sent: BootInstant, lease: LeaseTime) {
         if self.cut.is_none() && sent >= self.cut_until {
             self.deadline = self.deadline.max(deadline(sent, lease));
@@ -136,7 +136,7 @@ impl Schedule {
     /// after `sent`.
     pub(crate) fn set(&mut self, sent: BootInstant, now: BootInstant, lease: LeaseTime) {
         self.deadline = self.deadline.max(deadline(sent, lease));
-        self.cut_settled(now);
+        self.cut_is_over(now);
     }
 
     /// Notes that a request is about to be sent that cuts the lease ending at `ends` to this one.
@@ -153,7 +153,7 @@ impl Schedule {
 
     /// Notes that no copy of that request can cut anything any more: the lease ends at another time than the request
     /// names.
-    pub(crate) fn cut_settled(&mut self, now: BootInstant) {
+    pub(crate) fn cut_is_over(&mut self, now: BootInstant) {
         if self.cut.take().is_some() {
             self.cut_until = now;
         }
@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_sent_before_a_cut_was_settled_promises_nothing(
+        fn what_was_sent_before_a_cut_was_over_promises_nothing(
             sent in 0u64..100_000, cut in 0u64..100_000, took in 0u64..1_000, millis in 50u64..100_000
         ) {
             let mut schedule = Schedule::new(moment(0), lease(100_000), None);
@@ -248,10 +248,10 @@ mod tests {
             let promised = schedule.deadline();
             schedule.confirmed(moment(sent), lease(millis));
             prop_assert_eq!(schedule.deadline(), promised, "the cut may be on its way");
-            let settled = moment(cut + took);
-            schedule.cut_settled(settled);
+            let over = moment(cut + took);
+            schedule.cut_is_over(over);
             schedule.confirmed(moment(sent), lease(millis));
-            let expected = match moment(sent) < settled {
+            let expected = match moment(sent) < over {
                 true => promised,
                 false => promised.max(deadline(moment(sent), lease(millis))),
             };

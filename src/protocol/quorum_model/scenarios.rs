@@ -7,7 +7,7 @@ use super::server::Rule;
 
 const SETTLED: Scenario = Scenario {
     rule: Rule::Whole,
-    settled: true,
+    asked_before: true,
     rounds: [1, 1],
     extensions: 0,
     losses: 0,
@@ -32,7 +32,7 @@ const ONE_AFTER_ANOTHER: Scenario = Scenario {
 fn nobody_holds_beside_another_though_a_server_forgets() {
     assert!(excludes(SETTLED));
     assert!(excludes(Scenario {
-        settled: false,
+        asked_before: false,
         ..SETTLED
     }));
 }
@@ -132,7 +132,7 @@ fn without_a_look_at_promotions_two_hold_it() {
     let rule = Rule::WithoutPromotion;
     assert!(!excludes(Scenario {
         rule,
-        settled: false,
+        asked_before: false,
         faults: &[Promote(2), ForgetEpoch(2), Sync(2)],
         ..FAILBACK
     }));
@@ -175,7 +175,7 @@ fn where_an_old_primary_answers_too_two_hold_it() {
 #[test]
 fn where_a_promotion_is_forgotten_within_a_lease_two_hold_it() {
     assert!(!excludes(Scenario {
-        settled: false,
+        asked_before: false,
         faults: &[Promote(2), Sync(2), ClearEarly(2)],
         ..FAILBACK
     }));

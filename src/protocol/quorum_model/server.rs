@@ -113,8 +113,8 @@ pub(super) fn lease() -> LeaseTime {
 
 impl Server {
     /// Makes a server that has been up for long, with a replica that was made just now. The server was asked before if
-    /// `settled`.
-    pub(super) fn new(number: usize, settled: bool) -> Self {
+    /// `asked_before`.
+    pub(super) fn new(number: usize, asked_before: bool) -> Self {
         let node = |run: usize, started: u8| Node {
             run: run as u8,
             history: number as u8,
@@ -122,7 +122,7 @@ impl Server {
             flushed: false,
             started,
             ahead: 0,
-            data: Data::first(number, settled),
+            data: Data::first(number, asked_before),
         };
         Self {
             primary: node(number, 0),
@@ -141,11 +141,11 @@ impl Server {
     }
 
     /// Applies a fault. `fresh` is the number of the run or history that began last.
-    pub(super) fn suffer(&mut self, fault: Fault, now: u8, fresh: &mut u8, settled: bool) {
+    pub(super) fn suffer(&mut self, fault: Fault, now: u8, fresh: &mut u8, asked_before: bool) {
         let Self { primary, other, .. } = self;
         match fault {
             Fault::Restart(_) => primary.restart(now, Data::default(), fresh),
-            Fault::Return(s) => primary.restart(now, Data::first(s, settled), fresh),
+            Fault::Return(s) => primary.restart(now, Data::first(s, asked_before), fresh),
             Fault::Flush(_) => {
                 primary.data = Data::default();
                 primary.flushed = true;
@@ -176,8 +176,8 @@ impl Server {
 }
 
 impl Data {
-    fn first(server: usize, settled: bool) -> Self {
-        let epoch = settled.then_some(Epoch {
+    fn first(server: usize, asked_before: bool) -> Self {
+        let epoch = asked_before.then_some(Epoch {
             run: server as u8,
             history: server as u8,
             since: 0,
