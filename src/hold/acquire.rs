@@ -1,4 +1,18 @@
 //! Drives one acquisition to a hold, a refusal or the deadline. An acquisition that is dropped is undone.
+//!
+//! The ways to a lock, in the order in which they are tried:
+//!
+//! 1. The owner holds it here: one level more, ahead of everybody who waits.
+//! 2. It is a reader: the record of other readers here is joined in memory.
+//! 3. The call makes a single attempt: it asks once, and enters no queue.
+//! 4. The lock is fair: the call stands in the server queue.
+//! 5. Otherwise it stands in the local queue, and asks as soon as it is at its front.
+//!
+//! The calls of one owner race with each other, so any of these may end with the news that the owner has the lock by
+//! another call ([`Outcome::Reenter`]). Then it starts over at 1.
+//!
+//! Nothing has to be cleaned up in here. What a request may have left belongs to its [`Attempt`], the place in the
+//! local queue is given up by [`InQueue`], and both are dropped with the future.
 
 use std::pin::pin;
 
@@ -33,6 +47,7 @@ impl AcquireRequest {
         }
     }
 
+    /// Tries the ways to the lock until one of them brings a guard or the limit is reached.
     async fn take(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let wait = Wait::new(
             BootInstant::now(),
@@ -42,6 +57,7 @@ impl AcquireRequest {
         );
         let mut wait = wait.attempts(self.attempts);
         let local = self.local();
+        // Entered once: a call that starts over keeps its place.
         let mut in_queue = None;
         loop {
             // A re-entry never waits behind other waiters, so it comes before the local queue.
@@ -86,6 +102,7 @@ impl AcquireRequest {
                     debug!(waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(guard));
                 }
+                // If the other call's hold has ended by then, this one goes on from where it stood.
                 Outcome::Reenter => {}
                 Outcome::GaveUp => return Ok(None),
             }
@@ -107,6 +124,9 @@ impl AcquireRequest {
         }
     }
 
+    /// Waits for the front, with others ahead. The wait may end earlier: a named owner joins its hold in another
+    /// process, or another call here brings its owner the lock. `None` is as for
+    /// [`stand_in_queue`](Self::stand_in_queue).
     async fn behind_others(
         &self,
         local: &LocalLock,
@@ -160,10 +180,12 @@ impl AcquireRequest {
         }
     }
 
-    /// Attempts to acquire the lock once, without entering any queue.
+    /// Attempts to acquire the lock once, without entering any queue: it may overtake the calls that wait here. It asks
+    /// behind the releases of this process that are on their way, and does not overtake those.
     async fn ask_once(&self, local: &LocalLock) -> Result<Outcome, Error> {
         let mut attempt = Attempt::new(self, local);
         let _asking = attempt.turn().await?;
+        // As in `join`: the server would refuse the lock to a second acquisition id of this owner.
         if self.own(local).is_some() {
             return Ok(Outcome::Reenter);
         }

@@ -1,4 +1,21 @@
 //! One acquisition that has no hold yet: asks the server, and undoes what may have come of that.
+//!
+//! All requests of an attempt carry one acquisition id, so the server takes a repeated one for the same acquisition,
+//! and one release undoes all of them. An attempt ends in one of three ways:
+//!
+//! 1. It is granted ([`grant`]): a guard takes over, and the `Undo` is disarmed.
+//! 2. The server has answered that it has nothing of this hold, and nothing is in doubt: the `Undo` is disarmed.
+//! 3. In any other case, a future that is dropped at any await included, the `Undo` is dropped and sends the release.
+//!
+//! # Invariants
+//!
+//! 1. The `Undo` is armed from before the first request that may leave the hold on the server. From then on it is in
+//!    one place: in `undo`, or lent to the place in the local queue (`is_lent`).
+//! 2. `in_doubt` is never taken back for an acquisition id: no later refusal shows that an earlier request is not
+//!    carried out behind it.
+//! 3. While an attempt with a place awaits anything, its `Undo` lies with the place, so that a call which goes ahead of
+//!    it finds the `Undo` there and has the release sent first. A hold that its release cannot tell apart is exempt:
+//!    its `Undo` stays here.
 
 mod grant;
 mod transfer;
@@ -36,14 +53,17 @@ const MOST_TOKENS: u32 = 64;
 /// The answer to an attempt.
 pub(crate) enum Attempted {
     Granted(LockGuard),
+    /// Refused. After this time the lock may be free even if nobody tells of it.
     Busy(Ttl),
-    /// The lock was left to others.
+    /// Neither granted nor refused: the lock was left to others, or others went ahead of this call and what it got was
+    /// given back. The call begins again.
     Yielded,
 }
 
 /// The answer of one of several servers to an attempt.
 pub(crate) enum Polling {
     Voted(Attempted),
+    /// The server may have forgotten grants, and has taken nothing for this attempt.
     Abstains(Abstention),
 }
 
@@ -51,8 +71,10 @@ pub(crate) enum Polling {
 pub(crate) struct Attempt<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
+    /// What is asked for: the hold of the guard if it is granted. Until then it has no level here, and what the server
+    /// may have of it is the `Undo`'s.
     hold: Arc<Hold>,
-    /// How long the next request may take.
+    /// How long the next request may take: what waiting for the turn has left of the time of one request.
     budget: Duration,
     /// Armed from before the first send until an answer shows that the server has nothing of this hold, or a guard
     /// takes over.
@@ -61,7 +83,7 @@ pub(crate) struct Attempt<'a> {
     /// queue, and may be granted at any time. Either way, a refusal does not show that the server has nothing of this
     /// hold.
     in_doubt: bool,
-    /// The hold has had a place in the server queue.
+    /// The hold has had a place in the server queue. If it is given one anew, that place was lost.
     placed: bool,
     /// The place may be waiting for a release by one of Redisson's clients.
     is_foreign: bool,
@@ -71,13 +93,15 @@ pub(crate) struct Attempt<'a> {
     place: Option<&'a Place<'a>>,
     /// The `Undo` is lent to the place.
     is_lent: bool,
-    /// Others went ahead of this call, since nobody polled it.
+    /// Others went ahead of this call, since nobody polled it. Its `Undo` is done by then, so a grant that the request
+    /// under way may bring is being released and must not become a guard.
     was_passed: bool,
     /// The waiter mark of a call that waits for a read-write lock, and when that call came.
     mark: Option<(WaiterMark, BootInstant)>,
     /// Where this process stands in the turn order, if the last answer was that the lock is busy.
     pub(crate) standing: Option<Standing>,
-    /// The lock was given back for this call here, and could not be passed on.
+    /// The lock was given back for this call here, and could not be passed on. For a fenced lock, the next request then
+    /// reserves many tokens, since a lack of them may have been the reason.
     follows: bool,
 }
 
@@ -87,7 +111,8 @@ impl<'a> Attempt<'a> {
         Self::numbered(request, local, hold::fresh_acquisition_id())
     }
 
-    /// Creates an attempt with this acquisition id, which the holds of several locks may share.
+    /// Creates an attempt with this acquisition id, which the holds of several locks may share: the one request of a
+    /// [`batch`](super::batch) carries one id, and its holds are told apart by their keys.
     pub(crate) fn numbered(request: &'a AcquireRequest, local: &'a LocalLock, number: u64) -> Self {
         let client = &request.client.client_id;
         let key = HoldKey::new(
@@ -149,8 +174,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits for the turn to ask, for at most the time of one request. The next request has that much less time, so
-    /// that a silent server does not cost several timeouts. Returns `None` if the turn does not come in time, or if a
-    /// call of this owner stands in a server queue; the caller may ask all the same.
+    /// that a silent server does not cost several timeouts.
+    ///
+    /// The caller keeps the turn until its request is answered: a second request of the same owner has another
+    /// acquisition id, and would find the lock busy. Returns `None` if the turn does not come in time, or if a call of
+    /// this owner stands in a server queue. The caller may ask all the same: at worst the lock looks busy to it.
     pub(crate) async fn turn(&mut self) -> Result<Option<Asking<'a>>, Error> {
         let is_wanted_elsewhere = || {
             let now = BootInstant::now();
@@ -171,6 +199,7 @@ impl<'a> Attempt<'a> {
             .ensure_credit(&self.request.name)?;
         let owner = &self.request.owner;
         if let Some(asking) = self.local.turn_at_once(owner, barrier) {
+            // An earlier request of this attempt may have had less.
             self.budget = self.hold.timeout;
             return Ok(Some(asking));
         }
@@ -194,6 +223,9 @@ impl<'a> Attempt<'a> {
 
     /// Sends the acquisition and handles its answer. If others went ahead because nobody polled this call, its `Undo`
     /// is done, and the attempt starts over with a fresh acquisition id.
+    ///
+    /// If the future is dropped, what the request may bring is released: by the drop of this attempt, or by that of the
+    /// place which the `Undo` is lent to.
     pub(crate) async fn send(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         self.was_passed = !self.regain();
         let attempted = match self.was_passed {
@@ -212,6 +244,7 @@ impl<'a> Attempt<'a> {
         attempted
     }
 
+    /// Sends one request, with the `Undo` in hand, and handles its answer.
     async fn try_once(&mut self, mode: AcquireMode) -> Result<Attempted, Error> {
         let answer = self.ask(mode).await?;
         // The `Undo` was done while the request was on its way, so a grant in this answer is not ours any more.
@@ -242,7 +275,8 @@ impl<'a> Attempt<'a> {
         true
     }
 
-    /// Attempts the acquisition on a server that votes only if it has forgotten nothing that is in force.
+    /// Attempts the acquisition on a server that votes only if it has forgotten nothing that is in force. For a member
+    /// of a lock over several servers, which has no place in the queue of its own name: no `Undo` is lent.
     pub(crate) async fn poll(&mut self, mode: AcquireMode) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Terms {
@@ -260,13 +294,15 @@ impl<'a> Attempt<'a> {
         match Polled::decode(&answer.reply)? {
             Polled::Voted(acquired) => self.answered(acquired, answer.sent).map(Polling::Voted),
             Polled::Abstains(abstention) => {
+                // The guard in front of the script has ended it before it wrote anything of the lock.
                 self.nothing_held();
                 Ok(Polling::Abstains(abstention))
             }
         }
     }
 
-    /// Handles the answer to a request sent at `sent`.
+    /// Handles the answer to a request sent at `sent`. A refusal disarms the `Undo`, unless it leaves something of this
+    /// call on the server that only the release removes: a place in the server queue, or a waiter mark.
     fn answered(&mut self, acquired: Acquired, sent: BootInstant) -> Result<Attempted, Error> {
         self.standing = None;
         let refused = match acquired {
@@ -275,6 +311,7 @@ impl<'a> Attempt<'a> {
                 tokens,
                 writer,
             } => {
+                // Before the hold is entered in the local lock: readers that join its record there look at this.
                 self.hold.record.saw(sent, BootInstant::now(), writer);
                 return self.go_on(sent, count, tokens);
             }
@@ -317,6 +354,8 @@ impl<'a> Attempt<'a> {
         refused
     }
 
+    /// Asks for the first level. A level more of a hold that stands here is asked for by
+    /// [`reenter`](AcquireRequest::reenter), under the acquisition id of that hold.
     async fn ask(&mut self, mode: AcquireMode) -> Result<Answer, Error> {
         let lease = self.request.lease_mode.lease();
         let hold = self.hold.clone();
@@ -340,6 +379,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Sends a request that may leave the hold on the server. The `Undo` is armed, then lent, then the request is sent:
+    /// in any other order there would be an instant at which a dropped or unpolled future leaves the hold to nobody.
     async fn run(&mut self, call: &Call<'_>) -> Result<Answer, Error> {
         self.begin();
         // If nobody polls this call once the time of the request has passed, others go ahead of it and undo the
@@ -355,7 +396,8 @@ impl<'a> Attempt<'a> {
         answered
     }
 
-    /// Arms the `Undo` before a request is sent that may leave the hold on the server.
+    /// Arms the `Undo` before a request is sent that may leave the hold on the server, unless that was done for an
+    /// earlier one. Returns the hold, for requests that do not go through this attempt.
     pub(crate) fn begin(&mut self) -> Arc<Hold> {
         let client = &self.request.client;
         self.undo
@@ -363,7 +405,8 @@ impl<'a> Attempt<'a> {
         self.hold.clone()
     }
 
-    /// Notes that the request brought no answer. If the request may still be carried out, the `Undo` stays armed.
+    /// Notes that the request failed. If it went unanswered, it may still be carried out, and the `Undo` stays armed.
+    /// If it was never sent, or the server refused it, that request has left nothing.
     pub(crate) fn failed(&mut self, error: &Error) {
         if error.is_unanswered() {
             self.in_doubt = true;

@@ -1,4 +1,12 @@
 //! Several locks of one server, acquired by one request and released by one.
+//!
+//! The script takes all of the locks or none, so there is never a part to give back. In this process each lock has what
+//! it would have alone: the turn to ask, an attempt with an `Undo`, then a hold and a guard. They share no more than
+//! the request and its acquisition id.
+//!
+//! A batch does not wait. A lock that is not free at once, here or on the server, is named to the caller
+//! ([`group`](super::group)), which waits for that one by itself. So no call waits in one queue while
+//! it has a place in another.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,6 +34,7 @@ pub(crate) const MOST: usize = 100;
 
 /// The answer to an attempt to acquire several locks at once.
 pub(crate) enum Batched {
+    /// One guard for each lock, in the order of the request.
     Granted(Vec<LockGuard>),
     /// None was acquired: somebody holds the lock at this index.
     Busy(usize),
@@ -35,7 +44,8 @@ pub(crate) enum Batched {
 }
 
 impl AcquireRequest {
-    /// Returns whether both locks, of one owner, may be asked for by one request.
+    /// Returns whether both locks, of one owner, may be asked for by one request: their kinds have a script for that,
+    /// and they are on one server, which in a cluster means in one slot.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         let place = |request: &Self| request.client.backend.group(request.name.key());
         let batched = self.kind.is_batched() && other.kind.is_batched();
@@ -45,6 +55,8 @@ impl AcquireRequest {
 
 /// Acquires locks that [go together](AcquireRequest::goes_with), all or none of them, by one request, and only while
 /// a call that waits would overtake no other call of this process.
+///
+/// If the future is dropped, or the request fails without an answer, each lock's `Undo` releases what it may have got.
 pub(crate) async fn acquire(
     requests: &[&AcquireRequest],
     deadline: Deadline,
@@ -53,6 +65,7 @@ pub(crate) async fn acquire(
         return Ok(Batched::Granted(Vec::new()));
     };
     let local_locks: Vec<LocalLock> = requests.iter().map(|request| request.local()).collect();
+    // The places are only kept: until they are dropped, no other call of this owner asks for these locks.
     let (mut attempts, mut places) = (Vec::new(), Vec::new());
     let number = fresh_acquisition_id();
     for (at, (request, local)) in requests.iter().zip(&local_locks).enumerate() {
@@ -96,7 +109,8 @@ pub(crate) async fn acquire(
             granted.collect::<Result<_, _>>().map(Batched::Granted)
         }
         AllAcquired::Not { at, because } => {
-            // A send that went unanswered may arrive after this answer.
+            // Nothing was taken. But a send that went unanswered may arrive after this answer: then the `Undo`s stay
+            // armed, and release.
             if !answer.repeated {
                 attempts.iter_mut().for_each(Attempt::nothing_held);
             }
@@ -106,7 +120,7 @@ pub(crate) async fn acquire(
 }
 
 /// Takes a place for one lock of several, with the turn to ask. Returns `None` if the lock has to be acquired by
-/// itself.
+/// itself. Nothing is awaited, so a set that stands for one lock never waits for another with that place in hand.
 fn stand<'a>(
     request: &'a AcquireRequest,
     local: &'a LocalLock,
@@ -166,7 +180,8 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
                     None => batches.push((vec![request], vec![undo])),
                 }
             }
-            // It was left to a waiter of this process, or others here have the record: there is no release to batch.
+            // It was left to a waiter of this process, or others here have the record: there is no release to batch,
+            // just an answer to wait for.
             Ok(left) => {
                 outcomes.push(Box::pin(request.client.finish_release(left, &request.name)));
             }
@@ -187,9 +202,11 @@ pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     }
 }
 
+/// The end of one release, or of one batch of them.
 type Outcome<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
-/// Sends the releases of one batch in one request. A batch of one goes like any other release.
+/// Sends the releases of one batch in one request. A batch of one goes like any other release. If the future is
+/// dropped, each `Undo` sends its release by itself.
 async fn release_together(
     requests: Vec<&AcquireRequest>,
     mut undos: Vec<Undo<Share>>,

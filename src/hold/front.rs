@@ -1,4 +1,17 @@
 //! The call at the front of the local queue: it asks the server until the lock is granted.
+//!
+//! While it stands there, the calls behind it ask nothing. When to ask is decided by
+//! [`Waiter`] and carried out by [`Waiting`]; this file has what asking for a lock means. A round
+//! ([`ask`](Wanted::ask)) goes through these steps, each of which may end it:
+//!
+//! 1. A reader joins the readers of this process.
+//! 2. The turn to ask comes: no other call of the owner asks, and no release of this process can be overtaken.
+//! 3. Others that were told of a release go first, where no turn order sees to that.
+//! 4. A handoff is taken over, or released if it is the turn of other processes.
+//! 5. The server is asked.
+//!
+//! One attempt serves all rounds: the server sees one acquisition, with one waiter mark. If nobody polls the call,
+//! others go ahead of it: its request is undone, and it begins again with another acquisition id.
 
 use std::sync::Arc;
 
@@ -24,6 +37,7 @@ struct First<'a> {
     local: &'a LocalLock,
     place: &'a InQueue<'a>,
     policy: Policy,
+    /// When the call counts as come, among readers and writers. For a writer that may be later than it was.
     came: BootInstant,
     attempt: Attempt<'a>,
 }
@@ -61,7 +75,7 @@ impl AcquireRequest {
 }
 
 impl Local for First<'_> {
-    /// A hold that was given back and left for this call does not count.
+    /// A hold that was given back and left for this call does not count: the round that takes it over has to begin.
     fn is_held(&self) -> bool {
         self.local.is_held_here() && !self.local.has_handoff()
     }
@@ -80,6 +94,7 @@ impl Local for First<'_> {
 impl Wanted for First<'_> {
     type Output = Outcome;
 
+    /// Another call of this owner may have brought a hold to re-enter.
     fn without_asking(&mut self) -> Option<Outcome> {
         self.request.own(self.local).map(|_| Outcome::Reenter)
     }
@@ -92,6 +107,7 @@ impl Wanted for First<'_> {
             return Ok(Asked::Ready(Outcome::Granted(joined?)));
         }
         let asked = BootInstant::now();
+        // Kept until the answer is there. Without it, if it did not come in time, the call asks all the same.
         let _asking = self.attempt.turn().await?;
         // Another call of this owner may have acquired the lock while this one waited for its turn.
         if let Some(outcome) = self.without_asking() {
@@ -123,6 +139,7 @@ impl Wanted for First<'_> {
         })
     }
 
+    /// Where processes take turns, each of them is told on a channel of its own.
     fn channel(&self) -> Option<Arc<str>> {
         let turn = || lock::turn_channel(&self.request.name, &self.request.client.client_id);
         self.policy.takes_turns.then(turn)
@@ -131,7 +148,7 @@ impl Wanted for First<'_> {
 
 impl First<'_> {
     /// Takes over what was given back here and left for this call, if there is anything, or leaves the lock to
-    /// others.
+    /// others. Returns `None` if the server has to be asked.
     fn take_passed(&mut self) -> Option<Result<Attempted, Error>> {
         if !self.policy.passes_on || !self.local.has_handoff() {
             return None;
@@ -145,7 +162,8 @@ impl First<'_> {
         if self.policy.shares || self.local.turns(may_pass) {
             return self.attempt.take_handoff();
         }
-        // It is the turn of other processes: dropping the handoff releases the lock.
+        // It is the turn of other processes: dropping the handoff releases the lock. This call asks in the next round,
+        // behind that release.
         drop(self.local.take_handoff());
         self.local.turns(|turns| turns.count(false));
         Some(Ok(Attempted::Yielded))
@@ -159,6 +177,8 @@ impl First<'_> {
         };
         let attempted = self.attempt.send(mode).await;
         if matches!(attempted, Ok(Attempted::Granted(_))) {
+            // Plain locks are not passed on, and yet a row of calls here must not keep others out: each grant to a call
+            // that has waited for a hold of this process counts like a handoff.
             let follows = waiter.is_in_succession() && !self.policy.reenters;
             self.local.turns(|turns| {
                 // A named owner that joined its hold in another process may keep the place in the turn order; any
@@ -170,7 +190,8 @@ impl First<'_> {
         attempted
     }
 
-    /// Asks for the lock, or else for a place in the turn order that outlasts the time until the next request.
+    /// Asks for the lock, or else for a place in the turn order that outlasts the time until the next request. That
+    /// comes within one poll cap; the place lasts for two of them and a request that times out.
     fn in_turn(&self) -> AcquireMode {
         // Noted before the request is sent: even without an answer, this process may have a place.
         self.local.turns(|turns| turns.is_placed = true);
@@ -178,7 +199,7 @@ impl First<'_> {
         AcquireMode::InTurn { lasts }
     }
 
-    /// Returns what the last answer means for the wait.
+    /// Returns what the last answer means for the wait: when to ask again, and on which channel this call is told.
     fn refusal(&self, ttl: Ttl) -> Refusal {
         Refusal {
             ttl,

@@ -1,4 +1,17 @@
 //! The grant of an attempt, wherever it comes from, and how it becomes a hold with a guard.
+//!
+//! A grant comes in one of three ways: as the answer to a request of this call; by a release or a sign of life of this
+//! process that moved a fair lock to this hold; or as a handoff, the record of a hold that was given back here and left
+//! for this call.
+//!
+//! # Invariants
+//!
+//! 1. Between the entry of the hold in the local lock and the guard nothing is awaited; the hold enters the watchdog's
+//!    registry in between. A future that is dropped is dropped before all of that or behind it.
+//! 2. The `Undo` is disarmed last. While something is owed a client that is being closed waits, so at no time does the
+//!    hold belong to nobody.
+//! 3. A hold that waits in a server queue is granted once, though its grant may become known in two ways and may be
+//!    given up in between: only the one who takes it out of the session's `Grants` acts on it.
 
 use std::sync::Arc;
 
@@ -17,20 +30,24 @@ use crate::session::hold::Loss;
 use crate::session::left::Handoff;
 
 impl Attempt<'_> {
-    /// Registers the hold before it enters a server queue: from now on a release of this process may grant it.
+    /// Registers the hold before it enters a server queue: from now on a release of this process may grant it. Must
+    /// come before the first request, since a grant that finds no waiter is taken for that of a waiter who has left.
     pub(crate) fn expect_grant(&mut self) {
         self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
     }
 
-    /// Returns whether the hold was granted, nobody went on with it, and it is being released. It must not be asked
-    /// for again.
+    /// Returns whether the hold was granted, nobody went on with it, and it is being released. It must not be asked for
+    /// again: the release, which carries the same acquisition id, would take away what the request brings.
     pub(crate) fn is_given_up(&self) -> bool {
         let expected = self.expected.as_ref();
         expected.is_some_and(|expected| !expected.stands())
     }
 
-    /// Waits until the lock is moved to this hold, which stands in a server queue. Returns `None` if the server has
-    /// to be asked.
+    /// Waits until the lock is moved to this hold, which stands in a server queue. Returns `None` if the server has to
+    /// be asked. Without [`expect_grant`](Self::expect_grant) it waits for good.
+    ///
+    /// If the future is dropped, a grant that comes then stays noted and is returned by the next call; one that nobody
+    /// takes is released after a second.
     pub(crate) async fn told(&mut self) -> Result<Option<Attempted>, Error> {
         let Some(expected) = &self.expected else {
             return std::future::pending().await;
@@ -68,8 +85,11 @@ impl Attempt<'_> {
         self.commit(sent, tokens).map(Attempted::Granted)
     }
 
-    /// Takes over the record of a hold of this process that was given back, if one was left. Returns `None` if the
-    /// lock has to be asked for; what was left is released ahead of that request.
+    /// Takes over the record of a hold of this process that was given back, if one was left. Returns `None` if the lock
+    /// has to be asked for; what was left is released ahead of that request.
+    ///
+    /// For the call at the front only, which has the turn to ask. `pass` runs under the mutex of the local lock, so it
+    /// tries the record's turn and does not wait for it.
     pub(crate) fn take_handoff(&mut self) -> Option<Result<Attempted, Error>> {
         let Terms {
             client,
@@ -86,7 +106,8 @@ impl Attempt<'_> {
         };
         let (Handoff { undo, .. }, passed) = self.local.take_over(pass)?;
         self.follows = true;
-        // If nothing was passed, the `Undo` is dropped here: its release goes out ahead of what this call asks.
+        // If nothing was passed, the `Undo` is dropped here: its release goes out ahead of what this call asks. An own
+        // `Undo` of this attempt, left by an earlier request, is for another acquisition id and stays as it is.
         let hold = passed?;
         let guard = self.request.hand_out(self.local, &hold);
         // From here on the guard owes the release, and closing the client waits for that.
@@ -94,7 +115,8 @@ impl Attempt<'_> {
         // Only after the hold is handed out, so that what the server says is meant for this hold.
         client.watchdog.confirm(&hold);
         match guard {
-            // Too little of its lease was left after all, or the server has just said that the hold is gone.
+            // Too little of its lease was left after all, or the server has just said that the hold is gone. The guard
+            // was dropped with that error, and the lock is asked for like any other.
             Err(error) if error.kind() == ErrorKind::LeaseLost => None,
             guard => Some(guard.map(Attempted::Granted)),
         }
@@ -102,6 +124,9 @@ impl Attempt<'_> {
 
     /// Commits a hold that the server has granted by a request sent at `sent`. Registering the hold, handing out its
     /// guard and disarming the `Undo` are one step without an await, so that nothing can come in between.
+    ///
+    /// Fails if too little of the lease is left, if the client was closed, or if the answer lacked a token. In each
+    /// case the hold is given back: by the guard, which is dropped in here, or by the `Undo`.
     pub(crate) fn commit(
         &mut self,
         sent: BootInstant,

@@ -1,4 +1,16 @@
 //! A level of the owner that is moved here from another process.
+//!
+//! `adopt` and `unlock` on a handle come here if this process has no hold of the owner. The owner is named, since no
+//! other process can have levels of an unnamed one.
+//!
+//! 1. The server is asked where a level of the owner is recorded: for no client, as Redisson's levels are, or for
+//!    another one.
+//! 2. That level is moved to the hold of this attempt, if the field still has what was read.
+//! 3. The hold is committed like a grant, or released.
+//!
+//! The move names the share to reach, not a step, so it can be sent twice; the owner's hold count is not raised.
+//! Once it is under way, the level belongs to this attempt's `Undo`: if the future is dropped, the level is released
+//! and not put back.
 
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -10,12 +22,15 @@ use crate::session::give_back::GivenBack;
 
 impl Attempt<'_> {
     /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move.
+    ///
+    /// The token of a fenced lock is read by a request of its own. The `Undo` stays armed meanwhile.
     pub(crate) async fn adopt(mut self) -> Result<Option<LockGuard>, Error> {
         match self
             .take_over(Some(self.request.lease_mode.lease()))
             .await?
         {
             Some(sent) => {
+                // Just the one token: the hold of a named owner is not passed on.
                 let token = self.request.token(&self.hold).await?;
                 self.commit(sent, token.map(|token| Tokens::new(token, 1)))
                     .map(Some)
@@ -29,6 +44,7 @@ impl Attempt<'_> {
         // Without a new lease: the level is released right away.
         match (self.take_over(None).await?, self.undo.take()) {
             (Some(sent), Some(undo)) => {
+                // The hold never enters the local lock: nobody here may re-enter what is about to be released.
                 self.hold.taken_over_to_release(sent);
                 self.request
                     .client
@@ -40,6 +56,7 @@ impl Attempt<'_> {
     }
 
     /// Moves one level of the owner here. Returns when the request was sent, or `None` if there was nothing to move.
+    /// With a `lease`, the hold's lease is raised to it at least.
     async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<BootInstant>, Error> {
         // Reads whose level it is, then moves it; the move compares what was read. So each step can be repeated.
         loop {
