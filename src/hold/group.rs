@@ -1,4 +1,8 @@
 //! A set of locks, acquired whole or not at all.
+//!
+//! Several keys of one server are asked for by one request; a lock that is busy is waited for by itself, like any
+//! single lock. What the set holds meanwhile are guards in the future of the call, so a future that is dropped gives
+//! all of it back.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,6 +35,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A set that waits for longer than `hold_and_wait` gives back what it holds, so that nobody waits for locks under
 /// which nothing is done. Having acquired the lock that it waited for, it takes the locks before that one only if
 /// they are free.
+///
+/// All requests are of one owner. A lock that was lost while the set waited for another is found at the end, and fails
+/// the call: a set is never handed out with a part missing.
 pub(crate) async fn acquire(
     requests: Vec<AcquireRequest>,
     deadline: Deadline,
@@ -77,9 +84,11 @@ struct Gathering<'a> {
     ranks: &'a [Rank<'a>],
     first: usize,
     next: usize,
+    /// What is held, in the order in which it was acquired, each with its index in the set.
     held: Vec<(usize, LockGuard)>,
-    /// The last rank that was found busy, which is asked for by itself.
+    /// The last rank that was found busy, which is asked for by itself; beyond all ranks if none was.
     busy: usize,
+    /// How many requests have been granted. All locks from a single one have a fresh lease.
     requests: usize,
     /// For how long the set keeps what it holds while it waits. Twice as long each time, so that a set gets in even
     /// where several of its locks are always busy.
@@ -126,6 +135,7 @@ impl<'a> Gathering<'a> {
                     if deadline == Deadline::Once {
                         return Ok(None);
                     }
+                    // Next, the ranks before the busy one are asked for, then that one by itself.
                 }
                 Batched::Apart(busy) => self.busy = at + busy,
             }
@@ -182,14 +192,15 @@ impl<'a> Gathering<'a> {
         Ok(true)
     }
 
-    /// Gives all back, to start over with the rank `at`.
+    /// Gives all back, to start over with the rank `at`. The ranks before it follow once it is held.
     fn begin_with(&mut self, at: usize) {
         self.held.clear();
         (self.first, self.next) = (at, at);
     }
 }
 
-/// Returns how many locks, from the first on, can be asked for by one request.
+/// Returns how many locks, from the first on, can be asked for by one request. Zero if the first key is that of several
+/// locks, which are on several servers.
 fn run(ranks: &[Rank<'_>]) -> usize {
     let first = singles(ranks).next();
     let together = singles(ranks)
@@ -226,6 +237,7 @@ async fn ensure_distinct(
             }
         }
     }
+    // Two clients may be connected to one server by different addresses, so the servers are asked who they are.
     for rank in several {
         let mut places: Vec<(Arc<str>, u32)> = Vec::new();
         let asked = rank.iter().map(|(_, request)| server(request, deadline));
@@ -266,7 +278,9 @@ fn twice(request: &AcquireRequest) -> Error {
 }
 
 /// Acquires locks with one key, each on a server of its own: waits for one, then tries the others. If one of those is
-/// busy, gives all back, and after a pause waits for that one.
+/// busy, gives all back, and after a pause waits for that one. For a single lock, that is to acquire it.
+///
+/// The guards are returned in the order of `requests`. An error gives back what was acquired.
 async fn equals(
     requests: &[&AcquireRequest],
     deadline: Deadline,
@@ -287,6 +301,7 @@ async fn equals(
                 true => Ok(None),
                 false => request.acquire(Deadline::Once).await,
             });
+        // The guard that was waited for is put in its place among the others.
         let mut guard = Some(guard);
         let mut guards = Vec::with_capacity(requests.len());
         let mut busy = None;
@@ -300,6 +315,7 @@ async fn equals(
         let Some(at) = busy else {
             return Ok(Some(guards));
         };
+        // Before the pause, so that the set that has the other lock finds these free.
         drop((guards, guard));
         first = at;
         let random = pause.mul_f64(fastrand::f64());
@@ -314,7 +330,7 @@ async fn equals(
 }
 
 /// Waits for a future, and meanwhile extends the leases that nobody renews, so that none runs out while the set
-/// waits.
+/// waits: the caller of a set cannot do so, since it has no guard so far.
 async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output {
     let fixed: Vec<_> = held
         .iter()
@@ -333,6 +349,7 @@ async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output
             join_all(fixed.iter().map(|(guard, lease)| guard.extend(*lease))).await;
         }
     };
+    // Biased, so that no extension is begun once the future is done.
     tokio::select! {
         biased;
         output = future => output,

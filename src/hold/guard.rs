@@ -89,8 +89,13 @@ impl LockGuard {
         request.client.within(Box::pin(unlock)).await
     }
 
-    /// Gives the level back in this process. The caller does what is left to do on the server.
-    pub(crate) fn give_back(&mut self) -> Result<LevelRelease, Error> {
+    /// Gives the level back in this process. The caller does what is left to do on the server: it runs the release, or
+    /// drops it, which leaves it to the background. For `unlock` and for the release of a set, which runs several of
+    /// them as one.
+    ///
+    /// The guard is done for in any case, also after an error: a second release by its drop could give back a level
+    /// that another guard has.
+    pub(crate) fn give_back(&mut self) -> Result<GivenBack, Error> {
         self.done = true;
         let Lease { request, hold } = &self.lease;
         request.client.ensure_open()?;
@@ -187,6 +192,9 @@ impl LockGuard {
 
 impl AcquireRequest {
     /// Creates the guard of a hold that stands from now on. Dropping the guard gives the hold back.
+    ///
+    /// The hold is in the local lock already. If an `Undo` is armed for it, the caller disarms that behind this call,
+    /// without an await in between.
     pub(super) fn hand_out(&self, local: &LocalLock, hold: &Arc<Hold>) -> Result<LockGuard, Error> {
         if self.kind.sides().is_some() {
             for there in local.held_by_other_side() {
@@ -205,7 +213,8 @@ impl AcquireRequest {
         }
         self.client.watchdog.watch(hold);
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
-        // From here on, an early return drops the guard, which gives the hold back.
+        // From here on, an early return drops the guard, which gives the hold back. A client that is closed
+        // behind this check finds the hold in the local lock, and ends it.
         self.client.ensure_open()?;
         match guard.remaining() < self.min_validity {
             true => Err(self.too_late()),

@@ -104,7 +104,8 @@ impl Lease {
         self.hold.remaining()
     }
 
-    /// Returns the last instant at which the lease can be trusted if the server confirms nothing more.
+    /// Returns the instant until which the lease can be trusted if the server confirms nothing more. Unlike
+    /// `remaining`, it says nothing of a hold that has ended.
     pub(crate) fn trusted_until(&self) -> BootInstant {
         self.hold.lock().schedule.deadline()
     }
@@ -287,7 +288,9 @@ impl Lease {
     }
 }
 
-/// Runs a future until what protects it is lost. The loss is checked before each poll, and wakes the task.
+/// Runs a future until what protects it is lost. The loss is checked before each poll, and wakes the task. Shared by
+/// the leases of single locks, of sets and of locks over several servers, which differ in what `lost` and `is_lost`
+/// look at.
 pub(crate) async fn run_until_lost<F: Future>(
     future: F,
     lost: impl Future<Output = ()>,

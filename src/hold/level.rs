@@ -1,4 +1,16 @@
-//! The levels of an owner's hold: acquired once more, adopted, released.
+//! The levels of an owner's hold: acquired once more, adopted, released. Also its lease and its token.
+//!
+//! A level is what one lock call takes and one unlock gives back. What the server records for a hold of this process is
+//! its share, this client's part of the owner's hold count: as a rule the number of levels, but one for all the holds
+//! that read by one record. A request names the share to reach and not a step, so it can be sent twice.
+//!
+//! # Invariants
+//!
+//! 1. A level is counted here before the request for it is sent ([`Claim`]). So what a release brings the share down to
+//!    never takes away a level that a request under way has added.
+//! 2. Requests that change the share of a hold that stands, or may cut its lease, are sent one at a time, under the
+//!    turn of its record. The answer is handled before the turn is given up.
+//! 3. A cut of the lease that went unanswered is finished before another level or lease is asked for.
 
 use std::sync::Arc;
 
@@ -19,7 +31,11 @@ use crate::session::hold::{Hold, Loss};
 use crate::session::unlock::LevelRelease;
 
 impl AcquireRequest {
-    /// Acquires one more level of a hold that stands. Returns `None` if the hold no longer stands.
+    /// Acquires one more level of a hold that stands. Returns `None` if the hold no longer stands: the caller acquires
+    /// the lock like any other, unless it has a guard of that hold, which has lost its lease.
+    ///
+    /// It waits for no queue, and just for the turn of the record. If the future is dropped during the request, the
+    /// claim gives the level back, and the release sets the share to what is left.
     pub(crate) async fn reenter(
         &self,
         local: &LocalLock,
@@ -29,7 +45,7 @@ impl AcquireRequest {
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
-        // Requests that change the share of a hold are sent one at a time.
+        // Requests that change the hold count are sent one at a time.
         let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
             drop(self.client.watchdog.lose(hold, Loss::Gone));
@@ -58,11 +74,13 @@ impl AcquireRequest {
                 drop(self.client.watchdog.lose(hold, Loss::Gone));
                 Ok(None)
             }
+            // The claim is dropped. The server has counted nothing, so its release finds the share as it is to be.
             Reentered::Exhausted => Err(self.exhausted()),
         }
     }
 
-    /// Adopts one level that the owner holds. Returns `None` if the owner holds nothing.
+    /// Adopts one level that the owner holds, here or in another process. Returns `None` if the owner holds nothing.
+    /// Meant for levels that were left without a guard, and for those of Redisson's clients.
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         self.client.ensure_open()?;
         let local = self.local();
@@ -76,8 +94,8 @@ impl AcquireRequest {
         Attempt::new(self, &local).adopt().await
     }
 
-    /// Adopts a level of a hold of this process that has no guard. Otherwise moves a level in from another process,
-    /// and otherwise adds a guard to what is guarded already.
+    /// Adopts a level of a hold of this process that has no guard. Otherwise moves a level in from another process, and
+    /// otherwise adds a guard to what is guarded already: that level then ends with the first of its guards.
     async fn adopt_here(
         &self,
         local: &LocalLock,
@@ -111,6 +129,7 @@ impl AcquireRequest {
             let answer = self.client.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
                 (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
+                // Nothing was moved: the server has the share, and the lease is at least the one asked for.
                 (Adopted::Moved, None) => self.guard(hold, answer.sent),
                 // Another client was faster: look again at what is there. The dropped claim gives its level back.
                 (Adopted::Changed, Some(_)) => continue,
@@ -124,6 +143,11 @@ impl AcquireRequest {
     }
 
     /// Gives a hold a new lease; the caller has its turn. Returns `false` if the hold is gone.
+    ///
+    /// To cut a lease takes two requests. The first, with [`Cut::Ask`], learns when the lease ends; the second, with
+    /// [`Cut::Ending`], names that end. A copy of it that arrives late, after the lease has been raised, cuts nothing.
+    /// If the future is dropped during the second, the cut stays in doubt until [`finish_cut`](Self::finish_cut)
+    /// repeats it.
     pub(crate) async fn set_lease(
         &self,
         hold: &Hold,
@@ -166,7 +190,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns where a level of the owner of this hold could be taken over from.
+    /// Returns where a level of the owner of this hold could be taken over from, as the server has it now. The move
+    /// compares what was read, so that of two processes which read the same only one gets the level.
     pub(crate) async fn source(&self, hold: &Hold) -> Result<Option<TransferSource>, Error> {
         let answer = self.client.run(&hold.key().inspect(), hold.timeout).await?;
         match Inspected::decode(&answer.reply)? {
@@ -188,7 +213,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Releases one level of this owner, wherever it is recorded.
+    /// Releases one level of this owner, wherever it is recorded. It needs no guard: levels and guards are counted
+    /// apart, and the guards that are left when the last level goes learn that the hold has ended.
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
         self.client.ensure_open()?;
         let local = self.local();
@@ -204,13 +230,14 @@ impl AcquireRequest {
         Attempt::new(self, &local).take_over_and_release().await
     }
 
-    /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`. Returns `None` if the hold has
-    /// ended.
+    /// Adds a guard to a hold whose lease was confirmed by a request sent at `sent`, for a level that is counted
+    /// already. Returns `None` if the hold has ended.
     fn guard(&self, hold: &Arc<Hold>, sent: BootInstant) -> Result<Option<LockGuard>, Error> {
         if !hold.guard_level(sent, self.lease_mode) {
             return Ok(None);
         }
         self.client.watchdog.watch(hold);
+        // From here on the guard owes the level; the early return drops it.
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
         if guard.remaining() < self.min_validity {
             return Err(self.too_late());
@@ -226,6 +253,7 @@ struct Claim<'a> {
     hold: &'a Arc<Hold>,
     /// What the server is to record for the hold, with this level.
     share: u32,
+    /// The level is not this claim's to give back any more.
     kept: bool,
 }
 

@@ -1,4 +1,19 @@
 //! Acquires, keeps and gives back holds.
+//!
+//! A call begins as an [`AcquireRequest`](request::AcquireRequest), which is checked as far as that can be done without
+//! the server, and ends with a [`LockGuard`](guard::LockGuard), with `None` or with an error. In between,
+//! [`acquire`] takes one of several ways; each of them that asks the server for a first level does so by an
+//! [`Attempt`](attempt::Attempt). Sets ([`group`], [`batch`]) and locks over several servers ([`rounds`],
+//! [`quorum_acquire`]) are made of the same parts.
+//!
+//! What these files rely on, and none of them may break:
+//!
+//! 1. Every future here may be dropped at any await. What must not be forgotten then is in a value whose drop sees to
+//!    it: an `Undo`, a place in a queue, the turn to ask, a guard.
+//! 2. No mutex is locked across an await. Only the turn of a record, which is an asynchronous mutex, is kept during a
+//!    request.
+//! 3. What this process trusts is counted from before a request was sent, so each answer is handled together with the
+//!    instant at which its request was sent.
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;

@@ -1,4 +1,7 @@
 //! A call's place in the local queue, and how the call leaves it.
+//!
+//! The place is the session's ([`Place`]), for calls of all sorts. What is added here for calls that acquire a lock:
+//! the last of them to leave gives up the place of this process in the turn order, which stands for all of them.
 
 use std::ops::Deref;
 
@@ -11,13 +14,14 @@ use crate::session::share::Place;
 /// How standing in the local queue, or asking, ended.
 pub(super) enum Outcome {
     Granted(LockGuard),
-    /// The owner holds the lock by now, through another call.
+    /// The owner holds the lock by now, through another call, or this call has to begin again for another reason: its
+    /// caller starts over with what the owner holds.
     Reenter,
     /// The lock was busy until the limit.
     GaveUp,
 }
 
-/// A place in the local queue.
+/// A place in the local queue, from the moment at which a call has to wait until it has a guard or gives up.
 pub(super) struct InQueue<'a> {
     place: Place<'a>,
     /// Dropped after `place`, so that it sees whether anybody is left in the local queue.
@@ -44,7 +48,8 @@ impl<'a> Deref for InQueue<'a> {
     }
 }
 
-/// Gives up the place of this process in the turn order when the last call leaves the local queue.
+/// Gives up the place of this process in the turn order when the last call leaves the local queue. Otherwise others
+/// would be refused a free lock until the turn of a process that wants nothing has expired.
 struct Leaving<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
