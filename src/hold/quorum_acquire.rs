@@ -1,5 +1,16 @@
 //! One acquisition over several servers: asks all of them at once, wins with a majority, and has every other outcome
 //! undone.
+//!
+//! This file has one round; [`rounds`](super::rounds) makes the next one. Each member is asked for as a lock of its
+//! own, by an attempt with its own acquisition id and `Undo`, and no server knows of the others.
+//!
+//! # Invariants
+//!
+//! 1. What a member has granted is a guard from then on. As long as there is no majority, the guards lie in [`Asked`],
+//!    and are dropped with it: with the future, with an error, and with a round that is not won.
+//! 2. A request that is not answered when the round is decided is either dropped, and so undone, or goes on in a task
+//!    of its own and joins what was won. There it joins nothing that has been lost or given back.
+//! 3. No server counts twice: two members on one server are refused once both have said which server it is.
 
 use std::collections::BTreeSet;
 use std::future::{Future, pending};
@@ -27,13 +38,17 @@ use crate::session::{ClientHandle, LocalLock};
 /// A request for a lock over several servers.
 #[derive(Debug)]
 pub(crate) struct QuorumAcquire {
+    /// One for each member, all for one owner. The first stands for all of them where one is enough: for the name in
+    /// messages, and for the client that runs tasks.
     pub(super) requests: Vec<AcquireRequest>,
 }
 
-/// How a round ended.
+/// How a round ended. Unless it was won, everything that was granted in it is being given back.
 pub(super) enum Round {
     Won(QuorumHold),
+    /// A majority votes, and others have too much of it: the lock is busy.
     Outvoted(Outvoted),
+    /// No majority votes, so it is not known whether the lock is busy.
     TooFew(Shortage),
 }
 
@@ -80,7 +95,8 @@ impl QuorumAcquire {
         first.client.local_locks.enter(local)
     }
 
-    /// Returns whether this owner has the lock on a majority: to re-enter it, a call waits for nobody.
+    /// Returns whether this owner has the lock on a majority: to re-enter it, a call waits for nobody. By the holds of
+    /// this process, so without a request; members that no call of this process uses count as not held.
     pub(super) fn is_held(&self) -> bool {
         let held = self.requests.iter().filter(|request| {
             let local = request
@@ -103,7 +119,11 @@ impl QuorumAcquire {
         .await;
     }
 
-    /// Asks every server once. What was granted is given back if it is no majority.
+    /// Asks every server once. What was granted is given back if it is no majority, or if too little is left of what a
+    /// majority promises.
+    ///
+    /// `local` is the local lock whose front learns when the lock is given back. If the future is dropped, so is all
+    /// that was asked.
     pub(super) async fn round(&self, local: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
         let spared = self.silent();
         let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
@@ -144,6 +164,8 @@ impl QuorumAcquire {
         Ok(Round::Won(quorum_hold))
     }
 
+    /// Returns what is to be waited for after a round that others have won. Answers still awaited do not count: had
+    /// they been able to change the outcome, the round would not be decided.
     fn outvoted(&self, asked: &Asked<Result<Polling, Error>>) -> Outvoted {
         let (mut yes, mut busy, mut shortest) = (0, Vec::new(), None);
         for (at, answer) in asked.answers.iter().enumerate() {
@@ -216,6 +238,7 @@ impl QuorumAcquire {
         });
         let servers = join_all(asked).await;
         for (at, server) in servers.iter().enumerate() {
+            // Servers that have not answered cannot be compared; the caller asks again with its next call.
             let mut before = servers[..at].iter().flatten();
             if let Ok(server) = server
                 && before.any(|other| other == server)
@@ -233,7 +256,8 @@ impl QuorumAcquire {
         ))
     }
 
-    /// Returns what kept a majority from voting, or the error that decides the call however many servers answer.
+    /// Returns what kept a majority from voting, or the error that decides the call however many servers answer. The
+    /// shortage is an error that may pass: the call goes on while there is time.
     fn too_few(&self, asked: &Asked<Result<Polling, Error>>) -> Result<Shortage, Error> {
         let (mut yes, mut no) = (0, 0);
         let mut abstaining: Vec<Abstention> = Vec::new();
@@ -289,7 +313,8 @@ impl QuorumAcquire {
     }
 }
 
-/// Refuses a lease that would outlast the time for which a server abstains that may have forgotten it.
+/// Refuses a lease that would outlast the time for which a server abstains that may have forgotten it. For the lease
+/// that a lock is acquired with and for one that it is extended to.
 pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result<(), Error> {
     let longest = request.client.settings.max_lease;
     if lease > longest {
@@ -300,7 +325,8 @@ pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result
     Ok(())
 }
 
-/// Asks one server for its part of the lock.
+/// Asks one server for its part of the lock. If this owner has that part already, the part is re-entered, whatever the
+/// other servers say. Dropped at any point, it leaves nothing: the attempt or the guard sees to that.
 async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Error> {
     request.client.ensure_open()?;
     let local = request.local();
@@ -309,6 +335,7 @@ async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Erro
             if let Some(guard) = request.reenter(&local, &hold).await? {
                 return Ok(Polling::Voted(Attempted::Granted(guard)));
             }
+            // It has ended meanwhile: asked for like any other.
             continue;
         }
         let mut attempt = Attempt::new(&request, &local);
@@ -320,6 +347,7 @@ async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Erro
     }
 }
 
+/// Returns how an answer counts. An abstention and an error are alike: neither shows that another owner has the part.
 fn vote(answer: &Result<Polling, Error>) -> Response {
     match answer {
         Ok(Polling::Voted(Attempted::Granted(guard))) => Response::Yes(guard.trusted_until()),
@@ -342,10 +370,12 @@ pub(super) async fn some<F: Future>(enough: usize, futures: impl IntoIterator<It
 /// has been found.
 type Awaited<T> = FuturesUnordered<BoxFuture<'static, (usize, T)>>;
 
-/// Requests to several servers, sent at once.
+/// Requests to several servers, sent at once: to acquire a lock, and later to extend, check or release what is held of
+/// it. Dropping it drops the requests that are not answered.
 pub(crate) struct Asked<T> {
     /// The number of servers of which a majority is wanted. Those that are not asked count as a no.
     servers: usize,
+    /// One for each request, `None` until it is answered.
     answers: Vec<Option<T>>,
     awaited: Awaited<T>,
 }
@@ -372,7 +402,8 @@ impl<T: Send + 'static> Asked<T> {
         }
     }
 
-    /// Waits for answers until they decide, or none is outstanding.
+    /// Waits for answers until they decide, or none is outstanding. What is outstanding by
+    /// then stays in `awaited`.
     pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Response) -> QuorumState {
         loop {
             let said = self.answers.iter().map(Option::as_ref);
@@ -401,7 +432,8 @@ impl<T: Send + 'static> Asked<T> {
         self.awaited.len()
     }
 
-    /// Lets the requests that are not answered so far go on in the background.
+    /// Lets the requests that are not answered so far go on in the background, where nobody looks at their answers. For
+    /// releases and extensions, which would otherwise be cut off, and sent again or left in doubt.
     pub(crate) fn go_on(mut self, client: &ClientHandle) {
         if !self.awaited.is_empty() {
             client.spawn(async move { while self.awaited.next().await.is_some() {} });

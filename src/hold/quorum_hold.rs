@@ -1,4 +1,8 @@
 //! The servers on which a lock over several is held: whether they are a majority, and until when.
+//!
+//! A round that is won makes a [`QuorumHold`] and fills it with the guards of the members. Grants that come after that
+//! join by a [`LateJoin`]. There is no task that watches a hold: it is lost at the instant at which the promises of its
+//! members no longer make a majority, and whoever looks at it, or waits in [`lost`](QuorumHold::lost), finds that out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -20,6 +24,8 @@ use crate::session::LocalLock;
 /// 1. Once there was no majority, there is none any more: a member that joins later does not bring it back, since
 ///    others may have had the lock in between.
 /// 2. Once it was given back, nobody joins: a grant that comes late is given back by being dropped.
+/// 3. The mutex of `state` is locked only briefly. The holds of the members may be looked at inside, but no guard is
+///    dropped there.
 #[derive(Debug)]
 pub(crate) struct QuorumHold(Arc<Shared>);
 
@@ -29,8 +35,10 @@ pub(crate) struct LateJoin(Weak<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    /// How many members the lock has, held or not: what a majority is counted of.
     servers: usize,
     state: Mutex<State>,
+    /// A member has joined, so the time of loss may be another.
     joined: Notify,
     /// The local lock in whose queue the waiters of this process stand.
     local: LocalLock,
@@ -38,6 +46,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    /// One place for each member, `None` for what is not held. Empty once it was given back.
     guards: Vec<Option<LockGuard>>,
     phase: Phase,
 }
@@ -46,7 +55,9 @@ struct State {
 enum Phase {
     /// Filled one by one with what the round brought. It stays so if no answer is outstanding by then.
     Open,
+    /// The round is over: a member may join, but only while there is a majority.
     Held,
+    /// There was no majority when somebody looked. Nothing brings it back.
     Lost,
     GivenBack,
 }
@@ -65,10 +76,12 @@ impl QuorumHold {
         }))
     }
 
+    /// Enters what the member `at` has granted in the round.
     pub(crate) fn join(&self, at: usize, guard: LockGuard) {
         self.0.join(at, guard);
     }
 
+    /// Ends the round, and returns the way in for its late answers. Without any, this is not called: nobody joins then.
     pub(crate) fn late_join(&self) -> LateJoin {
         // The round's grants are all in: from here on it counts whether they are a majority.
         self.0.lock().phase = Phase::Held;
@@ -84,7 +97,7 @@ impl QuorumHold {
         self.0.lock().remaining()
     }
 
-    /// Waits until a majority can no longer be trusted.
+    /// Waits until a majority can no longer be trusted. One member that is lost, or joins, is a reason to look again.
     pub(crate) async fn lost(&self) {
         loop {
             // Registered before the leases are read, so that no member joins unseen.
@@ -116,7 +129,8 @@ impl QuorumHold {
         state.guards.iter().flatten().map(lease).collect()
     }
 
-    /// Takes out the guards, to give back what is held.
+    /// Takes out the guards, to give back what is held. From then on nothing joins, so a grant that comes during the
+    /// release is released as well.
     pub(crate) fn leave(&self) -> Vec<LockGuard> {
         let mut state = self.0.lock();
         state.phase = Phase::GivenBack;
@@ -127,11 +141,13 @@ impl QuorumHold {
 impl Drop for QuorumHold {
     fn drop(&mut self) {
         drop(self.leave());
+        // The next call of this process waits for the end of this hold, of which no single member tells its queue.
         self.0.local.stir();
     }
 }
 
 impl LateJoin {
+    /// Enters a late grant, or drops it, and so gives it back, if what it was for is gone.
     pub(crate) fn join(&self, at: usize, guard: LockGuard) {
         if let Some(shared) = self.0.upgrade() {
             shared.join(at, guard);
@@ -140,6 +156,7 @@ impl LateJoin {
 }
 
 impl Shared {
+    /// Enters a guard if it still counts. A guard that it replaces, or that comes too late, is dropped.
     fn join(&self, at: usize, guard: LockGuard) {
         let mut state = self.lock();
         let counts = match state.phase {
@@ -163,6 +180,7 @@ impl Shared {
 }
 
 impl State {
+    /// Returns how long a majority can be trusted, and notes the loss if that is no time at all.
     fn remaining(&mut self) -> Duration {
         let now = BootInstant::now();
         let promises = self

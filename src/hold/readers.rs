@@ -4,6 +4,9 @@
 //! stands and that no writer waits who came before them. The last to give back releases it. So readers cost the
 //! server a few requests however many they are, and a writer that waits, here or elsewhere, is overtaken by no reader
 //! that came later, unless the lock prefers readers.
+//!
+//! To join owes the server nothing: each joined hold counts towards the record's holders, not towards a hold count
+//! there. So a reader that is dropped is given back in memory, unless it is the last of them.
 
 use tokio::time::timeout;
 use tracing::debug;
@@ -47,6 +50,7 @@ impl AcquireRequest {
             return None;
         }
         let join = |hold: &Hold| hold.join(&self.successor(came));
+        // Made and entered in one step under the mutex of the local lock, so that no writer here comes in between.
         let hold = local.join(&self.owner, yields_to, join)?;
         debug!("joined");
         let guard = self.hand_out(local, &hold);
@@ -59,13 +63,14 @@ impl AcquireRequest {
 
     /// Gives those of this process that have a read-write lock the time of one request to give it back. What is asked
     /// after that is behind their release on the same connection; what is asked before would be refused, and take as
-    /// long.
+    /// long. Called once, before the first request of a call at the front: later ones follow what the call is told.
     pub(super) async fn let_others_end(
         &self,
         local: &LocalLock,
         wait: &Wait,
         place: &Place<'_>,
     ) -> Result<(), Error> {
+        // First, so that a release that comes while this looks at the holds ends the wait below.
         place.catch_up(BootInstant::now());
         let Some(trip) = local.is_taken_for(&self.owner) else {
             return Ok(());

@@ -1,4 +1,8 @@
 //! What is asked for: a lock, for an owner, on terms.
+//!
+//! A request is made by a handle for each call, and outlives it in the guard, which releases, extends and re-enters by
+//! the same terms. It does not change, and has no state of the acquisition: that is in the attempt, the place and the
+//! hold.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -28,12 +32,16 @@ pub(crate) struct Terms {
     pub(crate) client: Arc<ClientHandle>,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
+    /// Found out before the first await of the call, since by default it is the task that polls first.
     pub(crate) owner: Owner,
+    /// Whether the lease is renewed, and its length. Holds are passed on only to a request with the same length.
     pub(crate) lease_mode: LeaseMode,
+    /// What tells a call that waits to ask again, in addition to what happens in this process.
     pub(crate) wake_source: WakeSource,
-    /// How many times the lock may be found busy.
+    /// How many times the lock may be found busy. `None` sets no limit but that of time.
     pub(crate) attempts: Option<u32>,
-    /// How much of the lease must be left when the guard is handed out.
+    /// How much of the lease must be left when the guard is handed out. A grant that comes later than that is given
+    /// back.
     pub(crate) min_validity: Duration,
 }
 
@@ -50,7 +58,7 @@ impl AcquireRequest {
         Self(Arc::new(terms))
     }
 
-    /// Returns the hold that this call would re-enter.
+    /// Returns the hold that this call would re-enter. `None` for a plain lock, which no owner has twice.
     pub(crate) fn own(&self, local: &LocalLock) -> Option<Arc<Hold>> {
         match self.kind.is_reentrant() {
             true => local.live(&self.owner),
@@ -77,7 +85,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the local lock: the waiters and holds of this lock in this process.
+    /// Returns the local lock: the waiters and holds of this lock in this process. It lasts while somebody has a
+    /// reference to it or an owner holds the lock, so a call keeps its reference as long as it runs.
     pub(crate) fn local(&self) -> LocalLock {
         self.client
             .local_locks
@@ -96,11 +105,13 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns whether this owner reads, and asks to write.
+    /// Returns whether this owner reads, and asks to write. Known here only for a hold of this process; for others, the
+    /// server refuses the request.
     pub(crate) fn is_upgrade(&self, local: &LocalLock) -> bool {
         matches!(self.kind, Kind::Write(_)) && local.has_other_side(&self.owner)
     }
 
+    /// Returns the error of an `unlock` on a handle whose owner has no level, here or on the server.
     pub(crate) fn not_held(&self) -> Error {
         let (name, owner) = (self.name.key(), &self.owner);
         Error::new(
@@ -109,6 +120,7 @@ impl AcquireRequest {
         )
     }
 
+    /// Returns the error for a grant that is given back because too little of its lease is left.
     pub(crate) fn too_late(&self) -> Error {
         let (name, least) = (self.name.key(), self.min_validity);
         Error::lost(format!(
@@ -180,12 +192,13 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns how long one request for this lock may take.
+    /// Returns how long one request for this lock may take: several of them must fit into a lease.
     pub(crate) fn timeout(&self) -> Duration {
         self.client.settings.timeout(self.lease_mode.lease())
     }
 
-    /// Returns how long the server may be silent before a wait without limit gives up.
+    /// Returns how long the server may be silent before a wait without limit gives up. With a fixed lease, which may be
+    /// very short or very long, that is the lease that the client renews with.
     pub(crate) fn patience(&self) -> Duration {
         match self.lease_mode {
             LeaseMode::Renewed(lease) => lease.get(),

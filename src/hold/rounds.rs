@@ -1,4 +1,11 @@
 //! One call's way to a majority of several servers: round after round, until one is won.
+//!
+//! The calls of this process stand in one local queue for the lock, and only its front asks, so that they do not take
+//! members from each other. Between rounds a call has nothing on any server: what a lost round brought is being given
+//! back. So nothing here has to be undone if the future is dropped.
+//!
+//! Those of other processes are in each other's way, since each may get a part. What keeps them apart are
+//! random pauses, and that messages are acted on only when enough of them have come for a majority.
 
 use std::future::pending;
 use std::time::Duration;
@@ -35,21 +42,24 @@ const LONG_PAUSES: Duration = Duration::from_secs(1);
 /// What one call knows from earlier rounds.
 struct Rounds<'a> {
     quorum_acquire: &'a QuorumAcquire,
+    /// The local lock of the whole, not of a member.
     local: &'a LocalLock,
     /// The call asks without a place in the local queue, since its owner has the lock.
     is_out_of_queue: bool,
-    /// One per server.
+    /// One per server, from the first round that others won; `None` for a member whose releases nobody tells of.
     subscriptions: Vec<Option<Subscription>>,
     /// What it would have taken to win the last round.
     outvoted: Option<Outvoted>,
     /// Since when no majority votes, if that is not only a matter of time.
     too_few_since: Option<BootInstant>,
+    /// It was logged that the call waits for servers to vote: once for each call.
     told_of_grace: bool,
 }
 
 /// How standing in the local queue, or asking, went on.
 enum Outcome<'a> {
     Won(QuorumHold),
+    /// The call has come to the front: it asks, and keeps the place meanwhile.
     Front(Place<'a>),
     /// The owner has the lock by another call, or no longer has it, or the time in the queue is up: decide again
     /// whether this call stands in the local queue.
@@ -102,7 +112,8 @@ impl QuorumAcquire {
         }
     }
 
-    /// Waits behind the other calls of this process. Returns `None` if there is no time left.
+    /// Waits behind the other calls of this process. Returns `None` if there is no time left. The wait ends after
+    /// the patience of the call at the latest, and begins again with a new place.
     async fn stand_in_queue<'a>(
         &self,
         local: &'a LocalLock,
@@ -157,6 +168,7 @@ impl<'a> Wanted for Rounds<'a> {
         belongs_in_queue.then_some(Outcome::Again)
     }
 
+    /// Makes one round. An outvoted call then waits by messages or by pauses, whichever can be relied on.
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome<'a>>, Error> {
         // What was told before the round is answered by it; what comes from now on makes another round worthwhile.
         for subscription in self.subscriptions.iter_mut().flatten() {
@@ -181,7 +193,8 @@ impl<'a> Wanted for Rounds<'a> {
         }
     }
 
-    /// Waits until enough of the servers that others had may be free for a majority.
+    /// Waits until enough of the servers that others had may be free for a majority. It subscribes here, so a
+    /// call that wins its first round does not.
     async fn happens(&mut self) -> Result<Option<Outcome<'a>>, Error> {
         let Some(Outvoted { busy, missing, .. }) = &self.outvoted else {
             return pending().await;

@@ -1,4 +1,15 @@
 //! The wait for a fair lock, in a queue on the server where every waiter stands for itself.
+//!
+//! Here no call stands in the local queue. A call asks once, by [`AcquireMode::Stand`], and then has a place in the
+//! server queue under its acquisition id. From then on:
+//!
+//! 1. The session keeps the place, with those of all other calls of this process.
+//! 2. The release, or sign of life, that moves the lock to this hold tells the call ([`Attempt::told`]).
+//! 3. The call asks again only when it is told to: the place is gone, or the lock may be there for it. One of
+//!    Redisson's messages tells the same.
+//!
+//! If the future is dropped at any await, the attempt's `Undo` sends a release. For a hold that was never granted, that
+//! takes its place out of the queue; for one that was just granted, it passes the lock on to the next.
 
 use std::future::pending;
 use std::pin::pin;
@@ -19,6 +30,9 @@ impl AcquireRequest {
     /// Stands in the server queue until the lock is granted: asks for a place, which is kept together with all others
     /// of this process, then waits to be told. The call is told of the grant that way no matter who released the
     /// lock, except for Redisson's clients: their messages are received here.
+    ///
+    /// [`Outcome::Reenter`] means that the caller begins again: the owner has the lock by another call, or the hold of
+    /// this one was given up and a fresh acquisition id is needed.
     pub(super) async fn in_server_queue(
         &self,
         local: &LocalLock,
@@ -49,6 +63,7 @@ impl AcquireRequest {
             }
             match Box::pin(attempt.send(AcquireMode::Stand { priority })).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
+                // The call has its place. No TTL tells when to ask again: it is told.
                 Ok(Attempted::Busy(_)) => {}
                 Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
                 Err(error) => {
@@ -82,6 +97,9 @@ impl AcquireRequest {
 
     /// Waits to be told of a grant, of a message of Redisson's clients, or of a hold of this owner. The outer `None`
     /// means that the time is up, the inner one that the call is to ask.
+    ///
+    /// Whichever comes first ends the wait for the others, which loses none of them: a grant stays noted, and the other
+    /// two are looked at again.
     async fn told(
         &self,
         local: &LocalLock,
