@@ -110,7 +110,7 @@ impl AcquireRequest {
     }
 
     /// Waits behind the other waiters of this process, if there are any. Returns `None` once this call has to ask the
-    /// server.
+    /// server: it has come to the front, or it is a reader whose time is up, which asks next to the others.
     async fn stand_in_queue(
         &self,
         local: &LocalLock,

@@ -5,8 +5,8 @@
 //! the request and its acquisition id.
 //!
 //! A batch does not wait. A lock that is not free at once, here or on the server, is named to the caller
-//! ([`group`](super::group)), which waits for that one by itself. So no call waits in one queue while
-//! it has a place in another.
+//! ([`group`](super::group)), which waits for that one by itself. So no call waits in one queue while it has a place in
+//! another.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +32,8 @@ use crate::session::unlock::{LevelRelease, still_held};
 /// The largest number of locks in one request.
 pub(crate) const MOST: usize = 100;
 
-/// The answer to an attempt to acquire several locks at once.
+/// The answer to an attempt to acquire several locks at once. Unless it was granted, nothing is held by then, and no
+/// place is kept.
 pub(crate) enum Batched {
     /// One guard for each lock, in the order of the request.
     Granted(Vec<LockGuard>),
@@ -128,8 +129,8 @@ fn stand<'a>(
 ) -> Option<(Option<Place<'a>>, Asking<'a>)> {
     match deadline {
         Deadline::Once => {
-            // A handoff to take over, or a hold to re-enter, needs no server, and belongs to a call for that lock
-            // alone.
+            // Like a single attempt for one lock, this one takes no place, and may overtake calls that wait. A handoff
+            // to take over, or a hold to re-enter, needs no server, and belongs to a call for that lock alone.
             let apart = local.has_handoff() || request.own(local).is_some();
             let asking = local.turn_at_once(&request.owner, Barrier::Sent);
             asking.filter(|_| !apart).map(|asking| (None, asking))

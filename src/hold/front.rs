@@ -1,8 +1,8 @@
 //! The call at the front of the local queue: it asks the server until the lock is granted.
 //!
-//! While it stands there, the calls behind it ask nothing. When to ask is decided by
-//! [`Waiter`] and carried out by [`Waiting`]; this file has what asking for a lock means. A round
-//! ([`ask`](Wanted::ask)) goes through these steps, each of which may end it:
+//! While it stands there, the calls behind it ask nothing. When to ask is decided by [`Waiter`] and carried out by
+//! [`Waiting`]; this file has what asking for a lock means. A round ([`ask`](Wanted::ask)) goes through these steps,
+//! each of which may end it:
 //!
 //! 1. A reader joins the readers of this process.
 //! 2. The turn to ask comes: no other call of the owner asks, and no release of this process can be overtaken.
@@ -43,7 +43,8 @@ struct First<'a> {
 }
 
 impl AcquireRequest {
-    /// Asks for the lock until it is granted, this owner has it by another call, or the limit has passed.
+    /// Asks for the lock until it is granted, this owner has it by another call, or the limit has passed. What the
+    /// server may have of the call lies with `place`, which the caller keeps: dropped with it, it is released.
     pub(super) async fn at_front(
         &self,
         local: &LocalLock,
@@ -147,8 +148,8 @@ impl Wanted for First<'_> {
 }
 
 impl First<'_> {
-    /// Takes over what was given back here and left for this call, if there is anything, or leaves the lock to
-    /// others. Returns `None` if the server has to be asked.
+    /// Takes over what was given back here and left for this call, if there is anything, or leaves the lock to others.
+    /// Returns `None` if the server has to be asked.
     fn take_passed(&mut self) -> Option<Result<Attempted, Error>> {
         if !self.policy.passes_on || !self.local.has_handoff() {
             return None;

@@ -71,10 +71,12 @@ pub(crate) async fn acquire(
     Ok(Some(held.into_iter().map(|(_, guard)| guard).collect()))
 }
 
-/// The locks with one key, each with its index in the set.
+/// The locks with one key, each with its index in the set. As a rule that is one lock; several of them are on as many
+/// servers or databases, reached by as many clients.
 type Rank<'a> = &'a [(usize, AcquireRequest)];
 
-/// A set that is not complete yet.
+/// A set that is not complete yet. Each round of the loop takes what comes next, then what is missing before the first
+/// rank that is held. If something there is busy, all is given back, and the set begins with that.
 ///
 /// # Invariants
 ///
@@ -329,8 +331,8 @@ async fn equals(
     }
 }
 
-/// Waits for a future, and meanwhile extends the leases that nobody renews, so that none runs out while the set
-/// waits: the caller of a set cannot do so, since it has no guard so far.
+/// Waits for a future, and meanwhile extends the leases that nobody renews, so that none runs out while the set waits:
+/// the caller of a set cannot do so, since it has no guard so far.
 async fn keeping<F: Future>(held: &[(usize, LockGuard)], future: F) -> F::Output {
     let fixed: Vec<_> = held
         .iter()

@@ -213,8 +213,8 @@ impl AcquireRequest {
         }
         self.client.watchdog.watch(hold);
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
-        // From here on, an early return drops the guard, which gives the hold back. A client that is closed
-        // behind this check finds the hold in the local lock, and ends it.
+        // From here on, an early return drops the guard, which gives the hold back. A client that is closed behind this
+        // check finds the hold in the local lock, and ends it.
         self.client.ensure_open()?;
         match guard.remaining() < self.min_validity {
             true => Err(self.too_late()),

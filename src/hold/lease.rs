@@ -187,6 +187,7 @@ impl Lease {
             if !set.map_err(|error| self.request.blame(error))? {
                 return Err(self.gone());
             }
+            // The lease ends at another time now, so the next look at it is due at another.
             client.watchdog.watch(&self.hold);
             Ok(())
         };

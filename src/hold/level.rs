@@ -201,7 +201,8 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the token of a hold that stands, or `None` if its kind has no tokens.
+    /// Returns the token of a hold that stands, or `None` if its kind has no tokens. For a level that was moved here:
+    /// the script that moves it tells no token.
     pub(crate) async fn token(&self, hold: &Hold) -> Result<Option<u64>, Error> {
         let Some(call) = hold.key().token() else {
             return Ok(None);
@@ -218,6 +219,7 @@ impl AcquireRequest {
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
         self.client.ensure_open()?;
         let local = self.local();
+        // Levels of this process first: for these no request has to find out where they are.
         if let Some(hold) = local.live(&self.owner) {
             return match self.client.release_level(&local, &hold, None) {
                 Some(given_back) => self.client.finish_release(given_back, &self.name).await,

@@ -1,8 +1,8 @@
 //! Acquires, keeps and gives back holds.
 //!
 //! A call begins as an [`AcquireRequest`](request::AcquireRequest), which is checked as far as that can be done without
-//! the server, and ends with a [`LockGuard`](guard::LockGuard), with `None` or with an error. In between,
-//! [`acquire`] takes one of several ways; each of them that asks the server for a first level does so by an
+//! the server, and ends with a [`LockGuard`](guard::LockGuard), with `None` or with an error. In between, [`acquire`]
+//! takes one of several ways; each of them that asks the server for a first level does so by an
 //! [`Attempt`](attempt::Attempt). Sets ([`group`], [`batch`]) and locks over several servers ([`rounds`],
 //! [`quorum_acquire`]) are made of the same parts.
 //!

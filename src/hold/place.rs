@@ -58,8 +58,9 @@ struct Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let Terms { client, name, .. } = &**self.request;
-        // Sent once, without an answer: if it is not sent, or lost, others leave the lock to this process once, for
-        // one turn.
+        // Under the mutex of the local lock, so it is only written, and a call that comes now asks behind it. Sent
+        // once, without an answer: if it is not sent, or lost, others leave the lock to this process once, for one
+        // turn.
         let leave = || drop(client.backend.post(&lock::leave(name, &client.client_id)));
         self.local.give_up_place(leave);
     }

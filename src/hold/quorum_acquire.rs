@@ -146,6 +146,7 @@ impl QuorumAcquire {
                 return self.too_few(&asked).map(Round::TooFew);
             }
         };
+        // Each promise was long enough when its member was granted, but time has passed since.
         let least = self
             .requests
             .iter()
@@ -211,7 +212,7 @@ impl QuorumAcquire {
     }
 
     /// Waits in the background for the servers that have not answered, so that the guard has all the members that it
-    /// can.
+    /// can. The task does not keep the hold alive.
     fn go_on(&self, quorum_hold: &QuorumHold, mut late: Awaited<Result<Polling, Error>>) {
         if late.is_empty() {
             return;
@@ -402,8 +403,7 @@ impl<T: Send + 'static> Asked<T> {
         }
     }
 
-    /// Waits for answers until they decide, or none is outstanding. What is outstanding by
-    /// then stays in `awaited`.
+    /// Waits for answers until they decide, or none is outstanding. What is outstanding by then stays in `awaited`.
     pub(crate) async fn decide(&mut self, vote: impl Fn(&T) -> Response) -> QuorumState {
         loop {
             let said = self.answers.iter().map(Option::as_ref);

@@ -4,8 +4,8 @@
 //! members from each other. Between rounds a call has nothing on any server: what a lost round brought is being given
 //! back. So nothing here has to be undone if the future is dropped.
 //!
-//! Those of other processes are in each other's way, since each may get a part. What keeps them apart are
-//! random pauses, and that messages are acted on only when enough of them have come for a majority.
+//! Calls of several processes are in each other's way, since each may get a part. So their pauses are random, and
+//! messages are acted on only when enough of them have come for a majority.
 
 use std::future::pending;
 use std::time::Duration;
@@ -112,8 +112,8 @@ impl QuorumAcquire {
         }
     }
 
-    /// Waits behind the other calls of this process. Returns `None` if there is no time left. The wait ends after
-    /// the patience of the call at the latest, and begins again with a new place.
+    /// Waits behind the other calls of this process. Returns `None` if there is no time left. The wait ends after the
+    /// patience of the call at the latest, and begins again with a new place.
     async fn stand_in_queue<'a>(
         &self,
         local: &'a LocalLock,
@@ -193,8 +193,8 @@ impl<'a> Wanted for Rounds<'a> {
         }
     }
 
-    /// Waits until enough of the servers that others had may be free for a majority. It subscribes here, so a
-    /// call that wins its first round does not.
+    /// Waits until enough of the servers that others had may be free for a majority. It subscribes here, so a call that
+    /// wins its first round does not.
     async fn happens(&mut self) -> Result<Option<Outcome<'a>>, Error> {
         let Some(Outvoted { busy, missing, .. }) = &self.outvoted else {
             return pending().await;
@@ -230,7 +230,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Returns how long to wait for a majority to vote, or the error if there is no time for that.
+    /// Returns how long to wait for a majority to vote, or the error if there is no time for that. A call without a
+    /// limit has its patience for servers that fail, counted from the first round in which they were too many.
     fn until_enough(
         &mut self,
         shortage: Shortage,

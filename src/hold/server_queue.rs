@@ -52,6 +52,7 @@ impl AcquireRequest {
         // A place may last for long: a single attempt of this owner no longer waits for the turn to ask, while its
         // calls that queue still do.
         asking.stands_in_server_queue();
+        // Listened to from the first answer on that names it, and for as long as this call stands in the queue.
         let mut foreign: Option<Box<Subscription>> = None;
         loop {
             // Begins again with a fresh acquisition id: this hold is being released.

@@ -8,9 +8,9 @@
 //! 2. That level is moved to the hold of this attempt, if the field still has what was read.
 //! 3. The hold is committed like a grant, or released.
 //!
-//! The move names the share to reach, not a step, so it can be sent twice; the owner's hold count is not raised.
-//! Once it is under way, the level belongs to this attempt's `Undo`: if the future is dropped, the level is released
-//! and not put back.
+//! The move names the share to reach, not a step, so it can be sent twice; the owner's hold count is not raised. Once
+//! it is under way, the level belongs to this attempt's `Undo`: if the future is dropped, the level is released and not
+//! put back.
 
 use crate::clock::BootInstant;
 use crate::error::Error;
