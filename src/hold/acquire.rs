@@ -162,6 +162,9 @@ impl AcquireRequest {
 
     /// Attempts to join a hold that a named owner may have through another process: that is a re-entry, and never
     /// queues. Returns `None` if the call has to queue.
+    ///
+    /// Asked only by a call that finds others ahead of it. At the front, a request for the lock joins such a hold too.
+    /// It asks by an attempt of its own that only joins: a lock that is free is not taken ahead of those that wait.
     async fn join(&self, local: &LocalLock) -> Result<Option<Outcome>, Error> {
         if !self.owner.is_named() || !self.kind.is_reentrant() {
             return Ok(None);

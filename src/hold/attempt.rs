@@ -68,6 +68,11 @@ pub(crate) enum Polling {
 }
 
 /// One acquisition that has no hold yet. All its tries carry the same acquisition id.
+///
+/// It is made for one call: [`waiting`](Self::waiting) for a call at the front, which asks as often as it has to;
+/// [`new`](Self::new) for one that asks once, stands in a server queue or is one of several members. Each time the call
+/// has the [`turn`](Self::turn), it sends a request, by [`send`](Self::send) or [`poll`](Self::poll), and the answer is
+/// handled before anything else is awaited.
 pub(crate) struct Attempt<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
@@ -165,7 +170,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Returns after how long to ask again, so that others do not forget that this call waits.
+    /// Returns after how long to ask again, so that others do not forget that this call waits. `None` for kinds without
+    /// waiter marks, and for a reader that has none.
     pub(crate) fn reminder(&self) -> Option<Duration> {
         let (mark, _) = self.mark?;
         // A writer (one per process) asks even without a mark of its own: it also takes over the mark of a writer
@@ -173,8 +179,9 @@ impl<'a> Attempt<'a> {
         (mark.marked || !self.request.kind.is_shared()).then_some(WAITER_MARK_TTL / 3)
     }
 
-    /// Waits for the turn to ask, for at most the time of one request. The next request has that much less time, so
-    /// that a silent server does not cost several timeouts.
+    /// Waits for the turn to ask: until no other call of this owner asks, and the releases of this process that would
+    /// be in the way are ahead of it. It waits for at most the time of one request. The next request has that much less
+    /// time, so that a silent server does not cost several timeouts.
     ///
     /// The caller keeps the turn until its request is answered: a second request of the same owner has another
     /// acquisition id, and would find the lock busy. Returns `None` if the turn does not come in time, or if a call of

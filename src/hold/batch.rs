@@ -57,6 +57,11 @@ impl AcquireRequest {
 /// Acquires locks that [go together](AcquireRequest::goes_with), all or none of them, by one request, and only while
 /// a call that waits would overtake no other call of this process.
 ///
+/// 1. Each lock gets a place and the turn to ask, without waiting. If one cannot, nothing is asked.
+/// 2. The `Undo` of each is armed, then one request asks for all.
+/// 3. Granted: each hold is committed, one after the other without an await, so the caller gets all guards or none.
+/// 4. Refused, and sent once: nothing was taken, and the `Undo`s are disarmed.
+///
 /// If the future is dropped, or the request fails without an answer, each lock's `Undo` releases what it may have got.
 pub(crate) async fn acquire(
     requests: &[&AcquireRequest],
@@ -157,8 +162,9 @@ fn refused(request: &AcquireRequest, at: usize, because: Obstacle) -> Result<Bat
     Err(request.blame(error))
 }
 
-/// Releases one level of each guard, those that go together by one request. Each level is given back whatever happens
-/// to the others; the error returned is that of the first that failed.
+/// Releases one level of each guard, those that go together by one request. Used for a set, whose locks may be of
+/// several kinds and servers: what cannot be batched is released as by the guard's own `unlock`, at the same time. Each
+/// level is given back whatever happens to the others; the error returned is that of the first that failed.
 pub(crate) async fn release(mut guards: Vec<LockGuard>) -> Result<(), Error> {
     // All are given back before the first await: from here on the release goes on if this future is dropped.
     let given_back: Vec<_> = guards.iter_mut().map(LockGuard::give_back).collect();

@@ -31,7 +31,8 @@ use crate::session::LocalLock;
 use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
 
-/// What the call at the front has: one attempt for all its tries.
+/// What the call at the front has: one attempt for all its tries. It lives as long as the call is at the front; its
+/// place is kept by the caller and outlives it.
 struct First<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
@@ -86,6 +87,7 @@ impl Local for First<'_> {
     }
 
     /// Applies to kinds whose holds are not passed on. For the others, the limit is checked when a hold is passed on.
+    /// Then this round leaves the lock to other processes.
     fn has_had_its_share(&self) -> bool {
         let streak = self.local.turns(|turns| turns.streak());
         !self.policy.reenters && streak >= self.request.client.settings.local_handoff_limit
@@ -100,6 +102,8 @@ impl Wanted for First<'_> {
         self.request.own(self.local).map(|_| Outcome::Reenter)
     }
 
+    /// Makes one round. Its awaits are the turn, the time for which others go first, and the request; the future may be
+    /// dropped at each of them. What is taken over in between, a handoff or a reader's record, becomes a guard at once.
     async fn ask(&mut self, waiting: &mut Waiting<'_>) -> Result<Asked<Outcome>, Error> {
         // Tried first, since joining the readers of this process asks the server for nothing.
         let yields_to = self.request.yields_to(true);

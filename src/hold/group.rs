@@ -112,6 +112,10 @@ impl<'a> Gathering<'a> {
 
     /// Acquires the rank `at`, and those up to `end` that one request can ask for. Returns how many it acquired, or
     /// `None` if one of them, `busy`, was busy until the limit.
+    ///
+    /// What was acquired is added to `held`, but `first` and `next` are the caller's to move: it knows on which side of
+    /// what is held these ranks lie. If [`take_one`](Self::take_one) gave all back in between, both are at `at`
+    /// already.
     async fn take(
         &mut self,
         at: usize,
@@ -175,7 +179,7 @@ impl<'a> Gathering<'a> {
     }
 
     /// Acquires what is missing before the first rank that is held, without waiting. Returns `false` if one of them,
-    /// `busy`, could not be acquired.
+    /// `busy`, could not be acquired. What it acquired by then is in `held` all the same: the caller gives all back.
     async fn take_before(&mut self) -> Result<bool, Error> {
         let mut at = 0;
         while at < self.first {

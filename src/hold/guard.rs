@@ -78,6 +78,7 @@ impl LockGuard {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn unlock(mut self) -> Result<(), Error> {
+        // Before the first await: from here on the release goes on if the future is dropped.
         let given_back = self.give_back();
         let request = &self.lease.request;
         let unlock = async {

@@ -94,8 +94,13 @@ impl AcquireRequest {
         Attempt::new(self, &local).adopt().await
     }
 
-    /// Adopts a level of a hold of this process that has no guard. Otherwise moves a level in from another process, and
-    /// otherwise adds a guard to what is guarded already: that level then ends with the first of its guards.
+    /// Adopts a level for an owner that has a hold in this process. The first of these that there is:
+    ///
+    /// 1. a level of that hold without a guard;
+    /// 2. a level that is recorded elsewhere, which is moved to this hold: only a named owner can have one;
+    /// 3. a level that is guarded already, which gets a second guard, and ends with the first of them to be released.
+    ///
+    /// In each case the server is asked, which raises the lease and shows that the hold stands.
     async fn adopt_here(
         &self,
         local: &LocalLock,
@@ -249,6 +254,10 @@ impl AcquireRequest {
 }
 
 /// A level of a hold that is being asked for. If it is dropped before it is granted, it is given back.
+///
+/// It is made before the request is sent, and ends in one of three ways: [`keep`](Self::keep), if the level was
+/// granted; [`withdraw`](Self::withdraw), if the request was never sent; its drop in any other case, a future that is
+/// dropped included. Then the server may have counted the level, so a release sets the share to what is left.
 struct Claim<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,

@@ -54,6 +54,7 @@ pub(super) enum Round {
 
 /// Why no majority votes.
 pub(super) struct Shortage {
+    /// What the call fails with if it does not wait for more.
     pub(super) error: Error,
     /// After how long a majority votes, if that is only a matter of time.
     pub(super) grace: Option<Duration>,
@@ -108,7 +109,8 @@ impl QuorumAcquire {
         held.count() >= majority(self.requests.len())
     }
 
-    /// Waits until this owner has the lock, by another call.
+    /// Waits until this owner has the lock, by another call: it has a majority of the members, as for
+    /// [`is_held`](Self::is_held). A call behind others in the local queue then re-enters.
     pub(super) async fn appeared(&self) {
         let local_locks: Vec<_> = self.requests.iter().map(AcquireRequest::local).collect();
         let members = self.requests.iter().zip(&local_locks);
@@ -121,6 +123,11 @@ impl QuorumAcquire {
 
     /// Asks every server once. What was granted is given back if it is no majority, or if too little is left of what a
     /// majority promises.
+    ///
+    /// 1. Servers that are silent are spared, as long as the others are a majority.
+    /// 2. All others are asked at once, in the task of the caller.
+    /// 3. The round is over as soon as no further answer can change its outcome.
+    /// 4. Won: the guards go into a [`QuorumHold`], which late answers may join. Otherwise all of it is dropped.
     ///
     /// `local` is the local lock whose front learns when the lock is given back. If the future is dropped, so is all
     /// that was asked.

@@ -51,6 +51,7 @@ struct State {
     phase: Phase,
 }
 
+/// The phases follow each other in this order, and some may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Filled one by one with what the round brought. It stays so if no answer is outstanding by then.
@@ -122,7 +123,8 @@ impl QuorumHold {
         self.0.servers
     }
 
-    /// Returns the leases of what is held, server by server.
+    /// Returns the leases of what is held, server by server: for requests to all members, which must not be made under
+    /// the mutex. A lease keeps its hold in memory, but neither renews nor releases it.
     pub(crate) fn leases(&self) -> Vec<Lease> {
         let state = self.0.lock();
         let lease = |guard: &LockGuard| Lease::new(guard.request.clone(), guard.hold.clone());

@@ -39,7 +39,14 @@ impl AcquireRequest {
     }
 
     /// Reads by the record of other readers here, for a call that came at `came`. Returns `None` if the server has to
-    /// be asked.
+    /// be asked. A call joins only if all of this holds:
+    ///
+    /// 1. Its owner has no name, and neither reads here by another call nor asks for it.
+    /// 2. No writer here has the lock, and none waits that it yields to.
+    /// 3. A reader here has the record, the server said lately that it stands, and no writer waits elsewhere who came
+    ///    before the call.
+    /// 4. The call asks for the same lease, and enough of that is left.
+    /// 5. No request is on its way that changes the record's hold count, or may cut its lease.
     pub(super) fn join_readers(
         &self,
         local: &LocalLock,

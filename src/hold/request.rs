@@ -93,7 +93,10 @@ impl AcquireRequest {
             .enter(self.kind.local_key(&self.name))
     }
 
-    /// Returns how this call stands in the local queue.
+    /// Returns how this call stands in the local queue: in the order of arrival among the calls of its side, and for a
+    /// read-write lock with regard to the other side as its preference has it. With [`Prefer::Arrival`] both sides keep
+    /// one order; with [`Prefer::Writers`] readers let all writers go first; with [`Prefer::Readers`] neither waits for
+    /// the other here.
     pub(super) fn role(&self) -> Role {
         match self.kind.sides().map(|sides| sides.prefer) {
             // A named owner may read already, in another process, and the calls before this one may be waiting for

@@ -39,12 +39,14 @@ const WAITED_TO_PAUSE: u32 = 16;
 const SHORT_PAUSES: Duration = Duration::from_millis(128);
 const LONG_PAUSES: Duration = Duration::from_secs(1);
 
-/// What one call knows from earlier rounds.
+/// What one call knows from earlier rounds. It lasts for the whole call, also while that goes back into the queue;
+/// nothing in it is needed to give something back.
 struct Rounds<'a> {
     quorum_acquire: &'a QuorumAcquire,
     /// The local lock of the whole, not of a member.
     local: &'a LocalLock,
-    /// The call asks without a place in the local queue, since its owner has the lock.
+    /// The call asks without a place in the local queue, since its owner has the lock. Looked at again before each
+    /// round: the owner may have given the lock back meanwhile.
     is_out_of_queue: bool,
     /// One per server, from the first round that others won; `None` for a member whose releases nobody tells of.
     subscriptions: Vec<Option<Subscription>>,

@@ -118,7 +118,9 @@ impl AcquireRequest {
         self.client.in_queue(&self.name, wait, told).await
     }
 
-    /// Waits for the turn to ask for this owner. Returns `None` if it does not come within the limit.
+    /// Waits for the turn to ask for this owner. Returns `None` if it does not come within the limit. While another
+    /// call of the owner stands in the server queue, that is as long as it stands there: it may bring the lock for
+    /// both.
     async fn asking<'a>(
         &'a self,
         local: &'a LocalLock,
