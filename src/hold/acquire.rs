@@ -37,6 +37,9 @@ use crate::session::share::Place;
 impl AcquireRequest {
     /// Acquires the lock, or re-enters it if this owner holds it. Returns `None` if the lock was busy until the
     /// limit.
+    ///
+    /// For a lock by itself, and for the one that a set waits for. A `deadline` with a limit is an instant, so the time
+    /// in queues counts.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!("acquire", lock = %self.name.key(), owner = %self.owner);
         self.client.ensure_open()?;

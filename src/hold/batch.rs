@@ -140,7 +140,8 @@ fn stand<'a>(
             let asking = local.turn_at_once(&request.owner, Barrier::Sent);
             asking.filter(|_| !apart).map(|asking| (None, asking))
         }
-        // The front of the local queue, if nobody else stands there.
+        // The front of the local queue, if nobody else stands there, and nothing of this lock is held, left or on its
+        // way here.
         Deadline::At(_) | Deadline::Never => {
             let front = local.stand(request.role(), None, &request.client.releaser.runtime);
             // The call may not be polled again before the request has ended, and is not to be passed for that.

@@ -223,8 +223,8 @@ fn singles<'a>(ranks: &'a [Rank<'a>]) -> impl Iterator<Item = (usize, &'a Acquir
     })
 }
 
-/// Refuses a set that has one lock twice. Two clients may have one key each, if it is on two servers or in two
-/// databases of one.
+/// Refuses a set that has one lock twice: through two clients, it would wait for itself. Two clients may have one key
+/// each, if it is on two servers or in two databases of one.
 async fn ensure_distinct(
     ranked: &[(usize, AcquireRequest)],
     deadline: Deadline,

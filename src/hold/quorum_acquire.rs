@@ -234,8 +234,8 @@ impl QuorumAcquire {
         });
     }
 
-    /// Refuses two members on one server, whose vote would count twice. Returns `false` if a server could not be
-    /// asked, which cannot vote either.
+    /// Refuses two members on one server, whose vote would count twice. Called for each acquisition by a handle until
+    /// all servers have answered once. Returns `false` if a server could not be asked, which cannot vote either.
     pub(crate) async fn ensure_distinct(&self) -> Result<bool, Error> {
         let asked = self.requests.iter().map(async |request| {
             let key = request.name.key();
@@ -389,6 +389,8 @@ pub(crate) struct Asked<T> {
 }
 
 impl<T: Send + 'static> Asked<T> {
+    /// Takes the requests, of which at most `servers` are given: a member that is not held is not asked. They are sent
+    /// when [`decide`](Self::decide) polls them.
     pub(crate) fn new<F>(
         client: &ClientHandle,
         servers: usize,

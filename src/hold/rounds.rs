@@ -4,6 +4,14 @@
 //! members from each other. Between rounds a call has nothing on any server: what a lost round brought is being given
 //! back. So nothing here has to be undone if the future is dropped.
 //!
+//! A round that was not won leads to one of three waits, and then to another round:
+//!
+//! 1. Others have too much of it. The call waits for messages from the servers that they have, if it can hear all of
+//!    these, and for the first of their leases to end; otherwise it pauses.
+//! 2. Too few servers vote, which is a matter of time: it looks again within half a second, and runs out of no
+//!    patience.
+//! 3. Too few servers vote for another reason: it pauses, until its limit or its patience is reached.
+//!
 //! Calls of several processes are in each other's way, since each may get a part. So their pauses are random, and
 //! messages are acted on only when enough of them have come for a majority.
 
@@ -70,6 +78,9 @@ enum Outcome<'a> {
 
 impl QuorumAcquire {
     /// Asks all servers, round after round. Returns `None` if the lock was busy until the limit.
+    ///
+    /// Each pass of the loop begins by deciding whether the call stands in the local queue, since its owner may have
+    /// got the lock by another call, or have given it back.
     pub(super) async fn rounds(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
         let mut wait = Wait::new(
@@ -130,7 +141,8 @@ impl QuorumAcquire {
             return Ok(Some(Outcome::Front(place)));
         }
         let first = &self.requests[0];
-        // A named owner may hold the lock through other processes: that is a re-entry, and never queues.
+        // A named owner may hold the lock through other processes: that is a re-entry, and never queues. A round in
+        // vain gives back what it got, and the call goes on to wait.
         if first.owner.is_named()
             && first.kind.is_reentrant()
             && let Round::Won(quorum_hold) = self.round(local, AcquireMode::JoinOnly).await?
