@@ -31,7 +31,8 @@ use super::request::{AcquireRequest, Terms};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
-use crate::protocol::answer::{self, Acquired, Standing, Ttl};
+use crate::protocol::acquired::{Acquired, Standing, WaiterMark};
+use crate::protocol::answer::Ttl;
 use crate::protocol::hold_key::{HoldKey, Kind};
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::read_write::WAITER_MARK_TTL;
@@ -39,13 +40,11 @@ use crate::protocol::red::{self, Abstention, Polled, RestartPolicy};
 use crate::protocol::script::Call;
 use crate::session::LocalLock;
 use crate::session::backend::Answer;
-use crate::session::give_back::{Asking, Place, Share};
 use crate::session::grants::Expected;
 use crate::session::hold::{self, Hold};
 use crate::session::outgoing::Barrier;
-use crate::session::share::{Asking, LeftHere, Place, Share};
+use crate::session::share::{Asking, Place, Share};
 use crate::session::undo::Undo;
-use crate::session::unlock::LevelRelease;
 
 /// The largest number of fencing tokens that one request reserves.
 const MOST_TOKENS: u32 = 64;

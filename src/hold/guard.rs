@@ -96,7 +96,7 @@ impl LockGuard {
     ///
     /// The guard is done for in any case, also after an error: a second release by its drop could give back a level
     /// that another guard has.
-    pub(crate) fn give_back(&mut self) -> Result<GivenBack, Error> {
+    pub(crate) fn give_back(&mut self) -> Result<LevelRelease, Error> {
         self.done = true;
         let Lease { request, hold } = &self.lease;
         request.client.ensure_open()?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::options::{LeaseMode, LeaseTime};
-use crate::protocol::answer::Tokens;
+use crate::protocol::acquired::Tokens;
 use crate::protocol::hold_key::HoldKey;
 use crate::protocol::renewal::Schedule;
 

@@ -22,12 +22,12 @@ use crate::error::{Error, ErrorKind};
 use crate::hold::attempt::{Attempt, Attempted};
 use crate::hold::guard::LockGuard;
 use crate::hold::request::Terms;
-use crate::protocol::answer::Tokens;
+use crate::protocol::acquired::Tokens;
 use crate::protocol::fair;
-use crate::session::give_back::LeftHere;
 use crate::session::grants::Told;
 use crate::session::hold::Loss;
 use crate::session::left::Handoff;
+use crate::session::share::LeftHere;
 
 impl Attempt<'_> {
     /// Registers the hold before it enters a server queue: from now on a release of this process may grant it. Must

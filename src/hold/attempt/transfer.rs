@@ -17,8 +17,9 @@ use crate::error::Error;
 use crate::hold::attempt::Attempt;
 use crate::hold::guard::LockGuard;
 use crate::options::LeaseTime;
-use crate::protocol::answer::{Adopted, Tokens};
-use crate::session::give_back::GivenBack;
+use crate::protocol::acquired::Tokens;
+use crate::protocol::answer::Adopted;
+use crate::session::unlock::LevelRelease;
 
 impl Attempt<'_> {
     /// Moves one level of the owner here and returns its guard. Returns `None` if there was nothing to move.
@@ -48,7 +49,7 @@ impl Attempt<'_> {
                 self.hold.taken_over_to_release(sent);
                 self.request
                     .client
-                    .released(GivenBack::Undo(undo), &self.request.name)
+                    .finish_release(LevelRelease::Undo(undo), &self.request.name)
                     .await
             }
             _ => Err(self.request.not_held()),
