@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::error::Error;
 use crate::name::check;
-use crate::options::{Prefer, PubSub, Settings};
+use crate::options::{PubSub, Settings};
 use crate::session::Session;
 
 /// A builder for a [`Client`] with custom settings. Returned by [`Client::builder`].
@@ -282,41 +282,13 @@ impl ClientBuilder {
         self.local_handoff_limit(handoffs)
     }
 
-    /// Sets how long the last fencing token of a [fenced lock](crate::FencedLock) is remembered after its grant,
-    /// without limit by default. At least one watchdog lease. A hold that lasts longer keeps its own token.
-    ///
-    /// Use it only in fleets without Redisson's Java clients: their `INCR` does not extend this time, and starts again
-    /// at 1 once it has passed, while the tokens of this crate then continue from the server's clock.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # fn write(_token: u64) {}
-    /// use std::time::Duration;
-    /// use redlatch::Client;
-    ///
-    /// let day = Duration::from_secs(24 * 60 * 60);
-    /// let client = Client::builder().url(url).token_ttl(day).build().await?;
-    /// for order in 1..=3 {
-    ///     // Each name has a key for its last token, which is kept for a day instead of for good.
-    ///     let guard = client.fenced_lock(format!("orders:{order}")).lock().await?;
-    ///     write(guard.token().get());
-    ///     guard.unlock().await?;
-    /// }
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn token_ttl(mut self, ttl: Duration) -> Self {
-        self.settings.token_ttl = Some(ttl);
-        self
-    }
-
     /// Sets how long a dead process of this crate blocks Redisson's waiters in the queue of a [fair
     /// lock](crate::FairLock), five minutes by default. From 1 second to a day.
     ///
     /// While no other client of this crate waits, the place of such a process stays in the queue for this time plus
     /// three seconds after the end of the holder's lease. Redisson calls this setting `fairLockWaitTimeout`, and has
-    /// the same default.
+    /// the same default. It belongs to the client and not to a lock, since one request keeps all places that the client
+    /// has in a queue, and counts them alike.
     ///
     /// This is also how long a Redisson waiter may take once it is first in the queue and has been told that the lock
     /// is free. After that, a client of this crate considers it dead.
@@ -348,32 +320,6 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets who goes first when readers and writers wait for the same [`ReadWriteLock`](crate::ReadWriteLock), by
-    /// default in order of arrival. Clients with different preferences may share a lock.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// use std::time::Duration;
-    /// use redlatch::{Client, Owner, Prefer};
-    ///
-    /// let client = Client::builder().url(url).prefer(Prefer::Readers).build().await?;
-    /// let prices = client.read_write_lock("prices");
-    /// let [reader, writer] = [(); 2].map(|()| prices.clone().owned_by(&Owner::unique()));
-    /// let reading = prices.read().await?;
-    /// let wait = Duration::from_millis(50);
-    /// let (written, read) = tokio::join!(writer.try_write_for(wait), reader.try_read());
-    /// assert!(written?.is_none());
-    /// assert!(read?.is_some()); // although a writer waits
-    /// reading.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn prefer(mut self, prefer: Prefer) -> Self {
-        self.settings.prefer = prefer;
-        self
-    }
-
     /// Sets how waiters in a cluster are notified of a release, by default with sharded messages if the cluster
     /// supports them. Outside a cluster this has no effect.
     ///
@@ -395,36 +341,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the longest lease of a [`RedLock`](crate::RedLock) in the whole fleet, 60 seconds by default. This is also
-    /// how long a server that may have forgotten what it granted abstains. A `RedLock` with a longer lease returns
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput); other locks ignore this setting.
-    ///
-    /// From 50 ms to 100 years. All clients of the fleet must have the same value: a server abstains for the
-    /// `max_lease` of the client that asks it. Keep the value below the `repl-backlog-ttl` of the servers, which is one
-    /// hour by default.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// use std::time::Duration;
-    /// use redlatch::{Client, ErrorKind, RedLock};
-    ///
-    /// // A server that was restarted abstains for 10 seconds, and not for a minute.
-    /// let longest = Duration::from_secs(10);
-    /// let client = Client::builder().url(url).max_lease(longest).build().await?;
-    /// let lock = RedLock::new([client.lock("orders:42").lease(2 * longest)]);
-    /// let error = lock.try_lock().await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn max_lease(mut self, longest: Duration) -> Self {
-        self.settings.max_lease = longest;
-        self
-    }
-
     /// Declares that this server never loses what it has answered, because it writes each command to disk before it
-    /// answers (`appendfsync always`). The server then votes on a [`RedLock`](crate::RedLock) immediately after a
+    /// answers (`appendfsync always`). This is a fact about the server, and so belongs to the client that talks to it
+    /// rather than to a lock. The server then votes on a [`RedLock`](crate::RedLock) immediately after a
     /// restart if its data is still there. A replica that takes its place abstains regardless.
     ///
     /// If the declaration is wrong, two owners may hold a `RedLock` after a restart.
@@ -450,8 +369,9 @@ impl ClientBuilder {
     }
 
     /// Sets whether a server votes on a [`RedLock`](crate::RedLock) although it was started only recently, `false` by
-    /// default. For development and tests. With `false`, a server abstains until [`max_lease`](Self::max_lease) has
-    /// passed since its start, since a new server cannot be distinguished from one that was restarted and lost what it
+    /// default. For development and tests. This is a fact about the server, and so belongs to the client that talks to it
+    /// rather than to a lock. With `false`, a server abstains until [`max_lease`](crate::RedLock::max_lease) has passed
+    /// since its start, since a new server cannot be distinguished from one that was restarted and lost what it
     /// had granted.
     ///
     /// With `true`, a lock on servers that a test has just started is granted immediately; but if a majority of the

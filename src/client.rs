@@ -15,7 +15,7 @@ use crate::lock::read_write::ReadWriteLock;
 use crate::lock::reentrant::ReentrantLock;
 use crate::lock::spin::SpinLock;
 use crate::name::{LockName, check};
-use crate::options::{LeaseTime, ReleaseBy};
+use crate::options::{Prefer, ReleaseBy};
 use crate::protocol::hold_key::{Fencing, Kind, ReadWrite, ServerQueue};
 use crate::semaphore::counted::Semaphore;
 use crate::semaphore::expirable::ExpirableSemaphore;
@@ -173,11 +173,7 @@ impl Client {
         FencedLock(self.handle(name.as_ref(), |name| {
             Kind::Fenced(Arc::new(Fencing {
                 key: name.beside("redisson_lock_token").into(),
-                ttl: self
-                    .client
-                    .settings
-                    .token_ttl
-                    .and_then(|ttl| LeaseTime::new(ttl).ok()),
+                ttl: None,
             }))
         }))
     }
@@ -230,8 +226,10 @@ impl Client {
     #[must_use]
     pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         let target = self.name(name.as_ref(), LockName::read_write);
-        let prefer = self.client.settings.prefer;
-        let sides = target.map(|name| (Arc::new(ReadWrite::new(&name, prefer)), name));
+        let sides = target.map(|name| {
+            let sides = ReadWrite::new(&name, Prefer::default());
+            (Arc::new(sides), name)
+        });
         let side = |kind: fn(Arc<ReadWrite>) -> Kind| {
             let target = sides
                 .clone()

@@ -25,6 +25,16 @@ impl LeaseTime {
         Ok(Self(Duration::from_millis(lease.as_millis() as u64)))
     }
 
+    /// Checks a setting that has the limits of a lease. The error names the setting.
+    pub(crate) fn of_setting(setting: &str, given: Duration) -> Result<Self, Error> {
+        let named = |_| {
+            Error::invalid(format!(
+                "{setting} must be from {SHORTEST_LEASE:?} to 100 years, not {given:?}"
+            ))
+        };
+        Self::new(given).map_err(named)
+    }
+
     pub(crate) fn get(self) -> Duration {
         self.0
     }
@@ -60,11 +70,12 @@ impl LeaseMode {
 }
 
 /// Who goes first when readers and writers wait for the same [`ReadWriteLock`](crate::ReadWriteLock). Set by
-/// [`ClientBuilder::prefer`](crate::ClientBuilder::prefer).
+/// [`ReadWriteLock::prefer`](crate::ReadWriteLock::prefer).
 ///
 /// Redisson's readers ignore this preference. While one of them holds the lock, a reader of this crate waits for at
 /// most one second behind a waiting writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Prefer {
     /// In order of arrival: a reader that arrives while a writer waits goes after that writer, and a writer that
     /// arrives while readers wait goes after those readers. Neither side starves, which is why this is the default.
@@ -155,11 +166,8 @@ pub(crate) struct Settings {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) poll_cap: Duration,
     pub(crate) local_handoff_limit: u32,
-    pub(crate) token_ttl: Option<Duration>,
     pub(crate) fair_wait_timeout: Duration,
-    pub(crate) prefer: Prefer,
     pub(crate) pubsub: PubSub,
-    pub(crate) max_lease: Duration,
     /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
     /// The server never loses what it has answered.
@@ -177,11 +185,8 @@ impl Default for Settings {
             max_hold: None,
             poll_cap: Duration::from_secs(5),
             local_handoff_limit: 8,
-            token_ttl: None,
             fair_wait_timeout: Duration::from_secs(5 * 60),
-            prefer: Prefer::Arrival,
             pubsub: PubSub::Auto,
-            max_lease: Duration::from_secs(60),
             connects_lazily: false,
             durable: false,
             trusts_fresh: false,
@@ -206,16 +211,6 @@ impl Settings {
                 "poll_cap must be between 10 ms and a day, not {given:?}"
             )));
         }
-        if let Some(given) = self.token_ttl {
-            LeaseTime::new(given)?;
-            if given < self.watchdog_lease {
-                let lease = self.watchdog_lease;
-                return Err(Error::invalid(format!(
-                    "a token_ttl of {given:?} would forget tokens of holds that last {lease:?}"
-                )));
-            }
-        }
-        LeaseTime::new(self.max_lease)?;
         if self.fair_wait_timeout < Duration::from_secs(1) || self.fair_wait_timeout > day {
             let given = self.fair_wait_timeout;
             return Err(Error::invalid(format!(
@@ -300,9 +295,6 @@ mod tests {
         refuse(|s| s.command_timeout = Duration::ZERO);
         refuse(|s| s.poll_cap = Duration::ZERO);
         refuse(|s| s.max_hold = Some(Duration::ZERO));
-        refuse(|s| s.token_ttl = Some(Duration::ZERO));
-        refuse(|s| s.max_lease = Duration::ZERO);
-        refuse(|s| s.token_ttl = Some(Duration::from_secs(29)));
         refuse(|s| s.fair_wait_timeout = Duration::from_millis(999));
         refuse(|s| s.fair_wait_timeout = Duration::from_secs(24 * 60 * 60 + 1));
         refuse(|s| s.min_validity = Some(Duration::from_secs(30)));

@@ -281,16 +281,21 @@ impl<'a> Attempt<'a> {
         true
     }
 
-    /// Attempts the acquisition on a server that votes only if it has forgotten nothing that is in force. For a member
-    /// of a lock over several servers, which has no place in the queue of its own name: no `Undo` is lent.
-    pub(crate) async fn poll(&mut self, mode: AcquireMode) -> Result<Polling, Error> {
+    /// Attempts the acquisition on a server that votes only if it has forgotten nothing that is in force, where no lease
+    /// of this lock is longer than `longest`. For a member of a lock over several servers, which has no place in the
+    /// queue of its own name: no `Undo` is lent.
+    pub(crate) async fn poll(
+        &mut self,
+        mode: AcquireMode,
+        longest: LeaseTime,
+    ) -> Result<Polling, Error> {
         let hold = self.hold.clone();
         let Terms {
             client, lease_mode, ..
         } = &**self.request;
         let acquire = hold.key().acquire(1, lease_mode.lease(), mode, None, 1);
         let policy = RestartPolicy {
-            longest: LeaseTime::new(client.settings.max_lease)?,
+            longest,
             durable: client.settings.durable,
             trusts_fresh: client.settings.trusts_fresh,
             epochs_end: client.backend.is_clustered(),

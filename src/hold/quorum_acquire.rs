@@ -28,7 +28,7 @@ use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::Users;
-use crate::options::Deadline;
+use crate::options::{Deadline, LeaseTime};
 use crate::protocol::answer::Ttl;
 use crate::protocol::lock::AcquireMode;
 use crate::protocol::quorum::{QuorumState, Response, grace, majority, quorum_state};
@@ -41,6 +41,8 @@ pub(crate) struct QuorumAcquire {
     /// One for each member, all for one owner. The first stands for all of them where one is enough: for the name in
     /// messages, and for the client that runs tasks.
     pub(super) requests: Vec<AcquireRequest>,
+    /// The longest lease of this lock, in any process.
+    longest: LeaseTime,
 }
 
 /// How a round ended. Unless it was won, everything that was granted in it is being given back.
@@ -73,8 +75,8 @@ pub(super) struct Outvoted {
 impl QuorumAcquire {
     /// Creates the request, and checks nothing: [`ensure_distinct`](Self::ensure_distinct) asks which servers they
     /// are.
-    pub(crate) fn new(requests: Vec<AcquireRequest>) -> Self {
-        Self { requests }
+    pub(crate) fn new(requests: Vec<AcquireRequest>, longest: LeaseTime) -> Self {
+        Self { requests, longest }
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -132,13 +134,13 @@ impl QuorumAcquire {
     /// `local` is the local lock whose front learns when the lock is given back. If the future is dropped, so is all
     /// that was asked.
     pub(super) async fn round(&self, local: &LocalLock, mode: AcquireMode) -> Result<Round, Error> {
-        let spared = self.silent();
+        let (spared, longest) = (self.silent(), self.longest);
         let asks = self.requests.iter().zip(spared).map(|(request, spared)| {
             let request = request.clone();
             async move {
                 match spared {
                     Some(error) => Err(error),
-                    None => ask(request, mode).await,
+                    None => ask(request, mode, longest).await,
                 }
             }
         });
@@ -321,21 +323,13 @@ impl QuorumAcquire {
     }
 }
 
-/// Refuses a lease that would outlast the time for which a server abstains that may have forgotten it. For the lease
-/// that a lock is acquired with and for one that it is extended to.
-pub(crate) fn refuse_longer(request: &AcquireRequest, lease: Duration) -> Result<(), Error> {
-    let longest = request.client.settings.max_lease;
-    if lease > longest {
-        return Err(Error::invalid(format!(
-            "a lease of {lease:?} is longer than max_lease, which is {longest:?}"
-        )));
-    }
-    Ok(())
-}
-
 /// Asks one server for its part of the lock. If this owner has that part already, the part is re-entered, whatever the
 /// other servers say. Dropped at any point, it leaves nothing: the attempt or the guard sees to that.
-async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Error> {
+async fn ask(
+    request: AcquireRequest,
+    mode: AcquireMode,
+    longest: LeaseTime,
+) -> Result<Polling, Error> {
     request.client.ensure_open()?;
     let local = request.local();
     loop {
@@ -350,7 +344,7 @@ async fn ask(request: AcquireRequest, mode: AcquireMode) -> Result<Polling, Erro
         let _asking = attempt.turn().await?;
         // Another call of this owner may have acquired this part while this one waited for its turn.
         if request.own(&local).is_none() {
-            return attempt.poll(mode).await;
+            return attempt.poll(mode, longest).await;
         }
     }
 }

@@ -56,7 +56,11 @@ impl AcquireRequest {
         if !self.may_join() {
             return None;
         }
-        let join = |hold: &Hold| hold.join(&self.successor(came));
+        // What the server said for a record with another preference does not tell which writer goes first.
+        let join = |hold: &Hold| match hold.key().kind == self.kind {
+            true => hold.join(&self.successor(came)),
+            false => None,
+        };
         // Made and entered in one step under the mutex of the local lock, so that no writer here comes in between.
         let hold = local.join(&self.owner, yields_to, join)?;
         debug!("joined");

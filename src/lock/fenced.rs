@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::time::Duration;
 
 use super::handle::Handle;
 use super::verbs::verbs;
@@ -34,7 +35,7 @@ use crate::owner::Owner;
 /// across a `FLUSHALL` or a restart without data, provided that the server's clock does not go back in between. Tokens
 /// are exact up to 2^53, in Lua and JavaScript too; beyond that, calls return [`Refused`](crate::ErrorKind::Refused).
 /// The key of the last token, `redisson_lock_token:{name}`, is never deleted, unless
-/// [`token_ttl`](crate::ClientBuilder::token_ttl) sets an expiry.
+/// [`token_ttl`](Self::token_ttl) sets an expiry.
 ///
 /// # Examples
 ///
@@ -51,6 +52,45 @@ use crate::owner::Owner;
 /// ```
 #[derive(Clone, Debug)]
 pub struct FencedLock(pub(crate) Handle);
+
+impl FencedLock {
+    /// Sets how long the last token is remembered after its grant, without limit by default. A hold that lasts longer
+    /// keeps its own token.
+    ///
+    /// The time must be from 50 ms to 100 years, and no shorter than the lease of this handle, which is the client's
+    /// [`watchdog_lease`](crate::ClientBuilder::watchdog_lease) if no other is set. With any other value, every call
+    /// that acquires, unlocks or adopts returns [`InvalidInput`](crate::ErrorKind::InvalidInput).
+    ///
+    /// If the handles of one lock have different values, in one process or several, the one that the server granted the
+    /// lock to last decides. Within a process, a hold is not passed on in memory between them.
+    ///
+    /// Use it only in fleets without Redisson's Java clients: their `INCR` does not extend this time, and starts again
+    /// at 1 once it has passed, while the tokens of this crate then continue from the server's clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # fn write(_token: u64) {}
+    /// use std::time::Duration;
+    ///
+    /// let day = Duration::from_secs(24 * 60 * 60);
+    /// for order in 1..=3 {
+    ///     // Each name has a key for its last token, which is kept for a day instead of for good.
+    ///     let lock = client.fenced_lock(format!("orders:{order}")).token_ttl(day);
+    ///     let guard = lock.lock().await?;
+    ///     write(guard.token().get());
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use = "this makes a new handle and leaves the old one as it is"]
+    pub fn token_ttl(mut self, ttl: Duration) -> Self {
+        self.0.token_ttl(ttl);
+        self
+    }
+}
 
 verbs!(FencedLock, FencedGuard, "fenced_lock");
 

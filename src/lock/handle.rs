@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::request::{AcquireRequest, Terms};
 use crate::name::LockName;
-use crate::options::{Deadline, LeaseMode, LeaseTime};
+use crate::options::{Deadline, LeaseMode, LeaseTime, Prefer};
 use crate::owner::Owner;
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
@@ -268,6 +268,28 @@ impl Handle {
         }
     }
 
+    /// Sets how long the last token of a fenced lock is remembered.
+    pub(super) fn token_ttl(&mut self, ttl: Duration) {
+        if let Ok(Target {
+            kind: Kind::Fenced(fencing),
+            ..
+        }) = &mut self.target
+        {
+            Arc::make_mut(fencing).ttl = Some(ttl);
+        }
+    }
+
+    /// Sets which side of a read-write lock goes first.
+    pub(super) fn prefer(&mut self, prefer: Prefer) {
+        if let Ok(Target {
+            kind: Kind::Read(sides) | Kind::Write(sides),
+            ..
+        }) = &mut self.target
+        {
+            Arc::make_mut(sides).prefer = prefer;
+        }
+    }
+
     fn request(&self) -> Result<AcquireRequest, Error> {
         self.request_for(self.owner()?)
     }
@@ -285,9 +307,13 @@ impl Handle {
             Some(lease) => LeaseMode::Fixed(LeaseTime::new(lease)?),
             None => LeaseMode::Renewed(LeaseTime::new(self.watchdog_lease)?),
         };
+        let kind = &self.target()?.kind;
+        if let Kind::Fenced(fencing) = kind {
+            fencing.check(lease_mode.lease())?;
+        }
         Ok(AcquireRequest::new(Terms {
             name: self.name()?.clone(),
-            kind: self.target()?.kind.clone(),
+            kind: kind.clone(),
             wake_source: self.wake_source.clone(),
             attempts: self.attempts,
             owner,

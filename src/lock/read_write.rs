@@ -6,6 +6,7 @@ use super::handle::Handle;
 use super::verbs::verbs;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
+use crate::options::Prefer;
 use crate::owner::Owner;
 
 /// A lock that many owners may hold together for reading, or one owner alone for writing: on the wire Redisson's
@@ -16,6 +17,10 @@ use crate::owner::Owner;
 /// `try_write_for` wait up to a limit. They return a [`LockGuard`]. [`reader`](Self::reader) and
 /// [`writer`](Self::writer) are the two sides as separate locks, with all the methods and queries of a
 /// [`ReentrantLock`](crate::ReentrantLock).
+///
+/// To read and write, call `read` and `write`, as with the `RwLock` of std or tokio. Take a side where one lock is
+/// wanted: for a query, for a [`MultiLock`](crate::MultiLock), or for a function that takes a
+/// [`DistributedLock`](crate::DistributedLock).
 ///
 /// # When to use it, and when another
 ///
@@ -33,7 +38,7 @@ use crate::owner::Owner;
 ///   and waiting readers are let in.
 /// - **No upgrade**: an owner that only reads cannot write before it has released its read guards. Two owners that
 ///   tried would wait for each other without end, so `write` returns [`Refused`](crate::ErrorKind::Refused) at once.
-/// - **Order**: [`Prefer`](crate::Prefer) decides which side goes first when both wait, across processes. The default
+/// - **Order**: [`prefer`](Self::prefer) decides which side goes first when both wait, across processes. The default
 ///   is the order of arrival, under which neither side starves. A task that reads must not wait for another owner to
 ///   read the same lock: a writer may be waiting between them, and the three would then wait for each other without
 ///   end. The task's own nested calls never wait.
@@ -152,6 +157,38 @@ impl ReadWriteLock {
             reader: self.reader.owned_by(owner),
             writer: self.writer.owned_by(owner),
         }
+    }
+
+    /// Sets who goes first when readers and writers wait, by default in order of arrival.
+    ///
+    /// If the handles of one lock have different preferences, in one process or several, each call goes by its own: a
+    /// reader by whether it lets waiting writers go first, a writer by whether it keeps new readers out. Readers with
+    /// different preferences do not share a hold, and in the queue of one process a reader may wait for at most one
+    /// second behind a reader that lets a writer go first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::{Owner, Prefer};
+    ///
+    /// let prices = client.read_write_lock("prices").prefer(Prefer::Readers);
+    /// let [reader, writer] = [(); 2].map(|()| prices.clone().owned_by(&Owner::unique()));
+    /// let reading = prices.read().await?;
+    /// let wait = Duration::from_millis(50);
+    /// let (written, read) = tokio::join!(writer.try_write_for(wait), reader.try_read());
+    /// assert!(written?.is_none());
+    /// assert!(read?.is_some()); // although a writer waits
+    /// reading.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use = "this makes a new handle and leaves the old one as it is"]
+    pub fn prefer(mut self, prefer: Prefer) -> Self {
+        self.reader.0.prefer(prefer);
+        self.writer.0.prefer(prefer);
+        self
     }
 
     /// Returns the shared side as a lock of its own, with queries such as `is_locked` and methods such as `adopt`.

@@ -9,10 +9,10 @@ use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
-use crate::hold::quorum_acquire::{Asked, QuorumAcquire, refuse_longer};
+use crate::hold::quorum_acquire::{Asked, QuorumAcquire};
 use crate::hold::quorum_hold::QuorumHold;
 use crate::hold::request::AcquireRequest;
-use crate::options::{Deadline, ReleaseBy};
+use crate::options::{Deadline, LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::quorum::{QuorumState, Response, majority};
@@ -50,7 +50,7 @@ use crate::session::ClientHandle;
 /// # Servers that forget
 ///
 /// A server that lost what it granted would grant it a second time. A server that may have lost grants therefore
-/// **abstains** until the longest lease, [`max_lease`](crate::ClientBuilder::max_lease), has passed since then. Longer
+/// **abstains** until the longest lease, [`max_lease`](Self::max_lease), has passed since then. Longer
 /// leases are [`InvalidInput`](ErrorKind::InvalidInput). Each server decides for itself, in the script that acquires
 /// the lock there. It keeps an epoch in the key `redlatch_redlock_mark`: the run id of the process, the id of its
 /// replication history, and the time since which it has forgotten nothing.
@@ -86,7 +86,8 @@ use crate::session::ClientHandle;
 /// - A server's clock is set ahead or back, before the first call too: uptime is counted by it.
 /// - Slots of a cluster are assigned without their keys.
 /// - `CONFIG RESETSTAT` after a flush on Redis 6.2, which does not distinguish it from other `CONFIG` calls.
-/// - A `max_lease` longer than the server's `repl-backlog-ttl`, an hour by default; clients with different `max_lease`.
+/// - A `max_lease` longer than the server's `repl-backlog-ttl`, an hour by default; handles of one lock with
+///   different `max_lease`, in any processes.
 ///
 /// # Waiting
 ///
@@ -139,9 +140,13 @@ use crate::session::ClientHandle;
 #[derive(Clone, Debug)]
 pub struct RedLock {
     members: Members,
+    max_lease: Duration,
     /// Set once the members were seen to be on as many servers as there are members.
     distinct: Arc<OnceLock<()>>,
 }
+
+/// The longest lease of a lock for which no other is set.
+const MAX_LEASE: Duration = Duration::from_secs(60);
 
 impl RedLock {
     /// Creates the lock of these members, one per server, without I/O. If they cannot work, the methods that acquire
@@ -173,6 +178,7 @@ impl RedLock {
     pub fn new<M: Into<Member>>(locks: impl IntoIterator<Item = M>) -> Self {
         Self {
             members: Members::new(locks),
+            max_lease: MAX_LEASE,
             distinct: Arc::default(),
         }
     }
@@ -203,6 +209,38 @@ impl RedLock {
     #[must_use = "this makes a new lock and leaves the old one as it is"]
     pub fn owned_by(mut self, owner: &Owner) -> Self {
         self.members = self.members.owned_by(owner);
+        self
+    }
+
+    /// Sets the longest lease that this lock has in any process, 60 seconds by default. This is also how long a server
+    /// that [may have forgotten](Self#servers-that-forget) what it granted abstains.
+    ///
+    /// From 50 ms to 100 years; with any other value, the methods that acquire the lock return
+    /// [`InvalidInput`](ErrorKind::InvalidInput), as they do if a member has a longer lease. Keep the value below the
+    /// `repl-backlog-ttl` of the servers, which is one hour by default.
+    ///
+    /// **All handles of this lock, in all processes, must have the same value.** A server abstains for the `max_lease`
+    /// of the call that asks it: a shorter one does not wait for the end of a longer lease that the server has
+    /// forgotten. Locks of other names may have other values, on the same servers too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::{ErrorKind, RedLock};
+    ///
+    /// // A server that was restarted abstains for 10 seconds, and not for a minute.
+    /// let longest = Duration::from_secs(10);
+    /// let members = [client.lock("orders:42").lease(2 * longest)];
+    /// let error = RedLock::new(members).max_lease(longest).try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput); // a lease of 20 seconds
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use = "this makes a new handle and leaves the old one as it is"]
+    pub fn max_lease(mut self, longest: Duration) -> Self {
+        self.max_lease = longest;
         self
     }
 
@@ -341,17 +379,20 @@ impl RedLock {
         // Before the first await, since the owner is the task that polls first.
         let (owner, requests) = self.members.requests()?;
         let client = self.members.client()?;
+        let longest = LeaseTime::of_setting("max_lease", self.max_lease)?;
         for request in &requests {
             fits(request)?;
+            refuse_longer(request.lease_mode.lease().get(), longest)?;
         }
         let acquire = async {
-            let quorum_acquire = QuorumAcquire::new(requests);
+            let quorum_acquire = QuorumAcquire::new(requests, longest);
             if self.distinct.get().is_none() && quorum_acquire.ensure_distinct().await? {
                 self.distinct.set(()).ok();
             }
             let quorum_hold = quorum_acquire.acquire(deadline()).await?;
             Ok(quorum_hold.map(|quorum_hold| RedGuard {
                 quorum_hold,
+                longest,
                 client: client.clone(),
                 name: quorum_acquire.name().clone(),
                 owner,
@@ -377,7 +418,18 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
             )));
         }
     }
-    refuse_longer(request, request.lease_mode.lease().get())
+    Ok(())
+}
+
+/// Refuses a lease that would outlast the time for which a server abstains that may have forgotten it.
+fn refuse_longer(lease: Duration, longest: LeaseTime) -> Result<(), Error> {
+    let longest = longest.get();
+    if lease > longest {
+        return Err(Error::invalid(format!(
+            "a lease of {lease:?} is longer than max_lease, which is {longest:?}"
+        )));
+    }
+    Ok(())
 }
 
 /// A hold of a [`RedLock`] on a majority of its servers, which lasts until the guard is unlocked or dropped.
@@ -388,6 +440,7 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
 #[derive(Debug)]
 pub struct RedGuard {
     quorum_hold: QuorumHold,
+    longest: LeaseTime,
     /// The client of one of the members.
     client: Arc<ClientHandle>,
     name: Arc<str>,
@@ -573,7 +626,7 @@ impl RedGuard {
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) for a lease below 50 ms or above
-    /// [`max_lease`](crate::ClientBuilder::max_lease); [`LeaseLost`](ErrorKind::LeaseLost) if the lock is no longer
+    /// [`max_lease`](RedLock::max_lease); [`LeaseLost`](ErrorKind::LeaseLost) if the lock is no longer
     /// held on a majority; [`Quorum`](ErrorKind::Quorum) if too few servers answered, in which case some may have set
     /// the new lease.
     ///
@@ -608,9 +661,7 @@ impl RedGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let extend = async {
             let leases = self.standing()?;
-            for held in &leases {
-                refuse_longer(&held.request, lease)?;
-            }
+            refuse_longer(lease, self.longest)?;
             let ask = |held: Lease| async move {
                 held.extend(lease).await?;
                 Ok(held.trusted_until())

@@ -32,5 +32,6 @@ pub(crate) fn tokens(fencing: &Fencing) -> (&str, Arg<'_>) {
 }
 
 fn ttl(fencing: &Fencing) -> Arg<'_> {
-    fencing.ttl.map_or(Arg::Number(0), Arg::from)
+    // At most a century, in milliseconds.
+    Arg::Number(fencing.ttl.map_or(0, |ttl| ttl.as_millis() as i64))
 }

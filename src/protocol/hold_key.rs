@@ -1,9 +1,11 @@
 //! The identity of the hold that a call is about.
 
 use std::fmt::Write;
+use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::name::{LocalKey, LockName, Users};
 use crate::options::{LeaseTime, Prefer, ReleaseBy};
 use crate::owner::Owner;
@@ -27,11 +29,27 @@ pub(crate) enum Kind {
 }
 
 /// Where a fenced lock keeps its tokens, and for how long.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fencing {
     pub(crate) key: Box<str>,
-    /// How long the last token is remembered; without end by default.
-    pub(crate) ttl: Option<LeaseTime>,
+    /// How long the last token is remembered; without end by default. [Checked](Self::check) before a call is made.
+    pub(crate) ttl: Option<Duration>,
+}
+
+impl Fencing {
+    /// Refuses a time that cannot be set, or that is shorter than the lease of a hold.
+    pub(crate) fn check(&self, lease: LeaseTime) -> Result<(), Error> {
+        let Some(given) = self.ttl else {
+            return Ok(());
+        };
+        if LeaseTime::of_setting("token_ttl", given)? < lease {
+            let lease = lease.get();
+            return Err(Error::invalid(format!(
+                "a token_ttl of {given:?} would forget tokens of holds that last {lease:?}"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Where a fair lock keeps its waiters.
@@ -45,7 +63,7 @@ pub(crate) struct ServerQueue {
 }
 
 /// The keys next to a read-write lock, and which side goes first.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReadWrite {
     /// The prefix of the keys of its levels.
     pub(crate) stem: Box<str>,
@@ -145,9 +163,10 @@ impl Kind {
         }
     }
 
-    /// Returns whether holds of the two kinds are alike. All plain locks are, however they are released.
+    /// Returns whether holds of the two kinds are alike, whatever the settings of the handles. Only with equal settings
+    /// are the kinds equal too, and may a hold use the record of another.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        self == other || matches!((self, other), (Self::Plain(_), Self::Plain(_)))
+        discriminant(self) == discriminant(other)
     }
 }
 

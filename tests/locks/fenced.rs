@@ -1,11 +1,12 @@
 //! The fencing tokens of the fenced lock: they rise, even after the server has forgotten them, and they end with an
 //! error.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::probe::{begin, calls_of, kind, secs, soon};
+use crate::support::probe::{begin, calls_of, kind, reset_calls, scripts_run, secs, soon};
 use crate::support::{client, eventually, start, start_two};
-use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, Owner};
+use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, MultiLock, Owner};
 use redlatch_testkit::{Connection, Server};
 
 const NAME: &str = "k";
@@ -140,22 +141,81 @@ async fn token_that_is_no_number_is_the_wrong_kind_and_stays() {
 async fn token_key_has_an_end_only_if_it_is_given_one() {
     let server = Server::start();
     let mut probe = server.connection();
-    next(&client(&server).await.fenced_lock(NAME)).await;
-    assert_eq!(probe.pttl(TOKEN), -1);
-    let client = Client::builder()
-        .url(server.url())
-        .token_ttl(secs(100))
-        .build()
-        .await
-        .unwrap();
+    let client = client(&server).await;
     let lock = client.fenced_lock(NAME);
+    next(&lock).await;
+    assert_eq!(probe.pttl(TOKEN), -1);
+    let lock = lock.token_ttl(secs(100));
     let last = next(&lock).await;
     let left = probe.pttl(TOKEN);
     assert!(left > 90_000 && left <= 100_000, "{left}");
     probe.command(&["DEL", TOKEN]);
     assert!(next(&lock).await > last, "the clock goes on");
-    let short = Client::builder().url(server.url()).token_ttl(secs(29));
-    assert_eq!(kind(short.build().await), ErrorKind::InvalidInput);
+}
+
+#[tokio::test]
+async fn bad_token_ttl_is_refused_before_anything_is_sent() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    reset_calls(&mut probe);
+    let lock = client.fenced_lock(NAME);
+    for (bad, why) in [
+        (lock.clone().token_ttl(Duration::ZERO), "token_ttl"),
+        (lock.clone().token_ttl(Duration::MAX), "token_ttl"),
+        // Shorter than the lease, which is that of the watchdog or a fixed one.
+        (lock.clone().token_ttl(secs(29)), "token_ttl"),
+        (lock.clone().lease(secs(2)).token_ttl(secs(1)), "token_ttl"),
+    ] {
+        for error in [
+            bad.lock().await.unwrap_err(),
+            bad.try_lock().await.unwrap_err(),
+            bad.adopt().await.unwrap_err(),
+            MultiLock::new([bad.clone()]).lock().await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+    assert_eq!(scripts_run(&mut probe), 0, "nothing was sent");
+    next(&lock.lease(secs(1)).token_ttl(secs(1))).await;
+}
+
+#[tokio::test]
+async fn handles_of_one_lock_may_remember_its_tokens_for_different_times() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let mut probe = server.connection();
+    let lock = client.fenced_lock(NAME);
+    let [short, long] = [100, 1_000].map(|ttl| lock.clone().token_ttl(secs(ttl)));
+    // The lock goes back and forth between them, and the tokens rise.
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let tasks = [&lock, &short, &long, &short].map(|lock| {
+        let (lock, tokens) = (stranger(lock), tokens.clone());
+        tokio::spawn(async move {
+            for _ in 0..50 {
+                let guard = lock.lock().await.unwrap();
+                tokens.lock().unwrap().push(guard.token().get());
+                guard.unlock().await.unwrap();
+            }
+        })
+    });
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    assert!(tokens.lock().unwrap().is_sorted_by(|one, next| one < next));
+    // The hold that was granted last decides, and its owner may take it again by any of them.
+    for (ttl, ends) in [
+        (&long, 900_000..1_000_001),
+        (&short, 90_000..100_001),
+        (&lock, -1..0),
+    ] {
+        let guard = ttl.lock().await.unwrap();
+        let again = [short.lock().await.unwrap(), long.lock().await.unwrap()];
+        assert!(again.iter().all(|again| again.token() == guard.token()));
+        let left = probe.pttl(TOKEN);
+        assert!(ends.contains(&left), "{left}");
+    }
 }
 
 #[tokio::test]
@@ -228,14 +288,16 @@ async fn owner_of_one_kind_is_told_when_it_asks_for_another() {
 #[tokio::test]
 async fn hold_outlasts_the_memory_of_its_token() {
     let server = Server::start();
-    let forgetful = async || {
+    let brief = async || {
         let builder = Client::builder().url(server.url()).watchdog_lease(secs(2));
-        builder.token_ttl(secs(2)).build().await.unwrap()
+        builder.build().await.unwrap()
     };
-    let (client, other) = (forgetful().await, forgetful().await);
+    let (client, other) = (brief().await, brief().await);
     let owner = Owner::named("req-7");
-    let there = other.fenced_lock(NAME).owned_by(&owner);
-    let here = client.fenced_lock(NAME).owned_by(&owner);
+    let [there, here] = [&other, &client].map(|client| {
+        let lock = client.fenced_lock(NAME).token_ttl(secs(2));
+        lock.owned_by(&owner)
+    });
     let mut probe = server.connection();
     // The token is ahead of the clock, which would rise by itself.
     probe.command(&["SET", TOKEN, &(HIGHEST - 1_000).to_string()]);

@@ -20,8 +20,23 @@ const MARK: &str = "redlatch_redlock_mark";
 /// Independent servers.
 struct Fleet(Vec<Arc<Server>>);
 
-/// One process's clients of a fleet.
-struct Clients(Vec<Client>);
+/// One process's clients of a fleet, and the longest lease of the locks that are made from them.
+struct Clients(Vec<Client>, Duration);
+
+/// What a test sets of clients and locks.
+struct Settings {
+    builder: ClientBuilder,
+    max_lease: Duration,
+}
+
+impl From<ClientBuilder> for Settings {
+    fn from(builder: ClientBuilder) -> Self {
+        Self {
+            builder,
+            max_lease: secs(60),
+        }
+    }
+}
 
 impl Fleet {
     fn start(servers: usize) -> Self {
@@ -36,7 +51,10 @@ impl Fleet {
         self.clients_with(|builder| builder).await
     }
 
-    async fn clients_with(&self, settings: impl Fn(ClientBuilder) -> ClientBuilder) -> Clients {
+    async fn clients_with<S: Into<Settings>>(
+        &self,
+        settings: impl Fn(ClientBuilder) -> S,
+    ) -> Clients {
         Clients::of(self.0.iter().map(|server| server.url()), settings).await
     }
 
@@ -84,17 +102,19 @@ impl Fleet {
 }
 
 impl Clients {
-    async fn of(
+    async fn of<S: Into<Settings>>(
         urls: impl IntoIterator<Item = String>,
-        settings: impl Fn(ClientBuilder) -> ClientBuilder,
+        settings: impl Fn(ClientBuilder) -> S,
     ) -> Self {
-        let mut clients = Vec::new();
+        let (mut clients, mut longest) = (Vec::new(), secs(60));
         for url in urls {
             // The servers of a test have just been started.
             let builder = builder(url).trust_fresh_servers(true);
-            clients.push(settings(builder).build().await.unwrap());
+            let Settings { builder, max_lease } = settings(builder).into();
+            clients.push(builder.build().await.unwrap());
+            longest = max_lease;
         }
-        Self(clients)
+        Self(clients, longest)
     }
 
     fn members(&self) -> Vec<ReentrantLock> {
@@ -103,12 +123,18 @@ impl Clients {
 
     /// Returns the lock for a new owner.
     fn lock(&self) -> RedLock {
-        RedLock::new(self.members()).owned_by(&Owner::unique())
+        self.lock_of(self.members())
+    }
+
+    /// Returns the lock of these members for a new owner.
+    fn lock_of(&self, members: impl IntoIterator<Item = ReentrantLock>) -> RedLock {
+        let lock = RedLock::new(members).max_lease(self.1);
+        lock.owned_by(&Owner::unique())
     }
 
     fn leased(&self, lease: Duration) -> RedLock {
         let members = self.members().into_iter();
-        RedLock::new(members.map(|member| member.lease(lease))).owned_by(&Owner::unique())
+        self.lock_of(members.map(|member| member.lease(lease)))
     }
 
     /// Waits until each of these clients has the lock: those that a guard did not wait for join it later.
@@ -184,6 +210,9 @@ async fn what_cannot_work_is_refused_before_anything_is_taken() {
     };
     refused(RedLock::new(Vec::<ReentrantLock>::new()), "one lock").await;
     refused(clients.leased(secs(61)), "max_lease").await;
+    for bad in [millis(49), Duration::MAX] {
+        refused(clients.lock().max_lease(bad), "max_lease must be").await;
+    }
     refused(RedLock::new([one.fair_lock(NAME)]), "a fair lock").await;
     let members = [Member::from(one.lock(NAME)), two.fenced_lock(NAME).into()];
     refused(RedLock::new(members), "a fenced lock").await;
@@ -438,13 +467,21 @@ struct Split {
 const MAX_LEASE: Duration = Duration::from_secs(3);
 
 /// Sets a time to abstain that a test can wait for.
-fn short(builder: ClientBuilder) -> ClientBuilder {
-    builder.max_lease(MAX_LEASE).watchdog_lease(MAX_LEASE)
+fn short(builder: ClientBuilder) -> Settings {
+    lasting(MAX_LEASE, builder)
+}
+
+/// Sets the longest lease, which is also that of all locks that set no other.
+fn lasting(max_lease: Duration, builder: ClientBuilder) -> Settings {
+    Settings {
+        builder: builder.watchdog_lease(max_lease),
+        max_lease,
+    }
 }
 
 /// As `short`, and with fresh servers distrusted, as outside tests.
-fn wary(builder: ClientBuilder) -> ClientBuilder {
-    short(builder).trust_fresh_servers(false)
+fn wary(builder: ClientBuilder) -> Settings {
+    short(builder.trust_fresh_servers(false))
 }
 
 impl Split {
@@ -453,7 +490,7 @@ impl Split {
         third: Server,
         before: impl FnOnce(&Server),
         after: impl FnOnce(&Server),
-        settings: impl Fn(ClientBuilder) -> ClientBuilder + Copy,
+        settings: impl Fn(ClientBuilder) -> Settings + Copy,
     ) -> Self {
         let [one, two, four, five] = std::array::from_fn(|_| Server::start());
         let fleet = Fleet::of([one, two, third, four, five]);
@@ -538,7 +575,7 @@ async fn server_restarted_with_old_data_does_not_vote_for_one_max_lease() {
 
 #[tokio::test]
 async fn server_that_is_said_to_be_durable_votes_at_once() {
-    let durable = |builder| wary(builder).durable();
+    let durable = |builder: ClientBuilder| wary(builder.durable());
     let kept = Server::builder().persistent().start();
     let split = Split::of(kept, |_| {}, Server::restart, durable).await;
     assert!(
@@ -629,7 +666,10 @@ async fn fleet_that_was_flushed_server_by_server_grants_nothing_for_one_max_leas
 async fn call_outlasts_the_time_in_which_a_restarted_fleet_abstains() {
     let fleet = Fleet::start(3);
     // The patience with silent servers ends long before the servers vote again.
-    let impatient = |builder| wary(builder).watchdog_lease(millis(1_500));
+    let impatient = |builder| Settings {
+        builder: wary(builder).builder.watchdog_lease(millis(1_500)),
+        max_lease: MAX_LEASE,
+    };
     let (clients, others) = (
         fleet.clients_with(impatient).await,
         fleet.clients_with(impatient).await,
@@ -654,7 +694,7 @@ struct Alone {
 }
 
 impl Alone {
-    async fn on(server: &Server, settings: impl Fn(ClientBuilder) -> ClientBuilder) -> Self {
+    async fn on(server: &Server, settings: impl Fn(ClientBuilder) -> Settings) -> Self {
         let clients = Clients::of([server.url()], settings).await;
         Self {
             lock: clients.lock(),
@@ -767,7 +807,7 @@ async fn promoted_replica_abstains_for_one_max_lease_with_a_mark_and_without() {
 async fn durable_does_not_mean_that_a_replica_lost_nothing() {
     let server = Server::start();
     let replica = Server::builder().replica_of(server.port()).start();
-    let durable = |builder| short(builder).durable();
+    let durable = |builder: ClientBuilder| short(builder.durable());
     Alone::on(&server, durable).await.votes().await;
     eventually("the mark is there", async || {
         replica.connection().exists(MARK)
@@ -847,7 +887,7 @@ async fn fresh_server_votes_one_max_lease_after_its_start_and_not_before() {
     })
     .await;
     let alone = Alone::on(&server, |it| {
-        wary(it).max_lease(secs(2)).watchdog_lease(secs(2))
+        lasting(secs(2), it.trust_fresh_servers(false))
     })
     .await;
     alone.abstains("started a moment ago").await;
@@ -860,9 +900,29 @@ async fn fresh_server_votes_one_max_lease_after_its_start_and_not_before() {
 }
 
 #[tokio::test]
+async fn locks_of_different_names_have_different_max_leases_on_the_same_servers() {
+    let server = Server::start();
+    let clients = Clients::of([server.url()], |it| {
+        lasting(secs(1), it.trust_fresh_servers(false))
+    })
+    .await;
+    let long = RedLock::new([clients.0[0].lock("another")]).max_lease(secs(60));
+    for _ in 0..2 {
+        let error = soon(long.try_lock()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Quorum, "{error}");
+        // It votes on this one, and abstains for the other name all the same.
+        drop(soon(clients.lock().lock()).await.unwrap());
+    }
+    let guard = taken(&clients.lock()).await;
+    let error = guard.extend(secs(2)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
 async fn server_that_was_restarted_while_nobody_asked_votes_at_once() {
     let server = Server::start();
-    let brief = |builder| wary(builder).max_lease(secs(1)).watchdog_lease(secs(1));
+    let brief = |builder: ClientBuilder| lasting(secs(1), builder.trust_fresh_servers(false));
     let alone = Alone::on(&server, brief).await;
     alone.eventually_votes().await;
     server.restart();
@@ -1290,15 +1350,13 @@ async fn cluster_is_one_member_with_its_mark_beside_the_lock() {
 async fn new_name_on_clusters_is_granted_while_one_is_down_and_leaves_nothing() {
     let (cluster, fleet) = (Cluster::start(), Fleet::start(2));
     let urls = [cluster.url(), fleet.0[0].url(), fleet.0[1].url()];
-    let lease = secs(1);
-    let brief = |it: ClientBuilder| it.max_lease(lease).watchdog_lease(lease);
-    let clients = Clients::of(urls, brief).await;
+    let clients = Clients::of(urls, |it| lasting(secs(1), it)).await;
     clients.settle().await;
     fleet.0[0].kill();
 
     let of_name = |name: &str| {
         let members = clients.0.iter().map(|client| client.lock(name));
-        RedLock::new(members).owned_by(&Owner::unique())
+        clients.lock_of(members)
     };
     let name = "a-new-name";
     let mut home = cluster.owner(name).0.connection();

@@ -1,5 +1,6 @@
 //! The read-write lock: readers share it, a writer holds it alone, and the preference decides who goes first.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,23 +20,51 @@ const WRITER_MARK: &str = "redlatch_rwlock_writer:{k}";
 const READER_MARK: &str = "redlatch_rwlock_reader:{k}";
 const PREFERENCES: [Prefer; 3] = [Prefer::Arrival, Prefer::Writers, Prefer::Readers];
 
-/// Returns the lock `k` for an owner of its own.
-fn somebody(client: &Client) -> ReadWriteLock {
-    client.read_write_lock("k").owned_by(&Owner::unique())
+/// Makes handles to the lock `k`.
+trait Process {
+    fn handle(&self) -> ReadWriteLock;
+}
+
+impl Process for Client {
+    fn handle(&self) -> ReadWriteLock {
+        self.read_write_lock("k")
+    }
+}
+
+/// A client whose handles have this preference.
+struct Preferring(Client, Prefer);
+
+impl Process for Preferring {
+    fn handle(&self) -> ReadWriteLock {
+        self.0.handle().prefer(self.1)
+    }
+}
+
+impl Deref for Preferring {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+/// Returns the lock for an owner of its own.
+fn somebody(process: &impl Process) -> ReadWriteLock {
+    process.handle().owned_by(&Owner::unique())
 }
 
 /// Builds a client that waits for messages and leases long enough that a test would notice.
-async fn preferring(server: &Server, prefer: Prefer) -> Client {
+async fn preferring(server: &Server, prefer: Prefer) -> Preferring {
     let builder = patient(Client::builder().url(server.url()));
-    builder.prefer(prefer).build().await.unwrap()
+    Preferring(builder.build().await.unwrap(), prefer)
 }
 
-fn reading(client: &Client) -> JoinHandle<Result<LockGuard, Error>> {
+fn reading(client: &impl Process) -> JoinHandle<Result<LockGuard, Error>> {
     let lock = somebody(client);
     tokio::spawn(async move { lock.read().await })
 }
 
-fn writing(client: &Client) -> JoinHandle<Result<LockGuard, Error>> {
+fn writing(client: &impl Process) -> JoinHandle<Result<LockGuard, Error>> {
     let lock = somebody(client);
     tokio::spawn(async move { lock.write().await })
 }
@@ -222,7 +251,11 @@ async fn what_was_just_dropped_is_no_upgrade_and_no_place_for_the_next() {
 }
 
 /// Spawns tasks that read again and again, in turns, so that somebody always reads.
-fn stream_of_readers(client: &Client, stop: &Arc<AtomicBool>, drops: bool) -> Vec<JoinHandle<u64>> {
+fn stream_of_readers(
+    client: &impl Process,
+    stop: &Arc<AtomicBool>,
+    drops: bool,
+) -> Vec<JoinHandle<u64>> {
     let reads = |lock: ReadWriteLock, stop: Arc<AtomicBool>| async move {
         let mut reads = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -1081,7 +1114,7 @@ async fn writer_waits_a_second_for_all_readers_that_nobody_polls() {
 async fn reader_of_a_process_lets_its_writers_go_first() {
     for prefer in [Prefer::Writers, Prefer::Arrival] {
         let server = Server::start();
-        let client = builder(server.url()).prefer(prefer).build().await.unwrap();
+        let client = Preferring(client(&server).await, prefer);
         let reading = somebody(&client).read().await.unwrap();
         let writer = writing(&client);
         eventually_marked(&mut server.connection(), WRITER_MARK).await;
@@ -1094,4 +1127,27 @@ async fn reader_of_a_process_lets_its_writers_go_first() {
         written.unlock().await.unwrap();
         soon(reader).await.unwrap().unwrap().unlock().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn owner_takes_the_lock_again_by_a_handle_with_another_preference() {
+    let server = Server::start();
+    let client = client(&server).await;
+    let lock = somebody(&client);
+    for write in [false, true] {
+        let mut guards = Vec::new();
+        for prefer in PREFERENCES {
+            let lock = lock.clone().prefer(prefer);
+            let guard = if write {
+                lock.write().await
+            } else {
+                lock.read().await
+            };
+            guards.push(guard.unwrap());
+        }
+        for guard in guards {
+            guard.unlock().await.unwrap();
+        }
+    }
+    nothing_left(&server, [&client]).await;
 }

@@ -102,16 +102,17 @@ async fn whoever_began_what_others_read_may_write_when_they_have_gone() {
 async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
     for prefer in [Prefer::Arrival, Prefer::Writers] {
         let server = Server::start();
-        let builder = Client::builder().url(server.url()).prefer(prefer);
-        let (here, there) = (builder.build().await.unwrap(), client(&server).await);
+        let (here, there) = (client(&server).await, client(&server).await);
         let mut probe = server.connection();
-        let [(_, first), (_, second)] = two(&mut probe, || somebody(&here)).await;
+        let preferring = || somebody(&here).prefer(prefer);
+        let [(_, first), (_, second)] = two(&mut probe, preferring).await;
         let read = Arc::new(AtomicU64::new(0));
         let stream = {
             let (here, read) = (here.clone(), read.clone());
             tokio::spawn(async move {
                 loop {
-                    let guard = somebody(&here).read().await.unwrap();
+                    let lock = somebody(&here).prefer(prefer);
+                    let guard = lock.read().await.unwrap();
                     guard.unlock().await.unwrap();
                     read.fetch_add(1, Ordering::Relaxed);
                     tokio::task::yield_now().await;
@@ -284,5 +285,36 @@ async fn what_others_read_by_under_its_field_is_none_of_an_owners_own() {
     assert!(somebody(&there).try_write().await.unwrap().is_none());
     second.verify().await.unwrap();
     second.unlock().await.unwrap();
+    nothing_left(&server, [&here, &there]).await;
+}
+
+/// What the server says to readers that go first does not tell of the writers that others let go first.
+#[tokio::test]
+async fn readers_share_no_record_with_those_of_another_preference() {
+    let server = Server::start();
+    let (here, there) = (client(&server).await, client(&server).await);
+    let mut probe = server.connection();
+    let somebody_of = |prefer| somebody(&here).prefer(prefer);
+    for _ in 0..10 {
+        let first = somebody_of(Prefer::Readers).read().await.unwrap();
+        let second = somebody_of(Prefer::Arrival).read().await.unwrap();
+        assert_eq!(levels(&mut probe), 2);
+        first.unlock().await.unwrap();
+        second.unlock().await.unwrap();
+    }
+    let reading = somebody_of(Prefer::Readers).read().await.unwrap();
+    let writer = somebody(&there);
+    let writer = tokio::spawn(async move { writer.write().await });
+    eventually("it waits", async || probe.exists(WRITER_MARK)).await;
+    for _ in 0..10 {
+        let guard = somebody_of(Prefer::Readers).try_read().await.unwrap();
+        for prefer in [Prefer::Arrival, Prefer::Writers] {
+            let late = somebody_of(prefer).try_read().await.unwrap();
+            assert!(late.is_none(), "{prefer:?}");
+        }
+        guard.expect("it goes first").unlock().await.unwrap();
+    }
+    reading.unlock().await.unwrap();
+    soon(writer).await.unwrap().unwrap().unlock().await.unwrap();
     nothing_left(&server, [&here, &there]).await;
 }
