@@ -25,7 +25,8 @@
 //!   lease, so that the permits of a crashed holder come back.
 //! - [`Latch`], from [`Client::latch`]: waits until a given number of parts are done, in any processes.
 //!
-//! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`].
+//! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`], or
+//! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock.
 //!
 //! To run a whole function under a lock, use the attribute [`locked`](attr.locked.html), which requires the feature
 //! `macros`.
@@ -116,6 +117,7 @@ pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::handle::Holder;
 pub use lock::member::Member;
 pub use lock::multi::{MultiGuard, MultiLock};
+pub use lock::named::NamedLock;
 pub use lock::plain::PlainLock;
 pub use lock::read_write::{ReadLock, ReadWriteLock, WriteLock};
 pub use lock::red::{RedGuard, RedLock};

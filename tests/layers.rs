@@ -317,6 +317,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "lock::distributed",
             "lock::fair lock::fenced lock::multi lock::plain lock::read_write lock::red lock::reentrant lock::spin",
         ),
+        (
+            "lock::named",
+            "lock::distributed lock::fair lock::fenced lock::handle lock::plain lock::read_write lock::reentrant lock::spin",
+        ),
         ("lock::*", "lock::handle lock::member lock::verbs"),
         ("latch", ""),
         ("semaphore", ""),

@@ -20,8 +20,8 @@ use crate::hold::lease::Lease;
 /// All locks of this crate implement it: [`ReentrantLock`], [`FencedLock`], [`FairLock`], [`SpinLock`], [`PlainLock`],
 /// both sides of a [`ReadWriteLock`](crate::ReadWriteLock), [`MultiLock`] and [`RedLock`]. The methods do what the
 /// methods of these types with the same names do; their pages have the errors, the cancel safety and what differs
-/// between the kinds. Settings, such as a lease or an owner, belong to the types and are chosen before a lock is passed
-/// as a `DistributedLock`.
+/// between the kinds. Settings belong to the types and are chosen before a lock is passed as a `DistributedLock`. A lease
+/// and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries too.
 ///
 /// The trait cannot be made into an object; use a type parameter.
 ///

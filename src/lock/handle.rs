@@ -355,6 +355,33 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// Creates the answer of a lock that replaces a real one in a test; see [`NamedLock`](crate::NamedLock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::Holder;
+    ///
+    /// /// What the operator is shown.
+    /// fn line(holder: &Holder) -> String {
+    ///     format!("{} ({} levels)", holder.owner(), holder.hold_count())
+    /// }
+    ///
+    /// assert_eq!(line(&Holder::new("release-1.2", 2, None)), "release-1.2 (2 levels)");
+    /// ```
+    #[must_use]
+    pub fn new(
+        owner: impl Into<String>,
+        hold_count: u64,
+        remaining_lease: Option<Duration>,
+    ) -> Self {
+        Self {
+            owner: owner.into(),
+            hold_count,
+            remaining_lease,
+        }
+    }
+
     /// Returns the owner as the server knows it: `<client id>:<number>`, or the name of a named owner.
     ///
     /// For a [`PlainLock`](crate::PlainLock) this is the value. If the lock was passed on between tasks of one process,

@@ -6,6 +6,7 @@ pub(crate) mod fenced;
 pub(crate) mod handle;
 pub(crate) mod member;
 pub(crate) mod multi;
+pub(crate) mod named;
 pub(crate) mod plain;
 pub(crate) mod read_write;
 pub(crate) mod red;

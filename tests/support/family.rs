@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use redlatch::{
     Client, DistributedGuard, DistributedLock, Error, FairLock, FencedGuard, FencedLock, Holder,
-    Lease, LockGuard, Owner, PlainLock, ReadLock, ReentrantLock, SpinLock, WriteLock,
+    Lease, LockGuard, NamedLock, Owner, PlainLock, ReadLock, ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::Server;
 
 use super::support::sha;
 
 /// A lock of one name and any kind.
-pub trait Lock: DistributedLock<Guard: Guard> {
+pub trait Lock: NamedLock + DistributedLock<Guard: Guard> {
     /// Whether an owner that holds the lock may acquire it again.
     const REENTRANT: bool;
     /// Whether the client may run scripts.
@@ -32,17 +32,6 @@ pub trait Lock: DistributedLock<Guard: Guard> {
     }
 
     fn of(client: &Client, name: &str) -> Self;
-    fn lease(self, lease: Duration) -> Self;
-    fn owned_by(self, owner: &Owner) -> Self;
-
-    fn unlock(&self) -> impl Future<Output = Result<(), Error>> + Send;
-    fn adopt(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
-    fn is_locked(&self) -> impl Future<Output = Result<bool, Error>> + Send;
-    fn is_held(&self) -> impl Future<Output = Result<bool, Error>> + Send;
-    fn hold_count(&self) -> impl Future<Output = Result<u64, Error>> + Send;
-    fn remaining_lease(&self) -> impl Future<Output = Result<Option<Duration>, Error>> + Send;
-    fn holder(&self) -> impl Future<Output = Result<Option<Holder>, Error>> + Send;
-    fn force_unlock(&self) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Returns the same lock for another owner.
     fn stranger(&self) -> Self {
@@ -81,7 +70,7 @@ macro_rules! lock {
         $client.$make($name).$side()
     };
     (
-        $lock:ty, $guard:ty, $($make:ident).+, $acquire:literal, $release:literal, $reentrant:literal
+        $lock:ty, $($make:ident).+, $acquire:literal, $release:literal, $reentrant:literal
         $(, $foreign:expr)?
     ) => {
         impl Lock for $lock {
@@ -98,43 +87,12 @@ macro_rules! lock {
             fn of(client: &Client, name: &str) -> Self {
                 lock!(@make client, name, $($make).+)
             }
-            fn lease(self, lease: Duration) -> Self {
-                self.lease(lease)
-            }
-            fn owned_by(self, owner: &Owner) -> Self {
-                self.owned_by(owner)
-            }
-            async fn unlock(&self) -> Result<(), Error> {
-                self.unlock().await
-            }
-            async fn adopt(&self) -> Result<Option<$guard>, Error> {
-                self.adopt().await
-            }
-            async fn is_locked(&self) -> Result<bool, Error> {
-                self.is_locked().await
-            }
-            async fn is_held(&self) -> Result<bool, Error> {
-                self.is_held().await
-            }
-            async fn hold_count(&self) -> Result<u64, Error> {
-                self.hold_count().await
-            }
-            async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
-                self.remaining_lease().await
-            }
-            async fn holder(&self) -> Result<Option<Holder>, Error> {
-                self.holder().await
-            }
-            async fn force_unlock(&self) -> Result<bool, Error> {
-                self.force_unlock().await
-            }
         }
     };
 }
 
 lock!(
     WriteLock,
-    LockGuard,
     read_write_lock.writer,
     "write_acquire",
     "rw_release",
@@ -143,48 +101,24 @@ lock!(
 );
 lock!(
     ReadLock,
-    LockGuard,
     read_write_lock.reader,
     "read_acquire",
     "rw_release",
     true,
     &["c:1", "1"]
 );
-lock!(
-    ReentrantLock,
-    LockGuard,
-    lock,
-    "lock_acquire",
-    "lock_release",
-    true
-);
-lock!(
-    FairLock,
-    LockGuard,
-    fair_lock,
-    "fair_acquire",
-    "fair_release",
-    true
-);
+lock!(ReentrantLock, lock, "lock_acquire", "lock_release", true);
+lock!(FairLock, fair_lock, "fair_acquire", "fair_release", true);
 lock!(
     FencedLock,
-    FencedGuard,
     fenced_lock,
     "fenced_acquire",
     "lock_release",
     true
 );
-lock!(
-    SpinLock,
-    LockGuard,
-    spin_lock,
-    "lock_acquire",
-    "lock_release",
-    true
-);
+lock!(SpinLock, spin_lock, "lock_acquire", "lock_release", true);
 lock!(
     PlainLock,
-    LockGuard,
     plain_lock,
     "plain_acquire",
     "plain_release",
@@ -209,27 +143,7 @@ impl DistributedLock for Scriptless {
     }
 }
 
-impl Lock for Scriptless {
-    const REENTRANT: bool = false;
-    const SCRIPTS: bool = false;
-
-    fn acquire() -> String {
-        "NX\r\n".to_owned()
-    }
-    fn release() -> String {
-        "EXEC\r\n".to_owned()
-    }
-    fn server() -> Server {
-        let server = Server::start();
-        let mut admin = server.connection();
-        let done = admin.command(&["ACL", "SETUSER", "default", "-@scripting"]);
-        assert_eq!(done, redlatch_testkit::Reply::Status("OK".to_owned()));
-        server
-    }
-
-    fn of(client: &Client, name: &str) -> Self {
-        Self(client.plain_lock(name))
-    }
+impl NamedLock for Scriptless {
     fn lease(self, lease: Duration) -> Self {
         Self(self.0.lease(lease))
     }
@@ -259,5 +173,28 @@ impl Lock for Scriptless {
     }
     async fn force_unlock(&self) -> Result<bool, Error> {
         self.0.force_unlock().await
+    }
+}
+
+impl Lock for Scriptless {
+    const REENTRANT: bool = false;
+    const SCRIPTS: bool = false;
+
+    fn acquire() -> String {
+        "NX\r\n".to_owned()
+    }
+    fn release() -> String {
+        "EXEC\r\n".to_owned()
+    }
+    fn server() -> Server {
+        let server = Server::start();
+        let mut admin = server.connection();
+        let done = admin.command(&["ACL", "SETUSER", "default", "-@scripting"]);
+        assert_eq!(done, redlatch_testkit::Reply::Status("OK".to_owned()));
+        server
+    }
+
+    fn of(client: &Client, name: &str) -> Self {
+        Self(client.plain_lock(name))
     }
 }
