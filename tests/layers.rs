@@ -25,7 +25,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("config::tls", "error"),
         (
             "config",
-            "config::secret config::server config::tls error options",
+            "config::deployment config::login config::secret config::server config::tls error options",
         ),
         (
             "config::*",
@@ -311,11 +311,13 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("lock::handle", ""),
         ("lock::member", "lock::handle"),
         ("lock::verbs", "lock::handle lock::member"),
-        ("lock::multi", "lock::fenced lock::handle lock::member"),
-        ("lock::red", "lock::handle lock::member"),
+        ("lock::multi_guard", "lock::fenced"),
+        ("lock::multi", "lock::handle lock::member lock::multi_guard"),
+        ("lock::red_guard", ""),
+        ("lock::red", "lock::handle lock::member lock::red_guard"),
         (
             "lock::distributed",
-            "lock::fair lock::fenced lock::multi lock::plain lock::read_write lock::red lock::reentrant lock::spin",
+            "lock::fair lock::fenced lock::multi lock::multi_guard lock::plain lock::read_write lock::red lock::red_guard lock::reentrant lock::spin",
         ),
         (
             "lock::named",
@@ -330,6 +332,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     ],
     &[
         ("client", "builder"),
+        ("client::handles", "client"),
         ("builder", "client"),
         ("attribute", ""),
         ("lib", "*"),

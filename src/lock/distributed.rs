@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::fair::FairLock;
 use super::fenced::{FencedGuard, FencedLock};
-use super::multi::{MultiGuard, MultiLock};
+use super::multi::MultiLock;
+use super::multi_guard::MultiGuard;
 use super::plain::PlainLock;
 use super::read_write::{ReadLock, WriteLock};
-use super::red::{RedGuard, RedLock};
+use super::red::RedLock;
+use super::red_guard::RedGuard;
 use super::reentrant::ReentrantLock;
 use super::spin::SpinLock;
 use crate::error::Error;
@@ -20,8 +22,8 @@ use crate::hold::lease::Lease;
 /// All locks of this crate implement it: [`ReentrantLock`], [`FencedLock`], [`FairLock`], [`SpinLock`], [`PlainLock`],
 /// both sides of a [`ReadWriteLock`](crate::ReadWriteLock), [`MultiLock`] and [`RedLock`]. The methods do what the
 /// methods of these types with the same names do; their pages have the errors, the cancel safety and what differs
-/// between the kinds. Settings belong to the types and are chosen before a lock is passed as a `DistributedLock`. A lease
-/// and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries too.
+/// between the kinds. Settings belong to the types and are chosen before a lock is passed as a `DistributedLock`. A
+/// lease and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries too.
 ///
 /// The trait cannot be made into an object; use a type parameter.
 ///

@@ -1,22 +1,16 @@
 //! A lock that a majority of independent servers grants.
 
-use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::member::{Member, Members};
-use crate::clock::BootInstant;
-use crate::error::{Error, ErrorKind};
-use crate::hold::guard::LockGuard;
-use crate::hold::lease::{Lease, run_until_lost};
-use crate::hold::quorum_acquire::{Asked, QuorumAcquire};
-use crate::hold::quorum_hold::QuorumHold;
+use super::red_guard::{RedGuard, refuse_longer};
+use crate::error::Error;
+use crate::hold::quorum_acquire::QuorumAcquire;
 use crate::hold::request::AcquireRequest;
 use crate::options::{Deadline, LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
-use crate::protocol::quorum::{QuorumState, Response, majority};
-use crate::session::ClientHandle;
 
 /// One lock on several **independent** servers, held by the owner that has acquired it on a majority of them: it
 /// survives the loss of the others. The algorithm is
@@ -25,7 +19,7 @@ use crate::session::ClientHandle;
 ///
 /// Created by [`new`](Self::new) from one lock per server, usually of one name, each of a client of its own. Three or
 /// five servers are usual: two of five may fail, one of three. Members are reentrant or plain locks; another kind is
-/// [`InvalidInput`](ErrorKind::InvalidInput), and so are two members on one server.
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput), and so are two members on one server.
 ///
 /// # When to use it, and when another
 ///
@@ -50,9 +44,9 @@ use crate::session::ClientHandle;
 /// # Servers that forget
 ///
 /// A server that lost what it granted would grant it a second time. A server that may have lost grants therefore
-/// **abstains** until the longest lease, [`max_lease`](Self::max_lease), has passed since then. Longer
-/// leases are [`InvalidInput`](ErrorKind::InvalidInput). Each server decides for itself, in the script that acquires
-/// the lock there. It keeps an epoch in the key `redlatch_redlock_mark`: the run id of the process, the id of its
+/// **abstains** until the longest lease, [`max_lease`](Self::max_lease), has passed since then. Longer leases are
+/// [`InvalidInput`](crate::ErrorKind::InvalidInput). Each server decides for itself, in the script that acquires the
+/// lock there. It keeps an epoch in the key `redlatch_redlock_mark`: the run id of the process, the id of its
 /// replication history, and the time since which it has forgotten nothing.
 ///
 /// - **Started**: the server abstains until `max_lease` and up to two seconds have passed since its start, whether or
@@ -69,8 +63,8 @@ use crate::session::ClientHandle;
 ///
 /// [`lock`](Self::lock) waits for servers that abstain, and does not count that as silence; errors say how long they
 /// will abstain, and why. The server's user needs the right to run the command `INFO`: `+info`, or the three rights
-/// `+info|server +info|replication +info|commandstats`. Without it the call returns [`Backend`](ErrorKind::Backend),
-/// which says so.
+/// `+info|server +info|replication +info|commandstats`. Without it the call returns
+/// [`Backend`](crate::ErrorKind::Backend), which says so.
 ///
 /// In a cluster, which counts as one member, each name has an epoch of its own next to it, which expires two longest
 /// leases after the last call. If a server of the cluster was promoted or flushed since its start, it abstains for each
@@ -150,7 +144,7 @@ const MAX_LEASE: Duration = Duration::from_secs(60);
 
 impl RedLock {
     /// Creates the lock of these members, one per server, without I/O. If they cannot work, the methods that acquire
-    /// the lock return [`InvalidInput`](ErrorKind::InvalidInput).
+    /// the lock return [`InvalidInput`](crate::ErrorKind::InvalidInput).
     ///
     /// # Examples
     ///
@@ -216,8 +210,8 @@ impl RedLock {
     /// that [may have forgotten](Self#servers-that-forget) what it granted abstains.
     ///
     /// From 50 ms to 100 years; with any other value, the methods that acquire the lock return
-    /// [`InvalidInput`](ErrorKind::InvalidInput), as they do if a member has a longer lease. Keep the value below the
-    /// `repl-backlog-ttl` of the servers, which is one hour by default.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput), as they do if a member has a longer lease. Keep the value
+    /// below the `repl-backlog-ttl` of the servers, which is one hour by default.
     ///
     /// **All handles of this lock, in all processes, must have the same value.** A server abstains for the `max_lease`
     /// of the call that asks it: a shorter one does not wait for the end of a longer lease that the server has
@@ -248,13 +242,13 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// - [`Quorum`](ErrorKind::Quorum): for one watchdog lease, the servers that voted and those that
+    /// - [`Quorum`](crate::ErrorKind::Quorum): for one watchdog lease, the servers that voted and those that
     ///   [abstain](Self#servers-that-forget) were together no majority. The error says how many servers granted the
     ///   lock, found it busy, did not answer or abstain, for how long and why.
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): the members, a lease or the owner cannot work.
-    /// - [`LeaseLost`](ErrorKind::LeaseLost): the majority came so late that too little of the lease was left.
-    /// - [`Closed`](ErrorKind::Closed): as for a single lock.
-    /// - An error that a majority of the servers returns alike, such as [`WrongKind`](ErrorKind::WrongKind) or a
+    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the members, a lease or the owner cannot work.
+    /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the majority came so late that too little of the lease was left.
+    /// - [`Closed`](crate::ErrorKind::Closed): as for a single lock.
+    /// - An error that a majority of the servers returns alike, such as [`WrongKind`](crate::ErrorKind::WrongKind) or a
     ///   permanent refusal, is returned as for a single lock.
     ///
     /// # Cancel safety
@@ -297,8 +291,8 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// Same as [`lock`](Self::lock), except that [`Quorum`](ErrorKind::Quorum) is returned at once, even while servers
-    /// abstain.
+    /// Same as [`lock`](Self::lock), except that [`Quorum`](crate::ErrorKind::Quorum) is returned at once, even while
+    /// servers abstain.
     ///
     /// # Cancel safety
     ///
@@ -339,7 +333,8 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// Same as [`lock`](Self::lock), except that [`Quorum`](ErrorKind::Quorum) is returned when the limit is reached.
+    /// Same as [`lock`](Self::lock), except that [`Quorum`](crate::ErrorKind::Quorum) is returned when the limit is
+    /// reached.
     ///
     /// # Cancel safety
     ///
@@ -390,13 +385,10 @@ impl RedLock {
                 self.distinct.set(()).ok();
             }
             let quorum_hold = quorum_acquire.acquire(deadline()).await?;
-            Ok(quorum_hold.map(|quorum_hold| RedGuard {
-                quorum_hold,
-                longest,
-                client: client.clone(),
-                name: quorum_acquire.name().clone(),
-                owner,
-            }))
+            let name = quorum_acquire.name().clone();
+            let guard =
+                |quorum_hold| RedGuard::new(quorum_hold, longest, client.clone(), name, owner);
+            Ok(quorum_hold.map(guard))
         };
         client.within(Box::pin(acquire)).await
     }
@@ -419,395 +411,4 @@ fn fits(request: &AcquireRequest) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Refuses a lease that would outlast the time for which a server abstains that may have forgotten it.
-fn refuse_longer(lease: Duration, longest: LeaseTime) -> Result<(), Error> {
-    let longest = longest.get();
-    if lease > longest {
-        return Err(Error::invalid(format!(
-            "a lease of {lease:?} is longer than max_lease, which is {longest:?}"
-        )));
-    }
-    Ok(())
-}
-
-/// A hold of a [`RedLock`] on a majority of its servers, which lasts until the guard is unlocked or dropped.
-///
-/// Dropping the guard releases the lock on all of them in the background.
-#[must_use = "the lock is released as soon as the guard is dropped"]
-#[clippy::has_significant_drop]
-#[derive(Debug)]
-pub struct RedGuard {
-    quorum_hold: QuorumHold,
-    longest: LeaseTime,
-    /// The client of one of the members.
-    client: Arc<ClientHandle>,
-    name: Arc<str>,
-    owner: Owner,
-}
-
-impl RedGuard {
-    /// Releases the lock on every server, and reports whether it was still held on a majority. Returns once a majority
-    /// has confirmed the release; the requests to the other servers continue in the background.
-    ///
-    /// # Errors
-    ///
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if the lock was no longer held on a majority; [`Quorum`](ErrorKind::Quorum)
-    /// if too few servers answered to decide. The release is tried again in the background, and the lock is free at the
-    /// latest when its lease has passed.
-    ///
-    /// # Cancel safety
-    ///
-    /// Once the future has been polled, the release continues in the background if the future is dropped.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::RedLock;
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let (mut clients, mut elsewhere) = (Vec::new(), Vec::new());
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     for fleet in [&mut clients, &mut elsewhere] {
-    /// #         fleet.push(redlatch::Client::builder().url(&url).trust_fresh_servers(true).build().await?);
-    /// #     }
-    /// # }
-    /// let here = RedLock::new(clients.iter().map(|client| client.lock("orders:42")));
-    /// let there = RedLock::new(elsewhere.iter().map(|client| client.lock("orders:42")));
-    /// let guard = here.lock().await?;
-    /// // An error would say that another owner may have held the lock in the meantime.
-    /// guard.unlock().await?;
-    /// assert!(there.try_lock().await?.is_some());
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn unlock(self) -> Result<(), Error> {
-        let unlock = async {
-            if self.is_lost() {
-                return Err(self.lost_error());
-            }
-            let guards = self.quorum_hold.leave();
-            let ask =
-                |guard: LockGuard| async { guard.unlock().await.map(|()| BootInstant::NEVER) };
-            let late = self.ask(guards.into_iter().map(ask), "released").await?;
-            // To drop a release that is on its way would have it sent again.
-            late.go_on(&self.client);
-            Ok(())
-        };
-        self.client.within(Box::pin(unlock)).await
-    }
-
-    /// Resolves when the lease can no longer be trusted on a majority of the servers: enough of them have said that the
-    /// hold is gone, or have not confirmed a renewal in time. Loss is final; see [`Lease::lost`].
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe: dropping the future loses nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// # async fn write_report() { std::future::pending().await }
-    /// use redlatch::RedLock;
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let mut clients = Vec::new();
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
-    /// # }
-    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("nightly-report"))).lock().await?;
-    /// // Meanwhile, an operator frees the lock on every server.
-    /// for client in &clients {
-    ///     client.lock("nightly-report").force_unlock().await?;
-    /// }
-    /// let written = tokio::select! {
-    ///     () = write_report() => true,
-    ///     () = guard.lost() => false,
-    /// };
-    /// assert!(!written);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn lost(&self) {
-        self.quorum_hold.lost().await;
-    }
-
-    /// Returns `true` if the lease can no longer be trusted on a majority of the servers; see [`Lease::is_lost`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::RedLock;
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let mut clients = Vec::new();
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
-    /// # }
-    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("invoice-run"))).lock().await?;
-    /// let mut sent = 0;
-    /// // Checked before each effect, without asking the servers.
-    /// while sent < 3 && !guard.is_lost() {
-    ///     sent += 1;
-    /// }
-    /// assert_eq!(sent, 3);
-    /// guard.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.quorum_hold.is_lost()
-    }
-
-    /// Returns how long the lease can still be trusted on a majority if the servers confirm nothing more. Zero once the
-    /// lock is lost.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// use std::time::Duration;
-    /// use redlatch::RedLock;
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let mut clients = Vec::new();
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
-    /// # }
-    /// let lease = Duration::from_secs(20);
-    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("upload").lease(lease)));
-    /// let guard = lock.lock().await?;
-    /// // Enough for a request that takes five seconds at most.
-    /// assert!(guard.remaining() > Duration::from_secs(5));
-    /// assert!(guard.remaining() <= lease);
-    /// guard.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.quorum_hold.remaining()
-    }
-
-    /// Returns the owner that holds the lock.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::{Owner, RedLock};
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let mut clients = Vec::new();
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
-    /// # }
-    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("nightly-report")));
-    /// let guard = lock.owned_by(&Owner::named("scheduler-2")).lock().await?;
-    /// let line = format!("{} writes the report", guard.owner());
-    /// assert_eq!(line, "scheduler-2 writes the report");
-    /// guard.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn owner(&self) -> &Owner {
-        &self.owner
-    }
-
-    /// Gives the lock a new lease, counted from now, on every server where it is still held; see [`Lease::extend`]. The
-    /// lock is not acquired again on any server.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for a lease below 50 ms or above
-    /// [`max_lease`](RedLock::max_lease); [`LeaseLost`](ErrorKind::LeaseLost) if the lock is no longer
-    /// held on a majority; [`Quorum`](ErrorKind::Quorum) if too few servers answered, in which case some may have set
-    /// the new lease.
-    ///
-    /// # Cancel safety
-    ///
-    /// Same as [`Lease::extend`], on each server.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// use std::time::Duration;
-    /// use redlatch::{ErrorKind, RedLock};
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let mut clients = Vec::new();
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
-    /// # }
-    /// let lease = Duration::from_secs(10);
-    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("upload").lease(lease)));
-    /// let guard = lock.lock().await?;
-    /// guard.extend(Duration::from_secs(40)).await?;
-    /// assert!(guard.remaining() > Duration::from_secs(30));
-    ///
-    /// // The servers would not abstain for that long after a restart: `max_lease` is one minute.
-    /// let error = guard.extend(Duration::from_secs(90)).await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let extend = async {
-            let leases = self.standing()?;
-            refuse_longer(lease, self.longest)?;
-            let ask = |held: Lease| async move {
-                held.extend(lease).await?;
-                Ok(held.trusted_until())
-            };
-            let late = self.ask(leases.into_iter().map(ask), "extended").await?;
-            late.go_on(&self.client);
-            Ok(())
-        };
-        self.client.within(Box::pin(extend)).await
-    }
-
-    /// Asks the servers whether a majority of them still has this very hold; see [`Lease::verify`].
-    ///
-    /// # Errors
-    ///
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if no majority has it; [`Quorum`](ErrorKind::Quorum) if too few servers
-    /// answered.
-    ///
-    /// # Cancel safety
-    ///
-    /// This method is cancel safe: it changes nothing on the servers.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::{ErrorKind, RedLock};
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let (mut clients, mut elsewhere) = (Vec::new(), Vec::new());
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     for fleet in [&mut clients, &mut elsewhere] {
-    /// #         fleet.push(redlatch::Client::builder().url(&url).trust_fresh_servers(true).build().await?);
-    /// #     }
-    /// # }
-    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("nightly-report"))).lock().await?;
-    /// guard.verify().await?;
-    /// // Another process frees the lock. Only the servers know.
-    /// for client in &elsewhere {
-    ///     client.lock("nightly-report").force_unlock().await?;
-    /// }
-    /// assert!(!guard.is_lost());
-    /// assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::LeaseLost);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn verify(&self) -> Result<(), Error> {
-        let verify = async {
-            let ask = |held: Lease| async move {
-                held.verify().await?;
-                Ok(held.trusted_until())
-            };
-            self.ask(self.standing()?.into_iter().map(ask), "confirmed")
-                .await?;
-            Ok(())
-        };
-        self.client.within(Box::pin(verify)).await
-    }
-
-    /// Runs a future as long as the lease can be trusted on a majority; see [`Lease::run_until_lost`].
-    ///
-    /// # Errors
-    ///
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if the majority was lost before the future completed. The future is then
-    /// dropped, and its work may be half done.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping this future drops the one inside. The lock stays held.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use redlatch_testkit::Server;
-    /// # redlatch_testkit::doc(async |url| {
-    /// # async fn write_report() -> u32 { 12 }
-    /// use redlatch::RedLock;
-    ///
-    /// # let more = [Server::start(), Server::start()];
-    /// # let mut clients = Vec::new();
-    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
-    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
-    /// # }
-    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("nightly-report"))).lock().await?;
-    /// // Stops in the middle if the majority is lost.
-    /// let pages = guard.run_until_lost(write_report()).await?;
-    /// assert_eq!(pages, 12);
-    /// guard.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        run_until_lost(future, self.lost(), || self.is_lost(), || self.lost_error()).await
-    }
-
-    fn standing(&self) -> Result<Vec<Lease>, Error> {
-        match self.is_lost() {
-            true => Err(self.lost_error()),
-            false => Ok(self.quorum_hold.leases()),
-        }
-    }
-
-    /// Asks every server that has a part of the lock, and succeeds once a majority of all servers has done what was
-    /// asked. Returns the requests that have no answer so far.
-    async fn ask<F>(
-        &self,
-        asks: impl Iterator<Item = F>,
-        done: &str,
-    ) -> Result<Asked<Result<BootInstant, Error>>, Error>
-    where
-        F: Future<Output = Result<BootInstant, Error>> + Send + 'static,
-    {
-        let servers = self.quorum_hold.servers();
-        let mut asked = Asked::new(&self.client, servers, asks);
-        let vote = |answer: &Result<BootInstant, Error>| match answer {
-            Ok(until) => Response::Yes(*until),
-            Err(error) if error.kind() == ErrorKind::LeaseLost => Response::No,
-            Err(_) => Response::Missing,
-        };
-        if let QuorumState::Won(_) = asked.decide(vote).await {
-            return Ok(asked);
-        }
-        let yes = asked.answers().filter(|answer| answer.is_ok()).count();
-        let errors = asked.answers().filter_map(|answer| answer.as_ref().err());
-        let failed: Vec<_> = errors
-            .filter(|error| error.kind() != ErrorKind::LeaseLost)
-            .collect();
-        if yes + failed.len() + asked.awaited() < majority(servers) {
-            return Err(self.lost_error());
-        }
-        let name = &self.name;
-        let error = Error::new(
-            ErrorKind::Quorum,
-            format!(
-                "{name:?} was {done} on {yes} of {servers} servers, which is too few; the others failed or did not answer"
-            ),
-        );
-        Err(match failed.first() {
-            Some(source) => error.caused_by(Error::clone(source)),
-            None => error,
-        })
-    }
-
-    fn lost_error(&self) -> Error {
-        let name = &self.name;
-        Error::lost(format!(
-            "{name:?} was lost on a majority of its servers; stop the work that it protected"
-        ))
-    }
 }
