@@ -371,9 +371,17 @@ impl LocalQueue {
             // It has left.
             return true;
         };
+        // With another preference than this writer's, the first reader may wait for all writers: neither would ask.
+        let lets_go_first = |it: &Ticket| {
+            self.waiters
+                .get(it)
+                .is_some_and(|it| it.role == Role::Behind)
+        };
         let other = match waiter.side {
             // Readers that have asked have their place on the server, so a writer may ask behind them.
-            Side::Exclusive => self.first(Side::Shared).filter(|&it| it > self.asked),
+            Side::Exclusive => self
+                .first(Side::Shared)
+                .filter(|it| *it > self.asked && !lets_go_first(it)),
             Side::Shared => self.first(Side::Exclusive),
         };
         match waiter.role {

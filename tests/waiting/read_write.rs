@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::polls::Polls;
@@ -1150,4 +1150,45 @@ async fn owner_takes_the_lock_again_by_a_handle_with_another_preference() {
         }
     }
     nothing_left(&server, [&client]).await;
+}
+
+/// Handles of one lock may differ in who goes first: here three of them in each of two processes, on both sides.
+#[tokio::test]
+async fn handles_with_different_preferences_exclude_each_other_and_all_get_in() {
+    let server = Server::start();
+    let clients = [client(&server).await, client(&server).await];
+    // The number of readers, or -1 for a writer.
+    let inside = Arc::new(AtomicI64::new(0));
+    let mut tasks = Vec::new();
+    for (client, prefer) in clients
+        .iter()
+        .flat_map(|it| PREFERENCES.map(|prefer| (it, prefer)))
+    {
+        for write in [false, true] {
+            let lock = somebody(client).prefer(prefer);
+            let inside = inside.clone();
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..20 {
+                    let (guard, change) = match write {
+                        true => (lock.write().await.unwrap(), -1),
+                        false => (lock.read().await.unwrap(), 1),
+                    };
+                    let before = inside.fetch_add(change, Ordering::SeqCst);
+                    assert!(before == 0 || before > 0 && !write, "{before}");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(change, Ordering::SeqCst);
+                    guard.unlock().await.unwrap();
+                }
+            }));
+        }
+    }
+    // If calls here waited for each other until their time was up, this would take a second for each round.
+    soon(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    })
+    .await;
+    let [one, two] = &clients;
+    nothing_left(&server, [one, two]).await;
 }
