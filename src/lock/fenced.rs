@@ -129,7 +129,7 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// One level of a [`FencedLock`] that is held: a [`LockGuard`](crate::LockGuard) with the token of its hold.
+/// One level of a [`FencedLock`] that is held: a [`LockGuard`] with the token of its hold.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
 #[derive(Debug)]
