@@ -194,7 +194,7 @@ impl Undo<Arc<PermitRecord>> {
 
 /// Every permit record of a client, by its id.
 pub(crate) struct PermitRegistry {
-    /// Whoever removes one here has the right, and the duty, to send what it owes.
+    /// Only the one that removes a record here sends what it owes, and must.
     records: Mutex<HashMap<u64, Arc<PermitRecord>>>,
     backend: Arc<Backend>,
     reaper: Reaper,
