@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::name::check;
 use crate::options::{PubSub, Settings};
+use crate::owner::Owners;
 use crate::session::Session;
 
 /// A builder for a [`Client`] with custom settings. Returned by [`Client::builder`].
@@ -317,6 +318,27 @@ impl ClientBuilder {
     /// ```
     pub fn fair_wait_timeout(mut self, timeout: Duration) -> Self {
         self.settings.fair_wait_timeout = timeout;
+        self
+    }
+
+    /// Sets who owns a lock if neither the handle nor a [`scope`](crate::Owner::scope) says it: by default the current
+    /// task, or each call by itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{Client, Owners};
+    ///
+    /// let client = Client::builder().url(url).owners(Owners::Call).build().await?;
+    /// let stock = client.lock("stock:7");
+    /// // Branches of one task exclude each other.
+    /// let (left, right) = tokio::join!(stock.try_lock(), stock.try_lock());
+    /// assert_ne!(left?.is_some(), right?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn owners(mut self, owners: Owners) -> Self {
+        self.settings.owners = owners;
         self
     }
 

@@ -92,8 +92,11 @@ mod permit_id;
 #[cfg(doc)]
 pub mod pitfalls;
 mod protocol;
+mod scope;
 mod semaphore;
 mod session;
+#[cfg(feature = "tower")]
+mod tower;
 mod wait;
 
 #[cfg(feature = "macros")]
@@ -126,10 +129,13 @@ pub use lock::red_guard::RedGuard;
 pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
 pub use options::{Prefer, PubSub, ReleaseBy};
-pub use owner::Owner;
+pub use owner::{Owner, Owners};
 pub use permit_id::PermitId;
+pub use scope::Scoped;
 pub use semaphore::counted::{Semaphore, SemaphorePermit};
 pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
+#[cfg(feature = "tower")]
+pub use tower::{OwnerLayer, OwnerService};
 
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../README.md")]

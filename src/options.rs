@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::owner::Owners;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(50);
 /// A century: far below the point where the server's millisecond arithmetic overflows.
@@ -168,6 +169,7 @@ pub(crate) struct Settings {
     pub(crate) local_handoff_limit: u32,
     pub(crate) fair_wait_timeout: Duration,
     pub(crate) pubsub: PubSub,
+    pub(crate) owners: Owners,
     /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
     /// The server never loses what it has answered.
@@ -187,6 +189,7 @@ impl Default for Settings {
             local_handoff_limit: 8,
             fair_wait_timeout: Duration::from_secs(5 * 60),
             pubsub: PubSub::Auto,
+            owners: Owners::Task,
             connects_lazily: false,
             durable: false,
             trusts_fresh: false,

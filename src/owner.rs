@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
+use crate::scope::{self, Scoped};
 
 /// Threads and unique owners count from these numbers, tasks from 1: the ranges never meet, and all numbers fit in
 /// Java's `long`.
@@ -16,12 +17,14 @@ const UNIQUE: u64 = 1 << 62;
 /// The owner of a lock, which may acquire that lock again if its kind is reentrant.
 ///
 /// By default, the owner of a lock is the current tokio task, or outside a task the current thread: nested calls in one
-/// task re-enter. On the server, such an owner is the field `<client id>:<number>`, in the form that Redisson writes. A
+/// task re-enter. [`Owner::scope`] sets the owner of a future instead, and
+/// [`ClientBuilder::owners`](crate::ClientBuilder::owners) the default. On the server, such an owner is the field `<client id>:<number>`, in the form that Redisson writes. A
 /// lock that is passed on between tasks stays under the field of the owner that acquired it from the server.
 ///
-/// The branches of one `join!`, `select!` or `FuturesUnordered` run in **one** task and therefore share its owner: they
-/// re-enter instead of excluding each other. To exclude each other, each branch needs an owner of its own, with
-/// [`Owner::unique`] and [`owned_by`](crate::ReentrantLock::owned_by). This crate cannot see the tasks of executors
+/// The branches of one `join!`, `select!`, `buffer_unordered` or `for_each_concurrent` run in **one** task and therefore
+/// share its owner: they re-enter instead of excluding each other. [`run`](crate::ReentrantLock::run) locks under an
+/// owner of its own, and so does a future in a [`scope`](Owner::scope) of [`Owner::unique`]; see
+/// [`pitfalls`](crate::pitfalls). This crate cannot see the tasks of executors
 /// other than tokio; there, too, nesting needs an explicit owner.
 ///
 /// # Examples
@@ -43,7 +46,8 @@ enum Repr {
 }
 
 impl Owner {
-    /// Returns the owner for the current tokio task, or outside a task for the current thread.
+    /// Returns the owner of the innermost [`scope`](Self::scope), or outside of all scopes that of the current tokio
+    /// task, or outside a task that of the current thread.
     ///
     /// tokio may give the id of a finished task to a new one. The new task does not get a hold that the finished one
     /// has left behind, since a hold is recognized by its acquisition id.
@@ -67,8 +71,54 @@ impl Owner {
     /// ```
     #[must_use]
     pub fn current() -> Self {
-        let number = task_number().unwrap_or_else(thread_number);
-        Self(Repr::Numbered(number))
+        scope::current().unwrap_or_else(|| {
+            let number = task_number().unwrap_or_else(thread_number);
+            Self(Repr::Numbered(number))
+        })
+    }
+
+    /// Makes the calls of a future act for this owner, on every lock whose handle has no owner of its own.
+    ///
+    /// Futures that the future awaits are in the scope too, and tasks that it spawns are not. To pass the owner on to a
+    /// task, as to a child that works for a holder, give that task a scope with [`Owner::current`]. A task whose owner is
+    /// another one waits for what its parent holds, and if the parent waits for the task, neither ever ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as for `future`.
+    ///
+    /// # Examples
+    ///
+    /// Branches of one task that exclude each other:
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let stock = client.lock("stock:7");
+    /// let branch = || Owner::unique().scope(stock.try_lock());
+    /// let (left, right) = tokio::join!(branch(), branch());
+    /// assert_ne!(left?.is_some(), right?.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    ///
+    /// A child task that works for its parent:
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::Owner;
+    ///
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let child = Owner::current().scope(async move { lock.is_held().await });
+    /// assert!(tokio::spawn(child).await.unwrap()?);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn scope<F: Future>(self, future: F) -> Scoped<F> {
+        scope::alone(self, future)
     }
 
     /// Returns an owner that differs from all others in this process, now and later.
@@ -154,6 +204,29 @@ impl Owner {
         match &self.0 {
             Repr::Numbered(number) => number.to_string().into(),
             Repr::Named(name) => Cow::Borrowed(name),
+        }
+    }
+}
+
+/// Who owns a lock if neither the handle nor a scope says it. Set by
+/// [`ClientBuilder::owners`](crate::ClientBuilder::owners).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Owners {
+    /// The current task, or outside a task the current thread: nested calls in one task acquire a lock again.
+    #[default]
+    Task,
+    /// Each call is an owner of its own, as with tokio's `Mutex`: branches of one task exclude each other, and a nested
+    /// call waits for the outer one without end.
+    Call,
+}
+
+impl Owners {
+    /// Returns the owner of a call that is in no scope, on a handle without an owner.
+    pub(crate) fn of_call(self) -> Owner {
+        match self {
+            Self::Task => Owner::current(),
+            Self::Call => Owner::unique(),
         }
     }
 }

@@ -9,10 +9,11 @@ use crate::hold::guard::LockGuard;
 use crate::hold::request::{AcquireRequest, Terms};
 use crate::name::LockName;
 use crate::options::{Deadline, LeaseMode, LeaseTime, Prefer};
-use crate::owner::Owner;
+use crate::owner::{Owner, Owners};
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::WakeSource;
+use crate::scope;
 use crate::session::ClientHandle;
 use crate::session::hold::Loss;
 
@@ -332,9 +333,29 @@ impl Handle {
     }
 
     fn owner(&self) -> Result<Owner, Error> {
-        let owner = self.owner.clone().unwrap_or_else(Owner::current);
+        let owner = self.owner.clone();
+        let owner = owner.unwrap_or_else(|| scope::acting(self.owners(), |it| self.is_held_by(it)));
         owner.check()?;
         Ok(owner)
+    }
+
+    /// Returns the owner that a `run` acts for.
+    pub(crate) fn owner_of_run(&self) -> Owner {
+        let owner = self.owner.clone();
+        owner.unwrap_or_else(|| scope::running(self.owners(), |it| self.is_held_by(it)))
+    }
+
+    pub(super) fn owners(&self) -> Owners {
+        self.client.settings.owners
+    }
+
+    /// Returns whether this process holds the lock for this owner. Asks no server.
+    pub(super) fn is_held_by(&self, owner: &Owner) -> bool {
+        let local = self.target.as_ref().ok().and_then(|target| {
+            let key = target.kind.local_key(&target.name);
+            self.client.local_locks.find(key)
+        });
+        local.is_some_and(|local| local.live(owner).is_some())
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::handle::Handle;
 use crate::error::Error;
 use crate::hold::request::AcquireRequest;
-use crate::owner::Owner;
+use crate::owner::{Owner, Owners};
+use crate::scope;
 use crate::session::ClientHandle;
 
 /// A lock of any kind as a member of a set, with its own lease and its own client.
@@ -64,6 +65,37 @@ impl Members {
     ///
     /// Refuses members with different owners.
     pub(super) fn requests(&self) -> Result<(Owner, Vec<AcquireRequest>), Error> {
+        let owner = match self.named_owner()? {
+            Some(owner) => owner.clone(),
+            None => scope::acting(self.owners(), |owner| self.is_held_by(owner)),
+        };
+        let requests = self
+            .handles()
+            .map(|handle| handle.request_for(owner.clone()));
+        let requests = requests.collect::<Result<_, _>>()?;
+        Ok((owner, requests))
+    }
+
+    /// Returns the owner that a `run` acts for.
+    pub(super) fn owner_of_run(&self) -> Result<Owner, Error> {
+        Ok(match self.named_owner()? {
+            Some(owner) => owner.clone(),
+            None => scope::running(self.owners(), |owner| self.is_held_by(owner)),
+        })
+    }
+
+    fn owners(&self) -> Owners {
+        let first = self.handles().next();
+        first.map_or_else(Owners::default, Handle::owners)
+    }
+
+    /// Returns whether this process holds one of the locks for this owner.
+    fn is_held_by(&self, owner: &Owner) -> bool {
+        self.handles().any(|handle| handle.is_held_by(owner))
+    }
+
+    /// Returns the owner that the set or a member names.
+    fn named_owner(&self) -> Result<Option<&Owner>, Error> {
         let mut owner = self.owner.as_ref();
         for wanted in self.handles().filter_map(|handle| handle.owner.as_ref()) {
             if *owner.get_or_insert(wanted) != wanted {
@@ -72,11 +104,6 @@ impl Members {
                 ));
             }
         }
-        let owner = owner.cloned().unwrap_or_else(Owner::current);
-        let requests = self
-            .handles()
-            .map(|handle| handle.request_for(owner.clone()));
-        let requests = requests.collect::<Result<_, _>>()?;
-        Ok((owner, requests))
+        Ok(owner)
     }
 }

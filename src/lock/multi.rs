@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::hold::group;
 use crate::options::Deadline;
 use crate::owner::Owner;
+use crate::scope::within;
 
 /// Several locks, acquired together: all of them or none. It corresponds to Redisson's `RedissonMultiLock`.
 ///
@@ -289,6 +290,38 @@ impl MultiLock {
     /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         self.acquire(|| Deadline::within(wait)).await
+    }
+
+    /// Runs a future under all locks, for an owner of its own, until it ends or one of them is lost. See
+    /// [`ReentrantLock::run`](crate::ReentrantLock::run).
+    ///
+    /// # Errors
+    ///
+    /// Same as [`lock`](Self::lock) and [`unlock`](MultiGuard::unlock). If the future has ended and the release then fails,
+    /// its output is dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is dropped, the future is dropped, and then the locks are released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::MultiLock;
+    ///
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let pair = MultiLock::new([client.lock("seat:12"), client.lock("seat:13")]);
+    /// let sold = pair.run(async { "12 and 13" }).await?;
+    /// assert_eq!(sold, "12 and 13");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        let owner = self.members.owner_of_run()?;
+        let guard = self.clone().owned_by(&owner).lock().await?;
+        let output = guard.run_until_lost(within(owner, future)).await?;
+        guard.unlock().await?;
+        Ok(output)
     }
 
     async fn acquire(

@@ -11,6 +11,7 @@ use crate::hold::request::AcquireRequest;
 use crate::options::{Deadline, LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
+use crate::scope::within;
 
 /// One lock on several **independent** servers, held by the owner that has acquired it on a majority of them: it
 /// survives the loss of the others. The algorithm is
@@ -365,6 +366,39 @@ impl RedLock {
     /// ```
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
         self.acquire(|| Deadline::within(wait)).await
+    }
+
+    /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. See
+    /// [`ReentrantLock::run`](crate::ReentrantLock::run).
+    ///
+    /// # Errors
+    ///
+    /// Same as [`lock`](Self::lock) and [`unlock`](RedGuard::unlock). If the future has ended and the release then fails,
+    /// its output is dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the call is dropped, the future is dropped, and then the lock is released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{Client, RedLock};
+    ///
+    /// // A server that was started for this example has granted nothing before.
+    /// let client = Client::builder().url(url).trust_fresh_servers(true).build().await?;
+    /// let lock = RedLock::new([client.lock("nightly-report")]);
+    /// let pages = lock.run(async { 12 }).await?;
+    /// assert_eq!(pages, 12);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        let owner = self.members.owner_of_run()?;
+        let guard = self.clone().owned_by(&owner).lock().await?;
+        let output = guard.run_until_lost(within(owner, future)).await?;
+        guard.unlock().await?;
+        Ok(output)
     }
 
     async fn acquire(

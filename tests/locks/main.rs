@@ -19,6 +19,7 @@ mod refusals;
 mod requests;
 mod rights;
 mod rules;
+mod scope;
 mod scopes;
 mod send_sync;
 mod spin;
