@@ -56,6 +56,12 @@
 /// Spring, are bypassed when a method calls another method of its own object. Here the code is in the function itself,
 /// so the lock is acquired wherever the call comes from.
 ///
+/// # Concurrent calls in one task
+///
+/// The owner is the current task, so calls of the function in branches of one `join!` or `for_each_concurrent` nest
+/// instead of excluding each other. Where that matters, set `owner = Owner::unique()`, which rules out nesting, or give
+/// each branch a [`scope`](crate::Owner::scope). See [`pitfalls`](crate::pitfalls).
+///
 /// # Errors
 ///
 /// The function must return a [`Result`] whose error type can be converted from an [`Error`](crate::Error) by [`From`].

@@ -31,3 +31,56 @@
 //! lease: [`lost`](crate::Lease::lost) reports when it has ended, and [`run_until_lost`](crate::Lease::run_until_lost)
 //! stops the work. None of this can stop a holder that was paused past its lease: see
 //! [`FencedLock`](crate::FencedLock).
+//!
+//! # Branches of one task
+//!
+//! The owner of a lock is the task. The branches of `join!`, `select!`, `buffer_unordered` or `for_each_concurrent` are
+//! one task, so each of them re-enters what another one holds, and all are inside at once:
+//!
+//! ```
+//! # redlatch_testkit::doc(async |url| {
+//! # let client = redlatch::Client::connect(url).await?;
+//! let stock = client.lock("stock:7");
+//! let (left, right) = tokio::join!(stock.try_lock(), stock.try_lock());
+//! assert!(left?.is_some() && right?.is_some()); // both!
+//! # Ok::<(), redlatch::Error>(()) });
+//! ```
+//!
+//! [`run`](crate::ReentrantLock::run) locks for an owner of its own, and so does any call in a
+//! [`scope`](crate::Owner::scope) of [`Owner::unique`](crate::Owner::unique). A client with
+//! [`Owners::Call`](crate::Owners::Call) does so for every call:
+//!
+//! ```
+//! # redlatch_testkit::doc(async |url| {
+//! # let client = redlatch::Client::connect(url).await?;
+//! # async fn count(_shelf: u32) {}
+//! let stock = client.lock("stock:7");
+//! let (left, right) = tokio::join!(stock.run(count(1)), stock.run(count(2))); // one after the other
+//! left?;
+//! right?;
+//! # Ok::<(), redlatch::Error>(()) });
+//! ```
+//!
+//! # Requests on one connection
+//!
+//! A server handles the requests of an HTTP/1.1 keep-alive connection in one task. If a handler leaves its guard
+//! somewhere when it returns, the next request on that connection re-enters the lock; over HTTP/2, where each request is
+//! a task, it finds the lock busy. The layer `OwnerLayer` of the feature `tower` gives each request an owner of its own.
+//!
+//! # A child that waits for its parent
+//!
+//! A spawned task is another owner. If it waits for a lock that its parent holds, and the parent waits for the task,
+//! neither ever ends. Give the child the owner of its parent:
+//!
+//! ```
+//! # redlatch_testkit::doc(async |url| {
+//! # let client = redlatch::Client::connect(url).await?;
+//! use redlatch::Owner;
+//!
+//! let lock = client.lock("orders:42");
+//! let guard = lock.lock().await?;
+//! let child = async move { lock.lock().await?.unlock().await };
+//! tokio::spawn(Owner::current().scope(child)).await.unwrap()?; // without the scope, it would wait without end
+//! guard.unlock().await?;
+//! # Ok::<(), redlatch::Error>(()) });
+//! ```

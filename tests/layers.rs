@@ -336,6 +336,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("client::handles", "client"),
         ("builder", "client"),
         ("attribute", ""),
+        ("tower", ""),
         ("lib", "*"),
     ],
 ];
@@ -372,6 +373,7 @@ const DOORS: &[(&str, &[&str])] = &[
         "tokio",
         &[
             "owner.rs",
+            "scope.rs",
             "session/",
             "hold/",
             "wait.rs",
