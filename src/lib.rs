@@ -25,6 +25,12 @@
 //!   lease, so that the permits of a crashed holder come back.
 //! - [`Latch`], from [`Client::latch`]: waits until a given number of parts are done, in any processes.
 //!
+//! Work that one of several processes does:
+//!
+//! - [`Election`], from [`Client::leader`]: one of them leads, for as long as it lives; others take over, and see who
+//!   leads.
+//! - [`RunOnce`], from [`Client::run_once`]: a job that all of them start at about the same time runs on one of them.
+//!
 //! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`], or
 //! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock.
 //!
@@ -84,14 +90,17 @@ mod counter;
 mod error;
 mod hold;
 mod latch;
+mod leader;
 mod lock;
 mod name;
 mod options;
+mod outage;
 mod owner;
 mod permit_id;
 #[cfg(doc)]
 pub mod pitfalls;
 mod protocol;
+mod run_once;
 mod scope;
 mod semaphore;
 mod session;
@@ -114,6 +123,9 @@ pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;
 pub use latch::Latch;
+pub use leader::election::Election;
+pub use leader::term::{Leader, Term};
+pub use leader::watch::LeaderWatch;
 pub use lock::distributed::{DistributedGuard, DistributedLock};
 pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
@@ -131,6 +143,7 @@ pub use lock::spin::SpinLock;
 pub use options::{Prefer, PubSub, ReleaseBy};
 pub use owner::{Owner, Owners};
 pub use permit_id::PermitId;
+pub use run_once::{Run, RunOnce};
 pub use scope::Scoped;
 pub use semaphore::counted::{Semaphore, SemaphorePermit};
 pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};

@@ -1,11 +1,13 @@
-//! The handles to locks, semaphores and latches that a client creates.
+//! The handles to locks, semaphores, latches, elections and jobs that a client creates.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Client;
 use crate::counter::Counter;
 use crate::error::Error;
 use crate::latch::Latch;
+use crate::leader::election::Election;
 use crate::lock::fair::FairLock;
 use crate::lock::fenced::FencedLock;
 use crate::lock::handle::{Handle, Target};
@@ -16,6 +18,7 @@ use crate::lock::spin::SpinLock;
 use crate::name::LockName;
 use crate::options::{Prefer, ReleaseBy};
 use crate::protocol::hold_key::{Fencing, Kind, ReadWrite, ServerQueue};
+use crate::run_once::RunOnce;
 use crate::semaphore::counted::Semaphore;
 use crate::semaphore::expirable::ExpirableSemaphore;
 use crate::semaphore::pool::{Leases, Pool};
@@ -69,12 +72,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
-        FencedLock(self.handle(name.as_ref(), |name| {
-            Kind::Fenced(Arc::new(Fencing {
-                key: name.beside("redisson_lock_token").into(),
-                ttl: None,
-            }))
-        }))
+        FencedLock(self.fenced(name.as_ref()))
     }
 
     /// Returns a handle to the fair lock with this name, which must not be one pair of braces; see
@@ -245,6 +243,48 @@ impl Client {
         Latch(Counter::new(self.client.clone(), name))
     }
 
+    /// Returns a handle to the election with this name, by which one of several processes leads the others. The name
+    /// must not be one pair of braces; see [`lock`](Self::lock). Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn schedule() {}
+    /// let election = client.leader("scheduler");
+    /// // Runs while this process leads; begins again whenever it leads again.
+    /// election.run(async |_term| schedule().await).await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn leader(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.fenced(name.as_ref()))
+    }
+
+    /// Returns a handle to the job with this name, which runs on one of several processes, and not again `within` this
+    /// time of its start. The name must not be one pair of braces; see [`lock`](Self::lock). Does no I/O.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::Error;
+    ///
+    /// // Started by a timer in each process, once a day, at about the same time.
+    /// let nightly = client.run_once("nightly", Duration::from_secs(12 * 60 * 60));
+    /// let pages = nightly.run(async |_| Ok::<_, Error>(12)).await?;
+    /// assert_eq!(pages, Some(12)); // this process ran it
+    /// assert_eq!(nightly.run(async |_| Ok::<_, Error>(12)).await?, None); // it has run
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn run_once(&self, name: impl AsRef<str>, within: Duration) -> RunOnce {
+        RunOnce::new(self.fenced(name.as_ref()), within)
+    }
+
     fn pool(&self, name: &str, leases: Leases) -> Pool {
         let name = self.name(name, LockName::semaphore).and_then(|name| {
             if let Leases::Of(_) = leases {
@@ -256,6 +296,15 @@ impl Client {
             counter: Counter::new(self.client.clone(), name),
             leases,
         }
+    }
+
+    fn fenced(&self, name: &str) -> Handle {
+        self.handle(name, |name| {
+            Kind::Fenced(Arc::new(Fencing {
+                key: name.beside("redisson_lock_token").into(),
+                ttl: None,
+            }))
+        })
     }
 
     fn handle(&self, name: &str, kind: impl FnOnce(&LockName) -> Kind) -> Handle {

@@ -158,6 +158,14 @@ impl LockGuard {
         request.client.within(Box::pin(reenter)).await
     }
 
+    /// Makes the lease a fixed one: it is no longer renewed, and [`extend`](Lease::extend) may cut it.
+    pub(crate) fn fix(&mut self) {
+        let Lease { request, hold } = &mut self.lease;
+        let fixed = request.fixed();
+        hold.change_mode(request.lease_mode, fixed.lease_mode);
+        *request = fixed;
+    }
+
     /// Leaves the level to its owner, and returns the owner. From now on this process neither renews nor releases the
     /// level, which lasts until its lease ends. The owner can [`adopt`](crate::ReentrantLock::adopt) or
     /// [`unlock`](crate::ReentrantLock::unlock) it; if the owner is named, it can do so from any process.

@@ -27,7 +27,7 @@ use crate::session::{ClientHandle, LocalLock};
 pub(crate) struct AcquireRequest(Arc<Terms>);
 
 /// Which lock is wanted, by which owner, and on which terms.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) client: Arc<ClientHandle>,
     pub(crate) name: LockName,
@@ -56,6 +56,14 @@ impl Deref for AcquireRequest {
 impl AcquireRequest {
     pub(crate) fn new(terms: Terms) -> Self {
         Self(Arc::new(terms))
+    }
+
+    /// Returns the same request with a lease that is not renewed.
+    pub(super) fn fixed(&self) -> Self {
+        Self::new(Terms {
+            lease_mode: LeaseMode::Fixed(self.lease_mode.lease()),
+            ..Terms::clone(&self.0)
+        })
     }
 
     /// Returns the hold that this call would re-enter. `None` for a plain lock, which no owner has twice.

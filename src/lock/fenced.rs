@@ -134,8 +134,8 @@ impl fmt::Display for FencingToken {
 #[clippy::has_significant_drop]
 #[derive(Debug)]
 pub struct FencedGuard {
-    guard: LockGuard,
-    token: FencingToken,
+    pub(crate) guard: LockGuard,
+    pub(crate) token: FencingToken,
 }
 
 impl FencedGuard {

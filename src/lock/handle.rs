@@ -37,13 +37,13 @@ impl Target {
 /// A lock of one name and one kind, with the terms that its methods use.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
-    pub(super) client: Arc<ClientHandle>,
+    pub(crate) client: Arc<ClientHandle>,
     /// Checked when a method is called, so that making a handle cannot fail.
     target: Result<Target, Error>,
     wake_source: WakeSource,
     /// How many times the lock may be found busy before a call gives up; `None` for no limit.
     pub(crate) attempts: Option<u32>,
-    watchdog_lease: Duration,
+    pub(crate) watchdog_lease: Duration,
     fixed_lease: Option<Duration>,
     pub(super) owner: Option<Owner>,
 }
@@ -324,7 +324,7 @@ impl Handle {
         }))
     }
 
-    fn name(&self) -> Result<&LockName, Error> {
+    pub(crate) fn name(&self) -> Result<&LockName, Error> {
         Ok(&self.target()?.name)
     }
 

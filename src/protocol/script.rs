@@ -82,6 +82,7 @@ scripts! {
     LOCK_FORCE_RELEASE = "lock_shape", "lock_turns", "lock_freed", "lock_force_release" Arity::Fixed { keys: 1, args: 3 };
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
     TURN_LEAVE = "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
+    LEADER_TELL = "leader_tell" Arity::Fixed { keys: 1, args: 2 };
     FENCED_ACQUIRE = "lock_record", "lock_share", "lock_raise", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 11 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 2, args: 0 };
     FAIR_ACQUIRE = "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
@@ -399,6 +400,7 @@ mod tests {
             (&LOCK_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&LOCK_INSPECT, answer::Inspected::TAGS),
             (&TURN_LEAVE, &["left"]),
+            (&LEADER_TELL, &["told"]),
             (&FENCED_ACQUIRE, acquired::Acquired::FENCED_TAGS),
             (&FENCED_TOKEN, answer::Token::TAGS),
             (&FAIR_ACQUIRE, acquired::Acquired::FAIR_TAGS),

@@ -291,6 +291,14 @@ impl Hold {
         state.guards > 0
     }
 
+    /// Gives a guard another lease mode.
+    pub(crate) fn change_mode(&self, from: LeaseMode, to: LeaseMode) {
+        let mut state = self.lock();
+        // The guard is there all the time, so that no level is without one in between.
+        state.add_guard(to);
+        state.remove_guard(from);
+    }
+
     /// Ends the hold for good, except for levels left to their owner. Returns what is left of the record, or `None` if
     /// the hold had ended before.
     ///

@@ -1,0 +1,5 @@
+//! Leaders: one of several processes leads, and all of them can see which.
+
+pub(crate) mod election;
+pub(crate) mod term;
+pub(crate) mod watch;

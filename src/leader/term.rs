@@ -1,0 +1,226 @@
+//! One term of a leader, and who it is.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::clock::BootInstant;
+use crate::error::Error;
+use crate::hold::lease::Lease;
+use crate::lock::fenced::{FencedGuard, FencingToken};
+use crate::owner::Owner;
+use crate::protocol::leader::LeaderNews;
+use crate::session::ClientHandle;
+use crate::session::hold::fresh_acquisition_id;
+
+/// How many hexadecimal digits tell the terms of one candidate apart.
+const DIGITS: usize = 16;
+
+/// A term of office: this process leads for as long as it lasts. Returned by
+/// [`Election::campaign`](crate::Election::campaign), and lent to the body of [`Election::run`](crate::Election::run).
+///
+/// A term derefs to its [`Lease`], which is renewed. [`lost`](Lease::lost) resolves when the term can no longer be
+/// trusted; [`run_until_lost`](Lease::run_until_lost) drops a future then. [`step_down`](Self::step_down) ends the term
+/// and reports whether it still stood. Dropping the term steps down too, without waiting, from any thread and while a
+/// panic unwinds; see [`LockGuard`](crate::LockGuard) for how far that goes.
+#[must_use = "this process steps down as soon as the term is dropped"]
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct Term {
+    guard: FencedGuard,
+    /// Behind the guard, since the fields are dropped in this order: who watches is told after the release was written.
+    end: Announcement,
+}
+
+impl Term {
+    /// Begins a term. Tells those that watch.
+    pub(super) fn begin(guard: FencedGuard, end: Announcement) -> Self {
+        end.send();
+        Self { guard, end }
+    }
+
+    /// Returns the fencing token of the term, which is higher than those of all earlier terms.
+    ///
+    /// Send it along with each write. A store that remembers the highest token that it has seen, and refuses a lower
+    /// one, is safe from a leader that was paused, was replaced, and does not know it yet.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let election = client.leader("scheduler");
+    /// let term = election.campaign().await?;
+    /// let stale = term.token();
+    /// term.step_down().await?;
+    ///
+    /// let term = election.campaign().await?;
+    /// assert!(term.token() > stale); // UPDATE .. WHERE token <= $1 refuses what the earlier leader still sends
+    /// # term.step_down().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.guard.token()
+    }
+
+    /// Returns how others see this term: what [`Election::current`](crate::Election::current) returns while it lasts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let term = client.leader("scheduler").campaign().await?;
+    /// assert_eq!(other.leader("scheduler").current().await?, Some(term.leader()));
+    /// # term.step_down().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn leader(&self) -> Leader {
+        Leader(self.guard.owner().to_string())
+    }
+
+    /// Steps down, and reports whether this process led until then. The next candidate leads at once.
+    ///
+    /// # Errors
+    ///
+    /// [`LeaseLost`](crate::ErrorKind::LeaseLost) if the term had ended: what was done since may have overlapped with
+    /// the next leader. [`Timeout`](crate::ErrorKind::Timeout) and [`Backend`](crate::ErrorKind::Backend) if the server
+    /// did not answer or refused; the release is retried in the background until the lease has passed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once the future has been polled, the release continues in the background if the future is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # async fn drain() {}
+    /// let election = client.leader("scheduler");
+    /// let term = election.campaign().await?;
+    /// drain().await; // before a deployment, say
+    /// term.step_down().await?; // no candidate has to wait for the lease to end
+    /// assert_eq!(election.current().await?, None);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn step_down(self) -> Result<(), Error> {
+        let Self { guard, end } = self;
+        let released = guard.unlock().await;
+        drop(end);
+        released
+    }
+}
+
+impl Deref for Term {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.guard
+    }
+}
+
+/// Who leads, or led: one term of one candidate. Two terms of the same candidate are not equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Leader(String);
+
+impl Leader {
+    /// Creates an owner for one campaign of a candidate. Each has its own, so that no two candidates share a term,
+    /// whatever they are called.
+    pub(super) fn candidate(identity: &str) -> Result<Owner, Error> {
+        Owner::named(identity).check()?;
+        let term = fresh_acquisition_id();
+        Ok(Owner::named(format!("{identity}/{term:0DIGITS$x}")))
+    }
+
+    /// Returns the leader that holds the lock of an election as this owner.
+    pub(super) fn of(owner: &str) -> Self {
+        Self(owner.to_owned())
+    }
+
+    /// Returns what the leader is called: its [`identity`](crate::Election::identity), by default the
+    /// [id](crate::Client::id) of its client.
+    ///
+    /// If the lock was taken as a [`FencedLock`](crate::FencedLock) and not by an election, this is the owner.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let election = client.leader("scheduler");
+    /// let term = election.campaign().await?;
+    /// let leader = election.current().await?.expect("there is one");
+    /// assert_eq!(leader.identity(), client.id()); // it is this process
+    /// # term.step_down().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        match self.0.rsplit_once('/') {
+            Some((identity, term)) if is_number(term) => identity,
+            _ => &self.0,
+        }
+    }
+}
+
+impl fmt::Display for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.identity())
+    }
+}
+
+fn is_number(term: &str) -> bool {
+    term.len() == DIGITS && term.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Tells those that watch an election, once more when dropped.
+#[derive(Debug)]
+pub(super) struct Announcement {
+    client: Arc<ClientHandle>,
+    news: Arc<LeaderNews>,
+}
+
+impl Announcement {
+    pub(super) fn new(client: Arc<ClientHandle>, news: LeaderNews) -> Self {
+        Self {
+            client,
+            news: Arc::new(news),
+        }
+    }
+
+    /// Tells it without waiting. It is tried once: who is not told finds out by asking.
+    fn send(&self) {
+        let timeout = self.client.settings.command_timeout;
+        let reaper = &self.client.reaper;
+        reaper.send_now(self.news.clone(), timeout, BootInstant::now());
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        self.send();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identity_is_what_the_candidate_was_called() {
+        for identity in ["web-7", "a/b", "7/0123456789abcdef", "4b0c:12"] {
+            let owners = [(); 2].map(|()| Leader::candidate(identity).unwrap().to_string());
+            assert_ne!(owners[0], owners[1]);
+            for owner in owners {
+                assert_eq!(Leader::of(&owner).identity(), identity);
+            }
+        }
+        assert_eq!(Leader::of("req-7").identity(), "req-7");
+        assert_eq!(Leader::of("a/b").identity(), "a/b");
+        assert!(Leader::candidate("").is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! Watches who leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::term::Leader;
+use crate::clock::BootInstant;
+use crate::error::Error;
+use crate::lock::handle::Handle;
+use crate::options::Deadline;
+use crate::outage::Outage;
+use crate::protocol::answer::Ttl;
+use crate::protocol::leader::channel;
+use crate::protocol::policy::COUNTER;
+use crate::protocol::wait::{Wait, WakeSource};
+use crate::protocol::waiter::Local;
+use crate::wait::{Asked, Waiting, Wanted};
+
+/// Watches who leads. Created by [`Election::watch`](crate::Election::watch).
+///
+/// A watch tells how things stand, and not all that happened: of several changes between two calls it returns the last
+/// one. A term that begins or ends is told by a message. A message that is lost, the end of a leader that died, and a
+/// lock that was freed by force are found out by asking, when the leader's lease ends or after a
+/// [`poll_cap`](crate::ClientBuilder::poll_cap), 5 s by default.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// # let client = redlatch::Client::connect(url).await?;
+/// # let other = redlatch::Client::connect(url).await?;
+/// let mut watch = other.leader("scheduler").watch();
+/// assert_eq!(watch.changed().await?, None); // nobody leads
+///
+/// let term = client.leader("scheduler").campaign().await?;
+/// let leader = watch.changed().await?.expect("there is a leader");
+/// assert_eq!(leader.identity(), client.id());
+/// # term.step_down().await?;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Debug)]
+pub struct LeaderWatch {
+    handle: Handle,
+    /// What was returned last; `None` before the first call.
+    seen: Option<Option<Leader>>,
+}
+
+impl LeaderWatch {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle, seen: None }
+    }
+
+    /// Waits until the leader is another one than the call before returned, and returns it, or `None` if nobody leads.
+    /// The first call returns at once.
+    ///
+    /// While the servers cannot be reached nobody knows who leads, and the call goes on waiting. To be told of an
+    /// outage, ask [`Election::current`](crate::Election::current).
+    ///
+    /// # Errors
+    ///
+    /// Same as [`Election::campaign`](crate::Election::campaign).
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: a change that was not returned is returned by the next call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let election = client.leader("scheduler");
+    /// let term = election.campaign().await?;
+    /// let mut watch = election.watch();
+    /// assert_eq!(watch.changed().await?, Some(term.leader()));
+    ///
+    /// let (stepped_down, leader) = tokio::join!(term.step_down(), watch.changed());
+    /// stepped_down?;
+    /// assert_eq!(leader?, None);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn changed(&mut self) -> Result<Option<Leader>, Error> {
+        let client = self.handle.client.clone();
+        let leader = client.within(Box::pin(self.other_leader())).await?;
+        self.seen = Some(leader.clone());
+        Ok(leader)
+    }
+
+    async fn other_leader(&self) -> Result<Option<Leader>, Error> {
+        let (client, name) = (&self.handle.client, self.handle.name()?);
+        client.ensure_open()?;
+        let mut look = Look {
+            watch: self,
+            channel: channel(name),
+        };
+        let mut outage = Outage::default();
+        loop {
+            let poll_cap = client.settings.poll_cap;
+            let wake_source = WakeSource::Messages { poll_cap };
+            let mut wait = Wait::new(
+                BootInstant::now(),
+                Deadline::Never,
+                Duration::MAX,
+                wake_source,
+            );
+            let mut waiting = Waiting::new(client, name, &mut wait, COUNTER);
+            match waiting.until(&mut look).await {
+                Ok(Some(leader)) => return Ok(leader),
+                // A wait without a limit does not end busy.
+                Ok(None) => return Err(Error::endless()),
+                Err(error) => outage.endure(client, name.key(), error).await?,
+            }
+        }
+    }
+}
+
+/// The question of a waiting call: whether there is another leader.
+struct Look<'a> {
+    watch: &'a LeaderWatch,
+    channel: Arc<str>,
+}
+
+impl Local for Look<'_> {}
+
+impl Wanted for Look<'_> {
+    type Output = Option<Leader>;
+
+    async fn ask(&mut self, _: &mut Waiting<'_>) -> Result<Asked<Option<Leader>>, Error> {
+        let holder = match self.watch.handle.holder().await {
+            Ok(holder) => holder,
+            Err(error) => return Ok(Asked::Failed(error)),
+        };
+        let leader = holder.as_ref().map(|holder| Leader::of(holder.owner()));
+        if self.watch.seen.as_ref() != Some(&leader) {
+            return Ok(Asked::Ready(leader));
+        }
+        // The leader may have died: then there is another one when its lease has ended.
+        let lease = holder.and_then(|holder| holder.remaining_lease());
+        Ok(Asked::Busy(lease.map_or(Ttl::Never, Ttl::Ends).into()))
+    }
+
+    fn channel(&self) -> Option<Arc<str>> {
+        Some(self.channel.clone())
+    }
+}

@@ -1,0 +1,65 @@
+//! What a call does that goes on until its servers are back: it pauses, and tries again.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::warn;
+
+use crate::backoff::Backoff;
+use crate::error::{Error, ErrorKind};
+use crate::session::Session;
+
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The failures in a row of a call that goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    failures: u32,
+}
+
+impl Outage {
+    /// Pauses after an error of a call about this key. Returns the error instead if trying again cannot cure it.
+    pub(crate) async fn endure(
+        &mut self,
+        session: &Session,
+        key: &str,
+        error: Error,
+    ) -> Result<(), Error> {
+        if !Self::is_one(&error) {
+            return Err(error);
+        }
+        // Jitter keeps the processes that lost the server together from coming back in one burst.
+        let pauses = Backoff::exponential().up_to(LONGEST_PAUSE);
+        let pause = pauses.pause(self.failures, fastrand::f64());
+        self.failures = self.failures.saturating_add(1);
+        warn!(key, %error, ?pause, "no answer that counts; trying again");
+        session.unless_closed(sleep(pause)).await
+    }
+
+    /// Returns whether the error is the server's or the network's, or came from them too late.
+    fn is_one(error: &Error) -> bool {
+        error.is_about_the_server() || error.kind() == ErrorKind::LeaseLost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_cured_is_endured() {
+        for (kind, endured) in [
+            (ErrorKind::Backend, true),
+            (ErrorKind::Timeout, true),
+            (ErrorKind::LeaseLost, true),
+            (ErrorKind::InvalidInput, false),
+            (ErrorKind::WrongKind, false),
+            (ErrorKind::Refused, false),
+            (ErrorKind::Protocol, false),
+        ] {
+            assert_eq!(Outage::is_one(&Error::new(kind, "")), endured, "{kind:?}");
+        }
+        assert!(!Outage::is_one(&Error::closed()));
+    }
+}

@@ -1,0 +1,282 @@
+//! A job that runs on one of several processes, once in a period.
+
+use std::convert::Infallible;
+use std::ops::Deref;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tracing::{debug, warn};
+
+use crate::clock::BootInstant;
+use crate::error::{Error, ErrorKind};
+use crate::hold::guard::LockGuard;
+use crate::hold::lease::Lease;
+use crate::lock::fenced::{FencedGuard, FencingToken};
+use crate::lock::handle::Handle;
+use crate::options::LeaseTime;
+use crate::outage::Outage;
+use crate::owner::Owner;
+
+/// A lease that the server accepts, for what is left of a period when that is less.
+const SHORTEST_LEASE: Duration = Duration::from_millis(50);
+
+/// A job that several processes start at about the same time, and that runs on one of them: ShedLock's
+/// `@SchedulerLock`.
+///
+/// Created by [`Client::run_once`](crate::Client::run_once). Each process calls [`run`](Self::run) when its timer goes
+/// off. The first one runs the job; the others are told that somebody else has it.
+///
+/// # When to use it, and when another
+///
+/// Use it for jobs that end: a nightly report, an hourly clean-up. For work that goes on for as long as there are
+/// processes, use an [`Election`](crate::Election). If the same job must never run twice, record that it ran where its
+/// results are, by a unique key for each period; this type then spares the attempts.
+///
+/// # Guarantee and limit
+///
+/// The job is protected by a [`FencedLock`](crate::FencedLock) of the same name, with everything that this one promises
+/// and does not promise. How long the lock is kept depends on how the job ends:
+///
+/// | the job | the lock |
+/// |---|---|
+/// | succeeds, within the period | is kept until `within` has passed since the job was begun, by the server's clock; then it is free by itself, whatever became of this process |
+/// | takes longer than that | is renewed all the while, and released at the end |
+/// | returns `Err`, panics, or is dropped | is released at once, so that another process may run the job |
+/// | loses its lease | is another's, or free; the job is dropped, and `run` returns [`LeaseLost`](crate::ErrorKind::LeaseLost) |
+/// | dies with its process | is free within one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 s by default |
+///
+/// So a fast job does not run again on a process whose clock is late by less than `within`: no two clocks are compared.
+/// Choose `within` longer than the processes are apart, and shorter than the period, so that the lock is free when the
+/// next run is due.
+///
+/// A process that dies between the end of its job and the server's answer to that, about a round trip later, counts as
+/// one that died during the job: another process may run it again after the lease. If the server is away when the job
+/// ends, this process goes on telling it until `within` has passed, in the background after one lease. Only if another
+/// process reaches the server first, and more than a lease after the job's last renewal, does the job run twice. The
+/// same holds if the server forgets the lock, as in a restart without its data.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// use std::time::Duration;
+/// use redlatch::{Client, Error};
+///
+/// async fn send_report(run_number: u64) -> Result<u32, Error> {
+///     println!("the report of run {run_number}"); // by which the store refuses a late write
+///     Ok(12)
+/// }
+///
+/// let client = Client::connect(url).await?;
+/// let report = client.run_once("hourly-report", Duration::from_secs(45 * 60));
+/// match report.run(async |run| send_report(run.token().get()).await).await? {
+///     Some(pages) => println!("{pages} pages were sent"),
+///     None => println!("another process sends the report, or has sent it"),
+/// }
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Clone, Debug)]
+pub struct RunOnce {
+    handle: Handle,
+    within: Duration,
+}
+
+impl RunOnce {
+    pub(crate) fn new(handle: Handle, within: Duration) -> Self {
+        Self { handle, within }
+    }
+
+    /// Runs the job, unless another process runs it, or ran it `within` the time of this handle. Returns `Some` with
+    /// what the job returned if it ran here, and `None` if another one has it.
+    ///
+    /// The call makes one attempt, and does not wait for the other process. The job is given its [`Run`]. Its error is
+    /// of any type that an [`Error`] converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+    ///
+    /// Do not close the client before the call has returned: that counts as the death of the process.
+    ///
+    /// # Errors
+    ///
+    /// The error that the job returned, or one of these:
+    ///
+    /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the name cannot work, or `within` is below 50 ms or above 100
+    ///   years; nothing was sent.
+    /// - [`Backend`](crate::ErrorKind::Backend), [`Timeout`](crate::ErrorKind::Timeout): the server could not be
+    ///   reached, did not answer or refused, and the job was not begun. Once the job has succeeded, that is no error.
+    /// - [`LeaseLost`](crate::ErrorKind::LeaseLost): the lease was lost while the job ran, or before it could begin. The
+    ///   job was dropped, and may be half done.
+    /// - [`WrongKind`](crate::ErrorKind::WrongKind): the name is in use by something else.
+    /// - [`Refused`](crate::ErrorKind::Refused): the lock has run out of tokens.
+    /// - [`Closed`](crate::ErrorKind::Closed): the client was closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while the job runs, the job is dropped and the lock is released in the background, so
+    /// that another process may run the job. Once the job has succeeded, the lock is kept in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    ///
+    /// type Failure = Box<dyn std::error::Error + Send + Sync>;
+    ///
+    /// let job = client.run_once("import", Duration::from_secs(60));
+    /// let failed = job.run(async |_| Err::<(), Failure>("the file is not there yet".into())).await;
+    /// assert!(failed.is_err());
+    ///
+    /// // So another process, or this one, may try again.
+    /// let imported = job.run(async |_| Ok::<_, Failure>(7)).await.unwrap();
+    /// assert_eq!(imported, Some(7));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn run<T, E: From<Error>>(
+        &self,
+        job: impl AsyncFnOnce(&Run) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        let Some(run) = self.begin().await? else {
+            return Ok(None);
+        };
+        match run.run_until_lost(job(&run)).await {
+            Ok(Ok(value)) => {
+                self.succeeded(run).await;
+                Ok(Some(value))
+            }
+            Ok(Err(failure)) => {
+                if let Err(error) = run.guard.unlock().await {
+                    debug!(%error, "the release after a failed job was not confirmed");
+                }
+                Err(failure)
+            }
+            Err(lost) => Err(lost.into()),
+        }
+    }
+
+    async fn begin(&self) -> Result<Option<Run>, Error> {
+        LeaseTime::new(self.within)?;
+        // An owner of its own, so that a job that starts itself finds it running.
+        let handle = self.handle.clone().owned_by(&Owner::unique());
+        let guard = handle.try_lock().await?;
+        Ok(guard.map(|guard| {
+            let FencedGuard { guard, token } = guard.into();
+            // Counted from after the grant, so that the lock is kept for no less.
+            let end = BootInstant::now().plus(self.within);
+            Run { guard, token, end }
+        }))
+    }
+
+    /// Has the lock kept until the end of the period. Returns when that is done, or after one lease.
+    async fn succeeded(&self, run: Run) {
+        // Nothing is ever sent: the sender is dropped once the caller need not wait any longer.
+        let (done, told) = oneshot::channel::<Infallible>();
+        let handle = self.handle.clone();
+        // In a task of its own, so that whoever drops the future of a job that has run does not have it run again.
+        self.handle.client.spawn(async move {
+            let mut keeping = Box::pin(run.keep(&handle));
+            tokio::select! {
+                () = &mut keeping => return,
+                () = sleep(handle.watchdog_lease) => {}
+            }
+            warn!("a job has run, and the server does not answer: it is told so in the background");
+            drop(done);
+            keeping.await;
+        });
+        told.await.ok();
+    }
+}
+
+/// One run of a job, which lasts until the job ends. Lent to the job by [`RunOnce::run`].
+///
+/// A run derefs to its [`Lease`], which is renewed.
+#[clippy::has_significant_drop]
+#[derive(Debug)]
+pub struct Run {
+    guard: LockGuard,
+    token: FencingToken,
+    /// Until when the lock is kept once the job has succeeded.
+    end: BootInstant,
+}
+
+impl Run {
+    /// Returns the fencing token of this run, which is higher than those of all earlier runs of the job.
+    ///
+    /// A store that remembers the highest token that it has seen, and refuses a lower one, is safe from a run that was
+    /// paused for longer than its lease, and continues after another one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use std::time::Duration;
+    /// use redlatch::Error;
+    ///
+    /// let job = client.run_once("import", Duration::from_secs(60));
+    /// let token = job.run(async |run| Ok::<_, Error>(run.token())).await?.expect("nobody else runs it");
+    /// println!("UPDATE imports SET token = {token} WHERE token <= {token}");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Has the lock kept until the end of the period, however long it takes until the server says so.
+    async fn keep(self, handle: &Handle) {
+        let Self { mut guard, end, .. } = self;
+        guard.fix();
+        let key = guard.request.name.key().clone();
+        let client = handle.client.clone();
+        let mut held = Some(guard);
+        let mut outage = Outage::default();
+        loop {
+            let left = BootInstant::now().until(end);
+            let kept = match held.take() {
+                // The job took longer than the period: the next one is due.
+                Some(guard) if left.is_zero() => guard.unlock().await.map(|()| None),
+                None if left.is_zero() => return,
+                Some(guard) => match guard.extend(left.max(SHORTEST_LEASE)).await {
+                    Ok(()) => Ok(Some(guard)),
+                    Err(error) => {
+                        held = Some(guard);
+                        Err(error)
+                    }
+                },
+                // The lock was lost in an outage. If it is still free, nobody else has run the job.
+                None => retaken(handle, left).await,
+            };
+            match kept {
+                Ok(guard) => {
+                    debug!(job = %key, ?left, "has run");
+                    drop(guard.map(LockGuard::detach));
+                    return;
+                }
+                Err(error) if error.kind() == ErrorKind::LeaseLost && held.is_some() => {
+                    held = None;
+                }
+                Err(error) => {
+                    if let Err(error) = outage.endure(&client, &key, error).await {
+                        warn!(job = %key, %error, "a job has run, and may run again");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes the lock again, for what is left of the period. Returns `None` if somebody else has it.
+async fn retaken(handle: &Handle, left: Duration) -> Result<Option<LockGuard>, Error> {
+    let fixed = handle.clone().lease(left.max(SHORTEST_LEASE));
+    fixed.owned_by(&Owner::unique()).try_lock().await
+}
+
+impl Deref for Run {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.guard
+    }
+}
