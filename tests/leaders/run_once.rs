@@ -1,0 +1,302 @@
+//! Jobs: that one process runs them, once in a period, and what happens if it does not come to their end.
+
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Error, ErrorKind};
+use redlatch_testkit::Server;
+use tokio::time::sleep;
+
+use crate::support::probe::{eventually_free, kind, millis, secs, soon};
+use crate::support::{builder, eventually, eventually_idle, start, start_two};
+use crate::worker::{LEASE, Worker};
+
+/// The time for processes on a loaded machine to be woken and to report it.
+const SLACK: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Runs a job that takes no time. Returns whether it ran here.
+async fn runs(client: &Client, within: Duration) -> bool {
+    let job = client.run_once("k", within);
+    let ran = job.run(async |_| Ok::<_, Error>(()));
+    ran.await.unwrap().is_some()
+}
+
+async fn short_leased(server: &Server) -> Client {
+    let builder = builder(server.url()).watchdog_lease(LEASE);
+    builder.build().await.unwrap()
+}
+
+#[test]
+fn one_of_five_processes_runs_the_job_and_late_ones_find_that_it_ran() {
+    let server = Server::start();
+    let mut workers = [(); 5].map(|()| Worker::start(&server, "job 60000 20"));
+    let outcome = |worker: &Worker| {
+        let mut events = worker.events();
+        while !events
+            .iter()
+            .any(|event| ["ran", "none"].contains(&&*event.what))
+        {
+            events.extend(worker.events());
+        }
+        events.iter().any(|event| event.what == "ran")
+    };
+    let ran: Vec<_> = workers.iter().map(outcome).collect();
+    assert_eq!(ran.iter().filter(|ran| **ran).count(), 1, "{ran:?}");
+    // A process that is killed right after the job has run it all the same.
+    for worker in &mut workers {
+        worker.kill();
+    }
+    std::thread::sleep(LEASE + SLACK);
+    assert_eq!(
+        Worker::start(&server, "job 60000 20").event("none").token,
+        0
+    );
+    let left = server.connection().pttl("k");
+    assert!((40_000..=60_000).contains(&left), "{left}");
+}
+
+#[test]
+fn job_of_a_killed_process_runs_elsewhere_within_a_lease() {
+    let server = Server::start();
+    let mut first = Worker::start(&server, "job 60000 hang");
+    let token = first.event("begins").token;
+    Worker::start(&server, "job 60000 20").event("none");
+    // Renewed over several leases.
+    std::thread::sleep(LEASE * 2);
+    Worker::start(&server, "job 60000 20").event("none");
+    let killed = first.kill();
+    let next = loop {
+        let worker = Worker::start(&server, "job 60000 20");
+        if let Some(begins) = worker.within(millis(100), "begins") {
+            worker.event("ran");
+            break begins;
+        }
+    };
+    let took = next.at.saturating_sub(killed);
+    assert!(took < LEASE + SLACK * 2, "{took:?}");
+    assert!(next.token > token);
+}
+
+#[tokio::test]
+async fn fast_job_does_not_run_twice_within_its_period_and_runs_again_after_it() {
+    // A lease of 30 s, from which the period is cut.
+    let (server, client, other) = start_two().await;
+    let within = secs(1);
+    for _ in 0..2 {
+        let before = Instant::now();
+        assert!(runs(&client, within).await);
+        let after = Instant::now();
+        let left = server.connection().pttl("k");
+        assert!((500..=1_000).contains(&left), "{left}");
+        let mut asked = 0;
+        loop {
+            let now = Instant::now();
+            if runs(&other, within).await {
+                break;
+            }
+            asked += 1;
+            assert!(now < after + within + SLACK, "it is free by itself");
+            sleep(millis(5)).await;
+        }
+        assert!(asked > 10);
+        assert!(before.elapsed() >= within, "{:?}", before.elapsed());
+        // What ran just now is over before the next round.
+        eventually_free(&server, "k").await;
+    }
+    for client in [&client, &other] {
+        eventually_idle(client).await;
+    }
+    let mut probe = server.connection();
+    assert_eq!(probe.keys(), ["redisson_lock_token:{k}"]);
+}
+
+#[tokio::test]
+async fn job_that_fails_panics_or_is_dropped_may_run_elsewhere_at_once() {
+    let (_server, client, other) = start_two().await;
+    let job = client.run_once("k", LONG);
+    type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+    let failed = job.run(async |_| Err::<(), Failure>("no file".into()));
+    assert_eq!(failed.await.unwrap_err().to_string(), "no file");
+
+    let panics = job.run(async |_| -> Result<(), Failure> { panic!("on purpose") });
+    let panicked = does_panic(panics).await;
+    assert!(panicked);
+
+    let hangs = job.run(async |_| std::future::pending::<Result<(), Failure>>().await);
+    assert!(tokio::time::timeout(millis(200), hangs).await.is_err());
+
+    eventually("it runs elsewhere", async || runs(&other, LONG).await).await;
+    assert!(!runs(&client, LONG).await);
+}
+
+/// Returns whether a future panics.
+async fn does_panic(future: impl Future) -> bool {
+    let mut future = Box::pin(future);
+    std::future::poll_fn(|context| {
+        let polled = AssertUnwindSafe(|| future.as_mut().poll(context).is_ready());
+        match std::panic::catch_unwind(polled) {
+            Ok(false) => std::task::Poll::Pending,
+            Ok(true) => std::task::Poll::Ready(false),
+            Err(_) => std::task::Poll::Ready(true),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn job_longer_than_its_period_is_renewed_and_frees_the_lock_at_its_end() {
+    let server = Server::start();
+    let (client, other) = (short_leased(&server).await, short_leased(&server).await);
+    let within = millis(300);
+    let job = client.run_once("k", within);
+    let ran = job.run(async |run| {
+        let end = Instant::now() + LEASE * 3;
+        while Instant::now() < end {
+            assert!(!runs(&other, within).await);
+            sleep(millis(50)).await;
+        }
+        run.verify().await
+    });
+    assert_eq!(ran.await.unwrap(), Some(()));
+    assert!(runs(&other, within).await, "it is free at once");
+}
+
+#[tokio::test]
+async fn job_that_starts_itself_finds_itself_running() {
+    let (_server, client) = start().await;
+    let job = client.run_once("k", LONG);
+    let ran = job.run(async |_| {
+        assert!(!runs(&client, LONG).await);
+        Ok::<_, Error>(())
+    });
+    assert_eq!(ran.await.unwrap(), Some(()));
+}
+
+#[tokio::test]
+async fn job_that_loses_its_lease_is_dropped() {
+    let (_server, client) = start().await;
+    let lock = client.fenced_lock("k");
+    let job = client.run_once("k", LONG);
+    let ran = job.run(async |_| {
+        assert!(lock.force_unlock().await?);
+        std::future::pending::<Result<(), Error>>().await
+    });
+    assert_eq!(kind(soon(ran).await), ErrorKind::LeaseLost);
+    assert!(runs(&client, LONG).await);
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_and_a_server_that_is_away_are_errors_before_the_job() {
+    let (server, client) = start().await;
+    server.connection().command(&["SET", "string", "1"]);
+    let unreached = async |_: &redlatch::Run| -> Result<(), Error> { panic!("the job was begun") };
+    for (name, within, expected) in [
+        ("", LONG, ErrorKind::InvalidInput),
+        ("k", Duration::ZERO, ErrorKind::InvalidInput),
+        ("k", Duration::MAX, ErrorKind::InvalidInput),
+        ("string", LONG, ErrorKind::WrongKind),
+    ] {
+        let ran = client.run_once(name, within).run(unreached).await;
+        assert_eq!(kind(ran), expected);
+    }
+    server.kill();
+    let ran = soon(client.run_once("k", LONG).run(unreached)).await;
+    assert!(matches!(kind(ran), ErrorKind::Backend | ErrorKind::Timeout));
+    client.close().await;
+    let job = client.run_once("k", LONG);
+    let ran = job.run(unreached).await;
+    assert_eq!(kind(ran), ErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn server_that_restarts_with_its_data_during_the_job_changes_nothing() {
+    let server = Server::builder().persistent().start();
+    let builder = builder(server.url()).watchdog_lease(secs(10));
+    let client = builder.build().await.unwrap();
+    let other = short_leased(&server).await;
+    let job = client.run_once("k", LONG);
+    let ran = job.run(async |run| {
+        server.restart();
+        eventually("the server is back", async || run.verify().await.is_ok()).await;
+        Ok::<_, Error>(())
+    });
+    assert_eq!(ran.await.unwrap(), Some(()));
+    assert!(!runs(&other, LONG).await);
+    server.restart();
+    eventually("the server is back", async || other.ping().await.is_ok()).await;
+    assert!(!runs(&other, LONG).await);
+}
+
+#[tokio::test]
+async fn outage_at_the_end_of_a_job_blocks_nobody_and_the_job_does_not_run_again() {
+    let server = Server::start();
+    let (client, other) = (short_leased(&server).await, short_leased(&server).await);
+    let within = secs(8);
+    let before = Instant::now();
+    let job = client.run_once("k", within);
+    let ran = job.run(async |_| {
+        server.kill();
+        Ok::<_, Error>(Instant::now())
+    });
+    let ended = soon(ran).await.unwrap().expect("it ran here");
+    let took = ended.elapsed();
+    assert!(took >= LEASE, "the server is told for a lease: {took:?}");
+    assert!(took < LEASE + SLACK, "the caller goes on: {took:?}");
+    sleep(LEASE).await;
+
+    // Without its data, it has forgotten the lock. The job is entered again.
+    server.restart();
+    let mut probe = server.connection();
+    eventually("the run is known again", async || probe.exists("k")).await;
+    assert!(!runs(&other, within).await);
+    let left = probe.pttl("k");
+    let most = within.saturating_sub(before.elapsed()).as_millis() as i64 + 500;
+    assert!((1..=most).contains(&left), "{left} of {most}");
+    eventually("the period ends", async || runs(&other, within).await).await;
+    assert!(before.elapsed() >= within);
+}
+
+#[tokio::test]
+async fn short_outage_at_the_end_of_a_job_is_waited_for() {
+    let server = Server::start();
+    let (client, other) = (start_of(&server).await, short_leased(&server).await);
+    let job = client.run_once("k", LONG);
+    let ran = job.run(async |_| {
+        server.freeze();
+        Ok::<_, Error>(())
+    });
+    let thaw = async {
+        sleep(millis(700)).await;
+        server.thaw();
+    };
+    let (ran, ()) = tokio::join!(soon(ran), thaw);
+    assert_eq!(ran.unwrap(), Some(()));
+    assert!(!runs(&other, LONG).await);
+    assert!(server.connection().pttl("k") > 40_000);
+}
+
+async fn start_of(server: &Server) -> Client {
+    builder(server.url()).build().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn job_that_ran_is_kept_though_its_future_is_dropped() {
+    let server = Server::start();
+    let (client, other) = (start_of(&server).await, short_leased(&server).await);
+    let job = client.run_once("k", LONG);
+    let mut ran = Box::pin(job.run(async |_| {
+        server.freeze();
+        Ok::<_, Error>(())
+    }));
+    assert!(
+        tokio::time::timeout(millis(200), &mut ran).await.is_err(),
+        "the server does not answer"
+    );
+    drop(ran);
+    server.thaw();
+    let mut probe = server.connection();
+    eventually("it is kept", async || probe.pttl("k") > 40_000).await;
+    assert!(!runs(&other, LONG).await);
+}

@@ -1,0 +1,250 @@
+//! A process that leads or runs a job: this test program, started once more.
+
+use std::env;
+use std::future::pending;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Error};
+use redlatch_testkit::Server;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::sleep;
+
+use crate::support::builder;
+use crate::support::probe::{millis, secs};
+
+/// The environment variable that makes the test program a worker. Its value is the server's port and the part.
+const PART: &str = "REDLATCH_TEST_LEADERS";
+/// The lease of each worker's client.
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
+/// How often a leader shows that it is at work.
+const BEAT: Duration = Duration::from_millis(5);
+
+/// Something that a worker did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) what: String,
+    /// The fencing token, or 0.
+    pub(crate) token: u64,
+    /// `CLOCK_MONOTONIC`: the same clock in all processes of a machine.
+    pub(crate) at: Duration,
+}
+
+/// Returns the time on the clock of all events.
+pub(crate) fn now() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn say(what: &str, token: u64) {
+    let mut out = io::stdout().lock();
+    writeln!(out, "@{what} {token} {}", now().as_nanos()).expect("somebody reads");
+    out.flush().expect("somebody reads");
+}
+
+impl FromStr for Event {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Self, ()> {
+        let words: Vec<&str> = line.strip_prefix('@').ok_or(())?.split(' ').collect();
+        let [what, token, at] = words[..] else {
+            return Err(());
+        };
+        Ok(Self {
+            what: what.to_owned(),
+            token: token.parse().map_err(drop)?,
+            at: Duration::from_nanos(at.parse().map_err(drop)?),
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a process of its own, started by the other tests here"]
+async fn worker() {
+    let part = env::var(PART).expect("started by a test");
+    // The test harness leaves its own line unfinished.
+    println!();
+    let words: Vec<&str> = part.split(' ').collect();
+    let [port, ref part @ ..] = words[..] else {
+        panic!("not a part: {part}");
+    };
+    let builder = builder(format!("redis://127.0.0.1:{port}")).watchdog_lease(LEASE);
+    let client = builder.build().await.expect("the server is up");
+    match *part {
+        ["lead", identity] => lead(&client, identity).await,
+        ["job", within, job] => {
+            let within = Duration::from_millis(within.parse().expect("milliseconds"));
+            run_job(&client, within, job).await;
+        }
+        ref words => panic!("not a part: {words:?}"),
+    }
+    client.close().await;
+}
+
+/// Leads until the standard input has a line.
+async fn lead(client: &Client, identity: &str) {
+    let election = client.leader("k").identity(identity);
+    let told = tokio::task::spawn_blocking(|| {
+        let mut line = String::new();
+        io::stdin().read_line(&mut line).ok();
+    });
+    let leading = election.run(async |term| {
+        let token = term.token().get();
+        say("begins", token);
+        let _ends = Ends(token);
+        loop {
+            sleep(BEAT).await;
+            say("beats", token);
+        }
+    });
+    tokio::select! {
+        led = leading => led.expect("nothing that a campaign does not endure"),
+        _ = told => say("leaves", 0),
+    }
+}
+
+/// Says that a term has ended, however it ends.
+struct Ends(u64);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        say("ends", self.0);
+    }
+}
+
+async fn run_job(client: &Client, within: Duration, job: &str) {
+    let once = client.run_once("k", within);
+    let ran = once.run(async |run| {
+        say("begins", run.token().get());
+        match job {
+            "hang" => pending().await,
+            "fail" => Err(Failure::Job),
+            took => {
+                sleep(Duration::from_millis(took.parse().expect("milliseconds"))).await;
+                Ok(run.token().get())
+            }
+        }
+    });
+    match ran.await {
+        Ok(Some(token)) => say("ran", token),
+        Ok(None) => say("none", 0),
+        Err(Failure::Job) => say("failed", 0),
+        Err(Failure::Lock(error)) => say(&format!("{:?}", error.kind()), 0),
+    }
+    // The client stays until the process is told, or killed.
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).ok();
+}
+
+enum Failure {
+    Job,
+    Lock(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+/// A worker as seen by the test. Killed on drop.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    child: Child,
+    events: Receiver<Event>,
+}
+
+impl Worker {
+    pub(crate) fn start(server: &Server, part: &str) -> Self {
+        let mut child = Command::new(env::current_exe().expect("this program has a path"))
+            .args(["worker::worker", "--exact", "--ignored", "--nocapture"])
+            .env(PART, format!("{} {part}", server.port()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start this program once more");
+        let output = child.stdout.take().expect("a pipe");
+        let (sender, events) = channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            for event in lines.filter_map(|line| line.parse().ok()) {
+                if sender.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, events }
+    }
+
+    /// Waits for the next event of this kind.
+    #[track_caller]
+    pub(crate) fn event(&self, what: &str) -> Event {
+        self.within(secs(20), what)
+            .unwrap_or_else(|| panic!("no {what:?} from {self:?}"))
+    }
+
+    /// Waits for the next event of this kind, for at most this time.
+    pub(crate) fn within(&self, limit: Duration, what: &str) -> Option<Event> {
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let event = self.events.recv_timeout(left).ok()?;
+            if event.what == what {
+                return Some(event);
+            }
+        }
+    }
+
+    /// Returns all events so far.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        // What the worker has written may not have been read yet.
+        thread::sleep(millis(50));
+        self.events.try_iter().collect()
+    }
+
+    /// Kills the process with `SIGKILL`. Returns when.
+    pub(crate) fn kill(&mut self) -> Duration {
+        let at = now();
+        self.child.kill().expect("kill the worker");
+        self.child.wait().expect("the worker ends");
+        at
+    }
+
+    /// Stops the process, and returns when it has stopped.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+        waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("it stops");
+    }
+
+    /// Lets the process continue. Returns when.
+    pub(crate) fn resume(&self) -> Duration {
+        let at = now();
+        self.signal(Signal::CONT);
+        at
+    }
+
+    /// Tells the worker to end, and waits for that. Returns all of its events that were not taken.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Vec<Event> {
+        writeln!(self.child.stdin.as_mut().expect("a pipe")).expect("the worker listens");
+        let status = self.child.wait().expect("the worker ends");
+        assert!(status.success(), "{status}");
+        self.events.iter().collect()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("signal the worker");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
