@@ -8,7 +8,9 @@ use redlatch::{Client, Election, ErrorKind, LeaderWatch};
 use redlatch_testkit::Server;
 use tokio::task::JoinHandle;
 
+use crate::support::polls::Polls;
 use crate::support::probe::{NEVER, begin, kind, millis, reset_calls, scripts_run, secs, soon};
+use crate::support::scene::{self, Scene};
 use crate::support::{builder, eventually, eventually_idle, start, start_two};
 use crate::worker::{LEASE, Worker};
 
@@ -316,17 +318,56 @@ async fn deposed_body_is_dropped_and_called_again() {
     for term in 1..=3 {
         eventually("it leads", async || begun.load(Ordering::SeqCst) == term).await;
         assert_eq!(ended.load(Ordering::SeqCst), term - 1);
-        other.fenced_lock("k").force_unlock().await.unwrap();
-        // The watchdog finds out by a check; a reconnect brings it forward.
-        client.fenced_lock("k").force_unlock().await.unwrap();
+        assert!(client.fenced_lock("k").force_unlock().await.unwrap());
         eventually("it is dropped", async || {
             ended.load(Ordering::SeqCst) >= term
         })
         .await;
     }
+    eventually("it leads", async || begun.load(Ordering::SeqCst) == 4).await;
     task.abort();
     assert!(task.await.is_err());
-    assert_eq!(other.leader("k").current().await.unwrap(), None);
+    let next = soon(other.leader("k").campaign()).await.unwrap();
+    next.verify().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn campaign_that_is_dropped_leaves_nobody_leading() {
+    let scene = Scene::open(scene::patient).await;
+    Polls::sweep(&scene.proxy, "campaign", async |name, polls| {
+        let election = scene.client.leader(name);
+        drop(polls.run(election.campaign()).await.transpose().unwrap());
+        scene.requests_have_run().await;
+        let next = soon(scene.other.leader(name).campaign()).await.unwrap();
+        next.step_down().await.unwrap();
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "run", async |name, polls| {
+        let election = scene.client.leader(name);
+        let led = election.run(async |_| tokio::task::yield_now().await);
+        polls.run(led).await.transpose().unwrap();
+        scene.requests_have_run().await;
+        let next = soon(scene.other.leader(name).campaign()).await.unwrap();
+        next.step_down().await.unwrap();
+    })
+    .await;
+}
+
+#[test]
+fn elections_and_terms_move_freely() {
+    fn everything<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
+    fn moves<T: Send>(_: &T) {}
+    everything::<Election>();
+    everything::<redlatch::Term>();
+    everything::<redlatch::Leader>();
+    everything::<LeaderWatch>();
+    let _ = |election: Election, mut watch: LeaderWatch, term: redlatch::Term| {
+        moves(&election.campaign());
+        moves(&election.current());
+        moves(&election.run(async move |term| term.lost().await));
+        moves(&watch.changed());
+        moves(&term.step_down());
+    };
 }
 
 #[tokio::test]

@@ -1,13 +1,16 @@
 //! Jobs: that one process runs them, once in a period, and what happens if it does not come to their end.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Error, ErrorKind};
+use redlatch::{Client, Error, ErrorKind, Run, RunOnce};
 use redlatch_testkit::Server;
 use tokio::time::sleep;
 
+use crate::support::polls::Polls;
 use crate::support::probe::{eventually_free, kind, millis, secs, soon};
+use crate::support::scene::{self, Scene};
 use crate::support::{builder, eventually, eventually_idle, start, start_two};
 use crate::worker::{LEASE, Worker};
 
@@ -145,6 +148,47 @@ async fn does_panic(future: impl Future) -> bool {
     .await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn call_that_is_dropped_leaves_the_job_to_others_unless_it_has_run() {
+    let scene = Scene::open(scene::patient).await;
+    Polls::sweep(&scene.proxy, "run_once", async |name, polls| {
+        let job = scene.client.run_once(name, LONG);
+        let has_run = AtomicBool::new(false);
+        let ran = job.run(async |_| {
+            tokio::task::yield_now().await;
+            has_run.store(true, Ordering::SeqCst);
+            Ok::<_, Error>(())
+        });
+        polls.run(ran).await.transpose().unwrap();
+        scene.requests_have_run().await;
+        let other = scene.other.run_once(name, LONG);
+        let job = async |_: &Run| Ok::<_, Error>(());
+        if has_run.load(Ordering::SeqCst) {
+            assert_eq!(other.run(job).await.unwrap(), None);
+        } else {
+            eventually("it runs elsewhere", async || {
+                other.run(job).await.unwrap().is_some()
+            })
+            .await;
+        }
+    })
+    .await;
+}
+
+#[test]
+fn jobs_move_freely() {
+    fn everything<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
+    fn moves<T: Send>(_: &T) {}
+    everything::<RunOnce>();
+    everything::<Run>();
+    let _ = |job: RunOnce, text: String| {
+        moves(&job.run(async |run| {
+            run.verify().await?;
+            Ok::<_, Error>(text.len())
+        }));
+    };
+}
+
 #[tokio::test]
 async fn job_longer_than_its_period_is_renewed_and_frees_the_lock_at_its_end() {
     let server = Server::start();
@@ -250,6 +294,7 @@ async fn outage_at_the_end_of_a_job_blocks_nobody_and_the_job_does_not_run_again
     server.restart();
     let mut probe = server.connection();
     eventually("the run is known again", async || probe.exists("k")).await;
+    eventually("the other is back", async || other.ping().await.is_ok()).await;
     assert!(!runs(&other, within).await);
     let left = probe.pttl("k");
     let most = within.saturating_sub(before.elapsed()).as_millis() as i64 + 500;
