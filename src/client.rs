@@ -156,9 +156,9 @@ impl Client {
     ///
     /// // Another process takes over within five seconds of a crash.
     /// let elections = client.clone().watchdog_lease(Duration::from_secs(5));
-    /// let leader = elections.lock("leader").lock().await?;
-    /// assert!(leader.remaining() <= Duration::from_secs(5));
-    /// leader.unlock().await?;
+    /// let term = elections.leader("scheduler").campaign().await?;
+    /// assert!(term.remaining() <= Duration::from_secs(5));
+    /// term.step_down().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     #[must_use = "this makes a new client and leaves the old one as it is"]

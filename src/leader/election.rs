@@ -102,7 +102,8 @@ impl Election {
     /// Waits until this process leads, and returns its term.
     ///
     /// The call waits for as long as another candidate leads, and through outages of any length: it tries again after
-    /// pauses of up to a second, with jitter, and logs a warning each time.
+    /// pauses of up to a second, with jitter, and logs a warning each time. The same goes for a server that refuses, for
+    /// want of memory or of rights for example.
     ///
     /// # Errors
     ///

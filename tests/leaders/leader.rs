@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Election, ErrorKind, LeaderWatch};
-use redlatch_testkit::Server;
+use redlatch_testkit::{Cluster, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::polls::Polls;
@@ -251,6 +251,44 @@ async fn watch_is_told_of_a_new_leader_without_asking_meanwhile() {
     eventually_watching(&server, &mut turn).await;
     let second = one.leader("k").campaign().await.unwrap();
     assert_eq!(soon(&mut turn).await.unwrap(), Some(second.leader()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaders_are_elected_watched_and_replaced_in_a_cluster() {
+    let cluster = Cluster::start();
+    let patient = async || {
+        scene::patient(builder(cluster.url()))
+            .build()
+            .await
+            .unwrap()
+    };
+    let (one, two) = (patient().await, patient().await);
+    for name in ["a", "b:{slot}", "c", "d"] {
+        let mut watch = one.leader(name).watch();
+        assert_eq!(soon(watch.changed()).await.unwrap(), None);
+        let next = two.leader(name);
+        let first = one.leader(name).campaign().await.unwrap();
+        assert_eq!(soon(watch.changed()).await.unwrap(), Some(first.leader()));
+        let mut campaign = begin(next.campaign());
+        assert!(
+            tokio::time::timeout(millis(200), &mut campaign)
+                .await
+                .is_err()
+        );
+        let mut changed = begin(watch.changed());
+        assert!(
+            tokio::time::timeout(millis(200), &mut changed)
+                .await
+                .is_err()
+        );
+        first.step_down().await.unwrap();
+        let second = soon(&mut campaign).await.unwrap();
+        let mut leader = soon(changed).await.unwrap();
+        if leader.is_none() {
+            leader = soon(watch.changed()).await.unwrap();
+        }
+        assert_eq!(leader, Some(second.leader()));
+    }
 }
 
 #[tokio::test]

@@ -81,6 +81,24 @@ fn job_of_a_killed_process_runs_elsewhere_within_a_lease() {
     assert!(next.token > token);
 }
 
+#[test]
+fn job_of_a_paused_process_is_dropped_before_it_does_anything_else() {
+    let server = Server::start();
+    let first = Worker::start(&server, "job 60000 2500");
+    let token = first.event("begins").token;
+    first.pause();
+    std::thread::sleep(LEASE + SLACK);
+    let second = Worker::start(&server, "job 60000 20");
+    assert!(second.event("ran").token > token);
+    first.resume();
+    first.event("LeaseLost");
+    // What it owes does not free the lock of the other one.
+    std::thread::sleep(SLACK);
+    Worker::start(&server, "job 60000 20").event("none");
+    let left = server.connection().pttl("k");
+    assert!((40_000..=60_000).contains(&left), "{left}");
+}
+
 #[tokio::test]
 async fn fast_job_does_not_run_twice_within_its_period_and_runs_again_after_it() {
     // A lease of 30 s, from which the period is cut.
