@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use crate::Failure;
 use crate::section::Section;
 use crate::waits::Waits;
+use crate::worker::number;
 
 /// What a crowd did.
 #[derive(Debug)]
@@ -44,6 +45,28 @@ impl Crowd {
             sections: passed,
             served,
             waits: Waits::new(waits),
+        })
+    }
+
+    /// Returns the line in which a worker reports this: sections, tasks served, then every wait in nanoseconds.
+    pub(crate) fn told(&self) -> String {
+        let mut line = format!("{} {}", self.sections, self.served);
+        for wait in self.waits.all() {
+            line.push_str(&format!(" {}", wait.as_nanos()));
+        }
+        line
+    }
+
+    /// Parses a worker's report.
+    pub(crate) fn read(line: &str, span: Duration) -> Result<Self, Failure> {
+        let mut words = line.split(' ');
+        let (sections, served) = (number(words.next())?, number(words.next())?);
+        let waits = words.map(|wait| Ok(Duration::from_nanos(wait.parse()?)));
+        Ok(Self {
+            span,
+            sections: sections as usize,
+            served: served as usize,
+            waits: Waits::new(waits.collect::<Result<_, Failure>>()?),
         })
     }
 

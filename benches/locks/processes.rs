@@ -14,7 +14,7 @@ use crate::report::{Chapter, Curve, Figure, Line, Target, of_fair, rate};
 use crate::section::Lasting;
 use crate::stats::{self, Stats};
 use crate::waits::Waits;
-use crate::worker::{self, Lines, Worker, number};
+use crate::worker::{self, Lines, Worker};
 
 /// The role of a worker that takes part.
 pub(crate) const ROLE: &str = "crowd";
@@ -140,7 +140,7 @@ impl Measured {
         }
         let (mut shares, mut served, mut waits) = (Vec::new(), 0, Vec::new());
         for worker in &mut workers {
-            let crowd = told(&worker.hear(span).await?, span)?;
+            let crowd = Crowd::read(&worker.hear(span).await?, span)?;
             shares.push(crowd.sections);
             served += crowd.served;
             waits.extend_from_slice(crowd.waits.all());
@@ -283,19 +283,6 @@ impl Measured {
     }
 }
 
-/// Parses a worker's report: sections, tasks served, then every wait in nanoseconds.
-fn told(line: &str, span: Duration) -> Result<Crowd, Failure> {
-    let mut words = line.split(' ');
-    let (sections, served) = (number(words.next())?, number(words.next())?);
-    let waits = words.map(|wait| Ok(Duration::from_nanos(wait.parse()?)));
-    Ok(Crowd {
-        span,
-        sections: sections as usize,
-        served: served as usize,
-        waits: Waits::new(waits.collect::<Result<_, Failure>>()?),
-    })
-}
-
 /// Runs the worker: at each request, passes sections from a given instant on, for a span.
 pub(crate) async fn work(url: &str, tasks: usize, work: Duration) -> Result<(), Failure> {
     let mut orders = Lines::orders();
@@ -314,11 +301,7 @@ pub(crate) async fn work(url: &str, tasks: usize, work: Duration) -> Result<(), 
             work,
         });
         let crowd = Crowd::run(sections, span).await?;
-        let mut line = format!("{} {}", crowd.sections, crowd.served);
-        for wait in crowd.waits.all() {
-            line.push_str(&format!(" {}", wait.as_nanos()));
-        }
-        worker::answer(&line)?;
+        worker::answer(&crowd.told())?;
     }
     Ok(())
 }
