@@ -26,7 +26,7 @@ pub(crate) struct Effort {
     pub(crate) outage: Duration,
 }
 
-/// For the record: about fifteen minutes.
+/// For the record: about twenty minutes.
 pub(crate) const FULL: Effort = Effort {
     calls: Duration::from_secs(20),
     block: Duration::from_secs(1),
@@ -41,7 +41,7 @@ pub(crate) const FULL: Effort = Effort {
     outage: Duration::from_secs(60),
 };
 
-/// For scripts: about three minutes.
+/// For scripts: about four minutes.
 pub(crate) const QUICK: Effort = Effort {
     calls: Duration::from_secs(4),
     block: Duration::from_millis(300),

@@ -68,6 +68,7 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
             },
         ],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 

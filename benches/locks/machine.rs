@@ -1,4 +1,4 @@
-//! The machine, the server and the commit that are measured.
+//! The machine, the server and the commit that are measured, and the day.
 
 use std::fs;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 
 use redlatch_testkit::Server;
 
-/// The machine, the server and the commit, each as text for people.
+/// The machine, the server, the commit and the day, each as text for people.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
@@ -14,6 +14,7 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     pub(crate) server: String,
     pub(crate) commit: String,
+    pub(crate) date: String,
 }
 
 impl Machine {
@@ -25,6 +26,7 @@ impl Machine {
             kernel: said_by("uname", &["-sr"]),
             server: server(),
             commit: commit(),
+            date: said_by("date", &["-u", "+%Y-%m-%d"]),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The cost of taking turns: each shape next to its floor, in the same run.
+//! The cost of taking turns: each shape next to its floor, in the same run, and this crate next to other locks.
 //!
 //! `scripts/bench` runs all shapes. By hand:
 //! `cargo bench --bench locks -- [--quick] [--json FILE] [--report] [SHAPE..]`.
@@ -16,6 +16,7 @@ mod machine;
 mod markdown;
 mod names;
 mod outage;
+mod peers;
 mod pipe;
 mod plot;
 mod processes;
@@ -48,11 +49,12 @@ use crate::report::Chapter;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The longest that a shape may take, whatever happens.
-const SHAPE_LIMIT: Duration = Duration::from_secs(180);
+const SHAPE_LIMIT: Duration = Duration::from_secs(300);
 /// How long the tasks that a shape leaves behind may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 20] = [
+const SHAPES: [&str; 21] = [
+    "peers",
     "uncontended",
     "kinds",
     "reentry",
@@ -162,6 +164,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
     let runtime = Runtime::new()?;
     let chapter = async {
         match shape {
+            "peers" => peers::run(effort).await,
             "uncontended" => uncontended::run(effort).await,
             "kinds" => uncontended::kinds(effort).await,
             "reentry" => uncontended::reentry(effort).await,
@@ -199,6 +202,7 @@ fn work(args: &[&str]) -> Result<(), Failure> {
                 let work = Duration::from_nanos(nanos.parse()?);
                 processes::work(url, tasks.parse()?, work).await
             }
+            [peers::ROLE, whose, url] => peers::work(whose, url).await,
             [detour::ROLE, ref ports @ ..] => detour::work(ports).await,
             [wakeup::ROLE, url] => wakeup::work(url).await,
             [outage::ROLE, url] => outage::work(url).await,

@@ -118,6 +118,7 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
               server stores nothing that was not granted.",
         lines,
         curves: Vec::new(),
+        comparison: None,
     })
 }
 

@@ -89,6 +89,7 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
               until the last process has released the lock, per section passed.",
         lines,
         curves,
+        comparison: None,
     })
 }
 
@@ -106,6 +107,7 @@ pub(crate) async fn herds(effort: &Effort) -> Result<Chapter, Failure> {
               empty ones. A fair turn is the time of one section of each process. Commands are counted as above.",
         lines,
         curves: Vec::new(),
+        comparison: None,
     })
 }
 

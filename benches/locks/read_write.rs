@@ -89,6 +89,7 @@ impl Shape {
                 },
             ],
             curves: Vec::new(),
+            comparison: None,
         })
     }
 }

@@ -46,6 +46,7 @@ pub(crate) async fn loopback(effort: &Effort) -> Result<Chapter, Failure> {
               The ratio is that of the medians.",
         lines: vec![line],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 
@@ -71,6 +72,7 @@ pub(crate) async fn one_millisecond(effort: &Effort) -> Result<Chapter, Failure>
             },
         ],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 

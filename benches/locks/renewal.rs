@@ -95,6 +95,7 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
             },
         ],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 
@@ -132,6 +133,7 @@ pub(crate) async fn hundred_thousand(_: &Effort) -> Result<Chapter, Failure> {
             )),
         }],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 

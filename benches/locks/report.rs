@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use crate::crowd::Crowd;
 use crate::machine::Machine;
+use crate::peers::Comparison;
 
 /// The results of one part of the suite.
-#[derive(Debug)]
 pub(crate) struct Chapter {
     pub(crate) title: &'static str,
     /// How it was measured, in a sentence or two.
     pub(crate) how: &'static str,
     pub(crate) lines: Vec<Line>,
     pub(crate) curves: Vec<Curve>,
+    /// What the report for people begins with.
+    pub(crate) comparison: Option<Comparison>,
 }
 
 /// One shape next to its floor.

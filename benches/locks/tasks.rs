@@ -59,6 +59,7 @@ impl Shape {
             how: self.how,
             lines,
             curves: vec![Curve::new("tasks", self.label, &crowd, TASKS)],
+            comparison: None,
         })
     }
 

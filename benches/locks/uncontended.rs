@@ -48,6 +48,7 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
             ),
         ],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 
@@ -69,6 +70,7 @@ pub(crate) async fn reentry(effort: &Effort) -> Result<Chapter, Failure> {
               those of the floor; the ratio is that of the medians.",
         lines: vec![line("second level", "reentry_ratio", &both, Target::None)],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 
@@ -84,6 +86,7 @@ pub(crate) async fn multi(effort: &Effort) -> Result<Chapter, Failure> {
               of one lock by itself. The floor is that one lock, of this crate; the ratio is that of the medians.",
         lines: vec![line("set of 3", "multi3_ratio", &both, Target::AtMost(1.3))],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 
@@ -116,6 +119,7 @@ pub(crate) async fn kinds(effort: &Effort) -> Result<Chapter, Failure> {
             .map(|(shape, key, both)| line(shape, key, &both, Target::AtMost(1.15)))
             .into(),
         curves: Vec::new(),
+        comparison: None,
     })
 }
 

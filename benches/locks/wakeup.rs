@@ -69,6 +69,7 @@ pub(crate) async fn run(effort: &Effort) -> Result<Chapter, Failure> {
             figure: Some(Figure::new("wakeup_ratio", ratio, Target::AtMost(1.3))),
         }],
         curves: Vec::new(),
+        comparison: None,
     })
 }
 

@@ -33,9 +33,12 @@ pub(crate) struct Lines(UnboundedReceiver<String>);
 impl Worker {
     /// Starts a worker and waits until it is ready.
     pub(crate) async fn start(args: &[&str]) -> Result<Self, Failure> {
-        let mut process = Command::new(env::current_exe()?)
-            .arg(ROLE)
-            .args(args)
+        Self::run(&mut command(args)?).await
+    }
+
+    /// Starts another program that works in the same way, and waits until it is ready.
+    pub(crate) async fn run(program: &mut Command) -> Result<Self, Failure> {
+        let mut process = program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -61,6 +64,13 @@ impl Worker {
         let line = timeout(busy + PATIENCE, self.answers.next()).await?;
         line.ok_or_else(|| "a worker ended early, see above".into())
     }
+}
+
+/// Returns the command that starts a worker.
+pub(crate) fn command(args: &[&str]) -> Result<Command, Failure> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg(ROLE).args(args);
+    Ok(command)
 }
 
 impl Drop for Worker {
