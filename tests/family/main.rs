@@ -23,7 +23,7 @@ use redlatch::{
 use redlatch_testkit::Server;
 use support::place::Place;
 use support::polls::Polls;
-use support::probe::{begin, kind, millis, secs, soon};
+use support::probe::{begin, kind, millis, secs, soon, stranger};
 use support::scene::{Scene, patient};
 use support::{eventually, eventually_idle};
 
@@ -135,9 +135,9 @@ async fn owner_gets_in_again_and_nobody_else<L: Lock>(place: Place) {
     let lock = L::of(&client, place.name()).owned_by(&Owner::unique());
     assert_eq!(lock.holder().await.unwrap(), None);
     let guard = lock.lock().await.unwrap();
-    assert!(lock.stranger().try_lock().await.unwrap().is_none());
+    assert!(stranger(&lock).try_lock().await.unwrap().is_none());
     assert!(lock.is_locked().await.unwrap() && lock.is_held().await.unwrap());
-    assert!(!lock.stranger().is_held().await.unwrap());
+    assert!(!stranger(&lock).is_held().await.unwrap());
     assert!(lock.remaining_lease().await.unwrap().unwrap() > secs(20));
     let again = soon(lock.try_lock()).await.unwrap();
     assert_eq!(again.is_some(), L::REENTRANT);
@@ -149,7 +149,7 @@ async fn owner_gets_in_again_and_nobody_else<L: Lock>(place: Place) {
         again.unlock().await.unwrap();
         let third = guard.reenter().await.unwrap();
         drop(guard);
-        assert!(lock.stranger().try_lock().await.unwrap().is_none());
+        assert!(stranger(&lock).try_lock().await.unwrap().is_none());
         third.unlock().await.unwrap();
     } else {
         guard.unlock().await.unwrap();
@@ -162,9 +162,9 @@ async fn unlock_by_one_who_holds_nothing_changes_nothing<L: Lock>(place: Place) 
     let client = place.client().await;
     let lock = L::of(&client, place.name());
     assert_eq!(kind(lock.unlock().await), ErrorKind::NotHeld);
-    let guard = lock.stranger().lock().await.unwrap();
+    let guard = stranger(&lock).lock().await.unwrap();
     for stranger in [
-        lock.stranger(),
+        stranger(&lock),
         lock.clone().owned_by(&Owner::named("req-8")),
     ] {
         assert_eq!(kind(stranger.unlock().await), ErrorKind::NotHeld);
@@ -180,8 +180,7 @@ async fn wait_ends_at_its_limit<L: Lock>(place: Place) {
     let guard = L::of(&other, place.name()).lock().await.unwrap();
     let wait = millis(300);
     let started = Instant::now();
-    let none = L::of(&client, place.name())
-        .stranger()
+    let none = stranger(&L::of(&client, place.name()))
         .try_lock_for(wait)
         .await;
     assert!(none.unwrap().is_none());
@@ -218,7 +217,7 @@ async fn renewed_lease_outlives_many_terms<L: Lock>(place: Place) {
     let end = Instant::now() + lease * 2;
     while Instant::now() < end {
         assert!(!guard.is_lost());
-        assert!(lock.stranger().try_lock().await.unwrap().is_none());
+        assert!(stranger(&lock).try_lock().await.unwrap().is_none());
         tokio::time::sleep(millis(10)).await;
     }
     guard.verify().await.unwrap();
@@ -344,7 +343,7 @@ async fn waiters_here_get_in_one_after_the_other<L: Lock>(place: Place) {
     let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut waiters = Vec::new();
     for number in 0..8 {
-        let (lock, sender) = (lock.stranger(), sender.clone());
+        let (lock, sender) = (stranger(&lock), sender.clone());
         // One poll puts the call in the queue.
         waiters.push(tokio::spawn(begin(async move {
             let guard = lock.lock().await.unwrap();
@@ -390,7 +389,7 @@ async fn forced_unlock_ends_the_hold<L: Lock>(place: Place) {
     let lock = L::of(&client, place.name());
     assert!(!lock.force_unlock().await.unwrap());
     let guard = lock.lock().await.unwrap();
-    assert!(lock.stranger().force_unlock().await.unwrap());
+    assert!(stranger(&lock).force_unlock().await.unwrap());
     soon(guard.lost()).await;
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
     let guard = lock.lock().await.unwrap();
@@ -428,7 +427,7 @@ async fn lost_key_is_noticed_by_renewal_and_verify<L: Lock>(place: Place) {
     drop(guard);
     let guard = lock.lock().await.unwrap();
     probe.command(&["DEL", place.name()]);
-    let stranger = L::of(&client, place.name()).stranger();
+    let stranger = stranger(&L::of(&client, place.name()));
     let ends = Instant::now() + guard.remaining();
     soon(guard.lost()).await;
     assert!(
@@ -463,7 +462,7 @@ async fn tasks_of_two_clients_never_meet_inside<L: Lock>(place: Place) {
     let mut tasks = Vec::new();
     for client in &clients {
         for _ in 0..6 {
-            let lock = L::of(client, place.name()).stranger();
+            let lock = stranger(&L::of(client, place.name()));
             let (inside, total) = (inside.clone(), total.clone());
             tasks.push(tokio::spawn(async move {
                 for _ in 0..SECTIONS {

@@ -698,7 +698,7 @@ async fn churn_java(lock: impl Fn(u32) -> JavaLock, lasts: Duration) -> Churned 
 async fn churn_rust<L: Lock>(lock: &L, server: &Server, lasts: Duration) -> Churned {
     let tasks: Vec<_> = (0..RUST_TASKS)
         .map(|_| {
-            let (lock, mut connection) = (lock.stranger(), server.connection());
+            let (lock, mut connection) = (stranger(lock), server.connection());
             tokio::spawn(async move {
                 let end = Instant::now() + lasts;
                 let mut churned = Churned::default();

@@ -253,7 +253,7 @@ async fn job_that_loses_its_lease_is_dropped() {
 async fn settings_that_cannot_work_and_a_server_that_is_away_are_errors_before_the_job() {
     let (server, client) = start().await;
     server.connection().command(&["SET", "string", "1"]);
-    let unreached = async |_: &redlatch::Run| -> Result<(), Error> { panic!("the job was begun") };
+    let unreached = async |_: &Run| -> Result<(), Error> { panic!("the job was begun") };
     for (name, within, expected) in [
         ("", LONG, ErrorKind::InvalidInput),
         ("k", Duration::ZERO, ErrorKind::InvalidInput),

@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::probe::{begin, calls_of, kind, reset_calls, scripts_run, secs, soon};
+use crate::support::probe::{
+    begin, calls_of, kind, reset_calls, scripts_run, secs, soon, stranger,
+};
 use crate::support::{client, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, MultiLock, Owner};
 use redlatch_testkit::{Connection, Server};
@@ -20,10 +22,6 @@ async fn next(lock: &FencedLock) -> u64 {
     assert_eq!(token.to_string(), token.get().to_string());
     guard.unlock().await.unwrap();
     token.get()
-}
-
-fn stranger(lock: &FencedLock) -> FencedLock {
-    lock.clone().owned_by(&Owner::unique())
 }
 
 fn stored(probe: &mut Connection) -> String {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::probe::{
-    NEVER, acquiring, calls_of, kind, millis, nothing_left, reset_calls, secs, soon, subscribers,
+    NEVER, acquiring, calls_of, kind, millis, nothing_left, reset_calls, secs, soon, stranger,
+    subscribers,
 };
 use crate::support::{builder, client, eventually, sha, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Owner, PlainLock, ReleaseBy};
@@ -21,10 +22,6 @@ fn value(probe: &mut Connection) -> Reply {
 
 fn is(text: &str) -> Reply {
     Reply::Text(text.as_bytes().to_vec())
-}
-
-fn stranger(lock: &PlainLock) -> PlainLock {
-    lock.clone().owned_by(&Owner::unique())
 }
 
 async fn take(lock: &PlainLock) -> LockGuard {

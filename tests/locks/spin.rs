@@ -4,16 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::support::probe::{NEVER, calls_of, kind, millis, reset_calls, secs, soon};
+use crate::support::probe::{NEVER, calls_of, kind, millis, reset_calls, secs, soon, stranger};
 use crate::support::{client, eventually, start, start_two};
-use redlatch::{Backoff, Client, ErrorKind, Owner, SpinLock};
+use redlatch::{Backoff, Client, ErrorKind};
 use redlatch_testkit::Server;
 
 const NAME: &str = "k";
-
-fn stranger(lock: &SpinLock) -> SpinLock {
-    lock.clone().owned_by(&Owner::unique())
-}
 
 #[tokio::test]
 async fn nothing_is_published_and_nothing_subscribed_to() {

@@ -32,11 +32,6 @@ pub trait Lock: NamedLock + DistributedLock<Guard: Guard> {
     }
 
     fn of(client: &Client, name: &str) -> Self;
-
-    /// Returns the same lock for another owner.
-    fn stranger(&self) -> Self {
-        self.clone().owned_by(&Owner::unique())
-    }
 }
 
 pub trait Guard: DistributedGuard + Deref<Target = Lease> + std::fmt::Debug {

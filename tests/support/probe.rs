@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, NamedLock, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Reply, Server};
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,7 @@ pub fn millis(millis: u64) -> Duration {
 }
 
 /// Returns the same lock for another owner.
-pub fn stranger(lock: &ReentrantLock) -> ReentrantLock {
+pub fn stranger<L: NamedLock>(lock: &L) -> L {
     lock.clone().owned_by(&Owner::unique())
 }
 

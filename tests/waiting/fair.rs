@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use crate::support::probe::{
-    begin, calls, calls_of, millis, nothing_left, reset_calls, secs, soon,
+    begin, calls, calls_of, millis, nothing_left, reset_calls, secs, soon, stranger,
 };
 use crate::support::{builder, client, eventually, sha, start, start_two};
 use redlatch::{Client, FairLock, LockGuard, Owner};
@@ -145,11 +145,6 @@ fn inversions(commands: &[Vec<String>]) -> (Vec<String>, usize) {
         }
     }
     (wrong, grants)
-}
-
-/// Returns the same lock for another owner.
-fn stranger(lock: &FairLock) -> FairLock {
-    lock.clone().owned_by(&Owner::unique())
 }
 
 /// Spawns a task that waits for the lock for an owner of its own, and returns once that owner has its place.
