@@ -1,7 +1,7 @@
 //! A lock that is granted in order of arrival.
 
 use super::handle::Handle;
-use super::verbs::verbs;
+use super::methods::methods;
 use crate::hold::guard::LockGuard;
 
 /// A lock that is granted in order of arrival across all processes: on the wire Redisson's `RFairLock`.
@@ -118,4 +118,4 @@ impl FairLock {
     }
 }
 
-verbs!(FairLock, LockGuard, "fair_lock");
+methods!(FairLock, LockGuard, "fair_lock");

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use super::handle::Handle;
-use super::verbs::verbs;
+use super::methods::methods;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
@@ -92,7 +92,7 @@ impl FencedLock {
     }
 }
 
-verbs!(FencedLock, FencedGuard, "fenced_lock");
+methods!(FencedLock, FencedGuard, "fenced_lock");
 
 /// A number that rises with each hold of a [`FencedLock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

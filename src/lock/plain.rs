@@ -1,7 +1,7 @@
 //! A lock in a format that clients in other languages share.
 
 use super::handle::Handle;
-use super::verbs::verbs;
+use super::methods::methods;
 use crate::backoff::Backoff;
 use crate::hold::guard::LockGuard;
 use crate::options::ReleaseBy;
@@ -105,4 +105,4 @@ impl PlainLock {
     }
 }
 
-verbs!(PlainLock, LockGuard, "plain_lock");
+methods!(PlainLock, LockGuard, "plain_lock");

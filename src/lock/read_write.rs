@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::handle::Handle;
-use super::verbs::verbs;
+use super::methods::methods;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::options::Prefer;
@@ -98,8 +98,8 @@ pub struct ReadLock(Handle);
 #[derive(Clone, Debug)]
 pub struct WriteLock(Handle);
 
-verbs!(ReadLock, LockGuard, "read_write_lock", ".reader()");
-verbs!(WriteLock, LockGuard, "read_write_lock", ".writer()");
+methods!(ReadLock, LockGuard, "read_write_lock", ".reader()");
+methods!(WriteLock, LockGuard, "read_write_lock", ".writer()");
 
 impl ReadWriteLock {
     pub(crate) fn new(reader: Handle, writer: Handle) -> Self {

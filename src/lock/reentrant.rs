@@ -1,7 +1,7 @@
 //! A lock that its owner may acquire again.
 
 use super::handle::Handle;
-use super::verbs::verbs;
+use super::methods::methods;
 use crate::hold::guard::LockGuard;
 
 /// A distributed mutex that its owner may acquire again: on the wire Redisson's `RLock`.
@@ -79,4 +79,4 @@ use crate::hold::guard::LockGuard;
 #[derive(Clone, Debug)]
 pub struct ReentrantLock(pub(crate) Handle);
 
-verbs!(ReentrantLock, LockGuard, "lock");
+methods!(ReentrantLock, LockGuard, "lock");

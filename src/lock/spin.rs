@@ -1,7 +1,7 @@
 //! A lock whose waiters ask again after pauses.
 
 use super::handle::Handle;
-use super::verbs::verbs;
+use super::methods::methods;
 use crate::backoff::Backoff;
 use crate::hold::guard::LockGuard;
 
@@ -104,4 +104,4 @@ impl SpinLock {
     }
 }
 
-verbs!(SpinLock, LockGuard, "spin_lock");
+methods!(SpinLock, LockGuard, "spin_lock");

@@ -4,6 +4,7 @@
 pub(crate) mod acquired;
 pub(crate) mod answer;
 pub(crate) mod batch;
+pub(crate) mod calls;
 pub(crate) mod counted;
 pub(crate) mod counter;
 pub(crate) mod fair;
@@ -28,7 +29,6 @@ pub(crate) mod semaphore;
 pub(crate) mod steps;
 #[cfg(test)]
 mod turns_model;
-pub(crate) mod verbs;
 pub(crate) mod wait;
 pub(crate) mod waiter;
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::methods::methods;
 use super::pool::Pool;
-use super::verbs::verbs;
 use crate::counter::check;
 use crate::error::Error;
 use crate::session::ClientHandle;
@@ -56,7 +56,7 @@ use crate::session::undo::Undo;
 #[derive(Clone, Debug)]
 pub struct Semaphore(pub(crate) Pool);
 
-verbs!(Semaphore, SemaphorePermit, "semaphore");
+methods!(Semaphore, SemaphorePermit, "semaphore");
 
 impl Semaphore {
     /// Adds `permits` free permits, to release those that have no [`SemaphorePermit`] any more: forgotten ones, or

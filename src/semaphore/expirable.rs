@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::methods::methods;
 use super::pool::{Leases, Pool};
-use super::verbs::verbs;
 use crate::error::Error;
 use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
@@ -55,7 +55,7 @@ use crate::session::undo::Undo;
 #[derive(Clone, Debug)]
 pub struct ExpirableSemaphore(pub(crate) Pool);
 
-verbs!(ExpirableSemaphore, ExpirablePermit, "expirable_semaphore");
+methods!(ExpirableSemaphore, ExpirablePermit, "expirable_semaphore");
 
 impl ExpirableSemaphore {
     /// Sets the lease of the permits that this handle acquires, from 50 ms to 100 years. By default, permits have no

@@ -2,5 +2,5 @@
 
 pub(crate) mod counted;
 pub(crate) mod expirable;
+mod methods;
 pub(crate) mod pool;
-mod verbs;

@@ -1,4 +1,4 @@
-//! Drops the future of every verb at each of its polls, with its request in flight: nothing of the call stays held.
+//! Drops the future of every method at each of its polls, with its request in flight: nothing of the call stays held.
 
 use std::future::Future;
 use std::pin::Pin;

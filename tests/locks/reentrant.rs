@@ -1,4 +1,4 @@
-//! What each verb and query of the reentrant lock does to the caller and to the lock.
+//! What each method and query of the reentrant lock does to the caller and to the lock.
 
 use std::time::Instant;
 

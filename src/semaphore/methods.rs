@@ -3,7 +3,7 @@
 /// Implements the common methods for a semaphore type that wraps a [`Pool`](super::pool::Pool). The type's own method
 /// `permit` makes the `$permit` from the `Undo` of the permits that were acquired. `$constructor` is the name of the
 /// [`Client`](crate::Client)'s method that makes the semaphore, for the examples.
-macro_rules! verbs {
+macro_rules! methods {
     ($semaphore:ty, $permit:ident, $constructor:literal) => {
         impl $semaphore {
             /// Sets the number of permits, at most 2³¹ − 1, which are all free at first. Returns `false` and changes
@@ -347,4 +347,4 @@ macro_rules! verbs {
     };
 }
 
-pub(crate) use verbs;
+pub(crate) use methods;
