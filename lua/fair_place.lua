@@ -11,7 +11,7 @@ local STALE, KEPT, GRACE = 3000, 60000, 5000
 
 -- Returns the client to which a line belongs.
 local function client_of(line, field)
-  return string.sub(string.match(line, '(%S+)$') .. field, 2, 37)
+  return string.match(string.match(line, '(%S+)$') .. field, '^|?([^:]*)')
 end
 
 local function sign_of(client)

@@ -27,7 +27,7 @@
 -- last item of the answer that the lock is free, and nothing is undone
 
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
-local client, worth = string.sub(ARGV[2], 2, 37), tonumber(ARGV[7])
+local client, worth = string.match(ARGV[2], '^|?([^:]*)'), tonumber(ARGV[7])
 local left, is_last = lower(KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), found)
 if not left then
   local places = redis.call('HGET', KEYS[5], ARGV[1]) or ''

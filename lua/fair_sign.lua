@@ -32,7 +32,7 @@ for i = 1, #fields, 2 do
   if field == 'mode' then
     return {'wrong_kind'}
   end
-  if string.sub(field, 1, 38) == '|' .. client .. ':' then
+  if string.sub(field, 1, #client + 2) == '|' .. client .. ':' then
     holder = string.match(value, '^h%x+') or ''
   elseif string.sub(field, 1, 1) ~= '|' and holder == '' then
     local line = line_of(client, redis.call('HGET', KEYS[5], field), field)

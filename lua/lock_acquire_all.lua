@@ -26,7 +26,7 @@ local named = #acquisition_field > #field + 1
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 
 -- Returns whether this free lock is left to the first in its turn order. Notes those in which this client is the first.
-local client, mine = string.sub(acquisition_field, 2, 37), {}
+local client, mine = string.match(acquisition_field, '^|?([^:]*)'), {}
 local function is_left(i)
   local channel = ARGV[i * 3 + 4]
   if not is_waited_for(channel) then

@@ -25,7 +25,7 @@ end
 -- The waiters in the holder's own process do not stand in the turn order.
 for i = 1, #fields, 2 do
   if string.sub(fields[i], 1, 1) == '|' then
-    redis.pcall(ARGV[2], ARGV[3] .. ':' .. string.sub(fields[i], 2, 37), ARGV[1])
+    redis.pcall(ARGV[2], ARGV[3] .. ':' .. string.match(fields[i], '^|?([^:]*)'), ARGV[1])
   end
 end
 local told = tell_freed(ARGV[3], ARGV[2], ARGV[1])

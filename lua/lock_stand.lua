@@ -15,7 +15,7 @@ local function refusal()
   if not is_held and (publish == '' or not is_waited_for(channel)) then
     return
   end
-  local line, client = line_of(channel, publish), string.sub(ARGV[2], 2, 37)
+  local line, client = line_of(channel, publish), string.match(ARGV[2], '^|?([^:]*)')
   if not is_held then
     local first, left, moved = line.first(client)
     if first == client then

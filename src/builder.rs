@@ -321,6 +321,32 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets a label that tells people who the client is, for example the service and the host: it stands in front of the
+    /// [id](Client::id) of the client, so that every process sees it in [`Holder::owner`](crate::Holder::owner) and
+    /// [`Holder::label`](crate::Holder::label). Without a label, nothing is added.
+    ///
+    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_` and `-`. It need not be unique.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::builder().url(url).label("orders@host-7").build().await?;
+    /// let guard = client.lock("nightly").lock().await?;
+    /// // In another process:
+    /// let holder = other.lock("nightly").holder().await?.expect("the lock is held");
+    /// assert_eq!(holder.label(), Some("orders@host-7"));
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.settings.label = Some(label.as_ref().to_owned());
+        self
+    }
+
     /// Sets who owns a lock if neither the handle nor a [`scope`](crate::Owner::scope) says it: by default the current
     /// task, or each call by itself.
     ///
@@ -448,6 +474,36 @@ impl ClientBuilder {
     pub fn connect_lazily(mut self) -> Self {
         self.settings.connects_lazily = true;
         self
+    }
+
+    /// Builds the client and runs `body`; then closes the client, whatever `body` returned. See [`Client::run`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`build`](Self::build) and of `body`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as for [`Client::run`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::{Client, Error};
+    ///
+    /// let shard = Client::builder().url(url).name_prefix("billing:");
+    /// shard.run(async |client| client.lock("nightly").lock().await?.unlock().await).await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn run<T, E: From<Error>>(
+        self,
+        body: impl AsyncFnOnce(&Client) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let client = self.build().await?;
+        let output = body(&client).await;
+        client.close().await;
+        output
     }
 
     /// Connects to the server and returns the client. With [`connect_lazily`](Self::connect_lazily), returns

@@ -88,6 +88,40 @@ impl Client {
         Self::builder().url(url).build().await
     }
 
+    /// Connects to the server at this URL, with default settings, and runs `body`; then closes the client, whatever
+    /// `body` returned. For `main`: locks that are still held are released before the program ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect) and of `body`.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, or if `body` panics, the client closes itself in the background, for as long as the
+    /// runtime lives.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # async fn publish() -> Result<(), redlatch::Error> { Ok(()) }
+    /// use redlatch::{Client, Error};
+    ///
+    /// Client::run(url, async |client| {
+    ///     let guard = client.lock("nightly").lock().await?;
+    ///     publish().await?; // if it fails, the lock is free by the time `run` returns
+    ///     guard.unlock().await
+    /// })
+    /// .await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn run<T, E: From<Error>>(
+        url: impl AsRef<str>,
+        body: impl AsyncFnOnce(&Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        Self::builder().url(url).run(body).await
+    }
+
     /// Returns a builder for a client with other settings.
     ///
     /// # Examples
@@ -167,7 +201,8 @@ impl Client {
         self
     }
 
-    /// Returns the id of this client, a random UUID. It is the first part of this client's owners on the server.
+    /// Returns the id of this client, a random UUID, behind its [label](ClientBuilder::label) and a slash if it has one.
+    /// It is the first part of this client's owners on the server.
     ///
     /// # Examples
     ///

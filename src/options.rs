@@ -12,6 +12,9 @@ const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// With a shorter timeout, a request would be given up before a healthy server can answer.
 pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// A label stands in every key and message that names its client.
+const LONGEST_LABEL: usize = 64;
+
 /// A valid lease: whole milliseconds, long enough to be kept, short enough for the server's arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeaseTime(Duration);
@@ -170,6 +173,7 @@ pub(crate) struct Settings {
     pub(crate) fair_wait_timeout: Duration,
     pub(crate) pubsub: PubSub,
     pub(crate) owners: Owners,
+    pub(crate) label: Option<String>,
     /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
     /// The server never loses what it has answered.
@@ -190,6 +194,7 @@ impl Default for Settings {
             fair_wait_timeout: Duration::from_secs(5 * 60),
             pubsub: PubSub::Auto,
             owners: Owners::Task,
+            label: None,
             connects_lazily: false,
             durable: false,
             trusts_fresh: false,
@@ -201,6 +206,14 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let lease = LeaseTime::new(self.watchdog_lease)?;
         self.min_validity(lease)?;
+        if let Some(label) = &self.label {
+            let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"@._-".contains(&byte);
+            if label.is_empty() || label.len() > LONGEST_LABEL || !label.bytes().all(is_fit) {
+                return Err(Error::invalid(format!(
+                    "a label has 1 to {LONGEST_LABEL} characters, each a letter, a digit or one of @ . _ -, not {label:?}"
+                )));
+            }
+        }
         let day = Duration::from_secs(24 * 60 * 60);
         if self.command_timeout < SHORTEST_TIMEOUT || self.command_timeout > day {
             let given = self.command_timeout;

@@ -96,6 +96,29 @@ async fn eventually_unconnected(server: &Server) {
     .await;
 }
 
+/// What is held when the body ends is released by the time that `run` returns.
+#[tokio::test]
+async fn run_closes_the_client_on_every_way_out() {
+    let server = Server::start();
+    for fails in [false, true] {
+        let ended = Client::run(server.url(), async |client| {
+            let guard = client.lock("k").lock().await?;
+            if fails {
+                drop(client.lock("").lock().await?);
+            }
+            // Neither released nor left behind: it lives as long as the client does.
+            std::mem::forget(guard);
+            Ok::<_, Error>(client.clone())
+        })
+        .await;
+        assert!(!server.connection().exists("k"), "fails: {fails}");
+        match ended {
+            Ok(client) => assert!(!fails && !client.is_connected()),
+            Err(error) => assert!(fails && error.kind() == ErrorKind::InvalidInput),
+        }
+    }
+}
+
 #[tokio::test]
 async fn guard_dropped_on_a_thread_without_runtime_releases() {
     let (server, client) = start().await;

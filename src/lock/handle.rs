@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
@@ -424,6 +426,31 @@ impl Holder {
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner
+    }
+
+    /// Returns the [label](crate::ClientBuilder::label) of the holder's client, or `None` if it has none or the owner is a
+    /// named one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::builder().url(url).label("orders@host-7").build().await?;
+    /// let lock = client.lock("nightly");
+    /// let guard = lock.lock().await?;
+    /// let holder = lock.holder().await?.expect("the lock is held");
+    /// println!("held by {}", holder.label().unwrap_or(holder.owner()));
+    /// # assert_eq!(holder.label(), Some("orders@host-7"));
+    /// # guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        let (label, rest) = self.owner.split_once('/')?;
+        let (client, _) = rest.split_once(':')?;
+        Uuid::try_parse(client).is_ok().then_some(label)
     }
 
     /// Returns the number of levels that the owner holds.

@@ -127,7 +127,11 @@ impl Session {
             .caused_by(error)
         })?;
         let closing = CancellationToken::new();
-        let client_id: Arc<str> = Uuid::new_v4().to_string().into();
+        let id = Uuid::new_v4();
+        let client_id: Arc<str> = match &settings.label {
+            Some(label) => format!("{label}/{id}").into(),
+            None => id.to_string().into(),
+        };
         let name = format!("redlatch:{client_id}").into();
         let (backend, disruptions) = Backend::connect(config, &settings, name).await?;
         let backend = Arc::new(backend);

@@ -508,3 +508,32 @@ async fn client_whose_own_lease_ended_locks_again_while_another_has_the_lock_und
     }
     nothing_left(&server, [&one, &two]).await;
 }
+
+#[tokio::test]
+async fn label_of_a_client_is_seen_by_others_and_nothing_is_added_without_one() {
+    let (server, other) = start().await;
+    let labelled = |label: &str| builder(server.url()).label(label).build();
+    let client = labelled("orders@host-7").await.unwrap();
+    assert!(client.id().starts_with("orders@host-7/"));
+    let guard = client.lock("k").lock().await.unwrap();
+    let holder = other.lock("k").holder().await.unwrap().unwrap();
+    assert_eq!(holder.label(), Some("orders@host-7"));
+    assert_eq!(holder.owner(), format!("{}:{}", client.id(), guard.owner()));
+    guard.unlock().await.unwrap();
+
+    assert_eq!(other.id().len(), 36);
+    let owner = Owner::named("orders@host-7/7:1");
+    for lock in [other.lock("k"), other.lock("k").owned_by(&owner)] {
+        let guard = lock.lock().await.unwrap();
+        let holder = lock.holder().await.unwrap().unwrap();
+        assert_eq!(holder.label(), None, "{}", holder.owner());
+        guard.unlock().await.unwrap();
+    }
+    for label in ["", "a:b", "a b", "a/b", "{a}", "\u{e9}", &"x".repeat(65)] {
+        assert_eq!(
+            kind(labelled(label).await),
+            ErrorKind::InvalidInput,
+            "{label:?}"
+        );
+    }
+}

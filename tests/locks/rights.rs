@@ -26,6 +26,8 @@ async fn connect(server: &Server) -> Client {
     builder(url(server))
         .name_prefix(PREFIX)
         .trust_fresh_servers(true)
+        // A label must not get in the way of any message.
+        .label("orders@host-7")
         .build()
         .await
         .unwrap()
