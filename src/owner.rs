@@ -118,7 +118,7 @@ impl Owner {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub fn scope<F: Future>(self, future: F) -> Scoped<F> {
-        scope::alone(self, future)
+        scope::pass_on(self, future)
     }
 
     /// Returns an owner that differs from all others in this process, now and later.

@@ -31,6 +31,15 @@ impl Frame {
         let frames = successors(Some(self), |frame| frame.around.as_deref());
         frames.map(|frame| &frame.owner).find(|owner| holds(owner))
     }
+
+    /// Returns the owner of a call for a lock that no owner in scope holds.
+    fn of_call(&self, default: Owners) -> Owner {
+        match (default, &self.around) {
+            // The body of a `run` does not make its branches one owner where each call is one.
+            (Owners::Call, Some(_)) => Owner::unique(),
+            _ => self.owner.clone(),
+        }
+    }
 }
 
 fn innermost() -> Option<Arc<Frame>> {
@@ -46,19 +55,20 @@ pub(crate) fn current() -> Option<Owner> {
 /// innermost.
 pub(crate) fn acting(default: Owners, holds: impl Fn(&Owner) -> bool) -> Owner {
     match innermost() {
-        Some(frame) => frame.holder(holds).unwrap_or(&frame.owner).clone(),
+        Some(frame) => match frame.holder(holds) {
+            Some(holder) => holder.clone(),
+            None => frame.of_call(default),
+        },
         None => default.of_call(),
     }
 }
 
-/// Returns the owner of a `run` on a handle without one: the innermost in scope that holds the lock, or if none does, an
-/// owner of its own. Without the first, a `run` within a `run` would wait for itself.
-pub(crate) fn running(default: Owners, holds: impl Fn(&Owner) -> bool) -> Owner {
-    let holder = match innermost() {
+/// Returns the innermost owner in scope, the task included, that holds the lock.
+pub(crate) fn holder(default: Owners, holds: impl Fn(&Owner) -> bool) -> Option<Owner> {
+    match innermost() {
         Some(frame) => frame.holder(holds).cloned(),
         None => Some(default.of_call()).filter(holds),
-    };
-    holder.unwrap_or_else(Owner::unique)
+    }
 }
 
 /// Makes the calls of a future act for this owner, and for those around it where they hold the lock.
@@ -72,9 +82,12 @@ pub(crate) fn within<F: Future>(owner: Owner, future: F) -> Scoped<F> {
     scoped(owner, Some(innermost().unwrap_or_else(task)), future)
 }
 
-/// Makes the calls of a future act for this owner alone.
-pub(crate) fn alone<F: Future>(owner: Owner, future: F) -> Scoped<F> {
-    scoped(owner, None, future)
+/// Makes the calls of a future act for this owner. If that is the owner of the current scope, which is passed on, what is
+/// held around that scope can be acquired again in the future too.
+pub(crate) fn pass_on<F: Future>(owner: Owner, future: F) -> Scoped<F> {
+    let same = innermost().filter(|frame| frame.owner == owner);
+    let around = same.and_then(|frame| frame.around.clone());
+    scoped(owner, around, future)
 }
 
 /// Makes the calls of a function act for this owner alone.

@@ -344,20 +344,22 @@ impl Handle {
     /// Returns the owner that a `run` acts for.
     pub(crate) fn owner_of_run(&self) -> Owner {
         let owner = self.owner.clone();
-        owner.unwrap_or_else(|| scope::running(self.owners(), |it| self.is_held_by(it)))
+        // If the lock is held around the call, for that owner: another one would wait for the caller itself.
+        let holder = || scope::holder(self.owners(), |it| self.is_held_by(it));
+        owner.or_else(holder).unwrap_or_else(Owner::unique)
     }
 
     pub(super) fn owners(&self) -> Owners {
         self.client.settings.owners
     }
 
-    /// Returns whether this process holds the lock for this owner. Asks no server.
+    /// Returns whether this process holds the lock, or its other side, for this owner. Asks no server.
     pub(super) fn is_held_by(&self, owner: &Owner) -> bool {
         let local = self.target.as_ref().ok().and_then(|target| {
             let key = target.kind.local_key(&target.name);
             self.client.local_locks.find(key)
         });
-        local.is_some_and(|local| local.live(owner).is_some())
+        local.is_some_and(|local| local.live(owner).is_some() || local.has_other_side(owner))
     }
 }
 

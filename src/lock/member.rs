@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::handle::Handle;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::hold::request::AcquireRequest;
 use crate::owner::{Owner, Owners};
 use crate::scope;
@@ -65,9 +65,9 @@ impl Members {
     ///
     /// Refuses members with different owners.
     pub(super) fn requests(&self) -> Result<(Owner, Vec<AcquireRequest>), Error> {
-        let owner = match self.named_owner()? {
-            Some(owner) => owner.clone(),
-            None => scope::acting(self.owners(), |owner| self.is_held_by(owner)),
+        let owner = match self.given_owner()? {
+            Some(owner) => owner,
+            None => scope::acting(self.owners(), |_| false),
         };
         let requests = self
             .handles()
@@ -78,10 +78,7 @@ impl Members {
 
     /// Returns the owner that a `run` acts for.
     pub(super) fn owner_of_run(&self) -> Result<Owner, Error> {
-        Ok(match self.named_owner()? {
-            Some(owner) => owner.clone(),
-            None => scope::running(self.owners(), |owner| self.is_held_by(owner)),
-        })
+        Ok(self.given_owner()?.unwrap_or_else(Owner::unique))
     }
 
     fn owners(&self) -> Owners {
@@ -89,9 +86,27 @@ impl Members {
         first.map_or_else(Owners::default, Handle::owners)
     }
 
-    /// Returns whether this process holds one of the locks for this owner.
-    fn is_held_by(&self, owner: &Owner) -> bool {
-        self.handles().any(|handle| handle.is_held_by(owner))
+    /// Returns the owner that the set or a member names, or the one around the call that holds one of the locks: for
+    /// another owner, the call would wait for its caller.
+    ///
+    /// Refuses locks that are held by several owners around the call.
+    fn given_owner(&self) -> Result<Option<Owner>, Error> {
+        if let Some(named) = self.named_owner()? {
+            return Ok(Some(named.clone()));
+        }
+        let mut given: Option<Owner> = None;
+        for handle in self.handles() {
+            let holder = scope::holder(self.owners(), |owner| handle.is_held_by(owner));
+            if let Some(holder) = holder
+                && *given.get_or_insert_with(|| holder.clone()) != holder
+            {
+                return Err(Error::new(
+                    ErrorKind::Refused,
+                    "locks of the set are held around this call for several owners; a set acts for one owner",
+                ));
+            }
+        }
+        Ok(given)
     }
 
     /// Returns the owner that the set or a member names.

@@ -160,7 +160,7 @@ async fn run_ends_with_its_lock_and_says_so() {
     let end = async {
         soon(async {
             while !server.connection().exists("k") {
-                tokio::task::yield_now().await
+                tokio::task::yield_now().await;
             }
         })
         .await;
