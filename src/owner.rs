@@ -79,7 +79,8 @@ impl Owner {
 
     /// Makes the calls of a future act for this owner, on every lock whose handle has no owner of its own.
     ///
-    /// Futures that the future awaits are in the scope too, and tasks that it spawns are not. To pass the owner on to a
+    /// The client's [`Owners`] do not matter in a scope. Futures that the future awaits are in the scope too, and tasks
+    /// that it spawns are not. To pass the owner on to a
     /// task, as to a child that works for a holder, give that task a scope with [`Owner::current`]. A task whose owner is
     /// another one waits for what its parent holds, and if the parent waits for the task, neither ever ends.
     ///
@@ -217,7 +218,9 @@ pub enum Owners {
     #[default]
     Task,
     /// Each call is an owner of its own, as with tokio's `Mutex`: branches of one task exclude each other, and a nested
-    /// call waits for the outer one without end.
+    /// call waits for the outer one without end, unless that is a [`run`](crate::ReentrantLock::run). Whoever holds a
+    /// lock, no call has: `is_held`, `hold_count`, `unlock` and `adopt` of a handle find nothing, and guards do it all.
+    /// In a [`scope`](Owner::scope), its owner counts.
     Call,
 }
 

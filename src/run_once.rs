@@ -41,7 +41,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(50);
 /// | the job | the lock |
 /// |---|---|
 /// | succeeds, within the period | is kept until `within` has passed since the job was begun, by the server's clock; then it is free by itself, whatever became of this process |
-/// | takes longer than that | is renewed all the while, and released at the end |
+/// | takes longer than that | is renewed all the while, for at most [`max_hold`](crate::ClientBuilder::max_hold) if that is set, and released at the end |
 /// | returns `Err`, panics, or is dropped | is released at once, so that another process may run the job |
 /// | loses its lease | is another's, or free; the job is dropped, and `run` returns [`LeaseLost`](crate::ErrorKind::LeaseLost) |
 /// | dies with its process | is free within one [`watchdog_lease`](crate::ClientBuilder::watchdog_lease), 30 s by default |
@@ -53,8 +53,9 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(50);
 /// A process that dies between the end of its job and the server's answer to that, about a round trip later, counts as
 /// one that died during the job: another process may run it again after the lease. If the server is away when the job
 /// ends, this process goes on telling it until `within` has passed, in the background after one lease. Only if another
-/// process reaches the server first, and more than a lease after the job's last renewal, does the job run twice. The
-/// same holds if the server forgets the lock, as in a restart without its data.
+/// process reaches the server first, once the lease that this process knew of has passed, does the job run twice. The
+/// same holds if the server forgets the lock, as in a restart without its data, and if this process is paused just
+/// before its job ends: a job that has ended counts as one that succeeded, and a warning is logged.
 ///
 /// # Examples
 ///
@@ -270,7 +271,11 @@ impl Run {
 /// Takes the lock again, for what is left of the period. Returns `None` if somebody else has it.
 async fn retaken(handle: &Handle, left: Duration) -> Result<Option<LockGuard>, Error> {
     let fixed = handle.clone().lease(left.max(SHORTEST_LEASE));
-    fixed.owned_by(&Owner::unique()).try_lock().await
+    let taken = fixed.owned_by(&Owner::unique()).try_lock().await?;
+    if taken.is_none() {
+        warn!("a job has run, and its lock was lost: another process may have run it too");
+    }
+    Ok(taken)
 }
 
 impl Deref for Run {

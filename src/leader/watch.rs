@@ -51,7 +51,7 @@ impl LeaderWatch {
     }
 
     /// Waits until the leader is another one than the call before returned, and returns it, or `None` if nobody leads.
-    /// The first call returns at once.
+    /// The first call returns as soon as the server has answered.
     ///
     /// While the servers cannot be reached nobody knows who leads, and the call goes on waiting. To be told of an
     /// outage, ask [`Election::current`](crate::Election::current).

@@ -196,9 +196,9 @@ macro_rules! methods {
             /// The calls of one task share its owner, so the branches of `join!`, `buffer_unordered` or
             /// `for_each_concurrent` re-enter what they [`lock`](Self::lock) instead of excluding each other. What they
             /// `run` excludes: each call acquires the lock for an owner of its own. Calls in the future act for that
-            /// owner, on this lock and on others, and can also acquire again what is held around the `run`. If the
-            /// current owner already holds this lock, as in a `run` within a `run`, the lock is acquired again. On a handle
-            /// with an owner, the call acts for that owner.
+            /// owner, on this lock and on others, and can also acquire again what is held around the `run`. If this client
+            /// already holds the lock for the current owner, as in a `run` within a `run`, the lock is acquired again if
+            /// its kind is reentrant. On a handle with an owner, the call acts for that owner, wherever it holds the lock.
             ///
             /// The future is dropped when the lock is lost. The lock is released when the future has ended.
             ///

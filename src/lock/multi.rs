@@ -48,7 +48,7 @@ use crate::scope::within;
 /// Each member has the lease that it was given; a set has none. While the set waits for other members, a fixed lease is
 /// started again before it ends, so that no member has expired when the guard is handed out.
 ///
-/// A set acts for one owner: the current task, or the owner that [`owned_by`](Self::owned_by) or a member names. Two
+/// A set acts for one owner: the current one, or the owner that [`owned_by`](Self::owned_by) or a member names. Two
 /// different owners are [`InvalidInput`](crate::ErrorKind::InvalidInput). A member that this owner already holds is
 /// acquired again if its kind is reentrant.
 ///
@@ -294,6 +294,9 @@ impl MultiLock {
 
     /// Runs a future under all locks, for an owner of its own, until it ends or one of them is lost. See
     /// [`ReentrantLock::run`](crate::ReentrantLock::run).
+    ///
+    /// If the current owner holds one of the locks, the set acts for that owner, and the branches of a task that holds
+    /// one of them share all.
     ///
     /// # Errors
     ///

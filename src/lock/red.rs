@@ -106,7 +106,7 @@ use crate::scope::within;
 /// members, each counted from before its request was sent. Renewal and [`extend`](RedGuard::extend) count a server only
 /// if this hold was still there.
 ///
-/// The lock acts for one owner: the current task, or the owner that [`owned_by`](Self::owned_by) or a member names.
+/// The lock acts for one owner: the current one, or the owner that [`owned_by`](Self::owned_by) or a member names.
 /// With reentrant members, this owner may acquire the lock again.
 ///
 /// # Examples

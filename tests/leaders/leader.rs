@@ -121,7 +121,8 @@ async fn leader_that_was_paused_ends_its_body_before_it_does_anything_else() {
     assert!(after.token > before.token, "a store can refuse the first");
     first.events();
     let resumed = first.resume();
-    let told = first.within(secs(5), "ends").expect("it is told");
+    let (meanwhile, told) = first.until("ends");
+    assert_eq!(meanwhile, [], "it is told before it does anything");
     assert_eq!(told.token, before.token);
     let took = told.at.saturating_sub(resumed);
     assert!(took < SLACK, "{took:?}");
@@ -143,11 +144,11 @@ async fn no_beat_of_a_deposed_leader_comes_after_the_pause() {
     tokio::time::sleep(LEASE * 2).await;
     first.events();
     first.resume();
-    let again = first.event("begins");
+    let (meanwhile, again) = first.until("begins");
     assert!(again.token > term.token);
-    let ends: Vec<_> = first.finish();
-    let late = ends.iter().filter(|event| event.token == term.token);
-    assert_eq!(late.count(), 0);
+    let beats = |event: &Event| event.what == "beats" && event.token == term.token;
+    assert!(!meanwhile.iter().any(beats), "{meanwhile:?}");
+    assert!(!first.finish().iter().any(beats));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -206,6 +206,19 @@ impl Worker {
         }
     }
 
+    /// Waits for the next event of this kind. Returns it, and all events before it.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str) -> (Vec<Event>, Event) {
+        let mut before = Vec::new();
+        loop {
+            match self.events.recv_timeout(secs(20)) {
+                Ok(event) if event.what == what => return (before, event),
+                Ok(event) => before.push(event),
+                Err(error) => panic!("{error} for {what:?} from {self:?}"),
+            }
+        }
+    }
+
     /// Returns all events so far.
     pub(crate) fn events(&self) -> Vec<Event> {
         // What the worker has written may not have been read yet.

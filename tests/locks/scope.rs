@@ -180,3 +180,64 @@ async fn run_ends_with_its_lock_and_says_so() {
     eventually_free(&server, "k").await;
     eventually_free(&server, "r").await;
 }
+
+#[tokio::test]
+async fn run_of_a_side_knows_the_other_side_that_is_held_around_it() {
+    let (_server, client) = start().await;
+    let (lock, other) = (client.read_write_lock("rw"), client.lock("other"));
+    let reading = lock.read().await.unwrap();
+    let upgrade = soon(lock.writer().run(async {})).await;
+    assert_eq!(kind(upgrade), ErrorKind::Refused);
+    let inside = other.run(async { kind(lock.write().await) });
+    assert_eq!(soon(inside).await.unwrap(), ErrorKind::Refused);
+    reading.unlock().await.unwrap();
+
+    let writing = lock.write().await.unwrap();
+    soon(lock.reader().run(async {})).await.unwrap();
+    let inside = other.run(async { lock.read().await.unwrap().unlock().await });
+    soon(inside).await.unwrap().unwrap();
+    writing.unlock().await.unwrap();
+    let (reader, writer) = (lock.reader(), lock.writer());
+    let nested = writer.run(reader.run(async {}));
+    soon(nested).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn set_acts_for_the_one_owner_around_it_that_holds_any_of_its_locks() {
+    let (_server, client) = start().await;
+    let (a, b) = (client.lock("a"), client.lock("b"));
+    let set = MultiLock::new([a.clone(), b.clone()]);
+    let held = a.lock().await.unwrap();
+    let both = b.run(async { kind(set.lock().await) });
+    assert_eq!(soon(both).await.unwrap(), ErrorKind::Refused);
+    let c = client.lock("c");
+    let around = c.run(async { set.lock().await.unwrap().owner().clone() });
+    assert_eq!(soon(around).await.unwrap(), *held.owner());
+    soon(set.run(async {})).await.unwrap();
+    held.unlock().await.unwrap();
+    let apart = Owner::current();
+    assert_ne!(set.run(async { Owner::current() }).await.unwrap(), apart);
+}
+
+#[tokio::test]
+async fn owners_by_call_stay_apart_in_a_run_and_a_child_gets_what_is_held_around_it() {
+    let (server, client) = start().await;
+    let by_call = by_call(&server).await;
+    let (a, b) = (by_call.lock("a"), by_call.lock("b"));
+    let both = a.run(async { tokio::join!(b.try_lock(), b.try_lock()) });
+    let (left, right) = soon(both).await.unwrap();
+    assert_ne!(left.unwrap().is_some(), right.unwrap().is_some());
+
+    let lock = client.lock("k");
+    let held = lock.lock().await.unwrap();
+    let child = async {
+        let lock = lock.clone();
+        let child = async move { lock.lock().await.unwrap().unlock().await };
+        tokio::spawn(Owner::current().scope(child)).await.unwrap()
+    };
+    soon(client.lock("other").run(child))
+        .await
+        .unwrap()
+        .unwrap();
+    held.unlock().await.unwrap();
+}
