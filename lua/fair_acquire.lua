@@ -41,8 +41,8 @@
 -- Publishes the message on the channel of the first in the queue when the lock is free and not acquired here: that of
 -- its client, or of each client that shares its place
 
--- Is the key a lock of this shape? A read-write lock has a mode.
 local worth = tonumber(ARGV[9])
+-- Is the key a lock of this shape? A read-write lock has a mode.
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], 'mode')
 local total = found[1]
 if found[3] or total and not string.find(total, '^%d+$') then

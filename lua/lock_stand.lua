@@ -2,8 +2,8 @@
 -- their keys and arguments begin alike.
 --
 -- If another owner holds the lock, or is to have it next, `refusal` returns an answer that says so, and puts a client
--- that waits into the turn order. Otherwise it returns nil: the client is no longer in the turn order, and the first and
--- the second there learn how long it has the lock.
+-- that waits into the turn order. A client that only joins is told that the lock is free. Otherwise it returns nil: the
+-- client is no longer in the turn order, and the first and the second there learn how long it has the lock.
 
 local function refusal()
   local lease, channel, publish, stay = ARGV[5], ARGV[7], ARGV[8], ARGV[9]

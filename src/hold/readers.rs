@@ -43,7 +43,7 @@ impl AcquireRequest {
     ///
     /// 1. Its owner has no name, and neither reads here by another call nor asks for it.
     /// 2. No writer here has the lock, and none waits that it yields to.
-    /// 3. A reader here has the record, the server said lately that it stands, and no writer waits elsewhere who came
+    /// 3. A reader here, by a handle with the same preference, has the record, the server said lately that it stands, and no writer waits elsewhere who came
     ///    before the call.
     /// 4. The call asks for the same lease, and enough of that is left.
     /// 5. No request is on its way that changes the record's hold count, or may cut its lease.

@@ -97,7 +97,7 @@ pub(crate) enum Loss {
     Expired,
     /// The lock was granted to another owner in this process.
     ///
-    /// By the server's word, so the earlier hold had ended there before this process noticed.
+    /// By the server's word, so as a rule the earlier hold had ended there before this process noticed.
     Displaced,
     /// A call in this process released the lock by force.
     Forced,
@@ -294,9 +294,8 @@ impl Hold {
     /// Gives a guard another lease mode.
     pub(crate) fn change_mode(&self, from: LeaseMode, to: LeaseMode) {
         let mut state = self.lock();
-        // The guard is there all the time, so that no level is without one in between.
-        state.add_guard(to);
         state.remove_guard(from);
+        state.add_guard(to);
     }
 
     /// Ends the hold for good, except for levels left to their owner. Returns what is left of the record, or `None` if

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. `guards <= levels` as long as a hold is held, except between a handle's `unlock` and the end of the guard whose
-//!    level that took.
+//!    level that took, and after a level that has a guard was adopted again.
 //! 2. `detached <= levels - guards`: a level that was left to its owner has no guard.
 //! 3. `renewed <= guards`, and the schedule renews only while `renewed > 0`.
 //! 4. `Ended` is final. `levels` is then what was left to the owner, or zero.

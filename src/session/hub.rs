@@ -288,8 +288,7 @@ impl Hub {
 
     /// Counts a message, and so wakes the channel's waiters.
     ///
-    /// The message to the second in the turn order is different: it announces when the turn of the first ends. That is
-    /// kept, and becomes news at that instant.
+    /// A message may announce when a turn or a hold ends instead. That is kept, and becomes news at that instant.
     pub(super) fn wake(&self, channel: &str, message: &str) {
         if let Some(channel) = self.lock().channels.get(channel) {
             channel.state.send_modify(|state| match turn_ends(message) {

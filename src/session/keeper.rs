@@ -11,7 +11,7 @@
 //! # Invariants
 //!
 //! 1. Between two signs that the server has read lies less than the three seconds for which a place outlives the last
-//!    one, as long as no more than one or two are lost.
+//!    one, as long as no more than one goes unanswered.
 //! 2. Each place is named at least once in [`ROUND`] signs, and all of them as soon as some may be gone.
 
 use std::sync::Arc;

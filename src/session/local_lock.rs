@@ -234,8 +234,8 @@ impl<D> LocalLockRef<D> {
     /// Notes a hold that was granted. Returns the other holds, which it displaces and which are given back. On the
     /// shared side, that is at most an older hold of the same owner.
     ///
-    /// Called in one step without an await with the grant. The caller reports the displaced holds as lost: the server
-    /// would not have granted the lock if they stood.
+    /// Called in one step without an await with the grant. The caller reports the displaced holds as lost: as a
+    /// rule, the server would not have granted the lock if they stood.
     pub(crate) fn install(&self, hold: &Arc<Hold>) -> Vec<Arc<Hold>> {
         let (displaced, gone) = self.change(|state| {
             // The server has granted the lock: what was left here was gone.

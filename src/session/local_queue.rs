@@ -6,8 +6,8 @@
 //! # Invariants
 //!
 //! 1. Of the calls that want the lock alone, the first asks. Of the readers, the first asks for all of them, and the
-//!    others join its grant. Neither comes to ask past the first of the other side if that one came before and has not
-//!    asked; this holds for at most a second. A call with `Role::Beside` asks when it likes.
+//!    others join its grant. As their roles say, neither comes to ask past the first of the other side if that one came
+//!    before and has not asked; this holds for at most a second. A call with `Role::Beside` asks when it likes.
 //! 2. A call that has come to the front stays there until it leaves, or until others go first because nobody polls it.
 
 use std::collections::{BTreeMap, BTreeSet};

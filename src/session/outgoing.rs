@@ -3,7 +3,7 @@
 //!
 //! A release is entered before it is sent. It is `ahead` once it is written to the connection on which acquisitions go:
 //! the server then reads it first, so they need not wait for its answer. It leaves with its answer, or when the server
-//! has refused it. A call that finds one in its way stands in `blocked` and is woken by each change here.
+//! has refused it. Calls that wait for the turn to ask stand in `blocked`, and are woken when a release is ahead or gone.
 
 use std::collections::BTreeSet;
 

@@ -6,11 +6,13 @@
 //!
 //! # Invariants
 //!
-//! 1. A release is worked out, sent and answered under its record's turn. So two releases of one hold are sent one
-//!    after the other, and the second finds what the first has left to do.
+//! 1. A release is worked out, sent and answered under its record's turn, except for one that a `Drop` writes, whose
+//!    answer is taken under a later turn. So two releases of one hold are sent one after the other, and the second finds
+//!    what the first has left to do.
 //! 2. A release that was sent and has no answer is marked [`Release::InDoubt`], also if its future is dropped. The next
 //!    one that finds nothing then does not count as a loss.
-//! 3. What is marked as ahead was given to the connection that acquisitions use, before them.
+//! 3. What is marked as ahead was given to the connection that acquisitions use, before them, unless that connection
+//!    has just broken.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The hold that goes on with the record of another hold of this process, without a request.
 //!
-//! Two ways lead to one. An exclusive lock is passed on: the hold before has ended ([`Hold::pass_to`]). Readers join:
-//! the other holds go on ([`Hold::join`]). Either way the new hold begins with the deadline that was confirmed last,
-//! and the server is asked afterwards whether the record still stood (`Watchdog::confirm`).
+//! Two ways lead to one. A lock is passed on: the hold before has ended ([`Hold::pass_to`]). Readers join holds that go
+//! on as a rule ([`Hold::join`]). Either way the new hold begins with the deadline that was confirmed last. The server
+//! is asked whether the record still stood (`Watchdog::confirm`): always when a lock was passed on, and for readers
+//! once its last answer grows old.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::support::polls::Polls;
 use crate::support::probe::{NEVER, begin, kind, millis, reset_calls, scripts_run, secs, soon};
 use crate::support::scene::{self, Scene};
 use crate::support::{builder, eventually, eventually_idle, start, start_two};
-use crate::worker::{LEASE, Worker};
+use crate::worker::{Event, LEASE, Worker};
 
 /// The time for processes on a loaded machine to be woken and to report it.
 const SLACK: Duration = Duration::from_millis(500);

@@ -33,8 +33,8 @@ pub(super) struct Report {
     pub(super) silence: Option<(BootInstant, Error)>,
 }
 
-#[derive(Clone, Debug)]
 /// A sentinel's statement of which server is the primary.
+#[derive(Clone, Debug)]
 pub(super) struct Word {
     pub(super) primary: Server,
     /// The epoch of the configuration that this comes from.

@@ -266,7 +266,7 @@ fn look(call: &Call<'_>) -> impl Iterator<Item = Request> {
 
 /// Decides which commands change the keys, and what the answer is then. `looked` is what came back from [`look`].
 ///
-/// The arguments of a call about several keys are those of each key, in turn.
+/// The steps of a call about several keys are those of each key, in turn.
 fn decide(
     call: &Call<'_>,
     steps: &Steps<'_>,
