@@ -515,6 +515,26 @@ impl Client {
         self.client.close().await;
     }
 
+    /// Returns a look at the locks of all processes, and at the servers, for operators.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("nightly-report").lock().await?;
+    /// for lock in client.admin().list("nightly-*").await? {
+    ///     println!("{} is held by {:?}", lock.name, lock.holders);
+    /// }
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[cfg(feature = "admin")]
+    #[must_use]
+    pub fn admin(&self) -> crate::admin::Admin {
+        crate::admin::Admin::new(self.client.clone(), self.prefix.clone())
+    }
+
     fn pool(&self, name: &str, leases: Leases) -> Pool {
         let name = self.name(name, LockName::semaphore).and_then(|name| {
             if let Leases::Of(_) = leases {

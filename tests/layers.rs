@@ -166,6 +166,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::node",
             "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::silence session::backend::slots session::backend::transaction",
         ),
+        (
+            "session::backend::inquiry",
+            "session::backend session::backend::connection session::backend::node session::backend::refusal session::backend::resp session::backend::slots",
+        ),
         ("session::backend::channels", "session::backend::node"),
         (
             "session::backend::cluster",
@@ -288,7 +292,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("semaphore::*", "semaphore::pool semaphore::verbs"),
     ],
     &[
-        ("client", "builder"),
+        ("admin", "admin::inspection admin::server"),
+        ("admin::inspection", ""),
+        ("admin::server", ""),
+        ("client", "admin builder"),
         ("builder", "client"),
         ("attribute", ""),
         ("lib", "*"),
@@ -312,6 +319,7 @@ const DOORS: &[(&str, &[&str])] = &[
     (
         "BootInstant::now",
         &[
+            "admin/",
             "clock.rs",
             "options.rs",
             "session/",
@@ -326,6 +334,7 @@ const DOORS: &[(&str, &[&str])] = &[
     (
         "tokio",
         &[
+            "admin/",
             "owner.rs",
             "session/",
             "hold/",

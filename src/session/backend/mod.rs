@@ -13,6 +13,8 @@ mod connection;
 mod contact;
 mod desk;
 mod dial;
+#[cfg(feature = "admin")]
+pub(crate) mod inquiry;
 mod link;
 mod listener;
 mod maker;
