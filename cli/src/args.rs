@@ -98,7 +98,7 @@ pub(crate) struct Server {
         long,
         global = true,
         value_name = "SPAN",
-        value_parser = span::parse,
+        value_parser = timeout,
         default_value = "1s",
         help_heading = "Server"
     )]
@@ -144,6 +144,7 @@ pub(crate) enum Command {
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
     /// The name of the lock.
+    #[arg(value_parser = name)]
     pub(crate) name: String,
 
     /// How long to wait for the lock; 0 makes one attempt. Without it, waits until the lock is free.
@@ -229,6 +230,12 @@ impl Lease {
 }
 
 fn lease(text: &str) -> Result<Lease, String> {
+    let lease = mode(text)?;
+    between(lease.span(), LEASES)?;
+    Ok(lease)
+}
+
+fn mode(text: &str) -> Result<Lease, String> {
     match text.strip_prefix("renewed") {
         Some("") => Ok(Lease::Renewed(Duration::from_secs(30))),
         Some(rest) => {
@@ -238,6 +245,45 @@ fn lease(text: &str) -> Result<Lease, String> {
             span::parse(span).map(Lease::Renewed)
         }
         None => span::parse(text).map(Lease::Fixed),
+    }
+}
+
+/// The longest name in bytes.
+const LONGEST_NAME: usize = 1024;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// What the library accepts.
+const LEASES: [Duration; 2] = [
+    Duration::from_millis(50),
+    Duration::from_secs(100 * 365 * 24 * 60 * 60),
+];
+const TIMEOUTS: [Duration; 2] = [Duration::from_millis(20), DAY];
+const INTERVALS: [Duration; 2] = [Duration::from_millis(10), DAY];
+
+fn name(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a name must not be empty".to_owned()),
+        1..=LONGEST_NAME => Ok(text.to_owned()),
+        long => Err(format!(
+            "a name has at most {LONGEST_NAME} bytes, not {long}"
+        )),
+    }
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    between(span::parse(text)?, TIMEOUTS)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    between(span::parse(text)?, INTERVALS)
+}
+
+fn between(span: Duration, [least, most]: [Duration; 2]) -> Result<Duration, String> {
+    match span < least || span > most {
+        true => {
+            let [least, most] = [least, most].map(span::show);
+            Err(format!("it must be from {least} to {most}"))
+        }
+        false => Ok(span),
     }
 }
 
@@ -259,6 +305,7 @@ pub(crate) struct Ls {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
     /// The name of the lock.
+    #[arg(value_parser = name)]
     pub(crate) name: String,
 }
 
@@ -269,10 +316,11 @@ pub(crate) struct Inspect {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Watch {
     /// The name of the lock.
+    #[arg(value_parser = name)]
     pub(crate) name: String,
 
     /// How often to look if no message arrives.
-    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "1s")]
+    #[arg(long, value_name = "SPAN", value_parser = interval, default_value = "1s")]
     pub(crate) interval: Duration,
 }
 
@@ -284,6 +332,7 @@ pub(crate) struct Watch {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unlock {
     /// The name of the lock.
+    #[arg(value_parser = name)]
     pub(crate) name: String,
 
     /// Confirms that a lock of somebody else is meant; there is no other kind of unlock here.
@@ -376,7 +425,15 @@ mod tests {
         assert_eq!(lease("renewed"), Ok(Lease::Renewed(span(30))));
         assert_eq!(lease("renewed:5s"), Ok(Lease::Renewed(span(5))));
         assert_eq!(lease("5s"), Ok(Lease::Fixed(span(5))));
-        for text in ["", "renewed:", "renewed5s", "renew", "5"] {
+        for text in [
+            "",
+            "renewed:",
+            "renewed5s",
+            "renew",
+            "5",
+            "1ms",
+            "renewed:0",
+        ] {
             assert!(lease(text).is_err(), "{text}");
         }
     }

@@ -72,7 +72,10 @@ pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
         error.print().ok();
         return ExitCode::SUCCESS;
     }
-    if error.kind() == Wrong::DisplayHelpOnMissingArgumentOrSubcommand {
+    if matches!(
+        error.kind(),
+        Wrong::DisplayHelpOnMissingArgumentOrSubcommand | Wrong::MissingSubcommand
+    ) {
         eprintln!(
             "redlatch: say what to do, for example `redlatch run NAME -- COMMAND`; see redlatch --help"
         );

@@ -44,9 +44,14 @@ fn line(args: &Run, found: Option<&Inspection>, waited: Duration) -> String {
         Some(found) => format!("held by {}", show::holders(found)),
         None => "others go first".to_owned(),
     };
-    let waited = span::show(Duration::from_secs(waited.as_secs()));
-    let limit = args
-        .wait
-        .map_or_else(String::new, |wait| format!(" of {}", span::show(wait)));
-    format!("waiting for {}, {waited}{limit}: {held}", args.name)
+    let waited = match (waited.as_secs(), args.wait) {
+        (0, None) => String::new(),
+        (0, Some(limit)) => format!(" for up to {}", span::show(limit)),
+        (waited, None) => format!(", {}", span::show(Duration::from_secs(waited))),
+        (waited, Some(limit)) => {
+            let waited = span::show(Duration::from_secs(waited));
+            format!(", {waited} of {}", span::show(limit))
+        }
+    };
+    format!("waiting for {}{waited}: {held}", show::shown(&args.name))
 }

@@ -414,11 +414,11 @@ impl<'a> Running<'a> {
         };
         if error.kind() == ErrorKind::LeaseLost {
             let text = format!("{} was lost before the command had ended", args.name);
-            if !ignores {
-                return Err(Failure::new(exit::LOST, text));
-            }
             if !is_lost {
                 notes.note("lost", &text, json!({ "name": args.name }));
+            }
+            if !ignores {
+                return Ok(exit::LOST);
             }
         } else {
             let lease = span::show(args.lease.span());

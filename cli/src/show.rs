@@ -12,9 +12,6 @@ use crate::exit::{self, Failure};
 use crate::server::{self, seconds};
 use crate::span;
 
-/// The shortest interval between two looks.
-const SHORTEST: Duration = Duration::from_millis(10);
-
 pub(crate) async fn ls(server: &Server, args: &Ls, as_json: bool) -> Result<u8, Failure> {
     let client = server::connect(server).await?;
     let found = client.admin().list(&args.pattern).await;
@@ -75,9 +72,6 @@ pub(crate) async fn inspect(server: &Server, args: &Inspect, as_json: bool) -> R
 }
 
 pub(crate) async fn watch(server: &Server, args: &Watch, as_json: bool) -> Result<u8, Failure> {
-    if args.interval < SHORTEST {
-        return Err(Failure::usage("--interval must be at least 10ms"));
-    }
     let client = server::connect(server).await?;
     let admin = client.admin();
     let mut messages = admin.watch(&args.name)?;

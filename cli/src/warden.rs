@@ -11,11 +11,12 @@ use std::thread;
 use std::time::Duration;
 use std::{env, io};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::args::{self, OnLoss};
 
@@ -50,6 +51,10 @@ impl Warden {
             .process_group(0)
             .spawn()?;
         let pipe = child.stdin.take();
+        if let Some(pipe) = &pipe {
+            // A warden that somebody stopped must not stop this process: it misses some lines then.
+            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
         Ok(Some(Self { child, pipe }))
     }
 
@@ -81,17 +86,18 @@ impl Warden {
         // Without the word it would end the group; if the warden is gone there is nobody to tell.
         self.say(format_args!("done")).ok();
         drop(self.pipe.take());
-        self.child.wait().ok();
+        // Not waited for: it has nothing to do any more, and the lock is still to be released.
+        self.child.try_wait().ok();
     }
 }
 
 /// Returns the program that this process runs, even if its file was replaced.
 fn this_program() -> io::Result<PathBuf> {
-    let running = Path::new("/proc/self/exe");
-    match running.exists() {
-        true => Ok(running.to_owned()),
-        false => env::current_exe(),
-    }
+    let file = env::current_exe()?;
+    Ok(match file.exists() {
+        true => file,
+        false => PathBuf::from("/proc/self/exe"),
+    })
 }
 
 /// Returns the milliseconds of a clock that all processes share and that goes on while the machine is suspended.
