@@ -88,7 +88,7 @@ async fn under_lock(
             return Err(Failure::new(exit::BUSY, text));
         }
     };
-    let started = match Started::new(client, &guard, args) {
+    let started = match Started::new(client, &guard, args).await {
         Ok(started) => started,
         Err(failure) => {
             guard.unlock().await.ok();
@@ -167,14 +167,16 @@ async fn acquire(client: &Client, args: &Run) -> Result<Option<Guard>, Error> {
 /// The command, just started.
 struct Started {
     child: Child,
+    pid: Pid,
     group: Pid,
     warden: Option<Warden>,
 }
 
 impl Started {
-    fn new(client: &Client, guard: &Guard, args: &Run) -> Result<Self, Failure> {
+    async fn new(client: &Client, guard: &Guard, args: &Run) -> Result<Self, Failure> {
         // Before the command, so that there is never a command without a warden.
-        let mut warden = Warden::start(args.on_loss, args.grace).map_err(|error| {
+        let warden = Warden::start(args.on_loss, args.grace);
+        let warden = warden.await.map_err(|error| {
             Failure::system("cannot start the process next to the command", &error)
         })?;
         let lease = guard.lease();
@@ -185,7 +187,7 @@ impl Started {
         let mut command = Command::new(program);
         command
             .args(rest)
-            .process_group(0)
+            .process_group(warden.as_ref().map_or(0, Warden::group))
             .env("REDLATCH_LOCK", &args.name)
             .env(
                 "REDLATCH_OWNER",
@@ -196,31 +198,36 @@ impl Started {
         if let Guard::Fenced(guard) = guard {
             command.env("REDLATCH_TOKEN", guard.token().get().to_string());
         }
-        let child = command.spawn().map_err(|error| {
-            let program = program.display();
-            match error.kind() {
-                io::ErrorKind::NotFound => {
-                    let text = format_args!("{program}: there is no such command");
-                    Failure::new(exit::NOT_FOUND, text)
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                if let Some(warden) = warden {
+                    warden.dismiss();
                 }
-                _ => Failure::new(
-                    exit::NOT_RUN,
-                    format_args!("{program} cannot be run: {error}"),
-                ),
+                let program = program.display();
+                return Err(match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        let text = format_args!("{program}: there is no such command");
+                        Failure::new(exit::NOT_FOUND, text)
+                    }
+                    _ => {
+                        let text = format_args!("{program} cannot be run: {error}");
+                        Failure::new(exit::NOT_RUN, text)
+                    }
+                });
             }
-        })?;
-        let group = child.id().and_then(|id| i32::try_from(id).ok());
+        };
+        let pid = child.id().and_then(|id| i32::try_from(id).ok());
         // It has one until it was waited for, which happens later.
-        let group = group
+        let pid = pid
             .map(Pid::from_raw)
             .ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
-        if let Some(warden) = &mut warden {
-            // Without the warden the command is still ended by this process.
-            warden.guards(group).ok();
-            warden.held_for(lease.remaining()).ok();
-        }
+        let group = warden
+            .as_ref()
+            .map_or(pid, |warden| Pid::from_raw(warden.group()));
         Ok(Self {
             child,
+            pid,
             group,
             warden,
         })
@@ -233,7 +240,8 @@ struct Running<'a> {
     notes: &'a Notes,
     guard: Guard,
     child: Child,
-    /// The process group of the command, and the process itself: they have one number.
+    pid: Pid,
+    /// The process group of the command and its children: that of the warden, if there is one.
     group: Pid,
     warden: Option<Warden>,
     terminal: Option<Terminal>,
@@ -250,6 +258,7 @@ impl<'a> Running<'a> {
             notes,
             guard,
             child: started.child,
+            pid: started.pid,
             group: started.group,
             warden: started.warden,
             terminal: Terminal::open(),
@@ -257,6 +266,7 @@ impl<'a> Running<'a> {
             is_lost: false,
             kill_at: None,
         };
+        running.tell_warden();
         if running.terminal.as_ref().is_some_and(Terminal::is_alone) {
             running.give_terminal();
         }
@@ -283,12 +293,14 @@ impl<'a> Running<'a> {
                     self.kill_at = None;
                     self.send(Signal::SIGKILL);
                 }
-                _ = tick.tick(), if !self.is_lost => {
-                    if let Some(warden) = &mut self.warden {
-                        warden.held_for(self.guard.lease().remaining()).ok();
-                    }
-                }
+                _ = tick.tick(), if !self.is_lost => self.tell_warden(),
             }
+        }
+    }
+
+    fn tell_warden(&mut self) {
+        if let Some(warden) = &mut self.warden {
+            warden.held_for(self.guard.lease().remaining());
         }
     }
 
@@ -306,7 +318,7 @@ impl<'a> Running<'a> {
             OnLoss::Term => {
                 self.kill_at = Some(Instant::now() + self.args.grace);
                 if let Some(warden) = &mut self.warden {
-                    warden.ends_within(self.args.grace).ok();
+                    warden.ends_within(self.args.grace);
                 }
                 self.send(Signal::SIGTERM);
                 // A command that is stopped would get it only when it continues.
@@ -322,7 +334,7 @@ impl<'a> Running<'a> {
             Signal::SIGCHLD => self.stopped(),
             // They mean something to the command alone, and would end those of its children that do not know them.
             Signal::SIGUSR1 | Signal::SIGUSR2 => {
-                kill(self.group, signal).ok();
+                kill(self.pid, signal).ok();
             }
             _ => {
                 self.suspends |= signal == Signal::SIGTSTP && self.terminal.is_some();
@@ -334,7 +346,7 @@ impl<'a> Running<'a> {
     /// Finds out whether the command was stopped, and does what a shell would.
     fn stopped(&mut self) {
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
-        let Ok(WaitStatus::Stopped(_, signal)) = waitid(Id::Pid(self.group), flags) else {
+        let Ok(WaitStatus::Stopped(_, signal)) = waitid(Id::Pid(self.pid), flags) else {
             return;
         };
         let Some(terminal) = &self.terminal else {

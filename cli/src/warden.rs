@@ -1,40 +1,50 @@
 //! The warden: a small process next to `redlatch run` that ends the command if `redlatch` cannot.
 //!
 //! `redlatch` may be killed, or stopped for longer than the lease, and then nobody would end the command when the lock is
-//! lost. So a second process, in a group of its own, reads from a pipe until when the lock is held. If that time passes,
-//! or if the pipe ends without a word, it ends the command.
+//! lost. So a second process reads from a pipe until when the lock is held. If that time passes, or if the pipe ends
+//! without a word, it ends the command.
+//!
+//! The command is started in the process group of the warden, so there is no moment at which the warden does not know
+//! whom to end. Signals to the group reach the warden too, which blocks them.
 
-use std::io::{BufRead, Write, stdin};
+use std::env;
+use std::io::{self, BufRead, Write, stdin, stdout};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
-use std::{env, io};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use nix::unistd::getpgrp;
+use tokio::io::AsyncReadExt;
+use tokio::process::ChildStdout;
+use tokio::time::timeout;
 
 use crate::args::{self, OnLoss};
+use crate::exit;
 
 /// How much later than `redlatch` the warden acts, in milliseconds: as long as `redlatch` runs, it does so itself.
 const LEEWAY: u64 = 20;
 /// The longest sleep. A sleep does not count the time in which the machine is suspended.
 const LONGEST: u64 = 500;
 
-/// The end of the pipe that `redlatch` writes to.
+/// How long a warden may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// The warden, as `redlatch` knows it.
 #[derive(Debug)]
 pub(crate) struct Warden {
     child: Child,
-    pipe: Option<ChildStdin>,
+    pipe: ChildStdin,
 }
 
 impl Warden {
     /// Starts the warden, or returns `None` if the command is to go on without the lock.
-    pub(crate) fn start(on_loss: OnLoss, grace: Duration) -> io::Result<Option<Self>> {
+    pub(crate) async fn start(on_loss: OnLoss, grace: Duration) -> io::Result<Option<Self>> {
         let on_loss = match on_loss {
             OnLoss::Term => "term",
             OnLoss::Kill => "kill",
@@ -46,46 +56,44 @@ impl Warden {
             // The URL may hold a password.
             .env_remove("REDIS_URL")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            // A signal to the group of `redlatch` stops or ends `redlatch` alone.
+            .stdout(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let pipe = child.stdin.take();
-        if let Some(pipe) = &pipe {
-            // A warden that somebody stopped must not stop this process: it misses some lines then.
-            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        }
+        let (Some(pipe), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        // A signal to the group would end a warden that does not block it yet.
+        timeout(START, ChildStdout::from_std(out)?.read_u8()).await??;
+        // A warden that somebody stopped must not stop this process: it misses some lines then.
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         Ok(Some(Self { child, pipe }))
     }
 
-    /// Says which process group the command has.
-    pub(crate) fn guards(&mut self, group: Pid) -> io::Result<()> {
-        self.say(format_args!("group {group}"))
+    /// Returns the process group for the command.
+    pub(crate) fn group(&self) -> i32 {
+        // A process id of the system fits.
+        self.child.id() as i32
     }
 
     /// Says for how long the lock is still held.
-    pub(crate) fn held_for(&mut self, left: Duration) -> io::Result<()> {
-        self.say(format_args!("until {}", after(left)))
+    pub(crate) fn held_for(&mut self, left: Duration) {
+        self.say(format_args!("until {}", after(left)));
     }
 
     /// Says that the command has been told to end, and will be killed after this time.
-    pub(crate) fn ends_within(&mut self, grace: Duration) -> io::Result<()> {
-        self.say(format_args!("ends {}", after(grace)))
+    pub(crate) fn ends_within(&mut self, grace: Duration) {
+        self.say(format_args!("ends {}", after(grace)));
     }
 
-    fn say(&mut self, line: std::fmt::Arguments<'_>) -> io::Result<()> {
-        match &mut self.pipe {
-            // In one write, so that no line is ever cut in two.
-            Some(pipe) => pipe.write_all(format!("{line}\n").as_bytes()),
-            None => Ok(()),
-        }
+    /// Writes a line. If the warden is gone, the command is still ended by this process.
+    fn say(&mut self, line: std::fmt::Arguments<'_>) {
+        // In one write, so that no line is ever cut in two.
+        self.pipe.write_all(format!("{line}\n").as_bytes()).ok();
     }
 
     /// Lets the warden go: the command has ended.
     pub(crate) fn dismiss(mut self) {
-        // Without the word it would end the group; if the warden is gone there is nobody to tell.
-        self.say(format_args!("done")).ok();
-        drop(self.pipe.take());
+        self.say(format_args!("done"));
         // Not waited for: it has nothing to do any more, and the lock is still to be released.
         self.child.try_wait().ok();
     }
@@ -120,7 +128,6 @@ fn after(span: Duration) -> u64 {
 /// What the warden knows.
 #[derive(Debug, Default)]
 struct Watch {
-    group: Option<Pid>,
     /// When the lock is lost.
     lost_at: Option<u64>,
     /// When the command, which was told to end, is killed.
@@ -129,55 +136,55 @@ struct Watch {
 
 /// Runs the warden. Returns its exit code.
 pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
-    // Whoever ends a whole session or a whole container group asks `redlatch`, and the warden stays to see it through.
-    let mut blocked = SigSet::empty();
+    let mut blocked = SigSet::all();
+    // Faults of this process itself, and what cannot be blocked.
     for signal in [
-        Signal::SIGHUP,
-        Signal::SIGINT,
-        Signal::SIGQUIT,
-        Signal::SIGTERM,
-        Signal::SIGTSTP,
-        Signal::SIGUSR1,
-        Signal::SIGUSR2,
+        Signal::SIGABRT,
+        Signal::SIGBUS,
+        Signal::SIGFPE,
+        Signal::SIGILL,
+        Signal::SIGSEGV,
     ] {
-        blocked.add(signal);
+        blocked.remove(signal);
     }
-    blocked.thread_block().ok();
-
+    if blocked.thread_block().is_err() || ready().is_err() {
+        return exit::SYSTEM;
+    }
     let lines = lines();
     let mut watch = Watch::default();
     loop {
-        let wake = [
-            watch.lost_at.map(|at| at.saturating_add(LEEWAY)),
-            watch.kill_at,
-        ];
-        let next = wake.into_iter().flatten().min().unwrap_or(u64::MAX);
-        let pause = next.saturating_sub(now()).min(LONGEST);
+        let wake = [watch.lost_at, watch.kill_at].into_iter().flatten().min();
+        let pause = wake.unwrap_or(u64::MAX).saturating_sub(now()).min(LONGEST);
         match lines.recv_timeout(Duration::from_millis(pause)) {
-            Ok(line) => match line.split_once(' ') {
-                Some(("group", group)) => watch.group = group.parse().ok().map(Pid::from_raw),
-                Some(("until", at)) => watch.lost_at = at.parse().ok(),
-                Some(("ends", at)) => {
-                    watch.lost_at = None;
-                    watch.kill_at = at.parse().ok().map(|at: u64| at.saturating_add(LEEWAY));
+            Ok(line) => {
+                let at = |at: &str| at.parse().ok().map(|at: u64| at.saturating_add(LEEWAY));
+                match line.split_once(' ') {
+                    Some(("until", end)) => watch.lost_at = at(end),
+                    Some(("ends", end)) => {
+                        watch.lost_at = None;
+                        watch.kill_at = at(end);
+                    }
+                    _ => return 0,
                 }
-                _ => return 0,
-            },
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return watch.alone(args),
         }
         if watch.kill_at.is_some_and(|at| now() >= at) {
-            watch.send(Signal::SIGKILL);
-            return 0;
+            return kill();
         }
-        if watch
-            .lost_at
-            .is_some_and(|at| now() >= at.saturating_add(LEEWAY))
-        {
+        if watch.lost_at.is_some_and(|at| now() >= at) {
             watch.lost_at = None;
             watch.end(args);
         }
     }
+}
+
+/// Says that the command may start.
+fn ready() -> io::Result<()> {
+    let mut out = stdout();
+    out.write_all(b"!")?;
+    out.flush()
 }
 
 /// Returns the lines that `redlatch` writes.
@@ -196,9 +203,6 @@ fn lines() -> Receiver<String> {
 impl Watch {
     /// Ends the command after `redlatch` has gone without a word.
     fn alone(mut self, args: &args::Warden) -> u8 {
-        if self.group.is_none() {
-            return 0;
-        }
         eprintln!("redlatch: redlatch itself was killed: its command is ended");
         if self.kill_at.is_none() {
             // Nobody renews the lock any more, so the grace is over when its lease is.
@@ -208,35 +212,32 @@ impl Watch {
         }
         while let Some(left) = self.kill_at.map(|at| at.saturating_sub(now()))
             && left > 0
-            && self.is_alive()
         {
-            thread::sleep(Duration::from_millis(left.min(20)));
+            thread::sleep(Duration::from_millis(left.min(LONGEST)));
         }
-        self.send(Signal::SIGKILL);
-        0
+        kill()
     }
 
     /// Tells the command to end, and notes when it is killed.
     fn end(&mut self, args: &args::Warden) {
         if args.on_loss == OnLoss::Kill {
             self.kill_at = Some(0);
-            self.send(Signal::SIGKILL);
             return;
         }
         self.kill_at = Some(after(args.grace));
-        self.send(Signal::SIGTERM);
+        send(Signal::SIGTERM);
         // A command that is stopped would get it only when it continues.
-        self.send(Signal::SIGCONT);
+        send(Signal::SIGCONT);
     }
+}
 
-    fn is_alive(&self) -> bool {
-        self.group.is_some_and(|group| killpg(group, None).is_ok())
-    }
+/// Kills the command and its children, and this process with them.
+fn kill() -> u8 {
+    send(Signal::SIGKILL);
+    0
+}
 
-    /// Sends a signal to the command and its children. That there are none any more is what was wanted.
-    fn send(&self, signal: Signal) {
-        if let Some(group) = self.group {
-            killpg(group, signal).ok();
-        }
-    }
+/// Sends a signal to the group of this process. That it has no other member any more is what was wanted.
+fn send(signal: Signal) {
+    killpg(getpgrp(), signal).ok();
 }

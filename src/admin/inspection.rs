@@ -72,13 +72,13 @@ pub struct FoundHolder {
 }
 
 /// A side of a read-write lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FoundSide {
-    /// Shared with other readers.
-    Read,
     /// Alone.
     Write,
+    /// Shared with other readers.
+    Read,
 }
 
 /// The most fields that the hash of a lock has. One with more is something else, and not worth reading.
@@ -296,6 +296,8 @@ fn holders(fields: &[(&str, &str)]) -> Option<(Vec<FoundHolder>, FoundKind)> {
             remaining_lease: None,
         });
     }
+    // The order of a hash means nothing.
+    holders.sort_by(|one, other| (one.side, &one.owner).cmp(&(other.side, &other.owner)));
     let kind = match mode {
         Some((_, "read" | "write")) => FoundKind::ReadWrite,
         Some(_) => return None,
@@ -411,7 +413,7 @@ mod tests {
         let sides = [("mode", "read"), (&*owner, "1"), ("name:write", "3")];
         let (found, kind) = holders(&sides).unwrap();
         assert_eq!(kind, FoundKind::ReadWrite);
-        assert_eq!(found[1].side, Some(FoundSide::Write));
+        assert_eq!(found[0].side, Some(FoundSide::Write));
         assert_eq!(holders(&[("user", "anna")]), None);
         assert_eq!(holders(&[("mode", "dark"), ("size", "1")]), None);
     }

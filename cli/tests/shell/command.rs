@@ -37,6 +37,16 @@ pub(crate) struct Outcome {
     pub(crate) err: String,
 }
 
+impl Outcome {
+    /// Returns what `redlatch` itself says; a shell says of a child that it was terminated.
+    pub(crate) fn notes(&self) -> Vec<&str> {
+        let lines = self.err.lines();
+        lines
+            .filter(|line| line.starts_with("redlatch: "))
+            .collect()
+    }
+}
+
 impl From<Output> for Outcome {
     fn from(output: Output) -> Self {
         let status = output.status;
@@ -93,6 +103,17 @@ impl Running {
         let child = self.0.take().expect("runs");
         let status = child.wait_with_output().expect("its output");
         status.into()
+    }
+
+    /// Reads lines of its output until one contains a text.
+    pub(crate) fn line_with(&mut self, text: &str) -> String {
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "no line with {text:?}");
+            if line.contains(text) {
+                return line;
+            }
+        }
     }
 
     /// Reads one line of its output.

@@ -63,7 +63,7 @@ fn command_is_ended_when_the_lock_is_gone() {
         server.connection().command(&["DEL", "l"]);
         let ended = run.end();
         assert_eq!((ended.code, ended.out.trim()), (76, says), "{ended:?}");
-        assert_eq!(ended.err.lines().count(), 1, "{}", ended.err);
+        assert_eq!(ended.notes().len(), 1, "{}", ended.err);
         assert!(!runs(pid));
     }
 }

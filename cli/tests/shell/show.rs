@@ -183,7 +183,7 @@ fn prefix_and_pattern_select_what_is_listed() {
     assert_eq!(names(&["ls", "*:1"]), ["a*:1", "ab:1"]);
     assert_eq!(names(&["ls", "--prefix", "a*:"]), ["1", "2"]);
     assert_eq!(names(&["ls", "nothing"]), Vec::<String>::new());
-    let table = outcome(&server, &["ls", "a*:1"]).out;
+    let table = outcome(&server, &["ls", "a\\*:1"]).out;
     assert_eq!(table.lines().count(), 2, "{table}");
 }
 
@@ -269,13 +269,12 @@ fn watch_prints_a_line_at_each_change() {
     assert!(watch.line().contains("waiting: 1"));
     held.signal("TERM");
     held.end();
-    assert!(watch.line().contains("w held by"));
+    // It may be seen free in between.
+    watch.line_with("w held by");
     waiter.end();
-    assert!(watch.line().ends_with("w free"));
+    watch.line_with("w free");
     server.restart();
-    eventually("the outage and its end are told", || {
-        watch.line().ends_with("w free")
-    });
+    watch.line_with("w free");
 }
 
 #[test]
@@ -334,27 +333,14 @@ fn forced_unlock_ends_the_hold_and_its_command() {
 fn reader_that_goes_away_is_no_failure() {
     let server = Server::start();
     let _held = holder(&server, "reentrant", "a");
-    for args in [
-        "ls",
-        "inspect a",
-        "man",
-        "completions bash",
-        "doctor",
-        "watch a --interval 10ms",
-    ] {
-        let script = format!(
-            "{} {args} 2>&1 >&- | head -1",
-            env!("CARGO_BIN_EXE_redlatch")
-        );
+    for args in ["ls", "inspect a", "man", "completions bash", "doctor"] {
+        let script = format!("{} {args} 2>&1 | head -1", env!("CARGO_BIN_EXE_redlatch"));
         let shell = std::process::Command::new("sh")
-            .args(["-c", &script.replace(" >&-", "")])
+            .args(["-c", &script])
             .env("REDIS_URL", server.url())
             .output()
             .unwrap();
         let out = String::from_utf8(shell.stdout).unwrap();
         assert!(!out.contains("panicked"), "{args}: {out}");
-        if args.starts_with("watch") {
-            break;
-        }
     }
 }

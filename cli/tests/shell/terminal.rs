@@ -190,7 +190,7 @@ fn fg_after_the_lease_ends_the_command() {
     };
     let pid = terminal.dir.path().join("pid");
     terminal.types(&format!(
-        "$R run t --lease renewed:1s --grace 1s -- sh -c 'echo $$ >{}; echo begun; sleep 100; echo finished'",
+        "$R run t --lease renewed:1s --grace 1s -- sh -c 'echo $$ >{}; echo begun; sleep 100; echo fini\"\"shed'",
         pid.display()
     ));
     terminal.will_show("\nbegun");
