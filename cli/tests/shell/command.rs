@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -106,6 +107,7 @@ impl Running {
     }
 
     /// Reads lines of its output until one contains a text.
+    #[track_caller]
     pub(crate) fn line_with(&mut self, text: &str) -> String {
         loop {
             let line = self.line();
@@ -117,14 +119,22 @@ impl Running {
     }
 
     /// Reads one line of its output.
+    #[track_caller]
     pub(crate) fn line(&mut self) -> String {
-        let out = self.0.as_mut().and_then(|child| child.stdout.as_mut());
-        let out = out.expect("its output");
-        let mut line = Vec::new();
-        let mut byte = [0];
-        while out.read(&mut byte).expect("read") == 1 && byte != *b"\n" {
-            line.push(byte[0]);
-        }
+        let child = self.0.as_mut().expect("runs");
+        let mut out = child.stdout.take().expect("its output");
+        let (sender, receiver) = channel();
+        // In a thread, so that a line that does not come fails the test.
+        thread::spawn(move || {
+            let mut line = Vec::new();
+            let mut byte = [0];
+            while out.read(&mut byte).is_ok_and(|read| read == 1) && byte != *b"\n" {
+                line.push(byte[0]);
+            }
+            sender.send((line, out)).ok();
+        });
+        let (line, out) = receiver.recv_timeout(LIMIT).expect("a line");
+        child.stdout = Some(out);
         String::from_utf8(line).expect("UTF-8")
     }
 }

@@ -273,6 +273,8 @@ fn watch_prints_a_line_at_each_change() {
     watch.line_with("w held by");
     waiter.end();
     watch.line_with("w free");
+    server.kill();
+    assert!(watch.line_with("127.0.0.1").contains("Z  "));
     server.restart();
     watch.line_with("w free");
 }
