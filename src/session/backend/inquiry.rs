@@ -6,11 +6,13 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::sleep;
 
+use super::Backend;
+use super::RESEND_PAUSE;
 use super::connection::Broken;
 use super::node::Node;
 use super::refusal::code;
 use super::resp::Request;
-use super::{Backend, RESEND_PAUSE, slots};
+use super::slots;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::reply::Reply;
