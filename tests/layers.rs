@@ -292,9 +292,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("semaphore::*", "semaphore::pool semaphore::verbs"),
     ],
     &[
-        ("admin", "admin::inspection admin::server"),
+        ("admin", "admin::inspection admin::server admin::watch"),
         ("admin::inspection", ""),
         ("admin::server", ""),
+        ("admin::watch", ""),
         ("client", "admin builder"),
         ("builder", "client"),
         ("attribute", ""),
@@ -344,7 +345,7 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("dashmap", &["session/local_lock.rs"]),
-    ("futures_util", &["hold/", "lock/", "session/"]),
+    ("futures_util", &["admin/", "hold/", "lock/", "session/"]),
     (
         "tracing",
         &[

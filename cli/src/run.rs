@@ -207,11 +207,11 @@ impl Started {
                 let program = program.display();
                 return Err(match error.kind() {
                     io::ErrorKind::NotFound => {
-                        let text = format_args!("{program}: there is no such command");
+                        let text = format!("{program}: there is no such command");
                         Failure::new(exit::NOT_FOUND, text)
                     }
                     _ => {
-                        let text = format_args!("{program} cannot be run: {error}");
+                        let text = format!("{program} cannot be run: {error}");
                         Failure::new(exit::NOT_RUN, text)
                     }
                 });

@@ -7,14 +7,13 @@
 
 mod inspection;
 mod server;
+mod watch;
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
 use crate::clock::BootInstant;
@@ -24,14 +23,16 @@ use crate::protocol::reply::Reply;
 use crate::session::ClientHandle;
 use crate::session::backend::Node;
 use crate::session::backend::inquiry::Told;
-use crate::session::hub::Subscription;
 
 use inspection::Keys;
 pub use inspection::{FoundHolder, FoundKind, FoundSide, Inspection};
 pub use server::ServerReport;
+pub use watch::LockWatch;
 
 /// How many keys a server looks at before it answers others.
 const AT_ONCE: &str = "1000";
+/// How many keys are looked at together.
+const TOGETHER: usize = 64;
 
 /// Looks at the locks of all processes, and at the servers. Returned by [`Client::admin`](crate::Client::admin).
 ///
@@ -106,12 +107,14 @@ impl Admin {
                     self.scan(&node, &pattern, kind, &mut keys).await?;
                 }
             }
+            let keys: Vec<String> = keys.into_iter().collect();
             let mut found = Vec::new();
-            for key in keys {
-                let name = key.strip_prefix(prefix).unwrap_or(&key);
-                if let Some(lock) = self.listed(name).await? {
-                    found.push(lock);
-                }
+            for keys in keys.chunks(TOGETHER) {
+                let names = keys
+                    .iter()
+                    .map(|key| key.strip_prefix(prefix).unwrap_or(key));
+                let listed = try_join_all(names.map(|name| self.listed(name))).await?;
+                found.extend(listed.into_iter().flatten());
             }
             Ok(found)
         };
@@ -268,11 +271,7 @@ impl Admin {
     /// ```
     pub fn watch(&self, name: &str) -> Result<LockWatch, Error> {
         let (name, sides) = self.names(name)?;
-        let hub = &self.client.hub;
-        Ok(LockWatch {
-            lock: hub.subscribe(name.channel()),
-            sides: hub.subscribe(sides.channel()),
-        })
+        Ok(LockWatch::new(&self.client.hub, &name, &sides))
     }
 
     /// Returns what each server says of itself: of each primary with slots, in a cluster.
@@ -436,49 +435,6 @@ impl Admin {
             names.0.ensure_one_slot()?;
         }
         Ok(names)
-    }
-}
-
-/// Waits for messages of a lock. Returned by [`Admin::watch`].
-#[derive(Debug)]
-pub struct LockWatch {
-    lock: Subscription,
-    sides: Subscription,
-}
-
-impl LockWatch {
-    /// Waits for a message that may mean a release, or for a change of the subscription, after which messages may have
-    /// been missed.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, no message is lost.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let client = redlatch::Client::connect(url).await?;
-    /// # let guard = client.lock("orders:42").lock().await?;
-    /// let mut watch = client.admin().watch("orders:42")?;
-    /// # let release = tokio::spawn(guard.unlock());
-    /// while client.lock("orders:42").is_locked().await? {
-    ///     watch.message().await;
-    /// }
-    /// # release.await.unwrap()?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn message(&mut self) {
-        let (mut lock, mut sides) = (pin!(self.lock.news()), pin!(self.sides.news()));
-        poll_fn(|context| {
-            let is_ready =
-                lock.as_mut().poll(context).is_ready() || sides.as_mut().poll(context).is_ready();
-            match is_ready {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
     }
 }
 
