@@ -8,6 +8,7 @@
 //! whom to end. Signals to the group reach the warden too, which blocks them.
 
 use std::env;
+use std::fs;
 use std::io::{self, BufRead, Write, stdin, stdout};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::getpgrp;
+use nix::unistd::{getpgrp, getpid};
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
 use tokio::time::timeout;
@@ -32,6 +33,8 @@ const LEEWAY: u64 = 20;
 /// The longest sleep. A sleep does not count the time in which the machine is suspended.
 const LONGEST: u64 = 500;
 
+/// How often a warden looks whether the command has ended.
+const OFTEN: u64 = 50;
 /// How long a warden may take to start.
 const START: Duration = Duration::from_secs(10);
 
@@ -212,8 +215,9 @@ impl Watch {
         }
         while let Some(left) = self.kill_at.map(|at| at.saturating_sub(now()))
             && left > 0
+            && has_company()
         {
-            thread::sleep(Duration::from_millis(left.min(LONGEST)));
+            thread::sleep(Duration::from_millis(left.min(OFTEN)));
         }
         kill()
     }
@@ -235,6 +239,26 @@ impl Watch {
 fn kill() -> u8 {
     send(Signal::SIGKILL);
     0
+}
+
+/// Whether the command or one of its children still runs, as far as the system tells.
+fn has_company() -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return true;
+    };
+    let group = getpgrp().to_string();
+    let mut stats = processes.flatten().filter_map(|process| {
+        // Those without a number are no processes of their own.
+        let id: i32 = process.file_name().to_str()?.parse().ok()?;
+        let is_other = id != getpid().as_raw();
+        is_other.then(|| fs::read_to_string(process.path().join("stat")).ok())?
+    });
+    stats.any(|stat| {
+        // Behind the name, which may contain anything: the state, the parent and the group.
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let mut fields = rest.split(' ');
+        !matches!(fields.next(), Some("Z" | "X")) && fields.nth(1) == Some(&group)
+    })
 }
 
 /// Sends a signal to the group of this process. That it has no other member any more is what was wanted.

@@ -82,7 +82,9 @@ pub enum FoundSide {
 }
 
 /// The most fields that the hash of a lock has. One with more is something else, and not worth reading.
-pub(super) const MOST_FIELDS: i64 = 10_000;
+const MOST_FIELDS: i64 = 10_000;
+/// The most memory that such a hash takes.
+const MOST_BYTES: i64 = 4 << 20;
 /// The most levels of a reader whose leases are read.
 const MOST_LEVELS: u64 = 16;
 
@@ -118,7 +120,11 @@ impl Keys {
 
     /// The questions whose answers tell which of the other questions make sense.
     pub(super) fn shape(&self) -> Vec<Vec<&str>> {
-        vec![vec!["TYPE", &self.key], vec!["HLEN", &self.key]]
+        vec![
+            vec!["TYPE", &self.key],
+            vec!["HLEN", &self.key],
+            vec!["MEMORY", "USAGE", &self.key],
+        ]
     }
 
     /// The questions for a [`Found`].
@@ -159,9 +165,12 @@ impl Keys {
 /// Whether what has this type and size may be a lock.
 pub(super) fn may_be_lock(shape: &[Told]) -> bool {
     match shape {
-        [Ok(Reply::Text(kind)), fields] => match &**kind {
+        [Ok(Reply::Text(kind)), fields, size] => match &**kind {
             "none" | "string" => true,
-            "hash" => matches!(fields, Ok(Reply::Integer(fields)) if *fields <= MOST_FIELDS),
+            "hash" => {
+                let is_large = matches!(size, Ok(Reply::Integer(size)) if *size > MOST_BYTES);
+                matches!(fields, Ok(Reply::Integer(fields)) if *fields <= MOST_FIELDS && !is_large)
+            }
             _ => false,
         },
         // This user may not ask: the answers themselves will tell.

@@ -74,7 +74,7 @@ impl Admin {
     ///
     /// Looks at every key of each server, a thousand at a time. Lists locks of all kinds that this crate and Redisson
     /// write, except that a plain lock is listed only if this crate made up its value: other strings may be anything.
-    /// Semaphores and latches, which are bare numbers, are not listed either. A lock that is acquired or released
+    /// Semaphores and latches, which are bare numbers, are not listed either, nor is a key without an end. A lock that is acquired or released
     /// meanwhile may or may not be listed.
     ///
     /// # Errors
@@ -148,7 +148,15 @@ impl Admin {
             };
             // Keys next to a lock are shown with it.
             page.retain(|key| !key.starts_with("redlatch_") && !key.starts_with("redisson_"));
-            keys.extend(page);
+            // Every lock has an end. Most of what is none can be left out by that, without being read.
+            let ends: Vec<_> = page.iter().map(|key| vec!["PTTL", &**key]).collect();
+            let ends = self.client.backend.inquire(node, &ends).await?;
+            let with_end = page.into_iter().zip(ends).filter(|(_, end)| match end {
+                Ok(Reply::Integer(left)) => *left >= 0,
+                // This user may not ask, or the key is on its way to another server.
+                _ => true,
+            });
+            keys.extend(with_end.map(|(key, _)| key));
             if next == "0" {
                 return Ok(());
             }

@@ -164,6 +164,17 @@ pub(crate) fn runs(pid: i32) -> bool {
     !matches!(state, None | Some("Z" | "X"))
 }
 
+/// Returns the process group of a process: the id of the warden, if it runs under a lock.
+pub(crate) fn group_of(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let rest = stat.rsplit_once(") ").expect("its name").1;
+    rest.split(' ')
+        .nth(2)
+        .expect("its group")
+        .parse()
+        .expect("a number")
+}
+
 /// Waits for the number that a script writes into a file.
 #[track_caller]
 pub(crate) fn number_in(file: &Path) -> i32 {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redlatch_testkit::Server;
 use tempfile::{TempDir, tempdir};
 
-use crate::command::{Running, eventually, number_in, outcome, redlatch, runs, send};
+use crate::command::{Running, eventually, group_of, number_in, outcome, redlatch, runs, send};
 
 /// A command that writes its process id into a file.
 struct Script {
@@ -219,11 +219,34 @@ fn command_is_ended_if_redlatch_is_killed() {
             &format!("{trap}; while :; do sleep 0.05; done"),
         );
         let pid = script.pid();
+        let warden = group_of(pid);
         run.signal("KILL");
         eventually("the warden ends the command", || !runs(pid));
+        eventually("and itself", || !runs(warden));
         drop(run);
         server.connection().command(&["DEL", "l"]);
     }
+}
+
+#[test]
+fn warden_does_not_wait_for_a_command_that_has_ended() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(&server, &["--grace", "1d"], "exec sleep 100");
+    let warden = group_of(script.pid());
+    run.signal("KILL");
+    eventually("the warden is gone", || !runs(warden));
+}
+
+#[test]
+fn warden_that_is_not_needed_is_gone() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(&server, &[], "sleep 1");
+    let warden = group_of(script.pid());
+    assert!(runs(warden));
+    assert_eq!(run.end().code, 0);
+    eventually("the warden is gone", || !runs(warden));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! `redlatch run`, as long as nothing goes wrong.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use redlatch_testkit::Server;
 use tempfile::tempdir;
@@ -168,11 +170,12 @@ fn what_the_command_leaves_behind_goes_on_without_the_lock() {
 fn lock_is_renewed_while_the_command_runs() {
     let server = Server::start();
     let args = ["run", "--lease", "renewed:500ms", "l", "--", "sleep", "2"];
-    let mut run = Running::start(&server, &args);
+    let run = Running::start(&server, &args);
     eventually("held", || server.connection().exists("l"));
-    while !run.has_ended() {
-        assert!(server.connection().exists("l") || run.has_ended());
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(1_500) {
+        assert!(server.connection().exists("l"));
+        sleep(Duration::from_millis(20));
     }
     let ended = run.end();
     assert_eq!(ended.code, 0, "{ended:?}");

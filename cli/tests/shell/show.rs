@@ -145,8 +145,12 @@ fn what_is_no_lock_is_not_listed() {
     ] {
         connection.command(command);
     }
+    for name in connection.keys() {
+        connection.command(&["PEXPIRE", &name, "60000"]);
+    }
     assert_eq!(seen(&server, &["ls"]), json!([]));
     assert_eq!(outcome(&server, &["ls"]).out, "");
+    connection.command(&["PERSIST", "number"]);
     let count = seen(&server, &["inspect", "number"]);
     assert_eq!(
         (&count["kind"], &count["count"]),
@@ -203,9 +207,16 @@ fn text_of_others_does_not_reach_the_terminal_as_it_is() {
 fn hash_that_is_huge_is_not_read() {
     let server = Server::start();
     let fill = "for i = 1, 20000 do redis.call('HSET', KEYS[1], i, string.rep('x', 1000)) end";
-    server.connection().command(&["EVAL", fill, "1", "huge"]);
+    let mut connection = server.connection();
+    connection.command(&["EVAL", fill, "1", "huge"]);
+    connection.command(&["HSET", "wide", "x", &"x".repeat(9 << 20)]);
+    connection.command(&["EXPIRE", "huge", "60"]);
+    connection.command(&["EXPIRE", "wide", "60"]);
     assert_eq!(seen(&server, &["ls"]), json!([]));
-    assert_eq!(outcome(&server, &["inspect", "huge"]).code, 69);
+    for name in ["huge", "wide"] {
+        let ended = outcome(&server, &["inspect", name]);
+        assert!(ended.err.contains("something else"), "{ended:?}");
+    }
 }
 
 #[test]
