@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt::Display;
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as Wrong;
@@ -76,9 +77,7 @@ pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
         error.kind(),
         Wrong::DisplayHelpOnMissingArgumentOrSubcommand | Wrong::MissingSubcommand
     ) {
-        eprintln!(
-            "redlatch: say what to do, for example `redlatch run NAME -- COMMAND`; see redlatch --help"
-        );
+        complain("say what to do, for example `redlatch run NAME -- COMMAND`; see redlatch --help");
         return ExitCode::from(USAGE);
     }
     let text = error.render().to_string();
@@ -90,6 +89,11 @@ pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
         .collect();
     let about = about.join(" ");
     let about = about.strip_prefix("error: ").unwrap_or(&about);
-    eprintln!("redlatch: {about}; see redlatch --help");
+    complain(&format!("{about}; see redlatch --help"));
     ExitCode::from(USAGE)
+}
+
+/// Writes a line to stderr, if anybody reads it.
+pub(crate) fn complain(text: &str) {
+    writeln!(stderr(), "redlatch: {text}").ok();
 }

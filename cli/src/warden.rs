@@ -206,7 +206,7 @@ fn lines() -> Receiver<String> {
 impl Watch {
     /// Ends the command after `redlatch` has gone without a word.
     fn alone(mut self, args: &args::Warden) -> u8 {
-        eprintln!("redlatch: redlatch itself was killed: its command is ended");
+        exit::complain("redlatch itself was killed: its command is ended");
         if self.kill_at.is_none() {
             // Nobody renews the lock any more, so the grace is over when its lease is.
             let lost_at = self.lost_at.take();

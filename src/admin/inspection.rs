@@ -127,7 +127,7 @@ impl Keys {
         ]
     }
 
-    /// The questions for a [`Found`].
+    /// The questions whose answers [`read`] takes.
     pub(super) fn questions<'a>(&'a self, counts_by: &'a str) -> Vec<Vec<&'a str>> {
         let key = &*self.key;
         vec![

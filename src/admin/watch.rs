@@ -8,7 +8,7 @@ use std::task::Poll;
 use crate::name::LockName;
 use crate::session::hub::{Hub, Subscription};
 
-/// Waits for messages of a lock. Returned by [`Admin::watch`].
+/// Waits for messages of a lock. Returned by [`Admin::watch`](super::Admin::watch).
 #[derive(Debug)]
 pub struct LockWatch {
     lock: Subscription,
