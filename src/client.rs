@@ -311,4 +311,24 @@ impl Client {
     pub async fn close(&self) {
         self.client.close().await;
     }
+
+    /// Returns a look at the locks of all processes, and at the servers, for operators.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("nightly-report").lock().await?;
+    /// for lock in client.admin().list("nightly-*").await? {
+    ///     println!("{} is held by {:?}", lock.name, lock.holders);
+    /// }
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[cfg(feature = "admin")]
+    #[must_use]
+    pub fn admin(&self) -> crate::admin::Admin {
+        crate::admin::Admin::new(self.client.clone(), self.prefix.clone())
+    }
 }

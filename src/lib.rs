@@ -79,6 +79,8 @@
 //!
 //! Names of locks and owners appear in these events, passwords never do.
 
+#[cfg(feature = "admin")]
+pub mod admin;
 #[cfg(feature = "macros")]
 mod attribute;
 mod backoff;

@@ -178,6 +178,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::node",
             "session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::send_error session::backend::silence session::backend::slots session::backend::transaction",
         ),
+        (
+            "session::backend::inquiry",
+            "session::backend session::backend::connection session::backend::node session::backend::refusal session::backend::resp session::backend::run session::backend::slots",
+        ),
         ("session::backend::channels", "session::backend::node"),
         (
             "session::backend::run",
@@ -343,7 +347,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("semaphore::*", "semaphore::pool semaphore::methods"),
     ],
     &[
-        ("client", "builder"),
+        ("admin", "admin::inspection admin::server admin::watch"),
+        ("admin::inspection", ""),
+        ("admin::server", ""),
+        ("admin::watch", ""),
+        ("client", "admin builder"),
         ("client::handles", "client"),
         ("builder", "client"),
         ("attribute", ""),
@@ -369,6 +377,7 @@ const DOORS: &[(&str, &[&str])] = &[
     (
         "BootInstant::now",
         &[
+            "admin/",
             "clock.rs",
             "options.rs",
             "session/",
@@ -385,6 +394,7 @@ const DOORS: &[(&str, &[&str])] = &[
     (
         "tokio",
         &[
+            "admin/",
             "owner.rs",
             "scope.rs",
             "session/",
@@ -397,7 +407,7 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("dashmap", &["session/local_lock.rs"]),
-    ("futures_util", &["hold/", "lock/", "session/"]),
+    ("futures_util", &["admin/", "hold/", "lock/", "session/"]),
     (
         "tracing",
         &[

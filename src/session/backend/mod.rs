@@ -25,6 +25,8 @@ mod connection_task;
 mod contact;
 mod desk;
 mod dial;
+#[cfg(feature = "admin")]
+pub(crate) mod inquiry;
 mod link;
 mod listener;
 mod maker;

@@ -30,7 +30,7 @@ use crate::protocol::script::Call;
 
 /// The pause between two sends of a call whose connection was cut, so that a call does not spin while the connection is
 /// made again.
-const RESEND_PAUSE: Duration = Duration::from_millis(5);
+pub(super) const RESEND_PAUSE: Duration = Duration::from_millis(5);
 
 /// The pause between two sends of a call to a slot that is being moved.
 const MOVING_PAUSE: Duration = Duration::from_millis(20);

@@ -1,0 +1,440 @@
+//! The command line. Its help texts are the manual.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::exit::Failure;
+use crate::span;
+
+/// Runs programs under a distributed lock on Redis or Valkey, and shows who holds which lock.
+///
+/// The locks are those of Redisson and of the Rust crate redlatch: programs that use either of them, and this command,
+/// take turns on a name.
+#[derive(Debug, Parser)]
+#[command(name = "redlatch", version, about, after_help = EXAMPLES, after_long_help = MANUAL)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) server: Server,
+
+    /// Print JSON: an object for each line, or one list.
+    ///
+    /// What goes to stderr is JSON then, too.
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch run nightly-report -- ./report.sh     one at a time, over all machines
+  redlatch run --wait 0 cleanup -- ./cleanup.sh  skip it if another machine is at it
+  redlatch ls                                    which locks are held, by whom
+  redlatch doctor                                what on this server would break a lock";
+
+const MANUAL: &str = "\
+Examples:
+  One at a time, over all machines; wait until it is our turn:
+    redlatch run nightly-report -- ./report.sh
+
+  In a crontab: skip it if another machine is at it, or has not finished the last one:
+    */5 * * * * REDIS_URL=redis://db1 redlatch run --wait 0 cleanup -- ./cleanup.sh
+
+  Which locks are held, and by whom; who holds this one:
+    redlatch ls 'nightly-*'
+    redlatch inspect nightly-report
+
+  What on this server would break a lock:
+    redlatch doctor
+
+Exit codes:
+  0      done
+  1      `inspect`, `unlock`: the lock is free; `doctor`: something breaks a promise
+  2      wrong use; nothing was done
+  69     the server cannot be reached, or refuses
+  71     the system lacks something
+  75     `run`: somebody else holds the lock, and the time to wait is over
+  76     `run`: the lock was lost before the command had ended
+  126    `run`: the command cannot be run
+  127    `run`: there is no such command
+  128+n  ended by signal n: the command of `run`, or `redlatch` itself
+  other  that of the command of `run`
+
+Servers:
+  redis://user:password@host:6379/0           a single server; rediss:// for TLS
+  redis+unix:///path?db=0                     a unix socket
+  redis-sentinel://host:26379?sentinelServiceName=main
+  redis-cluster://host:7000?node=other:7000
+  Everyone on the machine can read the command line, so put a URL with a password into REDIS_URL.
+
+Spans of time:
+  A number with a unit: 250ms, 10s, 5m, 2h, 1d, or several of them: 1m30s.";
+
+/// Which server, and how names become keys.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Server {
+    /// The server's URL, such as redis://127.0.0.1:6379.
+    #[arg(
+        long,
+        global = true,
+        env = "REDIS_URL",
+        hide_env_values = true,
+        help_heading = "Server"
+    )]
+    pub(crate) url: Option<String>,
+
+    /// Text put before every name, as `name_prefix` in the programs that share the locks.
+    #[arg(long, global = true, value_name = "TEXT", help_heading = "Server")]
+    pub(crate) prefix: Option<String>,
+
+    /// How long one request to the server may take.
+    #[arg(
+        long,
+        global = true,
+        value_name = "SPAN",
+        value_parser = timeout,
+        default_value = "1s",
+        help_heading = "Server"
+    )]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Ls(Ls),
+    Inspect(Inspect),
+    Watch(Watch),
+    Unlock(Unlock),
+    Doctor(Doctor),
+    Completions(Completions),
+    /// Print the manual page, in roff.
+    ///
+    /// `redlatch man | man -l -` shows it.
+    Man,
+    #[command(name = "__warden", hide = true)]
+    Warden(Warden),
+}
+
+/// Run a command while holding a lock.
+///
+/// Acquires the lock, runs the command, and releases the lock when the command has ended. While the command runs, the
+/// lock's lease is renewed. The command has the lock's name in REDLATCH_LOCK, the owner that the server records in
+/// REDLATCH_OWNER and, with `--kind fenced`, the fencing token in REDLATCH_TOKEN.
+///
+/// The lock is lost if its lease cannot be renewed in time, or if the server says that somebody else has it or that it
+/// is gone. A lost connection alone loses nothing: until the lease ends, nobody else can have the lock. If the lock is
+/// lost, the command is ended, at that moment and not earlier: with `--on-loss term` it still has the grace time to
+/// tidy up, in which somebody else may already have the lock. Use `kill` if it must not write anything any more, and
+/// `--kind fenced` if the store can check tokens: that is the only complete protection.
+///
+/// The command is also ended if `redlatch` itself is killed, or is stopped for longer than the lease: a small process
+/// next to it sees to that, unless `--on-loss ignore` was asked for. It cannot end a command that runs as another user.
+///
+/// INT, TERM, HUP and QUIT are passed on to the command and all its children, USR1 and USR2 to the command alone. On a
+/// terminal the command has the terminal; Ctrl-Z stops both, the lease then runs out, and `fg` after that ends the
+/// command. Children that the command leaves behind go on without the lock, unless it was lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct Run {
+    /// The name of the lock.
+    #[arg(value_parser = name)]
+    pub(crate) name: String,
+
+    /// How long to wait for the lock; 0 makes one attempt. Without it, waits until the lock is free.
+    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    pub(crate) wait: Option<Duration>,
+
+    /// `renewed:SPAN` renews a lease of this length while the command runs; a SPAN alone is never renewed.
+    ///
+    /// If `redlatch` and its machine die, the lock is free after at most one lease. `renewed` is `renewed:30s`.
+    #[arg(
+        long,
+        value_name = "LEASE",
+        value_parser = lease,
+        default_value = "renewed"
+    )]
+    pub(crate) lease: Lease,
+
+    /// The kind of lock. All programs that share a name must use the same one.
+    #[arg(long, value_enum, default_value_t = Kind::Reentrant)]
+    pub(crate) kind: Kind,
+
+    /// What becomes of the command if the lock is lost.
+    #[arg(long, value_enum, default_value_t = OnLoss::Term)]
+    pub(crate) on_loss: OnLoss,
+
+    /// How long the command may live after TERM, before it is killed.
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "10s")]
+    pub(crate) grace: Duration,
+
+    /// The command and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  redlatch run nightly-report -- ./report.sh
+  redlatch run --wait 0 cleanup -- ./cleanup.sh || [ $? = 75 ]
+  redlatch run --kind fenced ledger -- sh -c './post --token \"$REDLATCH_TOKEN\"'
+  redlatch run --kind read catalogue -- ./copy.sh
+  redlatch run --lease renewed:5s --on-loss kill leader -- ./worker";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Redisson's RLock, the usual one.
+    Reentrant,
+    /// Granted in order of arrival, over all processes.
+    Fair,
+    /// With a token that rises with each hold.
+    Fenced,
+    /// Waits without messages, by asking again.
+    Spin,
+    /// The key of redis-py's Lock and of redsync; needs no right to run scripts.
+    Plain,
+    /// The shared side of a read-write lock.
+    Read,
+    /// The exclusive side of a read-write lock.
+    Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLoss {
+    /// TERM at once, KILL after the grace time.
+    Term,
+    /// KILL at once.
+    Kill,
+    /// Nothing: the command goes on without the lock.
+    Ignore,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    Renewed(Duration),
+    Fixed(Duration),
+}
+
+impl Lease {
+    pub(crate) fn span(self) -> Duration {
+        match self {
+            Self::Renewed(span) | Self::Fixed(span) => span,
+        }
+    }
+}
+
+fn lease(text: &str) -> Result<Lease, String> {
+    let lease = mode(text)?;
+    between(lease.span(), LEASES)?;
+    Ok(lease)
+}
+
+fn mode(text: &str) -> Result<Lease, String> {
+    match text.strip_prefix("renewed") {
+        Some("") => Ok(Lease::Renewed(Duration::from_secs(30))),
+        Some(rest) => {
+            let span = rest.strip_prefix(':').ok_or_else(|| {
+                format!("{text:?} is neither a span of time, nor renewed, nor renewed:SPAN")
+            })?;
+            span::parse(span).map(Lease::Renewed)
+        }
+        None => span::parse(text).map(Lease::Fixed),
+    }
+}
+
+/// The longest name in bytes.
+const LONGEST_NAME: usize = 1024;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// What the library accepts.
+const LEASES: [Duration; 2] = [
+    Duration::from_millis(50),
+    Duration::from_secs(100 * 365 * 24 * 60 * 60),
+];
+const TIMEOUTS: [Duration; 2] = [Duration::from_millis(20), DAY];
+const INTERVALS: [Duration; 2] = [Duration::from_millis(10), DAY];
+
+fn name(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a name must not be empty".to_owned()),
+        1..=LONGEST_NAME => Ok(text.to_owned()),
+        long => Err(format!(
+            "a name has at most {LONGEST_NAME} bytes, not {long}"
+        )),
+    }
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    between(span::parse(text)?, TIMEOUTS)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    between(span::parse(text)?, INTERVALS)
+}
+
+fn between(span: Duration, [least, most]: [Duration; 2]) -> Result<Duration, String> {
+    match span < least || span > most {
+        true => {
+            let [least, most] = [least, most].map(span::show);
+            Err(format!("it must be from {least} to {most}"))
+        }
+        false => Ok(span),
+    }
+}
+
+/// List the locks that are held.
+///
+/// Looks at every key of the server, or of each server of a cluster, without blocking it. Shows locks of all kinds that
+/// redlatch and Redisson write. A plain lock is listed only if redlatch made up its value, since other strings may be
+/// anything; `inspect` shows each of them. What is listed was true at some time during the look.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ls {
+    /// Which names, with `*` for any text and `?` for any character. Everything if it is left out.
+    #[arg(default_value = "*", hide_default_value = true)]
+    pub(crate) pattern: String,
+}
+
+/// Show who holds a lock, how many times, for how long, and who waits.
+///
+/// Exits with 1 if there is nothing under the name.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Inspect {
+    /// The name of the lock.
+    #[arg(value_parser = name)]
+    pub(crate) name: String,
+}
+
+/// Print a line at each change of a lock, until interrupted.
+///
+/// Looks again at each message of the lock's channel and once in each interval. A lock that is held for a shorter time
+/// between two looks is not seen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Watch {
+    /// The name of the lock.
+    #[arg(value_parser = name)]
+    pub(crate) name: String,
+
+    /// How often to look if no message arrives.
+    #[arg(long, value_name = "SPAN", value_parser = interval, default_value = "1s")]
+    pub(crate) interval: Duration,
+}
+
+/// Release a lock, whoever holds it.
+///
+/// The holder is not asked. It learns of the loss at its next renewal, and works on until then, together with whoever
+/// gets the lock next. Asks before it does that, or refuses if there is no terminal to ask on, unless `--yes` is given.
+/// Exits with 1 if the lock was free.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Unlock {
+    /// The name of the lock.
+    #[arg(value_parser = name)]
+    pub(crate) name: String,
+
+    /// Confirms that a lock of somebody else is meant; there is no other kind of unlock here.
+    #[arg(long, required = true)]
+    pub(crate) force: bool,
+
+    /// Do not ask.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+/// Check whether the server keeps locks, and whether this user may use them.
+///
+/// Reads the settings of each server, then acquires and releases a lock of each kind under a name of its own,
+/// `redlatch_doctor:..`, and passes a message. Each line says which promise is broken, and how to mend it. Exits with 1
+/// if a promise is broken; a warning, such as a clock that is off, does not count.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// Look only; do not try locks and messages.
+    #[arg(long)]
+    pub(crate) read_only: bool,
+}
+
+/// Print completions for a shell.
+///
+/// For bash: redlatch completions bash > /etc/bash_completion.d/redlatch
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    /// Which shell.
+    pub(crate) shell: Shell,
+}
+
+/// The process that ends the command if `redlatch` cannot.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Warden {
+    #[arg(long, value_enum)]
+    pub(crate) on_loss: OnLoss,
+    #[arg(long, value_parser = span::parse)]
+    pub(crate) grace: Duration,
+}
+
+pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
+    let mut out = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "redlatch", &mut out);
+    print(&out)
+}
+
+/// Prints the manual pages of the command and of its subcommands, one after the other.
+pub(crate) fn man() -> Result<u8, Failure> {
+    let mut command = Args::command();
+    command.build();
+    let mut out = Vec::new();
+    let rendered = (|| {
+        Man::new(command.clone()).render(&mut out)?;
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let man = Man::new(sub.clone());
+            man.render_synopsis_section(&mut out)?;
+            man.render_description_section(&mut out)?;
+            man.render_options_section(&mut out)?;
+            man.render_extra_section(&mut out)?;
+        }
+        io::Result::Ok(())
+    })();
+    rendered.map_err(|error| Failure::system("cannot write the manual", &error))?;
+    print(&out)
+}
+
+/// Writes to stdout. A reader that has gone away, such as `head`, is no failure.
+fn print(text: &[u8]) -> Result<u8, Failure> {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::system("cannot print", &error))
+        }
+        _ => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn leases_are_renewed_or_fixed() {
+        let span = Duration::from_secs;
+        assert_eq!(lease("renewed"), Ok(Lease::Renewed(span(30))));
+        assert_eq!(lease("renewed:5s"), Ok(Lease::Renewed(span(5))));
+        assert_eq!(lease("5s"), Ok(Lease::Fixed(span(5))));
+        for text in [
+            "",
+            "renewed:",
+            "renewed5s",
+            "renew",
+            "5",
+            "1ms",
+            "renewed:0",
+        ] {
+            assert!(lease(text).is_err(), "{text}");
+        }
+    }
+}

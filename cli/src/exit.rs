@@ -1,0 +1,99 @@
+//! Exit codes, and failures that end the command.
+
+use std::error::Error as _;
+use std::fmt::Display;
+use std::io::{Write, stderr};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind as Wrong;
+use redlatch::{Error, ErrorKind};
+
+/// Wrong use, as of most commands.
+pub(crate) const USAGE: u8 = 2;
+/// `doctor` found something that breaks a promise; `inspect` found no lock.
+pub(crate) const NO: u8 = 1;
+/// The server cannot be reached, or refuses. `EX_UNAVAILABLE` of sysexits.h.
+pub(crate) const SERVER: u8 = 69;
+/// The system lacks something, such as memory for another process. `EX_OSERR`.
+pub(crate) const SYSTEM: u8 = 71;
+/// Somebody else holds the lock. `EX_TEMPFAIL`.
+pub(crate) const BUSY: u8 = 75;
+/// The lock was lost before the command had ended. `EX_PROTOCOL`.
+pub(crate) const LOST: u8 = 76;
+/// The command exists but cannot be run, as in shells.
+pub(crate) const NOT_RUN: u8 = 126;
+/// There is no such command, as in shells.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// Why `redlatch` ends other than by doing what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    /// One line.
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, text: impl Display) -> Self {
+        let text = text.to_string().lines().collect::<Vec<_>>().join(" ");
+        Self { code, text }
+    }
+
+    pub(crate) fn usage(text: impl Display) -> Self {
+        Self::new(USAGE, text)
+    }
+
+    pub(crate) fn system(what: &str, error: &dyn Display) -> Self {
+        Self::new(SYSTEM, format_args!("{what}: {error}"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::InvalidInput => USAGE,
+            ErrorKind::LeaseLost => LOST,
+            _ => SERVER,
+        };
+        let mut text = error.to_string();
+        // A cause that the text does not contain says what to look at.
+        if let Some(cause) = error.source().map(ToString::to_string)
+            && !text.contains(&cause)
+        {
+            text = format!("{text}: {cause}");
+        }
+        Self::new(code, text)
+    }
+}
+
+/// Prints what a wrong use of the command line is about, in one line, or the help that was asked for.
+pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), Wrong::DisplayHelp | Wrong::DisplayVersion) {
+        // A reader that has gone away is no error.
+        error.print().ok();
+        return ExitCode::SUCCESS;
+    }
+    if matches!(
+        error.kind(),
+        Wrong::DisplayHelpOnMissingArgumentOrSubcommand | Wrong::MissingSubcommand
+    ) {
+        complain("say what to do, for example `redlatch run NAME -- COMMAND`; see redlatch --help");
+        return ExitCode::from(USAGE);
+    }
+    let text = error.render().to_string();
+    let about: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    let about = about.join(" ");
+    let about = about.strip_prefix("error: ").unwrap_or(&about);
+    complain(&format!("{about}; see redlatch --help"));
+    ExitCode::from(USAGE)
+}
+
+/// Writes a line to stderr, if anybody reads it.
+pub(crate) fn complain(text: &str) {
+    writeln!(stderr(), "redlatch: {text}").ok();
+}

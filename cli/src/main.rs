@@ -1,0 +1,76 @@
+//! The command `redlatch`: runs programs under a distributed lock, and shows who holds which lock.
+//!
+//! `redlatch --help` is its manual.
+#![forbid(unsafe_code)]
+#![warn(
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used
+)]
+
+mod args;
+mod doctor;
+mod exit;
+mod notes;
+mod progress;
+mod run;
+mod server;
+mod show;
+mod signals;
+mod span;
+mod terminal;
+mod unlock;
+mod warden;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use exit::Failure;
+use notes::Notes;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return exit::wrong_use(&error),
+    };
+    let notes = Notes::new(args.json);
+    match carry_out(args, &notes) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            notes.failed(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Returns the exit code.
+fn carry_out(args: Args, notes: &Notes) -> Result<u8, Failure> {
+    match args.command {
+        Command::Completions(wanted) => args::completions(wanted.shell),
+        Command::Man => args::man(),
+        Command::Warden(watch) => Ok(warden::keep_watch(&watch)),
+        command => {
+            // One thread: there is little to do, and signals of the terminal are blocked for this thread alone.
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failure::system("cannot start", &error))?;
+            let server = args.server;
+            runtime.block_on(async {
+                match command {
+                    Command::Run(run) => run::run(&server, run, notes).await,
+                    Command::Ls(ls) => show::ls(&server, &ls, args.json).await,
+                    Command::Inspect(wanted) => show::inspect(&server, &wanted, args.json).await,
+                    Command::Watch(wanted) => show::watch(&server, &wanted, args.json).await,
+                    Command::Unlock(wanted) => unlock::unlock(&server, &wanted, args.json).await,
+                    Command::Doctor(wanted) => doctor::doctor(&server, &wanted, args.json).await,
+                    Command::Completions(_) | Command::Man | Command::Warden(_) => Ok(0),
+                }
+            })
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! `redlatch ls`, `inspect` and `watch`: who holds which lock.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redlatch::Client;
+use redlatch::admin::{FoundHolder, FoundKind, FoundSide, Inspection};
+use serde_json::{Value, json};
+
+use crate::args::{Inspect, Ls, Server, Watch};
+use crate::exit::{self, Failure};
+use crate::server::{self, seconds};
+use crate::span;
+
+pub(crate) async fn ls(server: &Server, args: &Ls, as_json: bool) -> Result<u8, Failure> {
+    let client = server::connect(server).await?;
+    let found = client.admin().list(&args.pattern).await;
+    client.close().await;
+    let found = found?;
+    if as_json {
+        let list: Vec<Value> = found.iter().map(json).collect();
+        return print(&Value::from(list).to_string());
+    }
+    let head = ["NAME", "KIND", "LEASE", "WAITERS", "HELD BY"].map(str::to_owned);
+    let rows = found.iter().map(|lock| {
+        [
+            shown(&lock.name),
+            kind(lock.kind).to_owned(),
+            left(lock.remaining_lease),
+            waiting(lock),
+            owners(lock),
+        ]
+    });
+    let rows: Vec<[String; 5]> = rows.collect();
+    if rows.is_empty() {
+        // A program that reads the list wants no heading over nothing.
+        if stdout().is_terminal() {
+            return print("nothing is held");
+        }
+        return Ok(0);
+    }
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max();
+    let widths = [0, 1, 2, 3].map(|at| width(at).unwrap_or_default());
+    let lines = rows.iter().map(|[name, kind, lease, waiters, owners]| {
+        let [a, b, c, d] = widths;
+        format!("{name:a$}  {kind:b$}  {lease:c$}  {waiters:d$}  {owners}")
+    });
+    print(&lines.collect::<Vec<_>>().join("\n"))
+}
+
+pub(crate) async fn inspect(server: &Server, args: &Inspect, as_json: bool) -> Result<u8, Failure> {
+    let client = server::connect(server).await?;
+    let found = client.admin().inspect(&args.name).await;
+    client.close().await;
+    let found = found?;
+    if as_json {
+        print(&found.as_ref().map_or(Value::Null, json).to_string())?;
+    } else {
+        match &found {
+            Some(found) => print(&in_full(found))?,
+            None => print(&format!(
+                "{}: nothing is held under this name",
+                shown(&args.name)
+            ))?,
+        };
+    }
+    Ok(match found {
+        Some(_) => 0,
+        None => exit::NO,
+    })
+}
+
+pub(crate) async fn watch(server: &Server, args: &Watch, as_json: bool) -> Result<u8, Failure> {
+    let client = server::connect(server).await?;
+    let admin = client.admin();
+    let mut messages = admin.watch(&args.name)?;
+    let mut last: Option<Option<Vec<(String, u64)>>> = None;
+    let mut was_away = false;
+    loop {
+        match admin.inspect(&args.name).await {
+            Ok(found) => {
+                let state = found.as_ref().map(state);
+                if std::mem::take(&mut was_away) || last.as_ref() != Some(&state) {
+                    let is_gone = line(args, found.as_ref(), as_json)? == Reader::Gone;
+                    if is_gone {
+                        break;
+                    }
+                    last = Some(state);
+                }
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                if failure.code == exit::USAGE {
+                    return Err(failure);
+                }
+                // Once for each time that the server is away; it may come back.
+                if !std::mem::replace(&mut was_away, true) {
+                    let line = match as_json {
+                        true => json!({ "time": now(), "error": failure.text }).to_string(),
+                        false => format!("{}  {}", clock(), failure.text),
+                    };
+                    if write(&line)? == Reader::Gone {
+                        break;
+                    }
+                }
+            }
+        }
+        tokio::select! {
+            () = messages.message(), if !was_away => {}
+            () = tokio::time::sleep(args.interval) => {}
+        }
+    }
+    Ok(0)
+}
+
+/// Returns what makes a state differ from another one: not the lease, which changes all the time.
+fn state(found: &Inspection) -> Vec<(String, u64)> {
+    let holders = found.holders.iter().map(|holder| {
+        let side = holder.side.map_or("", side);
+        (format!("{side} {}", holder.owner), holder.hold_count)
+    });
+    let mut state: Vec<_> = holders.collect();
+    state.sort();
+    let waiters = found.waiters.len() as u64 + u64::from(found.is_wanted);
+    let count = found.count.unwrap_or_default() as u64;
+    let token = found.token.unwrap_or_default();
+    state.extend([
+        (kind(found.kind).to_owned(), count),
+        ("waiters".to_owned(), waiters),
+        ("token".to_owned(), token),
+    ]);
+    state
+}
+
+/// Prints one line of `watch`.
+fn line(args: &Watch, found: Option<&Inspection>, as_json: bool) -> Result<Reader, Failure> {
+    let text = match (as_json, found) {
+        (true, found) => json!({ "time": now(), "lock": found.map(json) }).to_string(),
+        (false, Some(found)) if found.count.is_some() => {
+            format!("{}  {}", clock(), count(found))
+        }
+        (false, Some(found)) if !found.holders.is_empty() => {
+            let token = found
+                .token
+                .map_or_else(String::new, |token| format!(", token {token}"));
+            format!(
+                "{}  {} held by {}{token}",
+                clock(),
+                shown(&args.name),
+                holders(found)
+            )
+        }
+        (false, found) => {
+            let waiters = found.map_or_else(|| "-".to_owned(), waiting);
+            let wait = match &*waiters {
+                "-" => String::new(),
+                waiters => format!(", waiting: {waiters}"),
+            };
+            format!("{}  {} free{wait}", clock(), shown(&args.name))
+        }
+    };
+    write(&text)
+}
+
+/// Returns what `inspect` shows.
+fn in_full(found: &Inspection) -> String {
+    let mut lines = vec![format!("name      {}", shown(&found.name))];
+    lines.push(format!("kind      {}", kind(found.kind)));
+    if found.count.is_some() {
+        lines.push(format!("count     {}", count(found)));
+    } else if found.holders.is_empty() {
+        lines.push("held by   nobody".to_owned());
+    }
+    for holder in &found.holders {
+        lines.push(format!("held by   {}", one(holder)));
+    }
+    if let Some(token) = found.token {
+        lines.push(format!("token     {token}, the last one given out"));
+    }
+    for waiter in &found.waiters {
+        let what = match found.kind {
+            FoundKind::Fair => "",
+            _ => "client ",
+        };
+        lines.push(format!("waits     {what}{}", shown(waiter)));
+    }
+    if found.is_wanted {
+        lines.push("waits     at least one reader or writer".to_owned());
+    }
+    if let Some(listeners) = found.listeners.filter(|listeners| *listeners > 0) {
+        lines.push(format!("listening {listeners} on the lock's channel"));
+    }
+    lines.join("\n")
+}
+
+/// Returns the holders in one line, with what is left of the lease and who waits.
+pub(crate) fn holders(found: &Inspection) -> String {
+    let waiters = match &*waiting(found) {
+        "-" => String::new(),
+        waiters => format!(", waiting: {waiters}"),
+    };
+    match &found.holders[..] {
+        [] => format!("nobody{waiters}"),
+        [holder] => format!("{}{waiters}", one(holder)),
+        several => format!(
+            "{} owners, for {}{waiters}",
+            several.len(),
+            left(found.remaining_lease)
+        ),
+    }
+}
+
+fn one(holder: &FoundHolder) -> String {
+    let side = holder
+        .side
+        .map_or_else(String::new, |held| format!(", {}", side(held)));
+    let times = match holder.hold_count {
+        1 => String::new(),
+        times => format!(", {times} times"),
+    };
+    let lease = match holder.remaining_lease {
+        Some(lease) => format!("lease {}", span::show(lease)),
+        None => "no lease".to_owned(),
+    };
+    format!("{}{side}{times}, {lease}", shown(&holder.owner))
+}
+
+fn owners(found: &Inspection) -> String {
+    let names = found.holders.iter().map(|holder| {
+        let side = match holder.side {
+            Some(held) => format!(" ({})", side(held)),
+            None => String::new(),
+        };
+        let times = match holder.hold_count {
+            1 => String::new(),
+            times => format!(" x{times}"),
+        };
+        format!("{}{side}{times}", shown(&holder.owner))
+    });
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn waiting(found: &Inspection) -> String {
+    match (found.waiters.len(), found.is_wanted) {
+        (0, true) => "yes".to_owned(),
+        (0, false) => "-".to_owned(),
+        (waiters, _) => waiters.to_string(),
+    }
+}
+
+fn count(found: &Inspection) -> String {
+    let count = found.count.unwrap_or_default();
+    match found.kind {
+        FoundKind::ExpirableSemaphore => format!("{count} permits, less those that are out"),
+        _ => format!("{count} free permits, or a latch at {count}"),
+    }
+}
+
+fn left(lease: Option<Duration>) -> String {
+    lease.map_or_else(|| "-".to_owned(), span::show)
+}
+
+fn kind(kind: FoundKind) -> &'static str {
+    match kind {
+        FoundKind::Reentrant => "reentrant",
+        FoundKind::Fair => "fair",
+        FoundKind::Fenced => "fenced",
+        FoundKind::ReadWrite => "read-write",
+        FoundKind::Plain => "plain",
+        FoundKind::Counter => "counter",
+        FoundKind::ExpirableSemaphore => "expirable-semaphore",
+        _ => "other",
+    }
+}
+
+fn side(side: FoundSide) -> &'static str {
+    match side {
+        FoundSide::Read => "read",
+        FoundSide::Write => "write",
+        _ => "other",
+    }
+}
+
+/// Returns a foreign text without characters that a terminal would act on.
+pub(crate) fn shown(text: &str) -> String {
+    let shown = text.chars().flat_map(|c| {
+        let escaped = c.is_control().then(|| c.escape_default());
+        let plain = escaped.is_none().then_some(c);
+        escaped.into_iter().flatten().chain(plain)
+    });
+    shown.collect()
+}
+
+pub(crate) fn json(found: &Inspection) -> Value {
+    let holders: Vec<Value> = found
+        .holders
+        .iter()
+        .map(|holder| {
+            json!({
+                "owner": holder.owner,
+                "side": holder.side.map(side),
+                "hold_count": holder.hold_count,
+                "lease_left": seconds(holder.remaining_lease),
+            })
+        })
+        .collect();
+    json!({
+        "name": found.name,
+        "kind": kind(found.kind),
+        "holders": holders,
+        "lease_left": seconds(found.remaining_lease),
+        "waiters": found.waiters,
+        "is_wanted": found.is_wanted,
+        "listeners": found.listeners,
+        "token": found.token,
+        "count": found.count,
+    })
+}
+
+/// Whether anybody reads what is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    There,
+    /// The other end of the pipe is closed, as by `head`.
+    Gone,
+}
+
+/// Prints one or more lines.
+pub(crate) fn write(text: &str) -> Result<Reader, Failure> {
+    let mut out = stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(Failure::system("cannot print", &error)),
+    }
+}
+
+pub(crate) fn print(text: &str) -> Result<u8, Failure> {
+    write(text).map(|_| 0)
+}
+
+/// Returns the time since 1970 in seconds.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_millis() as f64 / 1_000.0)
+}
+
+/// Returns the time of day, in UTC.
+fn clock() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    let (seconds, millis) = (since.as_secs() % 86_400, since.subsec_millis());
+    let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
+}
+
+/// Looks at a lock that is about to be changed.
+pub(crate) async fn look(client: &Client, name: &str) -> Result<Option<Inspection>, Failure> {
+    Ok(client.admin().inspect(name).await?)
+}

@@ -1,0 +1,59 @@
+//! The signals that `redlatch run` takes.
+
+use std::fs;
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{self, SignalKind, signal};
+
+/// Those that are passed on, and SIGCHLD, which tells that the command was stopped.
+const TAKEN: [Signal; 8] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTSTP,
+    Signal::SIGCHLD,
+];
+
+/// A stream of the signals that this process gets.
+#[derive(Debug)]
+pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// Takes signals from now on. Those that this process was started to ignore, as by `nohup`, stay ignored, and the
+    /// command ignores them too.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let ignored = ignored();
+        let taken = TAKEN
+            .into_iter()
+            .filter(|taken| ignored & (1 << (*taken as u32 - 1)) == 0);
+        let streams = taken.map(|taken| Ok((taken, signal(SignalKind::from_raw(taken as i32))?)));
+        streams.collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Waits for the next signal. None is lost if the future is dropped.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            for (taken, stream) in &mut self.0 {
+                if let Poll::Ready(Some(())) = stream.poll_recv(context) {
+                    return Poll::Ready(*taken);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Returns the set of ignored signals, where the system tells it without unsafe code; elsewhere the empty set.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    set.unwrap_or_default()
+}

@@ -1,0 +1,267 @@
+//! The warden: a small process next to `redlatch run` that ends the command if `redlatch` cannot.
+//!
+//! `redlatch` may be killed, or stopped for longer than the lease, and then nobody would end the command when the lock is
+//! lost. So a second process reads from a pipe until when the lock is held. If that time passes, or if the pipe ends
+//! without a word, it ends the command.
+//!
+//! The command is started in the process group of the warden, so there is no moment at which the warden does not know
+//! whom to end. Signals to the group reach the warden too, which blocks them.
+
+use std::env;
+use std::fs;
+use std::io::{self, BufRead, Write, stdin, stdout};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{getpgrp, getpid};
+use tokio::io::AsyncReadExt;
+use tokio::process::ChildStdout;
+use tokio::time::timeout;
+
+use crate::args::{self, OnLoss};
+use crate::exit;
+
+/// How much later than `redlatch` the warden acts, in milliseconds: as long as `redlatch` runs, it does so itself.
+const LEEWAY: u64 = 20;
+/// The longest sleep. A sleep does not count the time in which the machine is suspended.
+const LONGEST: u64 = 500;
+
+/// How often a warden looks whether the command has ended.
+const OFTEN: u64 = 50;
+/// How long a warden may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// The warden, as `redlatch` knows it.
+#[derive(Debug)]
+pub(crate) struct Warden {
+    child: Child,
+    pipe: ChildStdin,
+}
+
+impl Warden {
+    /// Starts the warden, or returns `None` if the command is to go on without the lock.
+    pub(crate) async fn start(on_loss: OnLoss, grace: Duration) -> io::Result<Option<Self>> {
+        let on_loss = match on_loss {
+            OnLoss::Term => "term",
+            OnLoss::Kill => "kill",
+            OnLoss::Ignore => return Ok(None),
+        };
+        let mut child = Command::new(this_program()?)
+            .args(["__warden", "--on-loss", on_loss, "--grace"])
+            .arg(format!("{}ms", grace.as_millis()))
+            // The URL may hold a password.
+            .env_remove("REDIS_URL")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let (Some(pipe), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        // A signal to the group would end a warden that does not block it yet.
+        timeout(START, ChildStdout::from_std(out)?.read_u8()).await??;
+        // A warden that somebody stopped must not stop this process: it misses some lines then.
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(Some(Self { child, pipe }))
+    }
+
+    /// Returns the process group for the command.
+    pub(crate) fn group(&self) -> i32 {
+        // A process id of the system fits.
+        self.child.id() as i32
+    }
+
+    /// Says for how long the lock is still held.
+    pub(crate) fn held_for(&mut self, left: Duration) {
+        self.say(format_args!("until {}", after(left)));
+    }
+
+    /// Says that the command has been told to end, and will be killed after this time.
+    pub(crate) fn ends_within(&mut self, grace: Duration) {
+        self.say(format_args!("ends {}", after(grace)));
+    }
+
+    /// Writes a line. If the warden is gone, the command is still ended by this process.
+    fn say(&mut self, line: std::fmt::Arguments<'_>) {
+        // In one write, so that no line is ever cut in two.
+        self.pipe.write_all(format!("{line}\n").as_bytes()).ok();
+    }
+
+    /// Lets the warden go: the command has ended.
+    pub(crate) fn dismiss(mut self) {
+        self.say(format_args!("done"));
+        // Not waited for: it has nothing to do any more, and the lock is still to be released.
+        self.child.try_wait().ok();
+    }
+}
+
+/// Returns the program that this process runs, even if its file was replaced.
+fn this_program() -> io::Result<PathBuf> {
+    let file = env::current_exe()?;
+    Ok(match file.exists() {
+        true => file,
+        false => PathBuf::from("/proc/self/exe"),
+    })
+}
+
+/// Returns the milliseconds of a clock that all processes share and that goes on while the machine is suspended.
+fn now() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let clock = ClockId::CLOCK_MONOTONIC;
+    match clock_gettime(clock) {
+        Ok(time) => Duration::from(time).as_millis() as u64,
+        // Every system has this clock. Were it to fail, the deadline would count as passed, which is safe.
+        Err(_) => u64::MAX,
+    }
+}
+
+fn after(span: Duration) -> u64 {
+    now().saturating_add(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// What the warden knows.
+#[derive(Debug, Default)]
+struct Watch {
+    /// When the lock is lost.
+    lost_at: Option<u64>,
+    /// When the command, which was told to end, is killed.
+    kill_at: Option<u64>,
+}
+
+/// Runs the warden. Returns its exit code.
+pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
+    let mut blocked = SigSet::all();
+    // Faults of this process itself, and what cannot be blocked.
+    for signal in [
+        Signal::SIGABRT,
+        Signal::SIGBUS,
+        Signal::SIGFPE,
+        Signal::SIGILL,
+        Signal::SIGSEGV,
+    ] {
+        blocked.remove(signal);
+    }
+    if blocked.thread_block().is_err() || ready().is_err() {
+        return exit::SYSTEM;
+    }
+    let lines = lines();
+    let mut watch = Watch::default();
+    loop {
+        let wake = [watch.lost_at, watch.kill_at].into_iter().flatten().min();
+        let pause = wake.unwrap_or(u64::MAX).saturating_sub(now()).min(LONGEST);
+        match lines.recv_timeout(Duration::from_millis(pause)) {
+            Ok(line) => {
+                let at = |at: &str| at.parse().ok().map(|at: u64| at.saturating_add(LEEWAY));
+                match line.split_once(' ') {
+                    Some(("until", end)) => watch.lost_at = at(end),
+                    Some(("ends", end)) => {
+                        watch.lost_at = None;
+                        watch.kill_at = at(end);
+                    }
+                    _ => return 0,
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return watch.alone(args),
+        }
+        if watch.kill_at.is_some_and(|at| now() >= at) {
+            return kill();
+        }
+        if watch.lost_at.is_some_and(|at| now() >= at) {
+            watch.lost_at = None;
+            watch.end(args);
+        }
+    }
+}
+
+/// Says that the command may start.
+fn ready() -> io::Result<()> {
+    let mut out = stdout();
+    out.write_all(b"!")?;
+    out.flush()
+}
+
+/// Returns the lines that `redlatch` writes.
+fn lines() -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in stdin().lock().lines() {
+            if line.is_err() || line.is_ok_and(|line| sender.send(line).is_err()) {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+impl Watch {
+    /// Ends the command after `redlatch` has gone without a word.
+    fn alone(mut self, args: &args::Warden) -> u8 {
+        exit::complain("redlatch itself was killed: its command is ended");
+        if self.kill_at.is_none() {
+            // Nobody renews the lock any more, so the grace is over when its lease is.
+            let lost_at = self.lost_at.take();
+            self.end(args);
+            self.kill_at = self.kill_at.into_iter().chain(lost_at).min();
+        }
+        while let Some(left) = self.kill_at.map(|at| at.saturating_sub(now()))
+            && left > 0
+            && has_company()
+        {
+            thread::sleep(Duration::from_millis(left.min(OFTEN)));
+        }
+        kill()
+    }
+
+    /// Tells the command to end, and notes when it is killed.
+    fn end(&mut self, args: &args::Warden) {
+        if args.on_loss == OnLoss::Kill {
+            self.kill_at = Some(0);
+            return;
+        }
+        self.kill_at = Some(after(args.grace));
+        send(Signal::SIGTERM);
+        // A command that is stopped would get it only when it continues.
+        send(Signal::SIGCONT);
+    }
+}
+
+/// Kills the command and its children, and this process with them.
+fn kill() -> u8 {
+    send(Signal::SIGKILL);
+    0
+}
+
+/// Whether the command or one of its children still runs, as far as the system tells.
+fn has_company() -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return true;
+    };
+    let group = getpgrp().to_string();
+    let mut stats = processes.flatten().filter_map(|process| {
+        // Those without a number are no processes of their own.
+        let id: i32 = process.file_name().to_str()?.parse().ok()?;
+        let is_other = id != getpid().as_raw();
+        is_other.then(|| fs::read_to_string(process.path().join("stat")).ok())?
+    });
+    stats.any(|stat| {
+        // Behind the name, which may contain anything: the state, the parent and the group.
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let mut fields = rest.split(' ');
+        !matches!(fields.next(), Some("Z" | "X")) && fields.nth(1) == Some(&group)
+    })
+}
+
+/// Sends a signal to the group of this process. That it has no other member any more is what was wanted.
+fn send(signal: Signal) {
+    killpg(getpgrp(), signal).ok();
+}

@@ -1,0 +1,194 @@
+//! Starts `redlatch`, and waits for what it does.
+
+use std::fmt::Debug;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch_testkit::Server;
+
+/// A loaded machine may take this long for anything.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Returns the command with these arguments, for the server at `url`.
+pub(crate) fn redlatch(url: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+    command
+        .args(args)
+        .env("REDIS_URL", url)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn outcome(server: &Server, args: &[&str]) -> Outcome {
+    redlatch(&server.url(), args).output().expect("run").into()
+}
+
+/// How a process has ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Outcome {
+    /// Returns what `redlatch` itself says; a shell says of a child that it was terminated.
+    pub(crate) fn notes(&self) -> Vec<&str> {
+        let lines = self.err.lines();
+        lines
+            .filter(|line| line.starts_with("redlatch: "))
+            .collect()
+    }
+}
+
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Self {
+        let status = output.status;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        Self {
+            code: status
+                .code()
+                .unwrap_or_else(|| -status.signal().expect("a signal")),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
+    }
+}
+
+/// A `redlatch` that runs. Dropped, it is killed, and its warden ends its command.
+#[derive(Debug)]
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn start(server: &Server, args: &[&str]) -> Self {
+        Self::of(redlatch(&server.url(), args))
+    }
+
+    pub(crate) fn of(mut command: Command) -> Self {
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        Self(Some(child.expect("start")))
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.as_ref().expect("runs").id() as i32
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        send(signal, self.pid());
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        let child = self.0.as_mut().expect("runs");
+        child.try_wait().expect("wait").is_some()
+    }
+
+    /// Returns its input, if that is a pipe.
+    pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
+        self.0.as_mut()?.stdin.take()
+    }
+
+    /// Waits for the end.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Outcome {
+        eventually("it ends", || self.has_ended());
+        let child = self.0.take().expect("runs");
+        let status = child.wait_with_output().expect("its output");
+        status.into()
+    }
+
+    /// Reads lines of its output until one contains a text.
+    #[track_caller]
+    pub(crate) fn line_with(&mut self, text: &str) -> String {
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "no line with {text:?}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// Reads one line of its output.
+    #[track_caller]
+    pub(crate) fn line(&mut self) -> String {
+        let child = self.0.as_mut().expect("runs");
+        let mut out = child.stdout.take().expect("its output");
+        let (sender, receiver) = channel();
+        // In a thread, so that a line that does not come fails the test.
+        thread::spawn(move || {
+            let mut line = Vec::new();
+            let mut byte = [0];
+            while out.read(&mut byte).is_ok_and(|read| read == 1) && byte != *b"\n" {
+                line.push(byte[0]);
+            }
+            sender.send((line, out)).ok();
+        });
+        let (line, out) = receiver.recv_timeout(LIMIT).expect("a line");
+        child.stdout = Some(out);
+        String::from_utf8(line).expect("UTF-8")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn send(signal: &str, pid: i32) {
+    let sent = Command::new("kill")
+        .args(["-s", signal, "--"])
+        .arg(pid.to_string())
+        .status();
+    assert!(sent.expect("kill").success());
+}
+
+/// Whether a process runs: not one that has ended and that nobody has waited for.
+pub(crate) fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| &rest[..1]);
+    !matches!(state, None | Some("Z" | "X"))
+}
+
+/// Returns the process group of a process: the id of the warden, if it runs under a lock.
+pub(crate) fn group_of(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let rest = stat.rsplit_once(") ").expect("its name").1;
+    rest.split(' ')
+        .nth(2)
+        .expect("its group")
+        .parse()
+        .expect("a number")
+}
+
+/// Waits for the number that a script writes into a file.
+#[track_caller]
+pub(crate) fn number_in(file: &Path) -> i32 {
+    let read = || fs::read_to_string(file).ok()?.trim().parse().ok();
+    eventually("a number is written", || read().is_some());
+    read().expect("a number")
+}
+
+/// Waits until a condition holds.
+#[track_caller]
+pub(crate) fn eventually(what: impl Debug, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {LIMIT:?}: {what:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,119 @@
+//! `redlatch doctor`, on good servers and on bad ones.
+
+use redlatch_testkit::Server;
+use serde_json::Value;
+
+use crate::command::{Outcome, outcome, redlatch};
+
+/// Returns the outcome of each check.
+fn findings(url: &str, args: &[&str]) -> (i32, Vec<(String, String, String)>) {
+    let args = [&["doctor", "--json"], args].concat();
+    let ended: Outcome = redlatch(url, &args).output().unwrap().into();
+    let list: Value = serde_json::from_str(&ended.out).unwrap_or_else(|_| panic!("{ended:?}"));
+    let text = |finding: &Value, what: &str| finding[what].as_str().unwrap().to_owned();
+    let findings = list.as_array().unwrap().iter();
+    let findings = findings.map(|finding| {
+        (
+            text(finding, "check"),
+            text(finding, "outcome"),
+            text(finding, "text"),
+        )
+    });
+    (ended.code, findings.collect())
+}
+
+fn of<'a>(findings: &'a [(String, String, String)], check: &str) -> (&'a str, &'a str) {
+    let found = findings.iter().find(|(what, ..)| what == check);
+    let (_, outcome, text) = found.unwrap_or_else(|| panic!("{check} in {findings:?}"));
+    (outcome, text)
+}
+
+#[test]
+fn good_server_is_found_good_and_nothing_remains_there() {
+    let server = Server::builder().persistent().start();
+    let (code, findings) = findings(&server.url(), &[]);
+    assert_eq!(code, 0);
+    for (check, outcome, text) in &findings {
+        assert_eq!(outcome, "ok", "{check}: {text}");
+    }
+    assert_eq!(findings.len(), 13, "{findings:?}");
+    let mut connection = server.connection();
+    crate::command::eventually("nothing remains", || connection.keys().is_empty());
+    let text = outcome(&server, &["doctor", "--read-only"]);
+    assert_eq!((text.code, text.out.lines().count()), (0, 4), "{text:?}");
+}
+
+#[test]
+fn eviction_is_told_as_what_it_breaks() {
+    let server = Server::builder()
+        .arg("maxmemory", "100mb")
+        .arg("maxmemory-policy", "allkeys-lru")
+        .start();
+    let (code, findings) = findings(&server.url(), &[]);
+    assert_eq!(code, 1);
+    let (outcome, text) = of(&findings, "eviction");
+    assert_eq!(outcome, "broken");
+    assert!(
+        text.contains("allkeys-lru") && text.contains("two holders"),
+        "{text}"
+    );
+    assert_eq!(of(&findings, "persistence").0, "warning");
+}
+
+#[test]
+fn user_without_rights_is_told_what_to_grant() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let mut user = |name: &str, rules: &[&str]| {
+        let words = [&["ACL", "SETUSER", name, "on", ">secret"], rules].concat();
+        let reply = connection.command(&words);
+        assert_eq!(reply.text(), "OK", "{rules:?}");
+        server
+            .url()
+            .replace("redis://", &format!("redis://{name}:secret@"))
+    };
+    let url = user("mute", &["~*", "+@all", "-publish", "&*"]);
+    let (code, found) = findings(&url, &[]);
+    assert_eq!((code, of(&found, "messages").0), (1, "broken"));
+    assert!(of(&found, "messages").1.contains("+publish"), "{found:?}");
+    assert_eq!(of(&found, "reentrant").0, "ok");
+
+    let url = user("deaf", &["~*", "+@all", "-subscribe", "&*"]);
+    let (code, found) = findings(&url, &[]);
+    assert_eq!((code, of(&found, "messages").0), (1, "broken"));
+
+    let url = user("scriptless", &["~*", "+@all", "-@scripting", "&*"]);
+    let (code, found) = findings(&url, &[]);
+    assert_eq!(
+        (code, of(&found, "reentrant").0, of(&found, "plain").0),
+        (1, "broken", "ok")
+    );
+
+    let url = user("orderless", &["~*", "+@all", "-zadd", "&*"]);
+    let (code, found) = findings(&url, &[]);
+    assert_eq!((code, of(&found, "turns").0), (1, "broken"));
+
+    let url = user("elsewhere", &["~mine:*", "+@all", "&*"]);
+    let (code, found) = findings(&url, &[]);
+    assert_eq!((code, of(&found, "reentrant").0), (1, "broken"));
+    let rights = ["~mine:*", "~*{mine:*", "+@all", "&*"];
+    let (code, found) = findings(&user("prefixed", &rights), &["--prefix", "mine:"]);
+    assert_eq!(code, 0, "{found:?}");
+
+    // Whoever may ask for nothing is told that nothing is known.
+    let url = user("blind", &["~*", "+@all", "-info", "-config", "-time", "&*"]);
+    let (_, found) = findings(&url, &["--read-only"]);
+    for check in ["server", "eviction", "persistence"] {
+        assert_eq!(of(&found, check).0, "warning", "{found:?}");
+    }
+}
+
+#[test]
+fn replica_is_told_as_such() {
+    let primary = Server::start();
+    let replica = Server::builder().replica_of(primary.port()).start();
+    let ended = redlatch(&replica.url(), &["doctor"]).output().unwrap();
+    assert_ne!(ended.status.code(), Some(0));
+    let (code, found) = findings(&primary.url(), &[]);
+    assert_eq!((code, of(&found, "replicas").0), (0, "warning"));
+}

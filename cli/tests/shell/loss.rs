@@ -1,0 +1,310 @@
+//! What becomes of the command if the lock is lost, or `redlatch` is.
+
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use redlatch_testkit::Server;
+use tempfile::{TempDir, tempdir};
+
+use crate::command::{Running, eventually, group_of, number_in, outcome, redlatch, runs, send};
+
+/// A command that writes its process id into a file.
+struct Script {
+    _dir: TempDir,
+    pid: PathBuf,
+}
+
+impl Script {
+    fn new() -> Self {
+        let dir = tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        Self { _dir: dir, pid }
+    }
+
+    /// Returns the arguments that run this script under a lock, after these options.
+    fn args(&self, options: &[&str], script: &str) -> Vec<String> {
+        let script = format!(
+            "echo $$ >{0}.new; mv {0}.new {0}; {script}",
+            self.pid.display()
+        );
+        let own = ["--", "sh", "-c", &script];
+        [&["run", "l"], options, &own]
+            .concat()
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect()
+    }
+
+    fn start(&self, server: &Server, options: &[&str], script: &str) -> Running {
+        let args = self.args(options, script);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        Running::start(server, &args)
+    }
+
+    fn pid(&self) -> i32 {
+        number_in(&self.pid)
+    }
+}
+
+#[test]
+fn command_is_ended_when_the_lock_is_gone() {
+    let server = Server::start();
+    for (on_loss, says) in [("term", "tidied up"), ("kill", "")] {
+        let script = Script::new();
+        let options = ["--lease", "renewed:600ms", "--on-loss", on_loss];
+        let run = script.start(
+            &server,
+            &options,
+            "trap 'echo tidied up; exit 0' TERM; while :; do sleep 0.05; done",
+        );
+        let pid = script.pid();
+        assert!(runs(pid));
+        server.connection().command(&["DEL", "l"]);
+        let ended = run.end();
+        assert_eq!((ended.code, ended.out.trim()), (76, says), "{ended:?}");
+        assert_eq!(ended.notes().len(), 1, "{}", ended.err);
+        assert!(!runs(pid));
+    }
+}
+
+#[test]
+fn command_that_does_not_heed_term_is_killed_after_the_grace() {
+    let server = Server::start();
+    let script = Script::new();
+    let options = ["--lease", "renewed:600ms", "--grace", "700ms"];
+    let run = script.start(
+        &server,
+        &options,
+        "trap '' TERM; while :; do sleep 0.05; done",
+    );
+    let pid = script.pid();
+    server.connection().command(&["DEL", "l"]);
+    let deleted = Instant::now();
+    let ended = run.end();
+    assert_eq!(ended.code, 76);
+    assert!(deleted.elapsed() >= Duration::from_millis(700) && !runs(pid));
+}
+
+#[test]
+fn children_of_the_command_end_with_it() {
+    let server = Server::start();
+    let script = Script::new();
+    // The shell ends at TERM, its child knows no TERM.
+    let nested = format!(
+        "sh -c 'trap \"\" TERM; echo $$ >{0}.child; while :; do sleep 0.05; done' & wait",
+        script.pid.display()
+    );
+    let run = script.start(&server, &["--lease", "renewed:600ms"], &nested);
+    let child = number_in(&script.pid.with_extension("child"));
+    server.connection().command(&["DEL", "l"]);
+    assert_eq!(run.end().code, 76);
+    eventually("the child is killed", || !runs(child));
+}
+
+#[test]
+fn command_goes_on_without_the_lock_if_asked_to() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(
+        &server,
+        &["--lease", "renewed:300ms", "--on-loss", "ignore"],
+        "sleep 1.5; echo done; exit 5",
+    );
+    script.pid();
+    server.connection().command(&["DEL", "l"]);
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (5, "done\n"));
+    assert!(
+        ended.err.contains("was lost") && ended.err.lines().count() == 1,
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
+fn lost_connection_alone_loses_nothing_until_the_deadline() {
+    let server = Server::start();
+    let script = Script::new();
+    let mut run = script.start(&server, &["--lease", "renewed:3s"], "sleep 100");
+    let pid = script.pid();
+    server.kill();
+    let killed = Instant::now();
+    // At least two thirds of the lease are left at any time.
+    while killed.elapsed() < Duration::from_millis(1_500) {
+        assert!(runs(pid) && !run.has_ended());
+        sleep(Duration::from_millis(20));
+    }
+    let ended = run.end();
+    assert_eq!(ended.code, 76, "{ended:?}");
+    assert!(!runs(pid));
+}
+
+#[test]
+fn server_that_comes_back_in_time_costs_nothing() {
+    let server = Server::builder().persistent().start();
+    let script = Script::new();
+    let run = script.start(&server, &["--lease", "renewed:20s"], "sleep 2; echo done");
+    script.pid();
+    server.restart();
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (0, "done\n"), "{ended:?}");
+}
+
+#[test]
+fn fixed_lease_ends_the_command_at_its_end() {
+    let server = Server::start();
+    let script = Script::new();
+    let started = Instant::now();
+    let run = script.start(
+        &server,
+        &["--lease", "800ms", "--on-loss", "kill"],
+        "sleep 100",
+    );
+    let pid = script.pid();
+    let ended = run.end();
+    assert_eq!(ended.code, 76);
+    assert!(started.elapsed() >= Duration::from_millis(700) && !runs(pid));
+}
+
+#[test]
+fn loss_that_is_found_at_the_end_is_told() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(&server, &[], "sleep 1");
+    script.pid();
+    server.connection().command(&["DEL", "l"]);
+    assert_eq!(run.end().code, 76);
+}
+
+#[test]
+fn command_is_ended_if_redlatch_is_stopped_past_the_lease() {
+    let server = Server::start();
+    for on_loss in ["term", "kill"] {
+        let script = Script::new();
+        let options = [
+            "--lease",
+            "renewed:1s",
+            "--grace",
+            "300ms",
+            "--on-loss",
+            on_loss,
+        ];
+        let run = script.start(
+            &server,
+            &options,
+            "trap '' TERM; while :; do sleep 0.05; done",
+        );
+        let pid = script.pid();
+        run.signal("STOP");
+        eventually("the warden ends the command", || !runs(pid));
+        run.signal("CONT");
+        assert_eq!(run.end().code, 76);
+    }
+}
+
+#[test]
+fn command_is_ended_if_redlatch_is_killed() {
+    let server = Server::start();
+    for (on_loss, trap) in [
+        ("term", "true"),
+        ("kill", "trap '' TERM"),
+        ("term", "trap '' TERM"),
+    ] {
+        let script = Script::new();
+        let options = ["--grace", "300ms", "--on-loss", on_loss];
+        let run = script.start(
+            &server,
+            &options,
+            &format!("{trap}; while :; do sleep 0.05; done"),
+        );
+        let pid = script.pid();
+        let warden = group_of(pid);
+        run.signal("KILL");
+        eventually("the warden ends the command", || !runs(pid));
+        eventually("and itself", || !runs(warden));
+        drop(run);
+        server.connection().command(&["DEL", "l"]);
+    }
+}
+
+#[test]
+fn warden_does_not_wait_for_a_command_that_has_ended() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(&server, &["--grace", "1d"], "exec sleep 100");
+    let warden = group_of(script.pid());
+    run.signal("KILL");
+    eventually("the warden is gone", || !runs(warden));
+}
+
+#[test]
+fn warden_that_is_not_needed_is_gone() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(&server, &[], "sleep 1");
+    let warden = group_of(script.pid());
+    assert!(runs(warden));
+    assert_eq!(run.end().code, 0);
+    eventually("the warden is gone", || !runs(warden));
+}
+
+#[test]
+fn command_that_is_stopped_is_ended_too() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(
+        &server,
+        &["--lease", "renewed:600ms"],
+        "trap 'echo tidied up; exit 0' TERM; while :; do sleep 0.05; done",
+    );
+    let pid = script.pid();
+    send("STOP", pid);
+    server.connection().command(&["DEL", "l"]);
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (76, "tidied up\n"));
+}
+
+#[test]
+fn server_that_is_away_at_the_end_changes_no_exit_code() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(&server, &["--lease", "renewed:20s"], "sleep 1; exit 4");
+    script.pid();
+    server.kill();
+    let ended = run.end();
+    assert_eq!(ended.code, 4, "{ended:?}");
+    assert!(ended.err.contains("may stay held"), "{}", ended.err);
+}
+
+#[test]
+fn server_that_is_away_at_the_start_is_told() {
+    let server = Server::start();
+    let url = server.url();
+    drop(server);
+    let ended = redlatch(&url, &["run", "l", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(ended.status.code(), Some(69));
+    assert_eq!(String::from_utf8(ended.stderr).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn server_that_goes_away_during_the_wait_is_told() {
+    let server = Server::start();
+    let script = Script::new();
+    let _holder = script.start(&server, &[], "sleep 100");
+    script.pid();
+    let run = Running::start(&server, &["run", "--wait", "1s", "l", "--", "true"]);
+    eventually("it waits", || !server.connection().channels().is_empty());
+    server.kill();
+    assert_eq!(run.end().code, 69);
+}
+
+#[test]
+fn name_that_is_something_else_is_no_lock() {
+    let server = Server::start();
+    server.connection().command(&["SET", "l", "text"]);
+    let ended = outcome(&server, &["run", "l", "--", "true"]);
+    assert_eq!(ended.code, 69, "{ended:?}");
+}

@@ -1,0 +1,104 @@
+//! Signals to `redlatch run`.
+
+use redlatch_testkit::Server;
+
+use crate::command::{Running, eventually, redlatch};
+
+#[test]
+fn signals_are_passed_on_to_the_command() {
+    let server = Server::start();
+    for (at, signal) in ["INT", "TERM", "HUP", "QUIT", "USR1", "USR2"]
+        .into_iter()
+        .enumerate()
+    {
+        let code = 40 + at as i32;
+        let script =
+            format!("trap 'exit {code}' {signal}; echo ready; while :; do sleep 0.05; done");
+        let mut run = Running::start(&server, &["run", "s", "--", "sh", "-c", &script]);
+        assert_eq!(run.line(), "ready");
+        run.signal(signal);
+        let ended = run.end();
+        assert_eq!((ended.code, ended.notes().len()), (code, 0), "{signal}");
+        assert!(!server.connection().exists("s"));
+    }
+}
+
+#[test]
+fn command_that_ends_by_a_signal_adds_128() {
+    let server = Server::start();
+    let mut run = Running::start(
+        &server,
+        &["run", "s", "--", "sh", "-c", "echo ready; exec sleep 100"],
+    );
+    assert_eq!(run.line(), "ready");
+    run.signal("TERM");
+    assert_eq!(run.end().code, 143);
+}
+
+#[test]
+fn usr1_reaches_the_command_alone() {
+    let server = Server::start();
+    // A child that does not know USR1 would end.
+    let script =
+        "trap 'echo got it' USR1; sleep 1 & echo ready; wait; wait $! && echo child is well";
+    let mut run = Running::start(&server, &["run", "s", "--", "sh", "-c", script]);
+    assert_eq!(run.line(), "ready");
+    run.signal("USR1");
+    assert_eq!(run.end().out, "got it\nchild is well\n");
+}
+
+#[test]
+fn wait_that_a_signal_ends_leaves_no_place() {
+    let server = Server::start();
+    for (kind, signal, code) in [
+        ("reentrant", "INT", 130),
+        ("fair", "TERM", 143),
+        ("write", "HUP", 129),
+    ] {
+        let args = [
+            "run",
+            "--kind",
+            kind,
+            kind,
+            "--",
+            "sh",
+            "-c",
+            "echo held; sleep 100",
+        ];
+        let mut holder = Running::start(&server, &args);
+        assert_eq!(holder.line(), "held");
+        // A fair lock remembers a waiter's client for a moment.
+        let keys = || {
+            let mut keys = server.connection().keys();
+            keys.retain(|key| !key.starts_with("redlatch_lock_sign"));
+            keys
+        };
+        let before = keys();
+        let run = Running::start(&server, &args);
+        eventually("it waits", || !server.connection().channels().is_empty());
+        run.signal(signal);
+        let ended = run.end();
+        assert_eq!((ended.code, &*ended.out), (code, ""), "{ended:?}");
+        eventually("its place is gone", || keys() == before);
+    }
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let server = Server::start();
+    // As `nohup` does it.
+    let mut run = Running::of({
+        let run = redlatch(&server.url(), &[]);
+        let script = format!(
+            "trap '' HUP; exec {} run s -- sh -c 'echo ready; sleep 1; echo done'",
+            run.get_program().display()
+        );
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script]).env("REDIS_URL", server.url());
+        shell
+    });
+    assert_eq!(run.line(), "ready");
+    run.signal("HUP");
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (0, "done\n"));
+}

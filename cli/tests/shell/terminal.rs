@@ -1,0 +1,227 @@
+//! `redlatch` on a terminal, which tmux provides.
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use redlatch_testkit::{Server, skip};
+use tempfile::{TempDir, tempdir};
+
+use crate::command::{Running, eventually, number_in, runs};
+
+/// A terminal with a shell in it, in a tmux server of its own.
+struct Terminal {
+    dir: TempDir,
+}
+
+impl Terminal {
+    /// Returns `None` if there is no tmux: the test is skipped.
+    fn open(server: &Server) -> Option<Self> {
+        let found = Command::new("tmux")
+            .arg("-V")
+            .stdout(Stdio::null())
+            .status();
+        if !found.is_ok_and(|status| status.success()) {
+            skip("tmux", "tmux is missing");
+            return None;
+        }
+        let terminal = Self {
+            dir: tempdir().unwrap(),
+        };
+        terminal.tmux(&[
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "150",
+            "-y",
+            "40",
+            "bash --norc --noprofile",
+        ]);
+        let bin = env!("CARGO_BIN_EXE_redlatch");
+        terminal.types(&format!(
+            "export REDIS_URL={}; R={bin}; PS1='$ '; clear",
+            server.url()
+        ));
+        eventually("a prompt", || terminal.shows().trim() == "$");
+        Some(terminal)
+    }
+
+    fn tmux(&self, args: &[&str]) -> String {
+        let output = Command::new("tmux")
+            .arg("-S")
+            .arg(self.dir.path().join("tmux"))
+            .args(args)
+            .env("LC_ALL", "C.UTF-8")
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn types(&self, line: &str) {
+        self.tmux(&["send-keys", "-l", line]);
+        self.press("Enter");
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    fn shows(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    #[track_caller]
+    fn will_show(&self, text: &str) {
+        let mut seen = String::new();
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually(text, || {
+                seen = self.shows();
+                seen.contains(text)
+            });
+        }));
+        assert!(found.is_ok(), "{text:?} is not in:\n{seen}");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+#[test]
+fn wait_is_shown_and_goes_away() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    let mut holder = Running::start(
+        &server,
+        &["run", "t", "--", "sh", "-c", "echo held; exec sleep 100"],
+    );
+    assert_eq!(holder.line(), "held");
+    terminal.types("$R run --wait 60s t -- echo it is ours");
+    terminal.will_show("s of 1m: held by");
+    holder.signal("TERM");
+    terminal.will_show("\nit is ours");
+    assert!(
+        !terminal.shows().contains("waiting"),
+        "{}",
+        terminal.shows()
+    );
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_and_the_command() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    terminal.types("$R run t -- sleep 100; echo code $?");
+    eventually("held", || server.connection().exists("t"));
+    sleep(Duration::from_millis(300));
+    terminal.press("C-c");
+    terminal.will_show("code 130");
+    assert!(!server.connection().exists("t"));
+
+    // The command decides what Ctrl-C means.
+    terminal.types("clear; $R run t -- sh -c 'trap \"echo asked\" INT; sleep 2; echo still here'; echo code $?");
+    eventually("held", || server.connection().exists("t"));
+    sleep(Duration::from_millis(300));
+    terminal.press("C-c");
+    terminal.will_show("asked");
+    terminal.will_show("code 0");
+
+    let mut holder = Running::start(
+        &server,
+        &["run", "t", "--", "sh", "-c", "echo held; exec sleep 100"],
+    );
+    assert_eq!(holder.line(), "held");
+    terminal.types("clear; $R run t -- true; echo code $?");
+    terminal.will_show("held by");
+    terminal.press("C-c");
+    terminal.will_show("code 130");
+}
+
+#[test]
+fn command_reads_from_the_terminal() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    terminal.types("$R run t -- sh -c 'read x; echo got $x'; echo code $?");
+    eventually("held", || server.connection().exists("t"));
+    terminal.types("hello");
+    terminal.will_show("got hello");
+    terminal.will_show("code 0");
+    // In a pipeline the terminal belongs to all of it, until the command asks for it.
+    terminal.types("clear; $R run t -- sh -c 'read x; echo got $x' | cat; echo code $?");
+    eventually("held", || server.connection().exists("t"));
+    terminal.types("again");
+    terminal.will_show("got again");
+    terminal.will_show("code 0");
+    terminal.types("echo the shell has its terminal back");
+    terminal.will_show("\nthe shell has its terminal back");
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_continues_both() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    terminal.types("$R run t -- sh -c 'echo begun; sleep 1; echo finished'; echo code $?");
+    terminal.will_show("\nbegun");
+    terminal.press("C-z");
+    terminal.will_show("Stopped");
+    assert!(server.connection().exists("t"));
+    terminal.types("clear; fg; echo code $?");
+    terminal.will_show("\nfinished");
+    terminal.will_show("code 0");
+}
+
+#[test]
+fn fg_after_the_lease_ends_the_command() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    let pid = terminal.dir.path().join("pid");
+    terminal.types(&format!(
+        "$R run t --lease renewed:1s --grace 1s -- sh -c 'echo $$ >{}; echo begun; sleep 100; echo fini\"\"shed'",
+        pid.display()
+    ));
+    terminal.will_show("\nbegun");
+    let pid = number_in(&pid);
+    terminal.press("C-z");
+    terminal.will_show("Stopped");
+    eventually("the warden ends the command", || !runs(pid));
+    terminal.types("clear; fg; echo code $?");
+    terminal.will_show("code 76");
+    assert!(!terminal.shows().contains("finished"));
+}
+
+#[test]
+fn forced_unlock_asks_on_a_terminal() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    let mut holder = Running::start(
+        &server,
+        &["run", "t", "--", "sh", "-c", "echo held; exec sleep 100"],
+    );
+    assert_eq!(holder.line(), "held");
+    terminal.types("$R unlock --force t; echo code $?");
+    terminal.will_show("Release it? [y/N]");
+    terminal.types("n");
+    terminal.will_show("code 1");
+    assert!(server.connection().exists("t"));
+    terminal.types("clear; $R unlock --force t; echo code $?");
+    terminal.will_show("Release it? [y/N]");
+    terminal.types("y");
+    terminal.will_show("code 0");
+    assert!(!server.connection().exists("t"));
+}

@@ -1,0 +1,430 @@
+//! What the server records of a lock, read from its keys.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
+
+use crate::error::Error;
+use crate::name::LockName;
+use crate::protocol::reply::Reply;
+use crate::session::backend::inquiry::Told;
+
+/// What the server records under a name at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// The name, without the client's prefix.
+    pub name: String,
+    /// What is under the name.
+    pub kind: FoundKind,
+    /// Who holds it: empty if the lock is free, and for semaphores and latches.
+    pub holders: Vec<FoundHolder>,
+    /// How long the key remains if nobody renews it, or `None` if it has no end. A read-write lock remains for as long
+    /// as the longest of its holders.
+    pub remaining_lease: Option<Duration>,
+    /// Who waits, in order, as far as the server knows: the owners that wait for a fair lock, otherwise the ids of the
+    /// clients ([`Client::id`](crate::Client::id)) that wait their turn, one for each process. Waiters for a spin lock
+    /// or a plain lock, and Redisson's except for a fair lock, leave no trace here.
+    pub waiters: Vec<String>,
+    /// Whether a reader or a writer waits for a read-write lock.
+    pub is_wanted: bool,
+    /// How many clients listen for the release of the lock, those of Redisson's and this one's included, or `None` if
+    /// this user may not ask.
+    pub listeners: Option<u64>,
+    /// The fencing token that was given out last.
+    pub token: Option<u64>,
+    /// The number of free permits of a semaphore, or the count of a latch.
+    pub count: Option<i64>,
+}
+
+/// What is under a name, as far as its keys tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FoundKind {
+    /// A reentrant lock or a spin lock, which look alike, or a fair lock that nobody waits for.
+    Reentrant,
+    /// A fair lock.
+    Fair,
+    /// A fenced lock, at least at some time: it has a token.
+    Fenced,
+    /// A read-write lock.
+    ReadWrite,
+    /// A plain lock.
+    Plain,
+    /// A semaphore or a latch, which look alike.
+    Counter,
+    /// A semaphore whose permits have a lease.
+    ExpirableSemaphore,
+}
+
+/// One holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoundHolder {
+    /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner; the value of a plain
+    /// lock.
+    pub owner: String,
+    /// On which side of a read-write lock; `None` for other kinds.
+    pub side: Option<FoundSide>,
+    /// The number of levels.
+    pub hold_count: u64,
+    /// How long this holder remains if it does not renew, where that is recorded for each holder. Otherwise the lease
+    /// of the lock.
+    pub remaining_lease: Option<Duration>,
+}
+
+/// A side of a read-write lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum FoundSide {
+    /// Alone.
+    Write,
+    /// Shared with other readers.
+    Read,
+}
+
+/// The most fields that the hash of a lock has. One with more is something else, and not worth reading.
+const MOST_FIELDS: i64 = 10_000;
+/// The most memory that such a hash takes.
+const MOST_BYTES: i64 = 4 << 20;
+/// The most levels of a reader whose leases are read.
+const MOST_LEVELS: u64 = 16;
+
+/// The keys of a lock: its own, and those next to it.
+pub(super) struct Keys {
+    key: String,
+    stem: String,
+    queue: String,
+    token: String,
+    turns: String,
+    writer: String,
+    reader: String,
+    taken: String,
+    channel: String,
+    read_write_channel: String,
+}
+
+impl Keys {
+    pub(super) fn new(name: &LockName, sides: &LockName) -> Self {
+        Self {
+            key: name.key().to_string(),
+            stem: name.stem(),
+            queue: name.beside("redisson_lock_queue"),
+            token: name.beside("redisson_lock_token"),
+            turns: name.beside("redlatch_turns"),
+            writer: name.beside("redlatch_rwlock_writer"),
+            reader: name.beside("redlatch_rwlock_reader"),
+            taken: format!("{}:timeout", name.stem()),
+            channel: name.channel().to_string(),
+            read_write_channel: sides.channel().to_string(),
+        }
+    }
+
+    /// The questions whose answers tell which of the other questions make sense.
+    pub(super) fn shape(&self) -> Vec<Vec<&str>> {
+        vec![
+            vec!["TYPE", &self.key],
+            vec!["HLEN", &self.key],
+            vec!["MEMORY", "USAGE", &self.key],
+        ]
+    }
+
+    /// The questions whose answers [`read`] takes.
+    pub(super) fn questions<'a>(&'a self, counts_by: &'a str) -> Vec<Vec<&'a str>> {
+        let key = &*self.key;
+        vec![
+            vec!["HGETALL", key],
+            vec!["GETRANGE", key, "0", "2047"],
+            vec!["PTTL", key],
+            vec!["LRANGE", &self.queue, "0", "999"],
+            vec!["GET", &self.token],
+            vec!["ZRANGE", &self.turns, "0", "999"],
+            vec!["EXISTS", &self.writer],
+            vec!["EXISTS", &self.reader],
+            vec!["ZCARD", &self.taken],
+            vec!["PUBSUB", counts_by, &self.channel],
+            vec!["PUBSUB", counts_by, &self.read_write_channel],
+        ]
+    }
+
+    /// The keys of the levels of a reader or a writer.
+    pub(super) fn levels(&self, holder: &FoundHolder) -> Vec<String> {
+        let field = match holder.side {
+            Some(FoundSide::Write) => format!("{}:write", holder.owner),
+            _ => holder.owner.clone(),
+        };
+        let levels = 1..=holder.hold_count.min(MOST_LEVELS);
+        levels
+            .map(|level| format!("{}:{field}:rwlock_timeout:{level}", self.stem))
+            .collect()
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+}
+
+/// Whether what has this type and size may be a lock.
+pub(super) fn may_be_lock(shape: &[Told]) -> bool {
+    match shape {
+        [Ok(Reply::Text(kind)), fields, size] => match &**kind {
+            "none" | "string" => true,
+            "hash" => {
+                let is_large = matches!(size, Ok(Reply::Integer(size)) if *size > MOST_BYTES);
+                matches!(fields, Ok(Reply::Integer(fields)) if *fields <= MOST_FIELDS && !is_large)
+            }
+            _ => false,
+        },
+        // This user may not ask: the answers themselves will tell.
+        _ => true,
+    }
+}
+
+/// Reads the answers to [`Keys::questions`]. Returns `None` if there is nothing, and `Err` if there is something else.
+pub(super) fn read(name: &str, keys: &Keys, told: Vec<Told>) -> Result<Option<Inspection>, Error> {
+    let Ok::<[Told; 11], _>(
+        [
+            fields,
+            value,
+            left,
+            queue,
+            token,
+            turns,
+            writer,
+            reader,
+            taken,
+            listeners,
+            read_write_listeners,
+        ],
+    ) = told.try_into()
+    else {
+        return Err(Reply::Nil.unexpected());
+    };
+    let mut found = Inspection {
+        name: name.to_owned(),
+        kind: FoundKind::Reentrant,
+        holders: Vec::new(),
+        remaining_lease: match left {
+            Ok(Reply::Integer(left)) => u64::try_from(left).ok().map(Duration::from_millis),
+            _ => None,
+        },
+        waiters: Vec::new(),
+        is_wanted: [&writer, &reader]
+            .iter()
+            .any(|mark| matches!(mark, Ok(Reply::Integer(1)))),
+        listeners: count_of(&listeners),
+        token: text(&token).and_then(|token| token.parse().ok()),
+        count: None,
+    };
+    let queue = texts(&queue);
+    let turns = texts(&turns);
+    let is_wrong = || Error::wrong_kind(keys.key());
+    let holders = match fields {
+        Ok(fields) => Some(holders(&pairs(&fields)).ok_or_else(is_wrong)?),
+        // A string, or this user may not read it.
+        Err(_) => None,
+    };
+    match (holders, value) {
+        (Some((holders, kind)), _) if !holders.is_empty() => {
+            found.holders = holders;
+            found.kind = kind;
+        }
+        (_, Ok(Reply::Text(value))) if !value.is_empty() => match value.parse::<i64>() {
+            // A lock has an end; a semaphore and a latch have none.
+            Ok(count) if found.remaining_lease.is_none() => {
+                found.count = Some(count);
+                let is_leased = count_of_integer(&taken) > 0;
+                found.kind = match is_leased {
+                    true => FoundKind::ExpirableSemaphore,
+                    false => FoundKind::Counter,
+                };
+            }
+            _ => {
+                found.kind = FoundKind::Plain;
+                found.holders = vec![FoundHolder {
+                    owner: value,
+                    side: None,
+                    hold_count: 1,
+                    remaining_lease: None,
+                }];
+            }
+        },
+        // The server refuses both: nothing is known.
+        (None, Err(refusal)) => {
+            let message = format!("the server does not show {:?}: {refusal}", keys.key());
+            return Err(match refusal.starts_with("WRONGTYPE") {
+                true => is_wrong(),
+                false => Error::refused(message, &refusal),
+            });
+        }
+        _ => {}
+    }
+    if found.kind == FoundKind::Reentrant {
+        if !queue.is_empty() {
+            found.kind = FoundKind::Fair;
+        } else if found.token.is_some() {
+            found.kind = FoundKind::Fenced;
+        } else if found.holders.is_empty() && found.is_wanted {
+            found.kind = FoundKind::ReadWrite;
+        }
+    }
+    if found.kind == FoundKind::ReadWrite {
+        found.listeners = count_of(&read_write_listeners);
+    }
+    // `*` stands for Redisson's clients, while they go first.
+    found.waiters = match found.kind {
+        FoundKind::Fair => queue,
+        _ => turns.into_iter().filter(|client| client != "*").collect(),
+    };
+    for holder in &mut found.holders {
+        holder.remaining_lease = found.remaining_lease;
+    }
+    let is_nothing = found.holders.is_empty()
+        && found.count.is_none()
+        && found.waiters.is_empty()
+        && found.token.is_none()
+        && !found.is_wanted;
+    Ok((!is_nothing).then_some(found))
+}
+
+/// Reads the fields of a hash. Returns `None` if it is no lock's.
+fn holders(fields: &[(&str, &str)]) -> Option<(Vec<FoundHolder>, FoundKind)> {
+    let mode = fields.iter().find(|(field, _)| *field == "mode");
+    let mut holders = Vec::new();
+    for (field, value) in fields {
+        if *field == "mode" || mode.is_none() && field.starts_with('|') {
+            continue;
+        }
+        let (owner, side) = match (mode, field.strip_suffix(":write")) {
+            (None, _) => (*field, None),
+            (Some(_), Some(owner)) => (owner, Some(FoundSide::Write)),
+            (Some(_), None) => (*field, Some(FoundSide::Read)),
+        };
+        holders.push(FoundHolder {
+            owner: owner.to_owned(),
+            side,
+            hold_count: value.parse().ok()?,
+            remaining_lease: None,
+        });
+    }
+    // The order of a hash means nothing.
+    holders.sort_by(|one, other| (one.side, &one.owner).cmp(&(other.side, &other.owner)));
+    let kind = match mode {
+        Some((_, "read" | "write")) => FoundKind::ReadWrite,
+        Some(_) => return None,
+        None => FoundKind::Reentrant,
+    };
+    Some((holders, kind))
+}
+
+/// Whether an owner or a value has the form of those that this crate and Redisson make up. Other hashes and strings may
+/// be anything.
+pub(super) fn is_made_up(found: &Inspection) -> bool {
+    match found.kind {
+        FoundKind::Counter | FoundKind::ExpirableSemaphore => false,
+        FoundKind::Plain => found.holders.iter().all(|holder| {
+            let parts = holder.owner.rsplit_once(":h");
+            parts.is_some_and(|(_, id)| id.len() == 16) && has_client(&holder.owner)
+        }),
+        FoundKind::ReadWrite => true,
+        _ => found.holders.iter().any(|holder| has_client(&holder.owner)),
+    }
+}
+
+/// Whether the hash has a field that only this crate writes, next to the one of a named owner.
+pub(super) fn has_own_field(fields: &Told) -> bool {
+    let Ok(fields) = fields else {
+        return false;
+    };
+    let mut own = pairs(fields)
+        .into_iter()
+        .filter_map(|(field, _)| field.strip_prefix('|'));
+    own.any(has_client)
+}
+
+/// Whether a text begins with a client's id, which is a UUID, behind a label if it has one, and a colon.
+fn has_client(text: &str) -> bool {
+    let Some((client, _)) = text.split_once(':') else {
+        return false;
+    };
+    let id = client.rsplit_once('/').map_or(client, |(_, id)| id);
+    id.len() == Hyphenated::LENGTH && Uuid::try_parse(id).is_ok()
+}
+
+fn pairs(reply: &Reply) -> Vec<(&str, &str)> {
+    let Reply::List(items) = reply else {
+        return Vec::new();
+    };
+    let pairs = items.chunks(2).filter_map(|pair| match pair {
+        [Reply::Text(field), Reply::Text(value)] => Some((&**field, &**value)),
+        _ => None,
+    });
+    pairs.collect()
+}
+
+fn text(told: &Told) -> Option<&str> {
+    match told {
+        Ok(Reply::Text(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// Returns the texts of a list; none if the server refuses to show it.
+pub(super) fn texts(told: &Told) -> Vec<String> {
+    let Ok(Reply::List(items)) = told else {
+        return Vec::new();
+    };
+    let texts = items.iter().filter_map(|item| match item {
+        Reply::Text(text) => Some(text.clone()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+fn count_of_integer(told: &Told) -> i64 {
+    match told {
+        Ok(Reply::Integer(count)) => *count,
+        _ => 0,
+    }
+}
+
+/// Reads the answer to PUBSUB NUMSUB for one channel.
+fn count_of(told: &Told) -> Option<u64> {
+    match told {
+        Ok(Reply::List(items)) => match &items[..] {
+            [_, Reply::Integer(count)] => u64::try_from(*count).ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str = "ae5eab3c-3ba2-4d6c-9f0b-d2b6bc1c2a8e";
+
+    #[test]
+    fn owners_of_clients_are_told_from_other_texts() {
+        assert!(has_client(&format!("{CLIENT}:42")));
+        for text in ["", "42", CLIENT, "ä".repeat(40).as_str(), "session:42"] {
+            assert!(!has_client(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn hash_of_something_else_is_no_lock() {
+        let owner = format!("{CLIENT}:1");
+        let (found, kind) = holders(&[(&owner, "2"), (&format!("|{owner}"), "h1:2")]).unwrap();
+        assert_eq!((found.len(), kind), (1, FoundKind::Reentrant));
+        assert_eq!(found[0].hold_count, 2);
+        let sides = [("mode", "read"), (&*owner, "1"), ("name:write", "3")];
+        let (found, kind) = holders(&sides).unwrap();
+        assert_eq!(kind, FoundKind::ReadWrite);
+        assert_eq!(found[0].side, Some(FoundSide::Write));
+        assert_eq!(holders(&[("user", "anna")]), None);
+        assert_eq!(holders(&[("mode", "dark"), ("size", "1")]), None);
+    }
+}

@@ -1,0 +1,469 @@
+//! For operators: lists and shows the locks of all processes, and checks servers. Requires the feature `admin`.
+//!
+//! [`Client::admin`](crate::Client::admin) is the way in. What it returns was true at some time while the server was
+//! asked, and nothing here holds a lock: to act on what a lock protects, acquire it.
+//!
+//! The command `redlatch` shows all of this in a shell.
+
+mod inspection;
+mod server;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use tokio::time::timeout;
+
+use crate::clock::BootInstant;
+use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
+use crate::protocol::reply::Reply;
+use crate::session::ClientHandle;
+use crate::session::backend::Node;
+use crate::session::backend::inquiry::Told;
+
+use inspection::Keys;
+pub use inspection::{FoundHolder, FoundKind, FoundSide, Inspection};
+pub use server::ServerReport;
+pub use watch::LockWatch;
+
+/// How many keys a server looks at before it answers others.
+const AT_ONCE: &str = "1000";
+/// How many keys are looked at together.
+const TOGETHER: usize = 64;
+
+/// Looks at the locks of all processes, and at the servers. Returned by [`Client::admin`](crate::Client::admin).
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// # let client = redlatch::Client::connect(url).await?;
+/// let guard = client.fenced_lock("ledger").lock().await?;
+/// let found = client.admin().inspect("ledger").await?.expect("the lock is held");
+/// assert_eq!(found.token, Some(guard.token().get()));
+/// guard.unlock().await?;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Clone, Debug)]
+pub struct Admin {
+    client: Arc<ClientHandle>,
+    prefix: Result<String, Error>,
+}
+
+/// The outcome of [`Admin::check_messages`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MessageReport {
+    /// The words in which the server refuses to publish.
+    pub publish_refused: Option<String>,
+    /// Whether the server has confirmed a subscription.
+    pub is_subscribed: bool,
+    /// How long a message took from this client to the server and back, or `None` if it did not arrive.
+    pub round_trip: Option<Duration>,
+}
+
+impl Admin {
+    pub(crate) fn new(client: Arc<ClientHandle>, prefix: Result<String, Error>) -> Self {
+        Self { client, prefix }
+    }
+
+    /// Lists what is held, in alphabetical order. `pattern` is a glob, as in the command `SCAN`.
+    ///
+    /// Looks at every key of each server, a thousand at a time. Lists locks of all kinds that this crate and Redisson
+    /// write, except that a plain lock is listed only if this crate made up its value: other strings may be anything.
+    /// Semaphores and latches, which are bare numbers, are not listed either, nor is a key without an end. A lock that is acquired or released
+    /// meanwhile may or may not be listed.
+    ///
+    /// # Errors
+    ///
+    /// [`Backend`](ErrorKind::Backend) or [`Timeout`](ErrorKind::Timeout) if a server cannot be asked or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Changes nothing on the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let found = client.admin().list("orders:*").await?;
+    /// assert_eq!(found[0].name, "orders:42");
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn list(&self, pattern: &str) -> Result<Vec<Inspection>, Error> {
+        let list = async {
+            self.client.ensure_open()?;
+            let prefix = self.prefix()?;
+            let pattern = format!("{}{}", escaped(prefix), pattern);
+            let mut keys = BTreeSet::new();
+            for node in self.client.backend.nodes() {
+                for kind in ["hash", "string"] {
+                    self.scan(&node, &pattern, kind, &mut keys).await?;
+                }
+            }
+            let keys: Vec<String> = keys.into_iter().collect();
+            let mut found = Vec::new();
+            for keys in keys.chunks(TOGETHER) {
+                let names = keys
+                    .iter()
+                    .map(|key| key.strip_prefix(prefix).unwrap_or(key));
+                let listed = try_join_all(names.map(|name| self.listed(name))).await?;
+                found.extend(listed.into_iter().flatten());
+            }
+            Ok(found)
+        };
+        self.client.within(Box::pin(list)).await
+    }
+
+    /// Adds the keys of this type that may be locks.
+    async fn scan(
+        &self,
+        node: &Node,
+        pattern: &str,
+        kind: &str,
+        keys: &mut BTreeSet<String>,
+    ) -> Result<(), Error> {
+        let mut cursor = "0".to_owned();
+        loop {
+            let words = [
+                "SCAN", &cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", kind,
+            ];
+            let told = self.client.backend.inquire(node, &[words.to_vec()]).await?;
+            let (next, mut page) = match told.into_iter().next() {
+                Some(Ok(Reply::List(parts))) => match <[Reply; 2]>::try_from(parts) {
+                    Ok([Reply::Text(next), page]) => (next, inspection::texts(&Ok(page))),
+                    _ => return Err(Reply::Nil.unexpected()),
+                },
+                Some(Err(refusal)) => {
+                    let message = format!("{node:?} does not list its keys: {refusal}");
+                    return Err(Error::refused(message, &refusal));
+                }
+                _ => return Err(Reply::Nil.unexpected()),
+            };
+            // Keys next to a lock are shown with it.
+            page.retain(|key| !key.starts_with("redlatch_") && !key.starts_with("redisson_"));
+            // Every lock has an end. Most of what is none can be left out by that, without being read.
+            let ends: Vec<_> = page.iter().map(|key| vec!["PTTL", &**key]).collect();
+            let ends = self.client.backend.inquire(node, &ends).await?;
+            let with_end = page.into_iter().zip(ends).filter(|(_, end)| match end {
+                Ok(Reply::Integer(left)) => *left >= 0,
+                // This user may not ask, or the key is on its way to another server.
+                _ => true,
+            });
+            keys.extend(with_end.map(|(key, _)| key));
+            if next == "0" {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
+    /// Returns what is under a name if it is recognized as a lock that is held.
+    async fn listed(&self, name: &str) -> Result<Option<Inspection>, Error> {
+        let looked = match self.look(name).await {
+            Ok(looked) => looked,
+            Err(error) => {
+                return match error.kind() {
+                    // Something else, or a text that is no name.
+                    ErrorKind::WrongKind | ErrorKind::InvalidInput => Ok(None),
+                    _ => Err(error),
+                };
+            }
+        };
+        Ok(looked.and_then(|(found, is_own)| {
+            let is_listed = is_own || inspection::is_made_up(&found);
+            (is_listed && !found.holders.is_empty()).then_some(found)
+        }))
+    }
+
+    /// Returns what is under a name, or `None` if nothing is.
+    ///
+    /// Shows locks of every kind, semaphores and latches, those of Redisson's included, and any string, which may be a
+    /// plain lock.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongKind`](ErrorKind::WrongKind) if there is something that is none of these;
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a text that is no name; [`Backend`](ErrorKind::Backend) or
+    /// [`Timeout`](ErrorKind::Timeout) if the server cannot be asked or refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Changes nothing on the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let admin = client.admin();
+    /// assert_eq!(admin.inspect("orders:42").await?, None);
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let found = admin.inspect("orders:42").await?.expect("the lock is held");
+    /// assert_eq!(found.holders[0].hold_count, 1);
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn inspect(&self, name: &str) -> Result<Option<Inspection>, Error> {
+        let inspect = async {
+            let looked = self.look(name).await?;
+            Ok(looked.map(|(found, _)| found))
+        };
+        self.client.within(Box::pin(inspect)).await
+    }
+
+    /// Returns what is under a name, and whether there is a field that only this crate writes.
+    async fn look(&self, name: &str) -> Result<Option<(Inspection, bool)>, Error> {
+        self.client.ensure_open()?;
+        let keys = self.keys(name)?;
+        let backend = &self.client.backend;
+        // First, since what is not a lock may be huge.
+        let shape = backend.inquire_about(keys.key(), &keys.shape()).await?;
+        if !inspection::may_be_lock(&shape) {
+            return Err(Error::wrong_kind(keys.key()));
+        }
+        let questions = keys.questions(backend.counts_by());
+        let told = backend.inquire_about(keys.key(), &questions).await?;
+        let is_own = told.first().is_some_and(inspection::has_own_field);
+        let Some(mut found) = inspection::read(name, &keys, told)? else {
+            return Ok(None);
+        };
+        if found.kind == FoundKind::ReadWrite {
+            self.look_at_levels(&keys, &mut found).await?;
+        }
+        Ok(Some((found, is_own)))
+    }
+
+    /// Reads how long each holder of a read-write lock remains.
+    async fn look_at_levels(&self, keys: &Keys, found: &mut Inspection) -> Result<(), Error> {
+        for holder in &mut found.holders {
+            let levels = keys.levels(holder);
+            let questions: Vec<_> = levels.iter().map(|key| vec!["PTTL", &**key]).collect();
+            let told = self
+                .client
+                .backend
+                .inquire_about(keys.key(), &questions)
+                .await?;
+            let left = told.iter().filter_map(|told| match told {
+                Ok(Reply::Integer(left)) => u64::try_from(*left).ok(),
+                _ => None,
+            });
+            // Redisson's writer has no keys for its levels: it lasts as long as the lock.
+            if let Some(left) = left.max() {
+                holder.remaining_lease = Some(Duration::from_millis(left));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a watch on the messages of a lock: whoever looks again at each of them sees releases early.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a text that is no name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let mut watch = client.admin().watch("orders:42")?;
+    /// watch.message().await; // the subscription itself is the first
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn watch(&self, name: &str) -> Result<LockWatch, Error> {
+        let (name, sides) = self.names(name)?;
+        Ok(LockWatch::new(&self.client.hub, &name, &sides))
+    }
+
+    /// Returns what each server says of itself: of each primary with slots, in a cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`Backend`](ErrorKind::Backend) or [`Timeout`](ErrorKind::Timeout) if a server cannot be asked. What a server
+    /// refuses to tell is `None` in its report.
+    ///
+    /// # Cancel safety
+    ///
+    /// Changes nothing on the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// for server in client.admin().servers().await? {
+    ///     if server.eviction_policy.as_deref() != Some("noeviction") {
+    ///         println!("{} may evict locks", server.address);
+    ///     }
+    /// }
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn servers(&self) -> Result<Vec<ServerReport>, Error> {
+        let servers = async {
+            self.client.ensure_open()?;
+            let backend = &self.client.backend;
+            let mut reports = Vec::new();
+            for node in backend.nodes() {
+                let told = backend.inquire(&node, &server::questions()).await?;
+                // By itself, so that its round trip is that of one small command.
+                let asked = BootInstant::now();
+                let clock = backend.inquire(&node, &[server::CLOCK.to_vec()]).await?;
+                let round_trip = asked.until(BootInstant::now());
+                let address = format!("{node:?}");
+                reports.push(server::read(address, &told, clock.first(), round_trip));
+            }
+            Ok(reports)
+        };
+        self.client.within(Box::pin(servers)).await
+    }
+
+    /// Subscribes to the channel of the lock with this name, and publishes a message there. Wakes whoever waits for
+    /// that lock, so use a name of your own.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a text that is no name; [`Backend`](ErrorKind::Backend) or
+    /// [`Timeout`](ErrorKind::Timeout) if the server cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Leaves nothing on the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let report = client.admin().check_messages("probe:17").await?;
+    /// assert!(report.is_subscribed && report.round_trip.is_some());
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn check_messages(&self, name: &str) -> Result<MessageReport, Error> {
+        let check = async {
+            self.client.ensure_open()?;
+            let (name, _) = self.names(name)?;
+            let backend = &self.client.backend;
+            let channel = name.channel();
+            let mut subscription = self.client.hub.subscribe(channel);
+            let subscribed = timeout(backend.patience(), async {
+                while !subscription.is_heard() {
+                    subscription.news().await;
+                }
+            });
+            let is_subscribed = subscribed.await.is_ok();
+            // The acknowledgement is not to be taken for the message.
+            subscription.catch_up();
+            let asked = BootInstant::now();
+            let words = vec![backend.publishes_by(), &**channel, "0"];
+            let told = backend.inquire_about(channel, &[words]).await?;
+            let publish_refused = told.into_iter().find_map(Result::err);
+            let mut round_trip = None;
+            if is_subscribed && publish_refused.is_none() {
+                let arrived = timeout(backend.patience(), subscription.news()).await;
+                round_trip = arrived.ok().map(|()| asked.until(BootInstant::now()));
+            }
+            Ok(MessageReport {
+                publish_refused,
+                is_subscribed,
+                round_trip,
+            })
+        };
+        self.client.within(Box::pin(check)).await
+    }
+
+    /// Tries whether this user may read and write the turn order of the lock with this name, which tells waiting
+    /// processes of a release. Returns the words in which the server refuses, or `None` if all is well. Use a name that
+    /// no lock has.
+    ///
+    /// Scripts carry on without these rights, so no other call fails for want of them.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a text that is no name; [`Backend`](ErrorKind::Backend) or
+    /// [`Timeout`](ErrorKind::Timeout) if the server cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, an entry may remain for a second.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// assert_eq!(client.admin().check_turns("probe:17").await?, None);
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn check_turns(&self, name: &str) -> Result<Option<String>, Error> {
+        let check = async {
+            self.client.ensure_open()?;
+            let (name, _) = self.names(name)?;
+            let turns = &*name.beside("redlatch_turns");
+            let backend = &self.client.backend;
+            let commands = [
+                vec!["ZADD", turns, "0", "probe"],
+                vec!["PEXPIRE", turns, "1000"],
+                vec!["ZRANGE", turns, "0", "0"],
+                vec!["ZRANK", turns, "probe"],
+                vec!["PTTL", turns],
+                vec!["EXISTS", turns],
+                vec!["PUBSUB", backend.counts_by(), name.channel()],
+                vec!["ZREM", turns, "probe"],
+            ];
+            let told = backend.inquire_about(name.key(), &commands).await?;
+            Ok(told.into_iter().find_map(Told::err))
+        };
+        self.client.within(Box::pin(check)).await
+    }
+
+    fn prefix(&self) -> Result<&str, Error> {
+        self.prefix.as_deref().map_err(Clone::clone)
+    }
+
+    fn keys(&self, name: &str) -> Result<Keys, Error> {
+        let (name, sides) = self.names(name)?;
+        Ok(Keys::new(&name, &sides))
+    }
+
+    /// Returns the name of a lock, and that of a read-write lock, whose channel is another one.
+    fn names(&self, name: &str) -> Result<(LockName, LockName), Error> {
+        let prefix = self.prefix()?;
+        let names = (
+            LockName::new(prefix, name)?,
+            LockName::read_write(prefix, name)?,
+        );
+        if self.client.backend.is_clustered() {
+            names.0.ensure_one_slot()?;
+        }
+        Ok(names)
+    }
+}
+
+/// Escapes the characters that a glob gives a meaning to.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if "*?[]\\^".contains(c) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_is_taken_literally() {
+        assert_eq!(escaped("a*[b]?\\"), "a\\*\\[b\\]\\?\\\\");
+    }
+}
