@@ -1,12 +1,14 @@
 //! The settings that a client is built from.
 
+mod servers;
+
 use std::time::Duration;
 
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::Error;
 use crate::name::check;
-use crate::options::{PubSub, Settings};
+use crate::options::Settings;
 use crate::owner::Owners;
 use crate::session::Session;
 
@@ -365,114 +367,6 @@ impl ClientBuilder {
     /// ```
     pub fn owners(mut self, owners: Owners) -> Self {
         self.settings.owners = owners;
-        self
-    }
-
-    /// Sets how waiters in a cluster are notified of a release, by default with sharded messages if the cluster
-    /// supports them. Outside a cluster this has no effect.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn f() -> Result<(), redlatch::Error> {
-    /// use redlatch::{Client, PubSub};
-    ///
-    /// let client = Client::builder()
-    ///     .url("redis-cluster://10.0.0.1:7000?node=10.0.0.2:7000")
-    ///     .pubsub(PubSub::Plain) // as the Java services, whose Redisson is older than 3.22
-    ///     .build()
-    ///     .await?;
-    /// # Ok(()) }
-    /// ```
-    pub fn pubsub(mut self, pubsub: PubSub) -> Self {
-        self.settings.pubsub = pubsub;
-        self
-    }
-
-    /// Declares that this server never loses what it has answered, because it writes each command to disk before it
-    /// answers (`appendfsync always`). This is a fact about the server, and so belongs to the client that talks to it
-    /// rather than to a lock. The server then votes on a [`RedLock`](crate::RedLock) immediately after a
-    /// restart if its data is still there. A replica that takes its place abstains regardless.
-    ///
-    /// If the declaration is wrong, two owners may hold a `RedLock` after a restart.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn f() -> Result<(), redlatch::Error> {
-    /// use redlatch::{Client, RedLock};
-    ///
-    /// let mut members = Vec::new();
-    /// for host in ["one.internal", "two.internal", "three.internal"] {
-    ///     // Each has `appendonly yes` and `appendfsync always`.
-    ///     let client = Client::builder().url(format!("redis://{host}")).durable().build().await?;
-    ///     members.push(client.lock("orders:42"));
-    /// }
-    /// let guard = RedLock::new(members).lock().await?; // all vote, even one that was just restarted
-    /// # guard.unlock().await }
-    /// ```
-    pub fn durable(mut self) -> Self {
-        self.settings.durable = true;
-        self
-    }
-
-    /// Sets whether a server votes on a [`RedLock`](crate::RedLock) although it was started only recently, `false` by
-    /// default. For development and tests. This is a fact about the server, and so belongs to the client that talks to it
-    /// rather than to a lock. With `false`, a server abstains until [`max_lease`](crate::RedLock::max_lease) has passed
-    /// since its start, since a new server cannot be distinguished from one that was restarted and lost what it
-    /// had granted.
-    ///
-    /// With `true`, a lock on servers that a test has just started is granted immediately; but if a majority of the
-    /// servers restarts without its data, two owners may hold the lock. A server that was flushed or promoted abstains
-    /// regardless. All clients of the fleet must have the same value.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |_| {
-    /// # let servers = [(); 3].map(|()| redlatch_testkit::Server::start());
-    /// use redlatch::{Client, RedLock};
-    ///
-    /// let mut members = Vec::new();
-    /// for server in &servers {
-    ///     // The servers were started for this test, and have granted nothing before.
-    ///     let builder = Client::builder().url(server.url()).trust_fresh_servers(true);
-    ///     members.push(builder.build().await?.lock("orders:42"));
-    /// }
-    /// let guard = RedLock::new(members).try_lock().await?;
-    /// assert!(guard.is_some()); // without waiting for one `max_lease`
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn trust_fresh_servers(mut self, trust: bool) -> Self {
-        self.settings.trusts_fresh = trust;
-        self
-    }
-
-    /// Makes [`build`](Self::build) return without waiting for the server, for services that start before their server
-    /// does.
-    ///
-    /// The client connects in the background, and tries until it succeeds. Until then it behaves as in an outage:
-    /// waiting calls keep waiting, `lock()` for at most one watchdog lease, and other calls return
-    /// [`Backend`](crate::ErrorKind::Backend) with the reason for the missing connection. A wrong password is reported
-    /// in the same way. `build` still returns [`InvalidInput`](crate::ErrorKind::InvalidInput) for settings that cannot
-    /// work with any server.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |_| {
-    /// use redlatch::{Client, ErrorKind};
-    ///
-    /// // Nothing listens on this port.
-    /// let client = Client::builder().url("redis://127.0.0.1:1").connect_lazily().build().await?;
-    /// assert!(!client.is_connected());
-    /// let error = client.lock("invoice:42").try_lock().await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Backend);
-    /// # client.close().await;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub fn connect_lazily(mut self) -> Self {
-        self.settings.connects_lazily = true;
         self
     }
 

@@ -131,7 +131,7 @@ pub use leader::watch::LeaderWatch;
 pub use lock::distributed::{DistributedGuard, DistributedLock};
 pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
-pub use lock::handle::Holder;
+pub use lock::holder::Holder;
 pub use lock::member::Member;
 pub use lock::multi::MultiLock;
 pub use lock::multi_guard::MultiGuard;

@@ -217,75 +217,92 @@ pub(super) fn read(name: &str, keys: &Keys, told: Vec<Told>) -> Result<Option<In
         token: text(&token).and_then(|token| token.parse().ok()),
         count: None,
     };
-    let queue = texts(&queue);
-    let turns = texts(&turns);
-    let is_wrong = || Error::wrong_kind(keys.key());
-    let holders = match fields {
-        Ok(fields) => Some(holders(&pairs(&fields)).ok_or_else(is_wrong)?),
-        // A string, or this user may not read it.
-        Err(_) => None,
-    };
-    match (holders, value) {
-        (Some((holders, kind)), _) if !holders.is_empty() => {
-            found.holders = holders;
-            found.kind = kind;
-        }
-        (_, Ok(Reply::Text(value))) if !value.is_empty() => match value.parse::<i64>() {
-            // A lock has an end; a semaphore and a latch have none.
-            Ok(count) if found.remaining_lease.is_none() => {
-                found.count = Some(count);
-                let is_leased = count_of_integer(&taken) > 0;
-                found.kind = match is_leased {
-                    true => FoundKind::ExpirableSemaphore,
-                    false => FoundKind::Counter,
-                };
-            }
-            _ => {
-                found.kind = FoundKind::Plain;
-                found.holders = vec![FoundHolder {
-                    owner: value,
-                    side: None,
-                    hold_count: 1,
-                    remaining_lease: None,
-                }];
-            }
-        },
-        // The server refuses both: nothing is known.
-        (None, Err(refusal)) => {
-            let message = format!("the server does not show {:?}: {refusal}", keys.key());
-            return Err(match refusal.starts_with("WRONGTYPE") {
-                true => is_wrong(),
-                false => Error::refused(message, &refusal),
-            });
-        }
-        _ => {}
-    }
-    if found.kind == FoundKind::Reentrant {
-        if !queue.is_empty() {
-            found.kind = FoundKind::Fair;
-        } else if found.token.is_some() {
-            found.kind = FoundKind::Fenced;
-        } else if found.holders.is_empty() && found.is_wanted {
-            found.kind = FoundKind::ReadWrite;
-        }
-    }
-    if found.kind == FoundKind::ReadWrite {
-        found.listeners = count_of(&read_write_listeners);
-    }
-    // `*` stands for Redisson's clients, while they go first.
-    found.waiters = match found.kind {
-        FoundKind::Fair => queue,
-        _ => turns.into_iter().filter(|client| client != "*").collect(),
-    };
-    for holder in &mut found.holders {
-        holder.remaining_lease = found.remaining_lease;
-    }
+    found.contain(fields, value, &taken, keys)?;
+    found.tell_apart(texts(&queue), texts(&turns), &read_write_listeners);
     let is_nothing = found.holders.is_empty()
         && found.count.is_none()
         && found.waiters.is_empty()
         && found.token.is_none()
         && !found.is_wanted;
     Ok((!is_nothing).then_some(found))
+}
+
+impl Inspection {
+    /// Takes in what the lock's own key contains: a hash with holders, or a string with a count or a value.
+    fn contain(
+        &mut self,
+        fields: Told,
+        value: Told,
+        taken: &Told,
+        keys: &Keys,
+    ) -> Result<(), Error> {
+        let is_wrong = || Error::wrong_kind(keys.key());
+        let holders = match fields {
+            Ok(fields) => Some(holders(&pairs(&fields)).ok_or_else(is_wrong)?),
+            // A string, or this user may not read it.
+            Err(_) => None,
+        };
+        match (holders, value) {
+            (Some((holders, kind)), _) if !holders.is_empty() => {
+                self.holders = holders;
+                self.kind = kind;
+            }
+            (_, Ok(Reply::Text(value))) if !value.is_empty() => match value.parse::<i64>() {
+                // A lock has an end; a semaphore and a latch have none.
+                Ok(count) if self.remaining_lease.is_none() => {
+                    self.count = Some(count);
+                    let is_leased = count_of_integer(taken) > 0;
+                    self.kind = match is_leased {
+                        true => FoundKind::ExpirableSemaphore,
+                        false => FoundKind::Counter,
+                    };
+                }
+                _ => {
+                    self.kind = FoundKind::Plain;
+                    self.holders = vec![FoundHolder {
+                        owner: value,
+                        side: None,
+                        hold_count: 1,
+                        remaining_lease: None,
+                    }];
+                }
+            },
+            // The server refuses both: nothing is known.
+            (None, Err(refusal)) => {
+                let message = format!("the server does not show {:?}: {refusal}", keys.key());
+                return Err(match refusal.starts_with("WRONGTYPE") {
+                    true => is_wrong(),
+                    false => Error::refused(message, &refusal),
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Names the kind, where only the keys next to the lock's own tell, and says who waits.
+    fn tell_apart(&mut self, queue: Vec<String>, turns: Vec<String>, read_write_listeners: &Told) {
+        if self.kind == FoundKind::Reentrant {
+            if !queue.is_empty() {
+                self.kind = FoundKind::Fair;
+            } else if self.token.is_some() {
+                self.kind = FoundKind::Fenced;
+            } else if self.holders.is_empty() && self.is_wanted {
+                self.kind = FoundKind::ReadWrite;
+            }
+        }
+        if self.kind == FoundKind::ReadWrite {
+            self.listeners = count_of(read_write_listeners);
+        }
+        // `*` stands for Redisson's clients, while they go first.
+        self.waiters = match self.kind {
+            FoundKind::Fair => queue,
+            _ => turns.into_iter().filter(|client| client != "*").collect(),
+        };
+        for holder in &mut self.holders {
+            holder.remaining_lease = self.remaining_lease;
+        }
+    }
 }
 
 /// Reads the fields of a hash. Returns `None` if it is no lock's.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
+use super::holder::Holder;
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
@@ -154,11 +153,10 @@ impl Handle {
             return Ok(None);
         };
         match record.holders.into_iter().next() {
-            Some((owner, count)) => Ok(Some(Holder {
-                hold_count: self.count(&count)?,
-                owner,
-                remaining_lease: record.left,
-            })),
+            Some((owner, count)) => {
+                let count = self.count(&count)?;
+                Ok(Some(Holder::new(owner, count, record.left)))
+            }
             None => Err(Error::wrong_kind(self.name()?.key())),
         }
     }
@@ -368,134 +366,4 @@ struct Record {
     left: Option<Duration>,
     /// The owners, each with the number of levels that it holds.
     holders: Vec<(String, String)>,
-}
-
-/// Who holds a lock, according to the server's record at one time. Returned by
-/// [`holder`](crate::ReentrantLock::holder).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    owner: String,
-    hold_count: u64,
-    remaining_lease: Option<Duration>,
-}
-
-impl Holder {
-    /// Creates the answer of a lock that replaces a real one in a test; see [`NamedLock`](crate::NamedLock).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use redlatch::Holder;
-    ///
-    /// /// What the operator is shown.
-    /// fn line(holder: &Holder) -> String {
-    ///     format!("{} ({} levels)", holder.owner(), holder.hold_count())
-    /// }
-    ///
-    /// assert_eq!(line(&Holder::new("release-1.2", 2, None)), "release-1.2 (2 levels)");
-    /// ```
-    #[must_use]
-    pub fn new(
-        owner: impl Into<String>,
-        hold_count: u64,
-        remaining_lease: Option<Duration>,
-    ) -> Self {
-        Self {
-            owner: owner.into(),
-            hold_count,
-            remaining_lease,
-        }
-    }
-
-    /// Returns the owner as the server knows it: `<client id>:<number>`, or the name of a named owner.
-    ///
-    /// For a [`PlainLock`](crate::PlainLock) this is the value. If the lock was passed on between tasks of one process,
-    /// or if several of them read under it, this is the owner that acquired it from the server.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let client = redlatch::Client::connect(url).await?;
-    /// let lock = client.lock("nightly-report");
-    /// let guard = lock.lock().await?;
-    /// let holder = lock.holder().await?.expect("the lock is held");
-    /// // Tells which of the processes it is, if each of them logs the id of its client.
-    /// assert_eq!(holder.owner(), format!("{}:{}", client.id(), guard.owner()));
-    /// guard.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn owner(&self) -> &str {
-        &self.owner
-    }
-
-    /// Returns the [label](crate::ClientBuilder::label) of the holder's client, or `None` if it has none or the owner is a
-    /// named one.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::Client;
-    ///
-    /// let client = Client::builder().url(url).label("orders@host-7").build().await?;
-    /// let lock = client.lock("nightly");
-    /// let guard = lock.lock().await?;
-    /// let holder = lock.holder().await?.expect("the lock is held");
-    /// println!("held by {}", holder.label().unwrap_or(holder.owner()));
-    /// # assert_eq!(holder.label(), Some("orders@host-7"));
-    /// # guard.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn label(&self) -> Option<&str> {
-        let (label, rest) = self.owner.split_once('/')?;
-        let (client, _) = rest.split_once(':')?;
-        Uuid::try_parse(client).is_ok().then_some(label)
-    }
-
-    /// Returns the number of levels that the owner holds.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let client = redlatch::Client::connect(url).await?;
-    /// let lock = client.lock("orders:42");
-    /// let (outer, inner) = (lock.lock().await?, lock.lock().await?);
-    /// let holder = lock.holder().await?.expect("the lock is held");
-    /// assert_eq!(holder.hold_count(), 2);
-    /// # inner.unlock().await?;
-    /// # outer.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn hold_count(&self) -> u64 {
-        self.hold_count
-    }
-
-    /// Returns how long the lock remains held if it is not renewed, or `None` if the hold has no end.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// # let client = redlatch::Client::connect(url).await?;
-    /// use std::time::Duration;
-    ///
-    /// let lock = client.lock("nightly-report").lease(Duration::from_secs(60));
-    /// let guard = lock.lock().await?;
-    /// let holder = lock.holder().await?.expect("the lock is held");
-    /// match holder.remaining_lease() {
-    ///     Some(left) => assert!(left <= Duration::from_secs(60)),
-    ///     None => println!("{} was not written by this crate", holder.owner()),
-    /// }
-    /// guard.unlock().await?;
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    #[must_use]
-    pub fn remaining_lease(&self) -> Option<Duration> {
-        self.remaining_lease
-    }
 }

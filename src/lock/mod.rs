@@ -4,6 +4,7 @@ pub(crate) mod distributed;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod handle;
+pub(crate) mod holder;
 pub(crate) mod member;
 mod methods;
 pub(crate) mod multi;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::distributed::DistributedLock;
 use super::fair::FairLock;
 use super::fenced::{FencedGuard, FencedLock};
-use super::handle::Holder;
+use super::holder::Holder;
 use super::plain::PlainLock;
 use super::read_write::{ReadLock, WriteLock};
 use super::reentrant::ReentrantLock;

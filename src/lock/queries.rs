@@ -165,7 +165,7 @@ macro_rules! queries {
             /// ```
             pub async fn holder(
                 &self,
-            ) -> Result<Option<$crate::lock::handle::Holder>, $crate::error::Error> {
+            ) -> Result<Option<$crate::lock::holder::Holder>, $crate::error::Error> {
                 self.0.holder().await
             }
 
