@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
     /// Print JSON: an object for each line, or one list.
     ///
-    /// What goes to stderr is JSON then, too.
+    /// What `redlatch` notes on stderr is JSON then, too; what says that it was used wrongly is not.
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
 
@@ -55,7 +55,7 @@ Examples:
 
 Exit codes:
   0      done
-  1      `inspect`, `unlock`: the lock is free; `doctor`: something breaks a promise
+  1      `inspect`: nothing is there; `unlock`: nothing was released; `doctor`: something breaks a promise
   2      wrong use; nothing was done
   69     the server cannot be reached, or refuses
   71     the system lacks something
@@ -126,7 +126,8 @@ pub(crate) enum Command {
 ///
 /// Acquires the lock, runs the command, and releases the lock when the command has ended. While the command runs, the
 /// lock's lease is renewed. The command has the lock's name in REDLATCH_LOCK, the owner that the server records in
-/// REDLATCH_OWNER and, with `--kind fenced`, the fencing token in REDLATCH_TOKEN.
+/// REDLATCH_OWNER (with `--kind plain`, the server's value goes on behind it) and, with `--kind fenced`, the fencing
+/// token in REDLATCH_TOKEN.
 ///
 /// The lock is lost if its lease cannot be renewed in time, or if the server says that somebody else has it or that it
 /// is gone. A lost connection alone loses nothing: until the lease ends, nobody else can have the lock. If the lock is
@@ -135,11 +136,12 @@ pub(crate) enum Command {
 /// `--kind fenced` if the store can check tokens: that is the only complete protection.
 ///
 /// The command is also ended if `redlatch` itself is killed, or is stopped for longer than the lease: a small process
-/// next to it sees to that, unless `--on-loss ignore` was asked for. It cannot end a command that runs as another user.
+/// next to it, with the same name, sees to that, unless `--on-loss ignore` was asked for. It cannot end a command that
+/// runs as another user, and `pkill -KILL redlatch` kills both.
 ///
-/// INT, TERM, HUP and QUIT are passed on to the command and all its children, USR1 and USR2 to the command alone. On a
-/// terminal the command has the terminal; Ctrl-Z stops both, the lease then runs out, and `fg` after that ends the
-/// command. Children that the command leaves behind go on without the lock, unless it was lost.
+/// INT, TERM, HUP and QUIT are passed on to the process group of the command, USR1 and USR2 to the command alone. On a
+/// terminal the command has the terminal; Ctrl-Z stops both, and if the lease runs out before `fg`, the command is
+/// ended. Children that the command leaves behind go on without the lock, unless it was lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
@@ -328,7 +330,7 @@ pub(crate) struct Watch {
 ///
 /// The holder is not asked. It learns of the loss at its next renewal, and works on until then, together with whoever
 /// gets the lock next. Asks before it does that, or refuses if there is no terminal to ask on, unless `--yes` is given.
-/// Exits with 1 if the lock was free.
+/// Exits with 1 if the lock was free, or if the answer was no.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unlock {
     /// The name of the lock.

@@ -176,10 +176,22 @@ impl Started {
     async fn new(client: &Client, guard: &Guard, args: &Run) -> Result<Self, Failure> {
         // Before the command, so that there is never a command without a warden.
         let warden = Warden::start(args.on_loss, args.grace);
-        let warden = warden.await.map_err(|error| {
+        let mut warden = warden.await.map_err(|error| {
             Failure::system("cannot start the process next to the command", &error)
         })?;
         let lease = guard.lease();
+        // A short lease, or a pause of this process, may be over by now.
+        if lease.is_lost() {
+            if let Some(warden) = warden {
+                warden.dismiss();
+            }
+            let text = format!("{} was lost before its command was started", args.name);
+            return Err(Failure::new(exit::LOST, text));
+        }
+        // Before the command, which nobody would end if this process were stopped in between.
+        if let Some(warden) = &mut warden {
+            warden.held_for(lease.remaining());
+        }
         let (program, rest) = args
             .command
             .split_first()
@@ -312,8 +324,6 @@ impl<'a> Running<'a> {
             OnLoss::Kill => "its command is killed",
             OnLoss::Ignore => "its command goes on without it",
         };
-        let text = format!("{} was lost: {what}", self.args.name);
-        self.note("lost", &text);
         match self.args.on_loss {
             OnLoss::Term => {
                 self.kill_at = Some(Instant::now() + self.args.grace);
@@ -327,6 +337,9 @@ impl<'a> Running<'a> {
             OnLoss::Kill => self.send(Signal::SIGKILL),
             OnLoss::Ignore => {}
         }
+        // Afterwards, since writing to a terminal or a pipe may take as long as nobody reads.
+        let text = format!("{} was lost: {what}", self.args.name);
+        self.note("lost", &text);
     }
 
     fn take(&mut self, signal: Signal) {

@@ -31,7 +31,8 @@ impl Signals {
         let ignored = ignored();
         let taken = TAKEN
             .into_iter()
-            .filter(|taken| ignored & (1 << (*taken as u32 - 1)) == 0);
+            // Where SIGCHLD is ignored, the system keeps no exit code of a command.
+            .filter(|taken| *taken == Signal::SIGCHLD || ignored & (1 << (*taken as u32 - 1)) == 0);
         let streams = taken.map(|taken| Ok((taken, signal(SignalKind::from_raw(taken as i32))?)));
         streams.collect::<io::Result<_>>().map(Self)
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr, stdin};
 
 use redlatch::Client;
-use redlatch::admin::{FoundKind, Inspection};
+use redlatch::admin::{FoundKind, FoundSide, Inspection};
 use serde_json::json;
 
 use crate::args::{Server, Unlock};
@@ -61,14 +61,18 @@ async fn release(client: &Client, args: &Unlock) -> Result<(Option<Inspection>, 
         FoundKind::Plain => client.plain_lock(name).force_unlock().await,
         FoundKind::ReadWrite => {
             let sides = client.read_write_lock(name);
-            // Each frees its own side.
-            match (
-                sides.writer().force_unlock().await,
-                sides.reader().force_unlock().await,
-            ) {
-                (Ok(write), Ok(read)) => Ok(write || read),
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            }
+            let is_held = |side| found.holders.iter().any(|holder| holder.side == Some(side));
+            // Only the sides that were held: whoever waits may get in as soon as one is free. The readers first, since a
+            // writer that reads too keeps others out.
+            let read = match is_held(FoundSide::Read) {
+                true => sides.reader().force_unlock().await,
+                false => Ok(false),
+            };
+            let write = match is_held(FoundSide::Write) {
+                true => sides.writer().force_unlock().await,
+                false => Ok(false),
+            };
+            read.and_then(|read| write.map(|write| read || write))
         }
         _ => client.lock(name).force_unlock().await,
     };

@@ -88,7 +88,7 @@ fn time(told: &Told) -> Option<Duration> {
         return None;
     };
     let (seconds, micros) = (seconds.parse().ok()?, micros.parse().ok()?);
-    Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
+    Duration::from_secs(seconds).checked_add(Duration::from_micros(micros))
 }
 
 #[cfg(test)]

@@ -6,17 +6,45 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::Once;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch_testkit::Server;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A loaded machine may take this long for anything.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Has the processes that this one starts get signals that this one was started to ignore, as in the background of a
+/// script: `redlatch` would ignore them too.
+fn take_signals() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = line.map_or(0, |set| u64::from_str_radix(set.trim(), 16).expect("a set"));
+        let runtime = Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.expect("a runtime");
+        let _entered = runtime.enter();
+        for number in [
+            SignalKind::hangup(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+        ] {
+            // A handler is not passed on, other than the wish to ignore.
+            if ignored & (1 << (number.as_raw_value() - 1)) != 0 {
+                drop(signal(number).expect("a handler"));
+            }
+        }
+    });
+}
+
 /// Returns the command with these arguments, for the server at `url`.
 pub(crate) fn redlatch(url: &str, args: &[&str]) -> Command {
+    take_signals();
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
     command
         .args(args)
