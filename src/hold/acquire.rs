@@ -2,7 +2,7 @@
 //!
 //! The ways to a lock, in the order in which they are tried:
 //!
-//! 1. The owner holds it here: one level more, ahead of everybody who waits.
+//! 1. The owner holds it here: one level more, ahead of all waiters.
 //! 2. It is a reader: the record of other readers here is joined in memory.
 //! 3. The call makes a single attempt: it asks once, and enters no queue.
 //! 4. The lock is fair: the call stands in the server queue.

@@ -87,7 +87,7 @@ pub(crate) struct Attempt<'a> {
     /// queue, and may be granted at any time. Either way, a refusal does not show that the server has nothing of this
     /// hold.
     in_doubt: bool,
-    /// The hold has had a place in the server queue. If it is given one anew, that place was lost.
+    /// The hold has had a place in the server queue. If it is given one again, that place was lost.
     placed: bool,
     /// The place may be waiting for a release by one of Redisson's clients.
     is_foreign: bool,

@@ -192,7 +192,7 @@ impl Announcement {
         }
     }
 
-    /// Tells it without waiting. It is tried once: who is not told finds out by asking.
+    /// Sends the message once, without waiting. A watch that misses it finds out when it asks next.
     fn send(&self) {
         let timeout = self.client.settings.command_timeout;
         let reaper = &self.client.reaper;

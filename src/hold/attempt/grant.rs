@@ -31,7 +31,7 @@ use crate::session::share::LeftHere;
 
 impl Attempt<'_> {
     /// Registers the hold before it enters a server queue: from now on a release of this process may grant it. Must
-    /// come before the first request, since a grant that finds no waiter is taken for that of a waiter who has left.
+    /// come before the first request, since a grant that finds no waiter is taken for that of a waiter that has left.
     pub(crate) fn expect_grant(&mut self) {
         self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
     }
