@@ -6,7 +6,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::owner::Owners;
 
-const SHORTEST_LEASE: Duration = Duration::from_millis(50);
+pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(50);
 /// A century: far below the point where the server's millisecond arithmetic overflows.
 const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// With a shorter timeout, a request would be given up before a healthy server can answer.

@@ -6,6 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
+
 use crate::error::Error;
 use crate::scope::{self, Scoped};
 
@@ -238,6 +241,18 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.own_part())
     }
+}
+
+/// Splits off the client's id, with which the fields of this crate's clients begin: its label, if it has one, and its
+/// UUID. Returns `None` for any other text.
+pub(crate) fn client_of(field: &str) -> Option<(Option<&str>, &str)> {
+    let (client, _) = field.split_once(':')?;
+    let (label, id) = match client.split_once('/') {
+        Some((label, id)) => (Some(label), id),
+        None => (None, client),
+    };
+    let is_id = id.len() == Hyphenated::LENGTH && Uuid::try_parse(id).is_ok();
+    is_id.then_some((label, id))
 }
 
 /// Returns the number of the current task. tokio exposes it only as text.

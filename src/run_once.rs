@@ -14,12 +14,9 @@ use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
 use crate::lock::fenced::{FencedGuard, FencingToken};
 use crate::lock::handle::Handle;
-use crate::options::LeaseTime;
+use crate::options::{LeaseTime, SHORTEST_LEASE};
 use crate::outage::Outage;
 use crate::owner::Owner;
-
-/// A lease that the server accepts, for what is left of a period when that is less.
-const SHORTEST_LEASE: Duration = Duration::from_millis(50);
 
 /// A job that several processes start at about the same time, and that runs on one of them: ShedLock's
 /// `@SchedulerLock`.

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-use uuid::fmt::Hyphenated;
-
 use crate::error::Error;
 use crate::name::LockName;
+use crate::owner::client_of;
 use crate::protocol::reply::Reply;
 use crate::session::backend::inquiry::Told;
 
@@ -23,7 +21,7 @@ pub struct Inspection {
     /// How long the key remains if nobody renews it, or `None` if it has no end. A read-write lock remains for as long
     /// as the longest of its holders.
     pub remaining_lease: Option<Duration>,
-    /// Who waits, in order, as far as the server knows: the owners that wait for a fair lock, otherwise the ids of the
+    /// The waiters in order, as far as the server knows: the owners that wait for a fair lock, otherwise the ids of the
     /// clients ([`Client::id`](crate::Client::id)) that wait their turn, one for each process. Waiters for a spin lock
     /// or a plain lock, and Redisson's except for a fair lock, leave no trace here.
     pub waiters: Vec<String>,
@@ -205,10 +203,7 @@ pub(super) fn read(name: &str, keys: &Keys, told: Vec<Told>) -> Result<Option<In
         name: name.to_owned(),
         kind: FoundKind::Reentrant,
         holders: Vec::new(),
-        remaining_lease: match left {
-            Ok(Reply::Integer(left)) => u64::try_from(left).ok().map(Duration::from_millis),
-            _ => None,
-        },
+        remaining_lease: left_of(&left),
         waiters: Vec::new(),
         is_wanted: [&writer, &reader]
             .iter()
@@ -280,7 +275,7 @@ impl Inspection {
         Ok(())
     }
 
-    /// Names the kind, where only the keys next to the lock's own tell, and says who waits.
+    /// Names the kind, where only the keys next to the lock's own tell, and lists the waiters.
     fn tell_apart(&mut self, queue: Vec<String>, turns: Vec<String>, read_write_listeners: &Told) {
         if self.kind == FoundKind::Reentrant {
             if !queue.is_empty() {
@@ -360,13 +355,17 @@ pub(super) fn has_own_field(fields: &Told) -> bool {
     own.any(has_client)
 }
 
-/// Whether a text begins with a client's id, which is a UUID, behind a label if it has one, and a colon.
+/// Whether a text begins with the id of one of this crate's clients.
 fn has_client(text: &str) -> bool {
-    let Some((client, _)) = text.split_once(':') else {
-        return false;
-    };
-    let id = client.rsplit_once('/').map_or(client, |(_, id)| id);
-    id.len() == Hyphenated::LENGTH && Uuid::try_parse(id).is_ok()
+    client_of(text).is_some()
+}
+
+/// Returns what is left, as `PTTL` tells it. `None` if that has no end, or is not known.
+pub(super) fn left_of(told: &Told) -> Option<Duration> {
+    match told {
+        Ok(Reply::Integer(left)) => u64::try_from(*left).ok().map(Duration::from_millis),
+        _ => None,
+    }
 }
 
 fn pairs(reply: &Reply) -> Vec<(&str, &str)> {

@@ -250,14 +250,9 @@ impl Admin {
                 .backend
                 .inquire_about(keys.key(), &questions)
                 .await?;
-            let left = told.iter().filter_map(|told| match told {
-                Ok(Reply::Integer(left)) => u64::try_from(*left).ok(),
-                _ => None,
-            });
+            let left = told.iter().filter_map(inspection::left_of).max();
             // Redisson's writer has no keys for its levels: it lasts as long as the lock.
-            if let Some(left) = left.max() {
-                holder.remaining_lease = Some(Duration::from_millis(left));
-            }
+            holder.remaining_lease = left.or(holder.remaining_lease);
         }
         Ok(())
     }
@@ -439,9 +434,7 @@ impl Admin {
             LockName::new(prefix, name)?,
             LockName::read_write(prefix, name)?,
         );
-        if self.client.backend.is_clustered() {
-            names.0.ensure_one_slot()?;
-        }
+        self.client.backend.ensure_placed(&names.0)?;
         Ok(names)
     }
 }

@@ -321,9 +321,7 @@ impl Client {
         make: fn(&str, &str) -> Result<LockName, Error>,
     ) -> Result<LockName, Error> {
         let name = make(self.prefix.as_ref().map_err(Clone::clone)?, name)?;
-        if self.client.backend.is_clustered() {
-            name.ensure_one_slot()?;
-        }
+        self.client.backend.ensure_placed(&name)?;
         Ok(name)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
+use crate::owner::client_of;
 
 /// Who holds a lock, according to the server's record at one time. Returned by
 /// [`holder`](crate::ReentrantLock::holder).
@@ -84,9 +84,8 @@ impl Holder {
     /// ```
     #[must_use]
     pub fn label(&self) -> Option<&str> {
-        let (label, rest) = self.owner.split_once('/')?;
-        let (client, _) = rest.split_once(':')?;
-        Uuid::try_parse(client).is_ok().then_some(label)
+        let (label, _) = client_of(&self.owner)?;
+        label
     }
 
     /// Returns the number of levels that the owner holds.

@@ -7,7 +7,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::runtime::{Builder, Runtime};
 
 use super::event::{Event, Op, Step, now};
@@ -15,6 +14,7 @@ use super::history::Kill;
 use super::journal::{Journal, Line};
 use super::leftover::Quiet;
 use super::{crew, puppet};
+use crate::support::stop;
 
 /// The environment variable that makes the test program a worker, and says which one.
 const PART: &str = "REDLATCH_TEST_WORKER";
@@ -130,12 +130,11 @@ impl Worker {
 
     /// Stops the process, and returns when it has stopped.
     pub(crate) fn pause(&self) {
-        self.signal(Signal::STOP);
-        waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("it stops");
+        stop::pause(&self.child);
     }
 
     pub(crate) fn resume(&self) {
-        self.signal(Signal::CONT);
+        stop::resume(&self.child);
     }
 
     /// Makes the worker close its client, unless it was killed, and waits for its end. Returns all lines of the worker.
@@ -167,10 +166,6 @@ impl Worker {
 
     fn tail(&self) -> &[Line] {
         &self.seen[self.seen.len().saturating_sub(5)..]
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("signal the worker");
     }
 }
 

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use redlatch::{Client, Error, ErrorKind};
 use redlatch_testkit::Server;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
 
 use crate::support::builder;
 use crate::support::probe::{millis, secs};
+use crate::support::stop;
 
 /// The environment variable that makes the test program a worker. Its value is the server's port and the part.
 const PART: &str = "REDLATCH_TEST_LEADERS";
@@ -236,14 +236,13 @@ impl Worker {
 
     /// Stops the process, and returns when it has stopped.
     pub(crate) fn pause(&self) {
-        self.signal(Signal::STOP);
-        waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("it stops");
+        stop::pause(&self.child);
     }
 
     /// Lets the process continue. Returns when.
     pub(crate) fn resume(&self) -> Duration {
         let at = now();
-        self.signal(Signal::CONT);
+        stop::resume(&self.child);
         at
     }
 
@@ -254,10 +253,6 @@ impl Worker {
         let status = self.child.wait().expect("the worker ends");
         assert!(status.success(), "{status}");
         self.events.iter().collect()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("signal the worker");
     }
 }
 

@@ -11,6 +11,7 @@ pub mod polls;
 pub mod probe;
 pub mod rogue;
 pub mod scene;
+pub mod stop;
 
 use std::time::{Duration, Instant};
 

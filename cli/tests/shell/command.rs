@@ -15,6 +15,16 @@ use redlatch_testkit::Server;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub(crate) const KINDS: [&str; 7] = [
+    "reentrant",
+    "fair",
+    "fenced",
+    "spin",
+    "plain",
+    "read",
+    "write",
+];
+
 /// A loaded machine may take this long for anything.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -97,6 +107,15 @@ pub(crate) struct Running(Option<Child>);
 impl Running {
     pub(crate) fn start(server: &Server, args: &[&str]) -> Self {
         Self::of(redlatch(&server.url(), args))
+    }
+
+    /// Runs a command that holds a lock of this kind, and waits until it does.
+    pub(crate) fn holding(url: &str, kind: &str, name: &str) -> Self {
+        let run = ["run", "--kind", kind, name, "--"];
+        let command = ["sh", "-c", "echo held; exec sleep 100"];
+        let mut holder = Self::of(redlatch(url, &[&run[..], &command].concat()));
+        assert_eq!(holder.line(), "held");
+        holder
     }
 
     pub(crate) fn of(mut command: Command) -> Self {

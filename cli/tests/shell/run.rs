@@ -7,17 +7,7 @@ use std::time::{Duration, Instant};
 use redlatch_testkit::Server;
 use tempfile::tempdir;
 
-use crate::command::{Outcome, Running, eventually, outcome, redlatch, runs};
-
-const KINDS: [&str; 7] = [
-    "reentrant",
-    "fair",
-    "fenced",
-    "spin",
-    "plain",
-    "read",
-    "write",
-];
+use crate::command::{KINDS, Outcome, Running, eventually, outcome, redlatch, runs};
 
 #[test]
 fn command_has_the_lock_and_its_names_and_the_lock_is_released() {

@@ -3,26 +3,9 @@
 use redlatch_testkit::{Cluster, Sentinels, Server};
 use serde_json::{Value, json};
 
-use crate::command::{Outcome, Running, eventually, outcome, redlatch, runs};
+use crate::command::{KINDS, Outcome, Running, eventually, outcome, redlatch, runs};
 
 const JAVA: &str = "8743c9c0-0795-4907-87fd-6c719a6b4586:49";
-
-/// Runs a command that holds a lock.
-fn holder(server: &Server, kind: &str, name: &str) -> Running {
-    let args = [
-        "run",
-        "--kind",
-        kind,
-        name,
-        "--",
-        "sh",
-        "-c",
-        "echo held; exec sleep 100",
-    ];
-    let mut holder = Running::start(server, &args);
-    assert_eq!(holder.line(), "held");
-    holder
-}
 
 fn seen(server: &Server, args: &[&str]) -> Value {
     let args = [&["--json"], args].concat();
@@ -47,7 +30,7 @@ fn each_kind_is_shown_with_its_holder_lease_and_waiter() {
         ("write", "read-write", Some("write")),
     ] {
         assert_eq!(seen(&server, &["inspect", kind]), Value::Null);
-        let _holder = holder(&server, kind, kind);
+        let _holder = Running::holding(&server.url(), kind, kind);
         let waits = if kind == "read" { "write" } else { kind };
         let _waiter = Running::start(&server, &["run", "--kind", waits, kind, "--", "true"]);
         let is_told = !matches!(kind, "spin" | "plain");
@@ -175,7 +158,8 @@ fn what_is_no_lock_is_not_listed() {
 #[test]
 fn prefix_and_pattern_select_what_is_listed() {
     let server = Server::start();
-    let _holders = ["a*:1", "a*:2", "ab:1"].map(|name| holder(&server, "reentrant", name));
+    let _holders =
+        ["a*:1", "a*:2", "ab:1"].map(|name| Running::holding(&server.url(), "reentrant", name));
     let names = |args: &[&str]| {
         let listed = seen(&server, args);
         let names = listed.as_array().unwrap().iter();
@@ -228,12 +212,7 @@ fn every_server_of_a_cluster_is_looked_at() {
         .map(|name| cluster.owner(name).0.port())
         .collect();
     assert!(owners.len() > 1);
-    let _holders = names.map(|name| {
-        let args = ["run", name, "--", "sh", "-c", "echo held; exec sleep 100"];
-        let mut holder = Running::of(redlatch(&cluster.url(), &args));
-        assert_eq!(holder.line(), "held");
-        holder
-    });
+    let _holders = names.map(|name| Running::holding(&cluster.url(), "reentrant", name));
     let run =
         |args: &[&str]| -> Outcome { redlatch(&cluster.url(), args).output().unwrap().into() };
     let listed: Value = serde_json::from_str(&run(&["ls", "--json"]).out).unwrap();
@@ -258,9 +237,7 @@ fn every_server_of_a_cluster_is_looked_at() {
 #[test]
 fn primary_that_sentinels_name_is_looked_at() {
     let sentinels = Sentinels::start();
-    let args = ["run", "a", "--", "sh", "-c", "echo held; exec sleep 100"];
-    let mut holder = Running::of(redlatch(&sentinels.url(), &args));
-    assert_eq!(holder.line(), "held");
+    let _holder = Running::holding(&sentinels.url(), "reentrant", "a");
     let run =
         |args: &[&str]| -> Outcome { redlatch(&sentinels.url(), args).output().unwrap().into() };
     assert!(run(&["ls"]).out.contains("reentrant"));
@@ -274,7 +251,7 @@ fn watch_prints_a_line_at_each_change() {
     let server = Server::start();
     let mut watch = Running::start(&server, &["watch", "w", "--interval", "50ms"]);
     assert!(watch.line().ends_with("w free"));
-    let held = holder(&server, "reentrant", "w");
+    let held = Running::holding(&server.url(), "reentrant", "w");
     assert!(watch.line().contains("w held by"));
     let waiter = Running::start(&server, &["run", "w", "--", "sleep", "0.3"]);
     assert!(watch.line().contains("waiting: 1"));
@@ -293,7 +270,7 @@ fn watch_prints_a_line_at_each_change() {
 #[test]
 fn watch_hears_of_a_release_without_looking() {
     let server = Server::start();
-    let held = holder(&server, "write", "w");
+    let held = Running::holding(&server.url(), "write", "w");
     let mut watch = Running::start(&server, &["watch", "w", "--interval", "1d", "--json"]);
     let line: Value = serde_json::from_str(&watch.line()).unwrap();
     assert_eq!(line["lock"]["kind"], "read-write");
@@ -305,15 +282,7 @@ fn watch_hears_of_a_release_without_looking() {
 #[test]
 fn forced_unlock_ends_the_hold_and_its_command() {
     let server = Server::start();
-    for kind in [
-        "reentrant",
-        "fair",
-        "fenced",
-        "spin",
-        "plain",
-        "read",
-        "write",
-    ] {
+    for kind in KINDS {
         let force =
             |args: &[&str]| outcome(&server, &[&["unlock", "--force", kind], args].concat());
         assert_eq!(force(&["--yes"]).code, 1, "free");
@@ -345,7 +314,7 @@ fn forced_unlock_ends_the_hold_and_its_command() {
 #[test]
 fn reader_that_goes_away_is_no_failure() {
     let server = Server::start();
-    let _held = holder(&server, "reentrant", "a");
+    let _held = Running::holding(&server.url(), "reentrant", "a");
     for args in ["ls", "inspect a", "man", "completions bash", "doctor"] {
         let script = format!("{} {args} 2>&1 | head -1", env!("CARGO_BIN_EXE_redlatch"));
         let shell = std::process::Command::new("sh")

@@ -97,11 +97,7 @@ fn wait_is_shown_and_goes_away() {
     let Some(terminal) = Terminal::open(&server) else {
         return;
     };
-    let mut holder = Running::start(
-        &server,
-        &["run", "t", "--", "sh", "-c", "echo held; exec sleep 100"],
-    );
-    assert_eq!(holder.line(), "held");
+    let holder = Running::holding(&server.url(), "reentrant", "t");
     terminal.types("$R run --wait 60s t -- echo it is ours");
     terminal.will_show("s of 1m: held by");
     holder.signal("TERM");
@@ -134,11 +130,7 @@ fn ctrl_c_ends_the_wait_and_the_command() {
     terminal.will_show("asked");
     terminal.will_show("code 0");
 
-    let mut holder = Running::start(
-        &server,
-        &["run", "t", "--", "sh", "-c", "echo held; exec sleep 100"],
-    );
-    assert_eq!(holder.line(), "held");
+    let _holder = Running::holding(&server.url(), "reentrant", "t");
     terminal.types("clear; $R run t -- true; echo code $?");
     terminal.will_show("held by");
     terminal.press("C-c");
@@ -209,11 +201,7 @@ fn forced_unlock_asks_on_a_terminal() {
     let Some(terminal) = Terminal::open(&server) else {
         return;
     };
-    let mut holder = Running::start(
-        &server,
-        &["run", "t", "--", "sh", "-c", "echo held; exec sleep 100"],
-    );
-    assert_eq!(holder.line(), "held");
+    let _holder = Running::holding(&server.url(), "reentrant", "t");
     terminal.types("$R unlock --force t; echo code $?");
     terminal.will_show("Release it? [y/N]");
     terminal.types("n");

@@ -56,6 +56,7 @@ use tokio::sync::{mpsc, watch};
 use crate::clock::BootInstant;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
+use crate::name::LockName;
 use crate::options::Settings;
 
 use channels::Channels;
@@ -200,6 +201,14 @@ impl Backend {
     /// Whether keys of different slots lie on different servers.
     pub(crate) fn is_clustered(&self) -> bool {
         self.cluster().is_some()
+    }
+
+    /// Refuses a name whose keys a cluster would keep in several slots, if this is one.
+    pub(crate) fn ensure_placed(&self, name: &LockName) -> Result<(), Error> {
+        match self.is_clustered() {
+            true => name.ensure_one_slot(),
+            false => Ok(()),
+        }
     }
 
     /// Returns the cluster, if there is one.
