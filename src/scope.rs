@@ -31,15 +31,6 @@ impl Frame {
         let frames = successors(Some(self), |frame| frame.around.as_deref());
         frames.map(|frame| &frame.owner).find(|owner| holds(owner))
     }
-
-    /// Returns the owner of a call for a lock that no owner in scope holds.
-    fn of_call(&self, default: Owners) -> Owner {
-        match (default, &self.around) {
-            // The body of a `run` does not make its branches one owner where each call is one.
-            (Owners::Call, Some(_)) => Owner::unique(),
-            _ => self.owner.clone(),
-        }
-    }
 }
 
 fn innermost() -> Option<Arc<Frame>> {
@@ -54,12 +45,18 @@ pub(crate) fn current() -> Option<Owner> {
 /// Returns the owner of a call on a handle without one: the innermost in scope that holds the lock, or if none does, the
 /// innermost.
 pub(crate) fn acting(default: Owners, holds: impl Fn(&Owner) -> bool) -> Owner {
-    match innermost() {
-        Some(frame) => match frame.holder(holds) {
-            Some(holder) => holder.clone(),
-            None => frame.of_call(default),
-        },
-        None => default.of_call(),
+    // Outside of all scopes no lock is looked at: the task is the owner, whatever it holds.
+    let holder = innermost().and_then(|frame| frame.holder(holds).cloned());
+    holder.unwrap_or_else(|| of_call(default))
+}
+
+/// Returns the owner of a call for a lock that no owner in scope holds.
+pub(crate) fn of_call(default: Owners) -> Owner {
+    match (innermost(), default) {
+        // The body of a `run` does not make its branches one owner where each call is one.
+        (Some(frame), Owners::Call) if frame.around.is_some() => Owner::unique(),
+        (Some(frame), _) => frame.owner.clone(),
+        (None, _) => default.of_call(),
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) async fn ls(server: &Server, args: &Ls, as_json: bool) -> Result<u8, 
             shown(&lock.name),
             kind(lock.kind).to_owned(),
             left(lock.remaining_lease),
-            waiting(lock),
+            waiting(lock).unwrap_or_else(|| "-".to_owned()),
             owners(lock),
         ]
     });
@@ -152,12 +152,8 @@ fn line(args: &Watch, found: Option<&Inspection>, as_json: bool) -> Result<Reade
             )
         }
         (false, found) => {
-            let waiters = found.map_or_else(|| "-".to_owned(), waiting);
-            let wait = match &*waiters {
-                "-" => String::new(),
-                waiters => format!(", waiting: {waiters}"),
-            };
-            format!("{}  {} free{wait}", clock(), shown(&args.name))
+            let waiters = found.map_or_else(String::new, and_waiting);
+            format!("{}  {} free{waiters}", clock(), shown(&args.name))
         }
     };
     write(&text)
@@ -196,10 +192,7 @@ fn in_full(found: &Inspection) -> String {
 
 /// Returns the holders in one line, with what is left of the lease and who waits.
 pub(crate) fn holders(found: &Inspection) -> String {
-    let waiters = match &*waiting(found) {
-        "-" => String::new(),
-        waiters => format!(", waiting: {waiters}"),
-    };
+    let waiters = and_waiting(found);
     match &found.holders[..] {
         [] => format!("nobody{waiters}"),
         [holder] => format!("{}{waiters}", one(holder)),
@@ -241,12 +234,18 @@ fn owners(found: &Inspection) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-fn waiting(found: &Inspection) -> String {
+/// Returns how many wait, as far as that is known.
+fn waiting(found: &Inspection) -> Option<String> {
     match (found.waiters.len(), found.is_wanted) {
-        (0, true) => "yes".to_owned(),
-        (0, false) => "-".to_owned(),
-        (waiters, _) => waiters.to_string(),
+        (0, true) => Some("yes".to_owned()),
+        (0, false) => None,
+        (waiters, _) => Some(waiters.to_string()),
     }
+}
+
+/// Returns the end of a line: how many wait, if any do.
+fn and_waiting(found: &Inspection) -> String {
+    waiting(found).map_or_else(String::new, |waiters| format!(", waiting: {waiters}"))
 }
 
 fn count(found: &Inspection) -> String {

@@ -67,7 +67,7 @@ impl Members {
     pub(super) fn requests(&self) -> Result<(Owner, Vec<AcquireRequest>), Error> {
         let owner = match self.given_owner()? {
             Some(owner) => owner,
-            None => scope::acting(self.owners(), |_| false),
+            None => scope::of_call(self.owners()),
         };
         let requests = self
             .handles()
