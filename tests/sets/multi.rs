@@ -10,6 +10,7 @@ use crate::support::probe::{
 use crate::support::{client, eventually, eventually_idle, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Member, MultiLock, Owner, ReentrantLock};
 use redlatch_testkit::{Cluster, Server};
+use tokio::task::JoinHandle;
 
 /// The prefix of the key that a fenced lock leaves behind.
 const KEPT: &str = "redisson_lock_token:";
@@ -454,6 +455,19 @@ async fn members_of_one_server_cost_one_request_to_take_and_one_to_give_back() {
     assert_eq!(held(&server), [""; 0]);
 }
 
+/// Locks the set this often in a task of its own, and checks each time that nobody else is inside.
+fn passes_often(set: MultiLock, inside: Arc<AtomicUsize>, rounds: usize) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        for _ in 0..rounds {
+            let guard = set.lock().await.unwrap();
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+            tokio::task::yield_now().await;
+            inside.fetch_sub(1, Ordering::SeqCst);
+            guard.unlock().await.unwrap();
+        }
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opposite_orders_never_deadlock() {
     const ROUNDS: usize = 1_000;
@@ -467,15 +481,7 @@ async fn opposite_orders_never_deadlock() {
         (&clients[1], ["b", "a"]),
     ] {
         let (set, inside) = (set(client, names), inside.clone());
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..ROUNDS {
-                let guard = set.lock().await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                tokio::task::yield_now().await;
-                inside.fetch_sub(1, Ordering::SeqCst);
-                guard.unlock().await.unwrap();
-            }
-        }));
+        tasks.push(passes_often(set, inside, ROUNDS));
     }
     for task in tasks {
         tokio::time::timeout(secs(30), task).await.unwrap().unwrap();
@@ -502,15 +508,7 @@ async fn opposite_orders_over_two_servers_never_deadlock() {
             members.reverse();
         }
         let (set, inside) = (MultiLock::new(members), inside.clone());
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..ROUNDS {
-                let guard = set.lock().await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                tokio::task::yield_now().await;
-                inside.fetch_sub(1, Ordering::SeqCst);
-                guard.unlock().await.unwrap();
-            }
-        }));
+        tasks.push(passes_often(set, inside, ROUNDS));
     }
     for task in tasks {
         tokio::time::timeout(secs(30), task).await.unwrap().unwrap();
@@ -588,15 +586,7 @@ async fn one_name_on_three_servers_goes_to_one_at_a_time() {
     let mut tasks = Vec::new();
     for set in sets {
         let inside = inside.clone();
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..ROUNDS {
-                let guard = set.lock().await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                tokio::task::yield_now().await;
-                inside.fetch_sub(1, Ordering::SeqCst);
-                guard.unlock().await.unwrap();
-            }
-        }));
+        tasks.push(passes_often(set, inside, ROUNDS));
     }
     for task in tasks {
         tokio::time::timeout(secs(30), task).await.unwrap().unwrap();

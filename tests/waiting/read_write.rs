@@ -59,6 +59,14 @@ async fn preferring(server: &Server, prefer: Prefer) -> Preferring {
     Preferring(builder.build().await.unwrap(), prefer)
 }
 
+/// Builds two of them.
+async fn both(server: &Server, prefer: Prefer) -> (Preferring, Preferring) {
+    (
+        preferring(server, prefer).await,
+        preferring(server, prefer).await,
+    )
+}
+
 fn reading(client: &impl Process) -> JoinHandle<Result<LockGuard, Error>> {
     let lock = somebody(client);
     tokio::spawn(async move { lock.read().await })
@@ -153,10 +161,7 @@ async fn waiters_of_both_sides_are_woken_by_a_release() {
     let server = Server::start();
     let mut probe = server.connection();
     for prefer in PREFERENCES {
-        let (one, two) = (
-            preferring(&server, prefer).await,
-            preferring(&server, prefer).await,
-        );
+        let (one, two) = both(&server, prefer).await;
         let write = somebody(&one).write().await.unwrap();
         let readers: Vec<_> = [&one, &one, &two, &two].map(reading).into();
         eventually_heard(&mut probe, 2).await;
@@ -181,10 +186,7 @@ async fn waiters_of_both_sides_are_woken_by_a_release() {
 #[tokio::test]
 async fn writer_that_reads_and_stops_writing_lets_readers_in() {
     let server = Server::start();
-    let (one, two) = (
-        preferring(&server, Prefer::Arrival).await,
-        preferring(&server, Prefer::Arrival).await,
-    );
+    let (one, two) = both(&server, Prefer::Arrival).await;
     let mut probe = server.connection();
     let lock = somebody(&one);
     let write = lock.write().await.unwrap();
@@ -281,10 +283,7 @@ async fn writer_is_not_starved_by_readers_of_two_processes() {
         (Prefer::Arrival, true),
         (Prefer::Writers, false),
     ] {
-        let (one, two) = (
-            preferring(&server, prefer).await,
-            preferring(&server, prefer).await,
-        );
+        let (one, two) = both(&server, prefer).await;
         let stop = Arc::new(AtomicBool::new(false));
         let mut readers = stream_of_readers(&one, &stop, drops);
         readers.extend(stream_of_readers(&two, &stop, drops));
@@ -310,10 +309,7 @@ async fn writer_is_not_starved_by_readers_of_two_processes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reader_is_not_starved_by_writers_that_come_in_turns() {
     let server = Server::start();
-    let (one, two) = (
-        preferring(&server, Prefer::Arrival).await,
-        preferring(&server, Prefer::Arrival).await,
-    );
+    let (one, two) = both(&server, Prefer::Arrival).await;
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = [&one, &one, &two, &two]
         .map(|client| {
@@ -341,8 +337,7 @@ async fn reader_is_not_starved_by_writers_that_come_in_turns() {
 #[tokio::test]
 async fn writer_that_gives_up_lets_readers_in_at_once() {
     let server = Server::start();
-    let client = preferring(&server, Prefer::Arrival).await;
-    let other = preferring(&server, Prefer::Arrival).await;
+    let (client, other) = both(&server, Prefer::Arrival).await;
     let mut probe = server.connection();
     let read = somebody(&client).read().await.unwrap();
     for (end, of_another_process) in [
@@ -446,10 +441,7 @@ async fn within_a_process_too_whoever_came_first_goes_first() {
 #[tokio::test]
 async fn writer_goes_behind_a_reader_of_its_process_whose_request_took_long() {
     let server = Server::start();
-    let (here, there) = (
-        preferring(&server, Prefer::Arrival).await,
-        preferring(&server, Prefer::Arrival).await,
-    );
+    let (here, there) = both(&server, Prefer::Arrival).await;
     let mut probe = server.connection();
     let outside = somebody(&there).write().await.unwrap();
     server.freeze();
@@ -550,10 +542,7 @@ async fn owner_that_has_the_lock_may_read_whoever_waits_for_it() {
 #[tokio::test]
 async fn readers_all_get_in_though_their_writer_was_ended_by_force_or_one_of_them_has_left() {
     let server = Server::start();
-    let (here, there) = (
-        preferring(&server, Prefer::Arrival).await,
-        preferring(&server, Prefer::Arrival).await,
-    );
+    let (here, there) = both(&server, Prefer::Arrival).await;
     let mut probe = server.connection();
     for by_force in [true, false] {
         let write = somebody(&here).write().await.unwrap();
@@ -585,10 +574,7 @@ async fn readers_all_get_in_though_their_writer_was_ended_by_force_or_one_of_the
 #[tokio::test]
 async fn calls_that_nobody_polls_keep_nobody_waiting_for_long() {
     let server = Server::start();
-    let (client, other) = (
-        preferring(&server, Prefer::Arrival).await,
-        preferring(&server, Prefer::Arrival).await,
-    );
+    let (client, other) = both(&server, Prefer::Arrival).await;
     let mut probe = server.connection();
     let (one, two) = (somebody(&client), somebody(&client));
     let outside = somebody(&client).read().await.unwrap();
@@ -633,10 +619,7 @@ async fn calls_that_nobody_polls_keep_nobody_waiting_for_long() {
 #[tokio::test]
 async fn mark_of_a_writer_stands_while_it_waits_and_dies_with_its_process() {
     let server = Server::start();
-    let (one, two) = (
-        preferring(&server, Prefer::Arrival).await,
-        preferring(&server, Prefer::Arrival).await,
-    );
+    let (one, two) = both(&server, Prefer::Arrival).await;
     let mut probe = server.connection();
     let read = somebody(&one).read().await.unwrap();
     let writer = writing(&two);
