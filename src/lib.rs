@@ -78,6 +78,21 @@
 //! - `debug`: each acquisition with the time it waited, in a span `acquire` with the lock and the owner.
 //!
 //! Names of locks and owners appear in these events, passwords never do.
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `tls`, by default | [`Tls`](struct.Tls.html), and servers with `rediss://` URLs, by rustls with ring |
+//! | `macros` | the attribute [`locked`](attr.locked.html) |
+//! | `serde` | [`Config`] is read from the application's own configuration, as a URL or by parts |
+//! | `tower` | [`OwnerLayer`](struct.OwnerLayer.html), which gives each request an owner of its own |
+//! | `admin` | [`Client::admin`](struct.Client.html#method.admin), which shows the locks of all processes, and checks servers |
+//!
+//! A feature that is off leaves its code and its dependencies out of the build.
+
+// Each item on docs.rs shows the feature that it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "admin")]
 pub mod admin;
