@@ -167,6 +167,19 @@ pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
 #[cfg(feature = "tower")]
 pub use tower::{OwnerLayer, OwnerService};
 
+/// Pages whose Rust is compiled by `cargo test --doc`.
 #[cfg(all(doctest, feature = "macros"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/from-redisson.md")]
+    struct FromRedisson;
+    #[doc = include_str!("../docs/from-shedlock.md")]
+    struct FromShedlock;
+    #[doc = include_str!("../docs/from-set-nx.md")]
+    struct FromSetNx;
+    #[doc = include_str!("../docs/from-curator-and-etcd.md")]
+    struct FromCuratorAndEtcd;
+    #[doc = include_str!("../docs/from-distributedlock.md")]
+    struct FromDistributedLock;
+}

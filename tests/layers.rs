@@ -501,6 +501,7 @@ fn retired_words_do_not_come_back() {
     for path in files(&root.join("src"))
         .into_iter()
         .chain(files(&root.join("lua")))
+        .chain(files(&root.join("docs")))
         .chain(pages)
     {
         let text = fs::read_to_string(&path).expect("a text");

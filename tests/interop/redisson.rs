@@ -97,7 +97,7 @@ impl Both {
 }
 
 #[test]
-fn readme_names_the_redisson_that_is_run() {
+fn pages_name_the_redisson_that_is_run() {
     let file = |path: &str| {
         let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
         std::fs::read_to_string(path).unwrap()
@@ -106,6 +106,8 @@ fn readme_names_the_redisson_that_is_run() {
     let (_, version) = pom.split_once("<redisson.version>").unwrap();
     let (version, _) = version.split_once('<').unwrap();
     assert!(file("README.md").contains(&format!("Redisson {version}")));
+    let row = format!("| {version} | everything works");
+    assert!(file("docs/from-redisson.md").contains(&row));
 }
 
 #[tokio::test]
