@@ -64,7 +64,9 @@
 //!
 //! [`Config`] describes the forms of a server's URL, and how to configure a connection in parts, for example with TLS.
 //!
-//! A Java service on Redisson and a Rust service on this crate that use the same name take turns on one lock.
+//! A Java service on Redisson and a Rust service on this crate that use the same name take turns on one lock. The
+//! [pages for those who come from another lock](https://github.com/redlatch/redlatch/tree/HEAD/docs) say what is called
+//! how, what behaves differently, and how to move.
 //!
 //! [`pitfalls`] describes how hand-made locks fail.
 //!
