@@ -5,6 +5,8 @@ use std::error::Error as StdError;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use crate::loss::LossReason;
+
 /// The longest foreign text that an error shows, in bytes.
 const QUOTED: usize = 400;
 /// The largest number of names that an error about several locks shows.
@@ -55,6 +57,7 @@ pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     outlook: Outlook,
+    loss: Option<LossReason>,
     #[source]
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -129,11 +132,34 @@ impl Error {
         self.kind
     }
 
+    /// Returns why the lock was lost, of an error of the kind [`LeaseLost`](ErrorKind::LeaseLost). `None` for every other
+    /// kind, and if the lock was granted so late that it was given back at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let elsewhere = redlatch::Client::connect(url).await?;
+    /// use redlatch::LossReason;
+    ///
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// elsewhere.lock("orders:42").force_unlock().await?; // an operator, on another machine
+    /// let error = guard.unlock().await.unwrap_err();
+    /// assert_eq!(error.loss_reason(), Some(LossReason::Gone));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.loss
+    }
+
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
             message: message.into(),
             outlook: Outlook::Final,
+            loss: None,
             source: None,
         }
     }
@@ -150,7 +176,16 @@ impl Error {
         .unanswered()
     }
 
-    pub(crate) fn lost(message: impl Into<Cow<'static, str>>) -> Self {
+    /// Returns the error of a lock that was held and was lost for this reason.
+    pub(crate) fn lost(reason: LossReason, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            loss: Some(reason),
+            ..Self::new(ErrorKind::LeaseLost, message)
+        }
+    }
+
+    /// Returns the error of a lock that was granted so late that it was given back.
+    pub(crate) fn too_late(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::LeaseLost, message)
     }
 

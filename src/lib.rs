@@ -56,7 +56,7 @@
 //! let guard = client.lock("orders:42").lock().await?; // renewed as long as the guard lives
 //! tokio::select! {
 //!     () = charge_card() => guard.unlock().await?, // Err(LeaseLost) if it was no longer held
-//!     () = guard.lost() => compensate().await,     // the lease can no longer be trusted
+//!     _ = guard.lost() => compensate().await,      // the lease can no longer be trusted
 //! }
 //! client.close().await;
 //! # Ok::<(), redlatch::Error>(()) });
@@ -111,6 +111,7 @@ mod hold;
 mod latch;
 mod leader;
 mod lock;
+mod loss;
 mod name;
 mod options;
 mod outage;
@@ -159,6 +160,7 @@ pub use lock::red::RedLock;
 pub use lock::red_guard::RedGuard;
 pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
+pub use loss::LossReason;
 pub use options::{Prefer, PubSub, ReleaseBy};
 pub use owner::{Owner, Owners};
 pub use permit_id::PermitId;

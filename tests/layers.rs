@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         ("clock", ""),
-        ("error", ""),
+        ("error", "loss"),
+        ("loss", ""),
         ("name", "error"),
         ("owner", "error scope"),
         ("scope", "owner"),

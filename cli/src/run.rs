@@ -299,7 +299,7 @@ impl<'a> Running<'a> {
                 status = self.child.wait() => {
                     return status.map_err(|error| Failure::system("cannot wait for the command", &error));
                 }
-                () = self.guard.lease().lost(), if !self.is_lost => self.lost(),
+                _ = self.guard.lease().lost(), if !self.is_lost => self.lost(),
                 signal = signals.next() => self.take(signal),
                 () = until(kill_at) => {
                     self.kill_at = None;

@@ -7,9 +7,10 @@ use super::lease::Lease;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::session::LocalLock;
-use crate::session::hold::{Hold, Loss};
+use crate::session::hold::Hold;
 use crate::session::unlock::LevelRelease;
 
 /// One level of a held lock, which lasts until the guard is unlocked or dropped.
@@ -103,7 +104,7 @@ impl LockGuard {
         if self.lease.is_lost() {
             // The watchdog may not have seen the deadline pass yet. The release that is owed, if any, goes to the
             // background.
-            drop(request.client.watchdog.lose(hold, Loss::Expired));
+            drop(request.client.watchdog.lose(hold, LossReason::Expired));
             return Err(self.lease.lost_error());
         }
         let given_back =

@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::loss::LossReason;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::script::Cut;
-use crate::session::hold::{Hold, Loss};
+use crate::session::hold::Hold;
 
 /// The lease of a held lock: tells how long the hold can be trusted, and when it is lost.
 ///
@@ -33,7 +34,10 @@ impl Lease {
     }
 
     /// Resolves when the lease can no longer be trusted: at once when the server says that the hold is gone, and at
-    /// its deadline when no renewal was confirmed. Loss is final; stop the work that the lock protects.
+    /// its deadline when no renewal was confirmed. Returns why. Loss is final; stop the work that the lock protects.
+    ///
+    /// If another call of this owner unlocks the level that the guard stands for, this resolves too, with
+    /// [`Unlocked`](LossReason::Unlocked).
     ///
     /// # Cancel safety
     ///
@@ -48,12 +52,12 @@ impl Lease {
     /// let guard = client.lock("report").lock().await?;
     /// tokio::select! {
     ///     () = work() => guard.unlock().await?,
-    ///     () = guard.lost() => eprintln!("stopped: another owner may hold the lock"),
+    ///     reason = guard.lost() => eprintln!("stopped, another owner may hold the lock: {reason}"),
     /// }
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn lost(&self) {
-        self.hold.ended().await;
+    pub async fn lost(&self) -> LossReason {
+        self.hold.ended().await
     }
 
     /// Returns `true` if the lease can no longer be trusted. This compares clocks without asking the server, so the
@@ -271,38 +275,59 @@ impl Lease {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        let (is_lost, error) = (|| self.is_lost(), || self.lost_error());
-        run_until_lost(future, self.lost(), is_lost, error).await
+        let error = |reason| self.lost_for(reason);
+        run_until_lost(future, self.lost(), || self.loss(), error).await
     }
 
+    /// Returns why the lease can no longer be trusted, or `None` if it can.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        self.hold.loss()
+    }
+
+    /// Returns the error for a lease that was found lost.
     pub(crate) fn lost_error(&self) -> Error {
-        Error::lost(format!(
-            "the lease of {:?} was lost; stop the work that it protected",
-            self.request.name.key()
-        ))
+        // An answer that was late may have moved the deadline since.
+        self.lost_for(self.loss().unwrap_or(LossReason::Expired))
+    }
+
+    fn lost_for(&self, reason: LossReason) -> Error {
+        let name = self.request.name.key();
+        Error::lost(
+            reason,
+            format!("the lease of {name:?} was lost: {reason}; stop the work that it protected"),
+        )
     }
 
     /// Ends the hold, since the server says that it is not there. Returns the error for the caller.
     fn gone(&self) -> Error {
-        drop(self.request.client.watchdog.lose(&self.hold, Loss::Gone));
+        drop(
+            self.request
+                .client
+                .watchdog
+                .lose(&self.hold, LossReason::Gone),
+        );
         self.lost_error()
     }
 }
 
 /// Runs a future until what protects it is lost. The loss is checked before each poll, and wakes the task. Shared by
-/// the leases of single locks, of sets and of locks over several servers, which differ in what `lost` and `is_lost`
-/// look at.
+/// the leases of single locks, of sets and of locks over several servers, which differ in what `lost` and `loss` look
+/// at.
 pub(crate) async fn run_until_lost<F: Future>(
     future: F,
-    lost: impl Future<Output = ()>,
-    is_lost: impl Fn() -> bool,
-    error: impl Fn() -> Error,
+    lost: impl Future<Output = LossReason>,
+    loss: impl Fn() -> Option<LossReason>,
+    error: impl Fn(LossReason) -> Error,
 ) -> Result<F::Output, Error> {
     let (mut future, mut lost) = (pin!(future), pin!(lost));
     poll_fn(|context| {
         // The signal may be late after a pause of the process; comparing clocks is right at once.
-        if lost.as_mut().poll(context).is_ready() || is_lost() {
-            return Poll::Ready(Err(error()));
+        let told = match lost.as_mut().poll(context) {
+            Poll::Ready(reason) => Some(reason),
+            Poll::Pending => loss(),
+        };
+        if let Some(reason) = told {
+            return Poll::Ready(Err(error(reason)));
         }
         future.as_mut().poll(context).map(Ok)
     })

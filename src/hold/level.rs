@@ -22,12 +22,13 @@ use super::lease::Lease;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::loss::LossReason;
 use crate::options::LeaseTime;
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
 use crate::protocol::lock::TransferSource;
 use crate::protocol::script::Cut;
 use crate::session::LocalLock;
-use crate::session::hold::{Hold, Loss};
+use crate::session::hold::Hold;
 use crate::session::unlock::LevelRelease;
 
 impl AcquireRequest {
@@ -48,7 +49,7 @@ impl AcquireRequest {
         // Requests that change the hold count are sent one at a time.
         let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
-            drop(self.client.watchdog.lose(hold, Loss::Gone));
+            drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
         }
         let Some(claim) = Claim::new(self, local, hold) else {
@@ -71,7 +72,7 @@ impl AcquireRequest {
                 claim.keep(answer.sent)
             }
             Reentered::Absent => {
-                drop(self.client.watchdog.lose(hold, Loss::Gone));
+                drop(self.client.watchdog.lose(hold, LossReason::Gone));
                 Ok(None)
             }
             // The claim is dropped. The server has counted nothing, so its release finds the share as it is to be.
@@ -109,7 +110,7 @@ impl AcquireRequest {
         self.ensure_kind(hold)?;
         let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
         if !self.finish_cut(hold).await? {
-            drop(self.client.watchdog.lose(hold, Loss::Gone));
+            drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
         }
         let lease = self.lease_mode.lease();
@@ -139,7 +140,7 @@ impl AcquireRequest {
                 // Another client was faster: look again at what is there. The dropped claim gives its level back.
                 (Adopted::Changed, Some(_)) => continue,
                 (Adopted::Absent | Adopted::Changed, _) => {
-                    drop(self.client.watchdog.lose(hold, Loss::Gone));
+                    drop(self.client.watchdog.lose(hold, LossReason::Gone));
                     Ok(None)
                 }
                 (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),

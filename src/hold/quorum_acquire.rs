@@ -23,7 +23,7 @@ use futures_util::{FutureExt, StreamExt};
 use tracing::{Instrument, debug, debug_span};
 
 use super::attempt::{Attempt, Attempted, Polling};
-use super::quorum_hold::QuorumHold;
+use super::quorum_hold::{LateJoin, QuorumHold};
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -170,7 +170,7 @@ impl QuorumAcquire {
                 quorum_hold.join(at, guard);
             }
         }
-        self.go_on(&quorum_hold, asked.awaited);
+        self.go_on(quorum_hold.late_join(), asked.awaited);
         Ok(Round::Won(quorum_hold))
     }
 
@@ -222,11 +222,10 @@ impl QuorumAcquire {
 
     /// Waits in the background for the servers that have not answered, so that the guard has all the members that it
     /// can. The task does not keep the hold alive.
-    fn go_on(&self, quorum_hold: &QuorumHold, mut late: Awaited<Result<Polling, Error>>) {
+    fn go_on(&self, quorum_hold: LateJoin, mut late: Awaited<Result<Polling, Error>>) {
         if late.is_empty() {
             return;
         }
-        let quorum_hold = quorum_hold.late_join();
         self.requests[0].client.spawn(async move {
             while let Some((at, answer)) = late.next().await {
                 if let Ok(Polling::Voted(Attempted::Granted(guard))) = answer {

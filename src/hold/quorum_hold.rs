@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::guard::LockGuard;
 use super::lease::Lease;
 use crate::clock::BootInstant;
+use crate::loss::LossReason;
 use crate::protocol::quorum::trusted_until;
 use crate::session::LocalLock;
 
@@ -54,12 +55,12 @@ struct State {
 /// The phases follow each other in this order, and some may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Filled one by one with what the round brought. It stays so if no answer is outstanding by then.
+    /// Filled one by one with what the round brought.
     Open,
     /// The round is over: a member may join, but only while there is a majority.
     Held,
-    /// There was no majority when somebody looked. Nothing brings it back.
-    Lost,
+    /// There was no majority when somebody looked, for this reason. Nothing brings it back.
+    Lost(LossReason),
     GivenBack,
 }
 
@@ -82,7 +83,7 @@ impl QuorumHold {
         self.0.join(at, guard);
     }
 
-    /// Ends the round, and returns the way in for its late answers. Without any, this is not called: nobody joins then.
+    /// Ends the round, and returns the way in for its late answers.
     pub(crate) fn late_join(&self) -> LateJoin {
         // The round's grants are all in: from here on it counts whether they are a majority.
         self.0.lock().phase = Phase::Held;
@@ -90,7 +91,12 @@ impl QuorumHold {
     }
 
     pub(crate) fn is_lost(&self) -> bool {
-        self.remaining().is_zero()
+        self.loss().is_some()
+    }
+
+    /// Returns why no majority can be trusted, or `None` if one can.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        self.0.lock().loss()
     }
 
     /// Returns how long a majority can be trusted. Zero once it is lost.
@@ -98,8 +104,9 @@ impl QuorumHold {
         self.0.lock().remaining()
     }
 
-    /// Waits until a majority can no longer be trusted. One member that is lost, or joins, is a reason to look again.
-    pub(crate) async fn lost(&self) {
+    /// Waits until a majority can no longer be trusted, and returns why. One member that is lost, or joins, is a reason
+    /// to look again.
+    pub(crate) async fn lost(&self) -> LossReason {
         loop {
             // Registered before the leases are read, so that no member joins unseen.
             let joined = self.0.joined.notified();
@@ -109,11 +116,11 @@ impl QuorumHold {
             let standing = leases.iter().filter(|lease| !lease.is_lost());
             let mut losses: FuturesUnordered<_> = standing.map(Lease::lost).collect();
             // Checked last: a lease that is lost after it was found to stand wakes this task.
-            if self.is_lost() {
-                return;
+            if let Some(reason) = self.loss() {
+                return reason;
             }
             tokio::select! {
-                Some(()) = losses.next() => {}
+                Some(_) = losses.next() => {}
                 () = joined => {}
             }
         }
@@ -164,7 +171,7 @@ impl Shared {
         let counts = match state.phase {
             Phase::Open => true,
             Phase::Held => !state.remaining().is_zero(),
-            Phase::Lost | Phase::GivenBack => false,
+            Phase::Lost(_) | Phase::GivenBack => false,
         };
         let refused = match state.guards.get_mut(at) {
             Some(seat) if counts => seat.replace(guard),
@@ -193,13 +200,23 @@ impl State {
             .map(|guard| guard.trusted_until());
         let left = match self.phase {
             Phase::Open | Phase::Held => trusted_until(promises, self.guards.len()),
-            Phase::Lost | Phase::GivenBack => None,
+            Phase::Lost(_) | Phase::GivenBack => None,
         };
         let left = left.map_or(Duration::ZERO, |until| now.until(until));
         // Noted once it is seen. A member joins only after this was checked, so it cannot bring the majority back.
         if left.is_zero() && self.phase == Phase::Held {
-            self.phase = Phase::Lost;
+            let members = self.guards.iter().flatten();
+            let losses = members.filter_map(|guard| guard.hold.loss());
+            self.phase = Phase::Lost(LossReason::of_majority(losses));
         }
         left
+    }
+
+    fn loss(&mut self) -> Option<LossReason> {
+        let is_lost = self.remaining().is_zero();
+        is_lost.then_some(match self.phase {
+            Phase::Lost(reason) => reason,
+            Phase::Open | Phase::Held | Phase::GivenBack => LossReason::Unlocked,
+        })
     }
 }

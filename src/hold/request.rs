@@ -134,7 +134,7 @@ impl AcquireRequest {
     /// Returns the error for a grant that is given back because too little of its lease is left.
     pub(crate) fn too_late(&self) -> Error {
         let (name, least) = (self.name.key(), self.min_validity);
-        Error::lost(format!(
+        Error::too_late(format!(
             "{name:?} was granted with less than {least:?} of its lease left, and was released"
         ))
     }

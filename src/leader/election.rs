@@ -131,7 +131,7 @@ impl Election {
     /// let term = client.leader("scheduler").campaign().await?;
     /// tokio::select! {
     ///     () = lead() => term.step_down().await?,
-    ///     () = term.lost() => clean_up().await, // deposed: another process may lead by now
+    ///     _ = term.lost() => clean_up().await, // deposed: another process may lead by now
     /// }
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```

@@ -16,6 +16,7 @@ use super::spin::SpinLock;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
+use crate::loss::LossReason;
 
 /// A lock of any kind: for functions that work with all of them, and for tests that replace the lock.
 ///
@@ -55,7 +56,7 @@ use crate::hold::lease::Lease;
 ///
 /// ```
 /// use std::time::Duration;
-/// use redlatch::{DistributedGuard, DistributedLock, Error};
+/// use redlatch::{DistributedGuard, DistributedLock, Error, LossReason};
 ///
 /// /// A lock that somebody else holds for good.
 /// #[derive(Clone)]
@@ -84,7 +85,9 @@ use crate::hold::lease::Lease;
 ///         Ok(())
 ///     }
 ///
-///     async fn lost(&self) {}
+///     async fn lost(&self) -> LossReason {
+///         LossReason::Gone
+///     }
 ///
 ///     fn is_lost(&self) -> bool {
 ///         true
@@ -133,8 +136,8 @@ pub trait DistributedGuard: Send + Sync + 'static {
     /// Those of the guard's own method; [`LeaseLost`](crate::ErrorKind::LeaseLost) if the lock was no longer held.
     fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Waits until the lock is lost: the lease can no longer be trusted.
-    fn lost(&self) -> impl Future<Output = ()> + Send;
+    /// Waits until the lock is lost, which is when the lease can no longer be trusted, and returns why.
+    fn lost(&self) -> impl Future<Output = LossReason> + Send;
 
     /// Returns `true` if the lock is lost. Asks no server.
     fn is_lost(&self) -> bool;
@@ -173,7 +176,7 @@ macro_rules! guard {
                 self.unlock()
             }
 
-            fn lost(&self) -> impl Future<Output = ()> + Send {
+            fn lost(&self) -> impl Future<Output = LossReason> + Send {
                 <$lease>::lost(self)
             }
 

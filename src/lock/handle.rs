@@ -8,6 +8,7 @@ use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::request::{AcquireRequest, Terms};
+use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::{Deadline, LeaseMode, LeaseTime, Prefer};
 use crate::owner::{Owner, Owners};
@@ -16,7 +17,6 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::WakeSource;
 use crate::scope;
 use crate::session::ClientHandle;
-use crate::session::hold::Loss;
 
 /// Names a lock and its kind.
 #[derive(Clone, Debug)]
@@ -175,7 +175,7 @@ impl Handle {
             drop(handoff);
             let owed: Vec<_> = holds
                 .iter()
-                .filter_map(|hold| self.client.watchdog.lose(hold, Loss::Forced))
+                .filter_map(|hold| self.client.watchdog.lose(hold, LossReason::Forced))
                 .collect();
             let answer = self
                 .client

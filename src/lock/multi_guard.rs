@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::hold::batch;
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
+use crate::loss::LossReason;
 use crate::owner::Owner;
 
 /// One level of every lock of a [`MultiLock`](crate::MultiLock), held until the guard is unlocked or dropped.
@@ -70,7 +71,7 @@ impl MultiGuard {
         }
     }
 
-    /// Resolves when the first of the leases can no longer be trusted; see [`Lease::lost`].
+    /// Resolves when the first of the leases can no longer be trusted, and returns why; see [`Lease::lost`].
     ///
     /// # Cancel safety
     ///
@@ -90,14 +91,14 @@ impl MultiGuard {
     /// // Meanwhile, an operator frees one of the accounts.
     /// let moved = tokio::select! {
     ///     () = move_money() => true,
-    ///     () = guard.lost() => false, // another owner may hold one of the accounts
+    ///     _ = guard.lost() => false, // another owner may hold one of the accounts
     /// };
     /// assert!(!moved);
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn lost(&self) {
+    pub async fn lost(&self) -> LossReason {
         let mut losses: FuturesUnordered<_> = self.leases().map(Lease::lost).collect();
-        losses.next().await;
+        losses.next().await.unwrap_or(LossReason::Unlocked)
     }
 
     /// Returns `true` if one of the leases can no longer be trusted; see [`Lease::is_lost`].
@@ -266,7 +267,8 @@ impl MultiGuard {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        run_until_lost(future, self.lost(), || self.is_lost(), || self.lost_error()).await
+        let loss = || self.leases().find_map(Lease::loss);
+        run_until_lost(future, self.lost(), loss, |_| self.lost_error()).await
     }
 
     /// Returns the lease of each lock, in the order in which the locks were given.

@@ -10,6 +10,7 @@ use crate::hold::guard::LockGuard;
 use crate::hold::lease::{Lease, run_until_lost};
 use crate::hold::quorum_acquire::Asked;
 use crate::hold::quorum_hold::QuorumHold;
+use crate::loss::LossReason;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::quorum::{QuorumState, Response, majority};
@@ -85,8 +86,8 @@ impl RedGuard {
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
         let unlock = async {
-            if self.is_lost() {
-                return Err(self.lost_error());
+            if let Some(reason) = self.quorum_hold.loss() {
+                return Err(self.lost_error(reason));
             }
             let guards = self.quorum_hold.leave();
             let ask =
@@ -100,7 +101,8 @@ impl RedGuard {
     }
 
     /// Resolves when the lease can no longer be trusted on a majority of the servers: enough of them have said that the
-    /// hold is gone, or have not confirmed a renewal in time. Loss is final; see [`Lease::lost`].
+    /// hold is gone, or have not confirmed a renewal in time. Returns the reason that these have in common, or
+    /// [`NoMajority`](LossReason::NoMajority). Loss is final; see [`Lease::lost`].
     ///
     /// # Cancel safety
     ///
@@ -126,13 +128,13 @@ impl RedGuard {
     /// }
     /// let written = tokio::select! {
     ///     () = write_report() => true,
-    ///     () = guard.lost() => false,
+    ///     _ = guard.lost() => false,
     /// };
     /// assert!(!written);
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn lost(&self) {
-        self.quorum_hold.lost().await;
+    pub async fn lost(&self) -> LossReason {
+        self.quorum_hold.lost().await
     }
 
     /// Returns `true` if the lease can no longer be trusted on a majority of the servers; see [`Lease::is_lost`].
@@ -353,13 +355,14 @@ impl RedGuard {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        run_until_lost(future, self.lost(), || self.is_lost(), || self.lost_error()).await
+        let loss = || self.quorum_hold.loss();
+        run_until_lost(future, self.lost(), loss, |reason| self.lost_error(reason)).await
     }
 
     fn standing(&self) -> Result<Vec<Lease>, Error> {
-        match self.is_lost() {
-            true => Err(self.lost_error()),
-            false => Ok(self.quorum_hold.leases()),
+        match self.quorum_hold.loss() {
+            Some(reason) => Err(self.lost_error(reason)),
+            None => Ok(self.quorum_hold.leases()),
         }
     }
 
@@ -385,11 +388,11 @@ impl RedGuard {
         }
         let yes = asked.answers().filter(|answer| answer.is_ok()).count();
         let errors = asked.answers().filter_map(|answer| answer.as_ref().err());
-        let failed: Vec<_> = errors
-            .filter(|error| error.kind() != ErrorKind::LeaseLost)
-            .collect();
+        let (lost, failed): (Vec<_>, Vec<_>) =
+            errors.partition(|error| error.kind() == ErrorKind::LeaseLost);
         if yes + failed.len() + asked.awaited() < majority(servers) {
-            return Err(self.lost_error());
+            let losses = lost.iter().filter_map(|error| error.loss_reason());
+            return Err(self.lost_error(LossReason::of_majority(losses)));
         }
         let name = &self.name;
         let error = Error::new(
@@ -404,11 +407,14 @@ impl RedGuard {
         })
     }
 
-    fn lost_error(&self) -> Error {
+    fn lost_error(&self, reason: LossReason) -> Error {
         let name = &self.name;
-        Error::lost(format!(
-            "{name:?} was lost on a majority of its servers; stop the work that it protected"
-        ))
+        Error::lost(
+            reason,
+            format!(
+                "{name:?} was lost on a majority of its servers: {reason}; stop the work that it protected"
+            ),
+        )
     }
 }
 

@@ -286,7 +286,7 @@ impl Wanted for Take<'_> {
 
 fn too_late(name: &LockName, least: Duration) -> Error {
     let name = name.key();
-    Error::lost(format!(
+    Error::too_late(format!(
         "a permit of {name:?} was granted with less than {least:?} of its lease left, and was released"
     ))
 }

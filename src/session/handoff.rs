@@ -126,6 +126,7 @@ mod tests {
     use super::super::sync::{TIMERS, ended};
     use super::*;
     use crate::clock::BootInstant;
+    use crate::loss::LossReason;
     use crate::name::{LockName, Users};
     use crate::options::LeaseTime;
     use crate::owner::Owner;
@@ -244,7 +245,7 @@ mod tests {
                         Arc::ptr_eq(&hold.record, &record) && !hold.lock().has_ended()
                     };
                     if let Some(hold) = holds.find(has_it) {
-                        hold.end();
+                        hold.end(LossReason::Gone);
                         self.local.forget(&hold);
                     }
                 }

@@ -22,6 +22,7 @@ pub(crate) use super::hold_state::{Release, State};
 use super::record::Record;
 pub(crate) use super::successor::Successor;
 use crate::clock::BootInstant;
+use crate::loss::LossReason;
 use crate::options::{LeaseMode, LeaseTime};
 use crate::owner::Owner;
 use crate::protocol::acquired::Tokens;
@@ -84,42 +85,6 @@ pub(crate) enum Left {
     Nothing,
 }
 
-/// Why a hold was lost.
-///
-/// Decides what is owed for the hold: see [`Watchdog::lose`](super::watchdog::Watchdog::lose).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
-    /// The server says that it is no longer ours: its key expired, was deleted, or has another owner.
-    Gone,
-    /// No renewal was confirmed before the deadline.
-    ///
-    /// The server may still have the hold: it did not answer, or its answer was late.
-    Expired,
-    /// The lock was granted to another owner in this process.
-    ///
-    /// By the server's word, so as a rule the earlier hold had ended there before this process noticed.
-    Displaced,
-    /// A call in this process released the lock by force.
-    Forced,
-    /// The client was closed, or its runtime ended: nobody would renew the lease.
-    Closed,
-}
-
-impl Loss {
-    /// One log limit is kept for each.
-    pub(crate) const REASONS: usize = Self::Closed as usize + 1;
-
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Self::Gone => "the server no longer has this hold",
-            Self::Expired => "its lease passed without a confirmed renewal",
-            Self::Displaced => "the lock was granted to another owner",
-            Self::Forced => "the lock was released by force",
-            Self::Closed => "the client was closed",
-        }
-    }
-}
-
 impl Hold {
     /// Makes a hold that is about to be asked for. Its schedule has a deadline, but the hold is not live before
     /// [`granted`](Self::granted) is called.
@@ -162,15 +127,24 @@ impl Hold {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the hold has ended. Returns at once if it has ended before. Cancel safe.
-    pub(crate) async fn ended(&self) {
-        let signal = self.ended.notified();
-        tokio::pin!(signal);
-        // Registered before the check, so that an end in between is not missed.
-        signal.as_mut().enable();
-        if !self.lock().has_ended() {
+    /// Waits until the hold has ended, and returns why. Returns at once if it has ended before. Cancel safe.
+    pub(crate) async fn ended(&self) -> LossReason {
+        loop {
+            let signal = self.ended.notified();
+            tokio::pin!(signal);
+            // Registered before the check, so that an end in between is not missed.
+            signal.as_mut().enable();
+            if let Phase::Ended(reason) = self.lock().phase {
+                return reason;
+            }
             signal.await;
         }
+    }
+
+    /// Returns why the hold cannot be trusted, or `None` if it can. That its deadline has passed counts as
+    /// [`Expired`](LossReason::Expired) before anybody has ended it.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        self.lock().loss(BootInstant::now())
     }
 
     /// Notes that the server granted the first level, by a request sent at `sent`.
@@ -266,7 +240,7 @@ impl Hold {
             if state.levels > 0 {
                 return Some(Left::Levels);
             }
-            state.phase = Phase::Ended;
+            state.phase = Phase::Ended(LossReason::Unlocked);
         }
         // If a handle gave back the level of a guard, that guard is still there and learns of the end.
         self.ended.notify_waiters();
@@ -298,18 +272,23 @@ impl Hold {
         state.add_guard(to);
     }
 
-    /// Ends the hold for good, except for levels left to their owner. Returns what is left of the record, or `None` if
-    /// the hold had ended before.
+    /// Ends the hold for good, for this reason, except for levels left to their owner. Returns what is left of the
+    /// record, or `None` if the hold had ended before.
     ///
     /// Called by the watchdog alone: it works out what is owed for the loss.
-    pub(crate) fn end(&self) -> Option<Left> {
+    pub(crate) fn end(&self, loss: LossReason) -> Option<Left> {
         let lives = {
             let mut state = self.lock();
             let is_live = state.is_live(BootInstant::now());
             if state.phase != Phase::Held {
                 return None;
             }
-            state.phase = Phase::Ended;
+            // In one step, so that nobody sees an end without its reason. Who has seen the deadline pass was told that
+            // the lease expired, and is not told otherwise now.
+            state.phase = Phase::Ended(match is_live {
+                true => loss,
+                false => LossReason::Expired,
+            });
             state.levels = state.detached;
             // With a lease that has passed, detached levels are gone too.
             is_live && state.levels > 0
@@ -378,7 +357,7 @@ impl Hold {
     /// For an `unlock` of a level that another process acquired: it never has a guard here.
     pub(crate) fn taken_over_to_release(&self, sent: BootInstant) {
         let mut state = self.lock();
-        state.phase = Phase::Ended;
+        state.phase = Phase::Ended(LossReason::Unlocked);
         // `is_surely_ours` counts on this deadline.
         state.schedule = Schedule::new(sent, state.schedule.lease(), None);
     }

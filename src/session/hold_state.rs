@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use crate::clock::BootInstant;
+use crate::loss::LossReason;
 use crate::options::{LeaseMode, LeaseTime};
 use crate::protocol::acquired::Tokens;
 use crate::protocol::hold_key::HoldKey;
@@ -55,8 +56,8 @@ pub(super) enum Phase {
     Pending,
     /// Granted. Whether it is live depends on the deadline too.
     Held,
-    /// Given back or lost.
-    Ended,
+    /// Given back or lost, and why: [`Unlocked`](LossReason::Unlocked) if it was given back.
+    Ended(LossReason),
 }
 
 /// What became of the release of the last level. Decides what an `unlock` that finds nothing on the server is told.
@@ -98,7 +99,7 @@ impl State {
 
     /// Whether the hold has ended. One whose deadline has passed has not, until the watchdog or a guard notices.
     pub(crate) fn has_ended(&self) -> bool {
-        self.phase == Phase::Ended
+        matches!(self.phase, Phase::Ended(_))
     }
 
     /// Whether it is held and has no guard: it was left to its owner, and lasts until the deadline that it has. An
@@ -131,6 +132,15 @@ impl State {
     /// asks for one.
     pub(crate) fn unanswered(&mut self, now: BootInstant, renewing: bool) {
         self.schedule.unanswered(now, renewing && self.renewed > 0);
+    }
+
+    /// Returns why the hold cannot be relied on at `now`, if it was granted and cannot.
+    pub(super) fn loss(&self, now: BootInstant) -> Option<LossReason> {
+        match self.phase {
+            Phase::Ended(reason) => Some(reason),
+            Phase::Held if now >= self.schedule.deadline() => Some(LossReason::Expired),
+            Phase::Held | Phase::Pending => None,
+        }
     }
 
     /// Whether the hold can be relied on at `now`.

@@ -66,13 +66,13 @@ use uuid::Uuid;
 use crate::clock::BootInstant;
 use crate::config::Config;
 use crate::error::Error;
+use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::Settings;
 use crate::protocol::script::Call;
 use crate::protocol::wait::{Step, Wait};
 
 use backend::{Answer, Backend, Disruptions};
-use hold::Loss;
 use hub::Hub;
 use local_lock::LocalLocks;
 use permit_record::{PermitRecord, PermitRegistry};
@@ -360,7 +360,7 @@ impl Session {
     /// had ended before are passed over, so that calling this twice does no harm.
     fn lose_all(&self) {
         for hold in self.local_locks.holds() {
-            drop(self.watchdog.lose(&hold, Loss::Closed));
+            drop(self.watchdog.lose(&hold, LossReason::Closed));
         }
     }
 }

@@ -18,6 +18,7 @@ use super::reaper::Reaper;
 use super::undo::{Owed, Undo};
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::loss::LossReason;
 use crate::protocol::counted::Returned;
 use crate::protocol::counter::RequestMark;
 use crate::protocol::script::{Call, Request};
@@ -113,9 +114,12 @@ impl PermitRecord {
     /// Returns the error of permits that were no longer taken when they were returned.
     pub(crate) fn lost(&self) -> Error {
         let name = self.key.name.key();
-        Error::lost(format!(
-            "a permit of {name:?} was no longer held; work done under it since then may have exceeded the limit"
-        ))
+        Error::lost(
+            LossReason::Gone,
+            format!(
+                "a permit of {name:?} was no longer held; work done under it since then may have exceeded the limit"
+            ),
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -23,6 +23,7 @@ use super::sync::oneshot;
 use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
+use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::LeaseMode;
 
@@ -141,7 +142,12 @@ pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
         return Ok(());
     }
     let name = name.key();
-    Err(Error::lost(format!(
-        "{name:?} was no longer held when it was unlocked"
-    )))
+    let reason = LossReason::Gone;
+    Err(Error::lost(
+        reason,
+        format!(
+            "{name:?} was no longer held when it was unlocked: {reason}; the work done under it may have overlapped with \
+             that of another holder"
+        ),
+    ))
 }

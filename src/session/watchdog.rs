@@ -24,7 +24,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions};
-use super::hold::{Hold, Left, Loss, State};
+use super::hold::{Hold, Left, State};
 use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
@@ -32,6 +32,7 @@ use super::share::{LocalLockRef, Share};
 use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::loss::LossReason;
 use crate::options::LeaseTime;
 use crate::protocol::answer::Confirmed;
 use crate::protocol::hold_key::Shape;
@@ -43,6 +44,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const FAILURES_APART: Duration = Duration::from_secs(5);
 /// The most holds in one script.
 const BATCH: usize = 100;
+/// One limit for each reason.
+const REASONS: usize = LossReason::NoMajority as usize + 1;
 /// How often, and for how long, other tasks get their turn before the server is asked about a record that they may pass
 /// on. This saves a quarter of the requests of a crowd.
 const GATHERED: usize = 16;
@@ -59,7 +62,7 @@ pub(crate) struct Watchdog {
     /// One for each reason.
     ///
     /// So that a thousand locks that go with one server make one line in the log.
-    losses: [Pace; Loss::REASONS],
+    losses: [Pace; REASONS],
     /// The limit for warnings that renewals fail.
     failures: Pace,
 }
@@ -162,15 +165,15 @@ impl Watchdog {
     ///
     /// Called by the task when a deadline has passed or the server has denied the hold; by a guard that notices first;
     /// and by calls that displace, force or close.
-    pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: Loss) -> Option<Undo<Share>> {
+    pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: LossReason) -> Option<Undo<Share>> {
         let guarded = hold.is_guarded();
-        let left = hold.end()?;
+        let left = hold.end(loss)?;
         // Ended first, so that an answer that comes now cannot enter it again.
         self.unwatch(hold);
         let local = self.releaser.local_locks.enter(hold.key().local_key());
         local.forget(hold);
         // The record is gone for all holds that have it. Only the first that is lost tells the others.
-        if loss == Loss::Gone && hold.record.is_loss_to_be_told() {
+        if loss == LossReason::Gone && hold.record.is_loss_to_be_told() {
             self.lose_all(&local, &hold.record);
         }
         // A hold without guards was detached. It lives until its lease ends, and this is that end, unless others
@@ -179,23 +182,24 @@ impl Watchdog {
         if !guarded && !was_renewed {
             return None;
         }
-        let (lock, owner, reason) = (hold.key().name.key(), &hold.owner, loss.reason());
+        let (lock, owner) = (hold.key().name.key(), &hold.owner);
+        let reason = hold.loss().unwrap_or(loss);
         match self.losses[loss as usize].tell() {
-            Some(untold) => warn!(%lock, %owner, reason, untold, "lost"),
-            None => debug!(%lock, %owner, reason, "lost"),
+            Some(untold) => warn!(%lock, %owner, %reason, untold, "lost"),
+            None => debug!(%lock, %owner, %reason, "lost"),
         }
         // What the server may have yet, and may be released without taking anything from others.
         let owes = left != Left::Others
             && match loss {
                 // Where Java freed a read-write lock by force, the keys of the levels are left.
-                Loss::Gone => hold.key().kind.sides().is_some(),
-                Loss::Closed => true,
+                LossReason::Gone => hold.key().kind.sides().is_some(),
+                LossReason::Closed => true,
                 // What stands there now may be another hold that is not told apart from this one.
-                Loss::Expired | Loss::Displaced | Loss::Forced => hold.key().is_told_apart(),
+                _ => hold.key().is_told_apart(),
             };
         let undo = || self.releaser.undo(hold, &local);
         owes.then(|| match loss {
-            Loss::Expired => undo().unhurried(),
+            LossReason::Expired => undo().unhurried(),
             _ => undo(),
         })
     }
@@ -205,7 +209,7 @@ impl Watchdog {
     /// Those that have ended before are passed over.
     fn lose_all(&self, local: &LocalLockRef, record: &Arc<Record>) {
         for hold in local.having(record) {
-            drop(self.lose(&hold, Loss::Gone));
+            drop(self.lose(&hold, LossReason::Gone));
         }
     }
 
@@ -325,7 +329,7 @@ impl Watchdog {
             let round = match action {
                 RenewalAction::Expire => {
                     drop(state);
-                    drop(self.lose(&hold, Loss::Expired));
+                    drop(self.lose(&hold, LossReason::Expired));
                     continue;
                 }
                 RenewalAction::Renew => Some(Round::Renew),
@@ -408,7 +412,7 @@ impl Watchdog {
                 let now = BootInstant::now();
                 for ((hold, lease), stands) in holds.iter().zip(standing) {
                     if !stands {
-                        drop(self.lose(hold, Loss::Gone));
+                        drop(self.lose(hold, LossReason::Gone));
                         continue;
                     }
                     let mut state = hold.lock();

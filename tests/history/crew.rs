@@ -217,7 +217,7 @@ impl Hand {
         };
         let lost = tokio::select! {
             () = sleep(length) => guard.is_lost(),
-            () = guard.lost() => true,
+            _ = guard.lost() => true,
         };
         let step = if lost { Step::Fail } else { Step::Ok };
         self.note(lock, Op::Hold, step, id, deadline(guard));

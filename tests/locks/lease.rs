@@ -50,7 +50,7 @@ async fn long_job_is_renewed_over_many_leases() {
     let guard = lock.lock().await.unwrap();
     let mut probe = server.connection();
     tokio::select! {
-        () = guard.lost() => panic!("it was renewed"),
+        _ = guard.lost() => panic!("it was renewed"),
         () = tokio::time::sleep(secs(4)) => {}
     }
     let ttl = probe.pttl("k");
@@ -237,8 +237,8 @@ async fn fixed_lease_inside_a_renewed_hold_leaves_it_renewed() {
     let inner = lock.clone().lease(millis(200)).lock().await.unwrap();
     let lost = async {
         tokio::select! {
-            () = outer.lost() => {}
-            () = inner.lost() => {}
+            _ = outer.lost() => {}
+            _ = inner.lost() => {}
         }
     };
     let kept = tokio::time::timeout(secs(1), lost).await;

@@ -12,6 +12,7 @@ mod kinds;
 mod lease;
 #[cfg(feature = "macros")]
 mod locked_fn;
+mod loss;
 mod owners;
 mod plain;
 mod reentrant;

@@ -10,7 +10,8 @@ use crate::support::probe::{
 };
 use crate::support::{builder, eventually, eventually_idle, sha};
 use redlatch::{
-    Client, ClientBuilder, ErrorKind, Member, Owner, RedGuard, RedLock, ReentrantLock, ReleaseBy,
+    Client, ClientBuilder, ErrorKind, LossReason, Member, Owner, RedGuard, RedLock, ReentrantLock,
+    ReleaseBy,
 };
 use redlatch_testkit::{Cluster, Proxy, Reply, Server};
 
@@ -288,11 +289,45 @@ async fn holder_learns_when_the_majority_is_killed() {
         .expect_err("two of three still renew it");
     fleet.0[1].kill();
     let started = Instant::now();
-    soon(guard.lost()).await;
+    let reason = soon(guard.lost()).await;
+    assert_eq!(reason, LossReason::Expired, "on either of the two");
     assert!(started.elapsed() < secs(2), "{:?}", started.elapsed());
     assert!(guard.is_lost() && guard.remaining().is_zero());
-    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    let error = guard.verify().await.unwrap_err();
+    assert_eq!(error.loss_reason(), Some(reason));
     assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+}
+
+#[tokio::test]
+async fn majority_that_goes_for_several_reasons_is_no_majority_for_good() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    let guard = taken(&clients.lock()).await;
+    clients.eventually_hold(0..3).await;
+    clients.0[0].lock(NAME).force_unlock().await.unwrap();
+    assert!(!guard.is_lost(), "two of three have it");
+    fleet.0[1].connection().command(&["DEL", NAME]);
+    guard.verify().await.unwrap_err();
+    assert_eq!(soon(guard.lost()).await, LossReason::NoMajority);
+    clients.0[2].lock(NAME).force_unlock().await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::NoMajority);
+    let error = guard.unlock().await.unwrap_err();
+    assert_eq!(error.loss_reason(), Some(LossReason::NoMajority));
+    let words = LossReason::NoMajority.to_string();
+    assert!(error.to_string().contains(&words), "{error}");
+}
+
+#[tokio::test]
+async fn majority_that_a_release_finds_gone_names_what_the_servers_said() {
+    let fleet = Fleet::start(3);
+    let clients = fleet.clients().await;
+    let guard = taken(&clients.lock()).await;
+    clients.eventually_hold(0..3).await;
+    for server in &fleet.0[..2] {
+        server.connection().command(&["DEL", NAME]);
+    }
+    let error = guard.unlock().await.unwrap_err();
+    assert_eq!(error.loss_reason(), Some(LossReason::Gone), "{error}");
 }
 
 #[tokio::test]

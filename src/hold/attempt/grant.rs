@@ -22,10 +22,10 @@ use crate::error::{Error, ErrorKind};
 use crate::hold::attempt::{Attempt, Attempted};
 use crate::hold::guard::LockGuard;
 use crate::hold::request::Terms;
+use crate::loss::LossReason;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::fair;
 use crate::session::grants::Told;
-use crate::session::hold::Loss;
 use crate::session::left::Handoff;
 use crate::session::share::LeftHere;
 
@@ -151,7 +151,7 @@ impl Attempt<'_> {
                 // ask which hold stands.
                 self.hold.lock().schedule.check(BootInstant::now());
             }
-            drop(client.watchdog.lose(&displaced, Loss::Displaced));
+            drop(client.watchdog.lose(&displaced, LossReason::Displaced));
         }
         let guard = self.request.hand_out(self.local, &self.hold);
         // Not earlier: a guard that is dropped at once owes the release by now, and closing the client waits while

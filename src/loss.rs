@@ -1,0 +1,93 @@
+//! Why a lock was lost.
+
+use std::fmt;
+
+/// Why a lock was lost. What [`lost`](crate::Lease::lost) resolves to, and
+/// [`Error::loss_reason`](crate::Error::loss_reason) returns.
+///
+/// The reason is for logs and for people: whatever it is, the lock can no longer be relied on, and the work that it
+/// protected has to stop. It is what this process knew first, and it never changes. It is shown in plain words.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// # let client = redlatch::Client::connect(url).await?;
+/// use redlatch::LossReason;
+///
+/// let lock = client.lock("nightly-report");
+/// let guard = lock.lock().await?;
+/// lock.force_unlock().await?; // an operator was impatient
+/// let reason = guard.lost().await;
+/// assert_eq!(reason, LossReason::Forced);
+/// assert_eq!(reason.to_string(), "a call in this process released it by force");
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The server says that it no longer has this hold: its key expired, was deleted, or has another owner. Another
+    /// process may have released the lock by force, or the server may have lost what it had.
+    Gone,
+    /// The lease passed before a renewal was confirmed: the server or the network was away, or this process was paused.
+    /// A fixed lease, and one that has reached [`max_hold`](crate::ClientBuilder::max_hold), ends in this way too.
+    ///
+    /// Also the reason of a loss that is noticed by comparing clocks, before the server has said anything.
+    Expired,
+    /// The server granted the lock to another owner in this process. As a rule the hold had ended on the server before
+    /// this process noticed.
+    Displaced,
+    /// A call in this process released the lock by force.
+    Forced,
+    /// The client was closed, or the runtime on which it was connected has ended: nobody would renew the lease.
+    Closed,
+    /// Another call of the same owner gave back the level that this guard stood for, by `unlock` on a handle. Nothing
+    /// was taken away, but the guard protects nothing any more.
+    Unlocked,
+    /// The servers of a [`RedLock`](crate::RedLock) that still have the lock are no majority, and the others lost it
+    /// for different reasons. If they have one reason in common, it is that one.
+    NoMajority,
+}
+
+impl LossReason {
+    /// Returns the reason of a loss that several losses amount to: the one that they have in common, if there is one.
+    pub(crate) fn of_majority(mut losses: impl Iterator<Item = Self>) -> Self {
+        match losses.next() {
+            Some(first) if losses.all(|loss| loss == first) => first,
+            _ => Self::NoMajority,
+        }
+    }
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "the server no longer has this hold",
+            Self::Expired => "its lease passed without a confirmed renewal",
+            Self::Displaced => "the server granted it to another owner in this process",
+            Self::Forced => "a call in this process released it by force",
+            Self::Closed => "the client was closed, or its runtime ended",
+            Self::Unlocked => "another call of its owner unlocked it",
+            Self::NoMajority => "too few of its servers still have it",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_amount_to_the_reason_that_they_have_in_common() {
+        use LossReason::{Expired, Gone, NoMajority};
+
+        for (losses, reason) in [
+            (&[Expired, Expired][..], Expired),
+            (&[Gone], Gone),
+            (&[Gone, Expired, Gone], NoMajority),
+            (&[], NoMajority),
+        ] {
+            assert_eq!(LossReason::of_majority(losses.iter().copied()), reason);
+        }
+    }
+}
