@@ -1,6 +1,7 @@
 //! The settings that a client is built from.
 
 mod servers;
+mod tracing;
 
 use std::time::Duration;
 

@@ -70,16 +70,11 @@
 //!
 //! [`pitfalls`] describes how hand-made locks fail.
 //!
-//! # Logging
+//! # Tracing
 //!
-//! The crate reports through [`tracing`](https://docs.rs/tracing), under the target `redlatch`:
-//!
-//! - `warn`: a lock that was lost, with the reason; a renewal that failed; messages that may not arrive; and, once, a
-//!   server that does not allow messages to be published.
-//! - `info`: a new connection, and channels that are subscribed to again.
-//! - `debug`: each acquisition with the time it waited, in a span `acquire` with the lock and the owner.
-//!
-//! Names of locks and owners appear in these events, passwords never do.
+//! The crate reports through [`tracing`](https://docs.rs/tracing), under the target `redlatch`. The page
+//! [`tracing`](mod@tracing) lists the events and spans that a program may rely on: at `warn`, locks that were lost and
+//! outages of servers; at `info`, new connections; at `debug`, each acquisition and release.
 //!
 //! # Features
 //!
@@ -126,6 +121,8 @@ mod semaphore;
 mod session;
 #[cfg(feature = "tower")]
 mod tower;
+#[cfg(doc)]
+pub mod tracing;
 mod wait;
 
 #[cfg(feature = "macros")]

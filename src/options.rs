@@ -12,6 +12,8 @@ const LONGEST_LEASE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// With a shorter timeout, a request would be given up before a healthy server can answer.
 pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// With a shorter time, every call would count as a long wait.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// A label stands in every key and message that names its client.
 const LONGEST_LABEL: usize = 64;
 
@@ -174,6 +176,10 @@ pub(crate) struct Settings {
     pub(crate) pubsub: PubSub,
     pub(crate) owners: Owners,
     pub(crate) label: Option<String>,
+    /// After this time, a call that still waits is told of.
+    pub(crate) long_wait: Option<Duration>,
+    /// Each hold has a span.
+    pub(crate) trace_holds: bool,
     /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
     /// The server never loses what it has answered.
@@ -195,6 +201,8 @@ impl Default for Settings {
             pubsub: PubSub::Auto,
             owners: Owners::Task,
             label: None,
+            long_wait: None,
+            trace_holds: false,
             connects_lazily: false,
             durable: false,
             trusts_fresh: false,
@@ -232,6 +240,11 @@ impl Settings {
             return Err(Error::invalid(format!(
                 "fair_wait_timeout must be between a second and a day, not {given:?}"
             )));
+        }
+        if self.long_wait.is_some_and(|after| after < SHORTEST_WAIT) {
+            return Err(Error::invalid(
+                "long_wait must be at least 1 ms; leave it out to be told of no wait",
+            ));
         }
         match self.max_hold {
             Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(
@@ -313,6 +326,7 @@ mod tests {
         refuse(|s| s.max_hold = Some(Duration::ZERO));
         refuse(|s| s.fair_wait_timeout = Duration::from_millis(999));
         refuse(|s| s.fair_wait_timeout = Duration::from_secs(24 * 60 * 60 + 1));
+        refuse(|s| s.long_wait = Some(Duration::ZERO));
         refuse(|s| s.min_validity = Some(Duration::from_secs(30)));
         assert!(Settings::default().check().is_ok());
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
@@ -33,7 +33,12 @@ impl Outage {
         let pauses = Backoff::exponential().up_to(LONGEST_PAUSE);
         let pause = pauses.pause(self.failures, fastrand::f64());
         self.failures = self.failures.saturating_add(1);
-        warn!(key, %error, ?pause, "no answer that counts; trying again");
+        match self.failures {
+            1 => {
+                warn!(target: "redlatch", key, %error, "no answer that counts")
+            }
+            _ => debug!(target: "redlatch", key, %error, ?pause, "no answer that counts"),
+        }
         session.unless_closed(sleep(pause)).await
     }
 

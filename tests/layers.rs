@@ -264,9 +264,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::grants session::hold session::releaser",
         ),
         ("session::pace", ""),
+        ("session::outage_log", ""),
         (
             "session::watchdog",
-            "session::backend session::hold session::pace session::record session::releaser session::share session::undo",
+            "session::backend session::hold session::outage_log session::pace session::record session::releaser session::share session::undo",
         ),
         ("session", "*"),
     ],
@@ -275,6 +276,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("hold::request", ""),
         ("hold::lease", "hold::request"),
         ("hold::guard", "hold::lease hold::request"),
+        ("hold::long_wait", "hold::request"),
         ("hold::place", "hold::guard hold::request"),
         ("hold::attempt", "hold::guard hold::request"),
         (
@@ -360,6 +362,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("client::handles", "client"),
         ("builder", "client"),
         ("builder::servers", "builder"),
+        ("builder::tracing", "builder"),
         ("attribute", ""),
         ("tower", ""),
         ("lib", "*"),

@@ -1,6 +1,6 @@
 //! The log that an operator sees: the events in the life of a lock, none of which contains a secret.
 //!
-//! A program of its own: a process has one subscriber.
+//! A program of its own, for its subscribers: each test records what happens on its thread.
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -13,12 +13,14 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Owner};
+use redlatch::{Client, LockGuard, Owner};
 use redlatch_testkit::Server;
 use support::mixed::{KINDS, try_take};
-use support::{builder, eventually};
+use support::{builder, eventually, start};
 use tokio::task::JoinSet;
+use tracing::subscriber::{DefaultGuard, set_default};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 const PASSWORD: &str = "s3cret";
 
@@ -27,6 +29,53 @@ const PASSWORD: &str = "s3cret";
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
+    /// Records what happens on this thread until the guard is dropped.
+    fn record() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_span_events(FmtSpan::NEW | FmtSpan::CLOSE)
+            .with_ansi(false)
+            .with_writer(log.clone())
+            .finish();
+        (log, set_default(subscriber))
+    }
+
+    /// Returns the lines that an operator sees.
+    fn told(&self) -> Vec<String> {
+        let is_told = |line: &&str| {
+            let level = line.split_whitespace().nth(1).unwrap_or_default();
+            ["INFO", "WARN", "ERROR"].contains(&level)
+        };
+        self.text()
+            .lines()
+            .filter(is_told)
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Checks that each event under the target `redlatch` is on its page, with its level and its fields.
+    fn is_as_documented(&self) {
+        let page = include_str!("../src/tracing.rs");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("//! | `"));
+        let rows: Vec<Vec<&str>> = rows.map(|row| row.split(" | ").collect()).collect();
+        let text = self.text();
+        for line in text.lines().filter(|line| line.contains(" redlatch: ")) {
+            let level = line.split_whitespace().nth(1).unwrap().to_lowercase();
+            let (_, event) = line.split_once(" redlatch: ").unwrap();
+            let words = event.split(' ').take_while(|word| !word.contains('='));
+            let name = words.collect::<Vec<_>>().join(" ");
+            if ["new", "close"].contains(&&*name) {
+                continue;
+            }
+            let row = rows.iter().find(|row| row[0].trim_end_matches('`') == name);
+            let row = row.unwrap_or_else(|| panic!("not on the page: {line}"));
+            assert!(row[1].contains(&level), "{level}: {line}");
+            let first = event[name.len()..].trim_start().split('=').next().unwrap();
+            assert!(row[2].contains(&format!("`{first}`")), "{first}: {line}");
+        }
+    }
+
     fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -61,15 +110,9 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-/// A single test, since a process has one subscriber.
 #[tokio::test]
 async fn the_life_of_a_lock_is_reported_and_no_password() {
-    let log = Log::default();
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(log.clone())
-        .init();
+    let (log, _recording) = Log::record();
     let server = Server::builder().password(PASSWORD).start();
     let client = builder(server.url())
         .watchdog_lease(Duration::from_millis(900))
@@ -108,8 +151,16 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
     let guard = lock.lock().await.unwrap();
     server.kill();
     guard.lost().await;
-    log.tells(&["WARN", "renewal failed", "holds=1", "\"invoice\""])
-        .await;
+    let address = format!("127.0.0.1:{}", server.port());
+    log.tells(&[
+        "WARN",
+        "outage",
+        &address,
+        "held=1",
+        "locks=\"invoice\"",
+        "error=",
+    ])
+    .await;
     log.tells(&[
         "WARN",
         "lost",
@@ -121,12 +172,13 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
     client.close().await;
     log.tells(&["DEBUG", "closed", client.id()]).await;
 
-    refusal_to_publish_is_told_once_with_what_to_grant(&log).await;
-    outage_is_told_in_few_lines(&log).await;
     assert!(!log.text().contains(PASSWORD));
+    log.is_as_documented();
 }
 
-async fn refusal_to_publish_is_told_once_with_what_to_grant(log: &Log) {
+#[tokio::test]
+async fn refusal_to_publish_is_told_once_with_what_to_grant() {
+    let (log, _recording) = Log::record();
     let server = Server::start();
     let user = [
         "on",
@@ -151,10 +203,285 @@ async fn refusal_to_publish_is_told_once_with_what_to_grant(log: &Log) {
     let told = text.lines().filter(|line| line.contains("+publish"));
     assert_eq!(told.count(), 1, "{text}");
     client.close().await;
+    assert!(!log.text().contains(PASSWORD));
 }
 
-/// Checks that many failed calls and many lost holds are logged at about one line per second.
-async fn outage_is_told_in_few_lines(log: &Log) {
+#[tokio::test]
+async fn call_that_waits_for_long_and_one_in_vain_name_who_waits_and_who_holds() {
+    let (log, _recording) = Log::record();
+    let (server, elsewhere) = start().await;
+    let client = builder(server.url()).long_wait(Duration::from_millis(50));
+    let client = client.build().await.unwrap();
+    let lock = client.lock("stock:7");
+    let guard = lock
+        .clone()
+        .owned_by(&Owner::named("req-1"))
+        .lock()
+        .await
+        .unwrap();
+    let other = lock.clone().owned_by(&Owner::named("req-2"));
+    assert!(other.try_lock().await.unwrap().is_none());
+    log.tells(&["DEBUG", "busy", "lock=stock:7 owner=req-2 held_by=req-1"])
+        .await;
+    let waiting = tokio::spawn(async move { other.lock().await });
+    log.tells(&[
+        "WARN",
+        "long wait",
+        "lock=stock:7 owner=req-2 waited=50ms held_by=req-1",
+    ])
+    .await;
+    guard.unlock().await.unwrap();
+    log.tells(&["DEBUG", "unlocked", "lock=stock:7 owner=req-1 held="])
+        .await;
+    let guard = waiting.await.unwrap().unwrap();
+
+    // What another process holds is not known here.
+    let lock = elsewhere.lock("stock:7").owned_by(&Owner::named("req-3"));
+    let wait = Duration::from_millis(20);
+    assert!(lock.try_lock_for(wait).await.unwrap().is_none());
+    log.tells(&["DEBUG", "busy", "owner=req-3"]).await;
+    let text = log.text();
+    let waits: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("long wait"))
+        .collect();
+    assert_eq!(waits.len(), 1, "{waits:#?}");
+    assert!(
+        !text
+            .lines()
+            .any(|line| line.contains("req-3") && line.contains("held_by"))
+    );
+    drop(guard);
+    log.tells(&["DEBUG", "unlocked", "owner=req-2"]).await;
+    log.is_as_documented();
+}
+
+#[tokio::test]
+async fn hold_has_a_span_from_its_grant_to_its_end_if_asked_for() {
+    let (log, _recording) = Log::record();
+    let (server, plain) = start().await;
+    plain
+        .lock("k")
+        .lock()
+        .await
+        .unwrap()
+        .unlock()
+        .await
+        .unwrap();
+    assert!(!log.text().contains("hold{"), "not by default");
+
+    let client = builder(server.url())
+        .trace_holds(true)
+        .build()
+        .await
+        .unwrap();
+    let lock = client.lock("k").owned_by(&Owner::named("req-7"));
+    let guard = lock.lock().await.unwrap();
+    let inner = guard.reenter().await.unwrap();
+    log.tells(&["INFO", "hold{lock=k owner=req-7}", "new"])
+        .await;
+    guard.unlock().await.unwrap();
+    let is_closed = |line: &str| line.contains("hold{lock=k owner=req-7") && line.contains("close");
+    assert!(!log.text().lines().any(is_closed), "one level is left");
+    inner.unlock().await.unwrap();
+    assert!(log.text().lines().any(is_closed));
+
+    let guard = lock.lock().await.unwrap();
+    lock.force_unlock().await.unwrap();
+    log.tells(&[
+        "INFO",
+        "hold{",
+        "lost=a call in this process released it by force",
+        "close",
+    ])
+    .await;
+    drop(guard);
+    // A lock that is passed on in memory has a span for each hold.
+    let guard = lock.lock().await.unwrap();
+    let next = client.lock("k").owned_by(&Owner::unique());
+    let next = tokio::spawn(async move { next.lock().await });
+    guard.unlock().await.unwrap();
+    drop(next.await.unwrap().unwrap());
+    let text = log.text();
+    let count = |what: &str| {
+        let spans = text
+            .lines()
+            .filter(|line| line.contains("hold{") && line.ends_with(what));
+        spans.count()
+    };
+    assert_eq!(count(": redlatch: new"), 4, "{text}");
+    client.close().await;
+    log.is_as_documented();
+}
+
+/// Holds, waits and permits that are there when a client is closed.
+async fn busy_client(server: &Server) -> (Client, Vec<LockGuard>, JoinSet<()>) {
+    let client = builder(server.url()).build().await.unwrap();
+    let mut guards = Vec::new();
+    for name in ["a", "b", "c"] {
+        guards.push(client.lock(name).lock().await.unwrap());
+    }
+    guards.push(client.fair_lock("d").lock().await.unwrap());
+    let mut waiting = JoinSet::new();
+    for lock in [client.lock("a"), client.lock("b")] {
+        let lock = lock.owned_by(&Owner::unique());
+        waiting.spawn(async move { drop(lock.lock().await) });
+    }
+    let fair = client.fair_lock("d").owned_by(&Owner::unique());
+    waiting.spawn(async move { drop(fair.lock().await) });
+    eventually("they wait", async || {
+        format!("{client:?}").contains("waiting: 3")
+    })
+    .await;
+    (client, guards, waiting)
+}
+
+#[tokio::test]
+async fn close_in_good_order_warns_of_nothing() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let (client, guards, waiting) = busy_client(&server).await;
+    client.close().await;
+    assert!(guards.iter().all(|guard| guard.is_lost()));
+    waiting.join_all().await;
+    log.tells(&["DEBUG", "lost", "lock=a", "the client was closed"])
+        .await;
+    drop(guards);
+    assert_eq!(log.told(), [""; 0]);
+    log.is_as_documented();
+}
+
+#[test]
+fn end_of_a_runtime_warns_of_nothing() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (client, guards, waiting) = runtime.block_on(busy_client(&server));
+    drop(waiting);
+    drop(runtime);
+    assert!(guards.iter().all(|guard| guard.is_lost()));
+    drop((guards, client));
+    assert_eq!(log.told(), [""; 0]);
+}
+
+/// A server is away for several leases. Whatever is held, the log has a handful of lines.
+#[tokio::test]
+async fn outage_with_a_thousand_holds_is_told_in_a_handful_of_lines() {
+    const HOLDS: usize = 1_000;
+
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let client = builder(server.url()).watchdog_lease(Duration::from_secs(3));
+    let client = client.build().await.unwrap();
+    let mut guards = Vec::new();
+    for at in 0..HOLDS {
+        guards.push(client.lock(format!("held:{at}")).lock().await.unwrap());
+    }
+    let waiting = client.lock("held:0").owned_by(&Owner::unique());
+    let waiting = tokio::spawn(async move { waiting.lock().await.map(drop) });
+    for outage in ["killed", "hung"] {
+        let before = log.told().len();
+        let end = Instant::now() + Duration::from_secs(8);
+        match outage {
+            "killed" => server.kill(),
+            _ => server.freeze(),
+        }
+        eventually("it is told", async || {
+            log.told()[before..]
+                .iter()
+                .any(|line| line.contains("outage"))
+        })
+        .await;
+        while Instant::now() < end {
+            client.lock("k").try_lock().await.unwrap_err();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        match outage {
+            "killed" => server.restart(),
+            _ => server.thaw(),
+        }
+        eventually("its end is told", async || {
+            log.told()[before..]
+                .iter()
+                .any(|line| line.contains("outage is over"))
+        })
+        .await;
+        let lines = log.told()[before..].to_vec();
+        assert!(lines.len() <= 8, "{outage}, {}: {lines:#?}", lines.len());
+        let address = format!("server=127.0.0.1:{} ", server.port());
+        let has = |words: &[&str]| {
+            let mut those = lines
+                .iter()
+                .filter(|line| words.iter().all(|word| line.contains(word)));
+            assert!(those.next().is_some(), "{words:?}: {lines:#?}");
+            assert!(those.next().is_none(), "{words:?}: {lines:#?}");
+        };
+        let held = guards.iter().filter(|guard| !guard.is_lost()).count();
+        assert_eq!(held, 0, "{outage}");
+        has(&[
+            "WARN",
+            "outage server",
+            &address,
+            "locks=\"held:",
+            "and 997 more",
+            "held=1000",
+        ]);
+        has(&[
+            "WARN",
+            "outage is over",
+            &address,
+            "lasted=",
+            "lost=1000",
+            "and 997 more",
+        ]);
+        has(&["WARN", "lost lock="]);
+        guards.clear();
+        for at in 0..HOLDS {
+            guards.push(client.lock(format!("held:{at}")).lock().await.unwrap());
+        }
+    }
+    waiting.abort();
+    drop(guards);
+    client.close().await;
+    log.is_as_documented();
+}
+
+#[tokio::test]
+async fn server_that_comes_back_empty_is_told_with_all_that_it_lost() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let client = builder(server.url()).build().await.unwrap();
+    let mut guards = Vec::new();
+    for at in 0..50 {
+        guards.push(client.lock(format!("held:{at}")).lock().await.unwrap());
+    }
+    server.connection().command(&["FLUSHALL"]);
+    server
+        .connection()
+        .command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    for guard in &guards {
+        guard.lost().await;
+    }
+    log.tells(&["INFO", "reconnected", "server=127.0.0.1:"])
+        .await;
+    log.tells(&["WARN", "lost more", "lost=50", "and 47 more"])
+        .await;
+    let warnings: Vec<_> = log
+        .told()
+        .into_iter()
+        .filter(|line| line.contains("WARN"))
+        .collect();
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    log.is_as_documented();
+}
+
+/// Checks that many failed calls of all kinds are logged at about one line per second.
+#[tokio::test]
+async fn calls_that_fail_in_an_outage_are_told_in_few_lines() {
+    let (log, _recording) = Log::record();
     let server = Server::start();
     let client = Client::builder()
         .url(server.url())
@@ -167,7 +494,7 @@ async fn outage_is_told_in_few_lines(log: &Log) {
     let waiting = client.lock("held:0").owned_by(&Owner::unique());
     let waiting = tokio::spawn(async move { waiting.lock().await.map(drop) });
     for outage in ["killed", "hung"] {
-        let (before, began) = (log.text().len(), Instant::now());
+        let (before, began) = (log.told().len(), Instant::now());
         match outage {
             "killed" => server.kill(),
             _ => server.freeze(),
@@ -193,13 +520,7 @@ async fn outage_is_told_in_few_lines(log: &Log) {
             client.lock("k").is_locked().await.is_ok()
         })
         .await;
-        let text = log.text()[before..].to_owned();
-        let told = |line: &&str| {
-            ["INFO", "WARN", "ERROR"]
-                .iter()
-                .any(|level| line.contains(level))
-        };
-        let lines: Vec<_> = text.lines().filter(told).collect();
+        let lines = log.told()[before..].to_vec();
         let most = began.elapsed().as_secs() as usize + 3;
         assert!(lines.len() <= most, "{outage}, {}: {lines:#?}", lines.len());
     }

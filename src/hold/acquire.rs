@@ -41,13 +41,20 @@ impl AcquireRequest {
     /// For a lock by itself, and for the one that a set waits for. A `deadline` with a limit is an instant, so the time
     /// in queues counts.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
-        let span = debug_span!("acquire", lock = %self.name.key(), owner = %self.owner);
+        let span = debug_span!(target: "redlatch", "acquire", lock = %self.name.key(), owner = %self.owner);
         self.client.ensure_open()?;
-        // The instrumented future costs an allocation, so it is made only if somebody records the span.
-        match span.is_disabled() {
+        // The future around it costs an allocation, so it is made only if somebody records the span or waits for long.
+        let acquired = match span.is_disabled() && self.client.settings.long_wait.is_none() {
             true => self.take(deadline).await,
-            false => Box::pin(self.take(deadline).instrument(span)).await,
+            false => {
+                let told = self.tell_if_long(|| self.local(), self.take(deadline));
+                Box::pin(told.instrument(span)).await
+            }
+        };
+        if matches!(acquired, Ok(None)) {
+            self.tell_busy(|| self.local());
         }
+        acquired
     }
 
     /// Tries the ways to the lock until one of them brings a guard or the limit is reached.
@@ -102,7 +109,7 @@ impl AcquireRequest {
             };
             match outcome {
                 Outcome::Granted(guard) => {
-                    debug!(waited = ?wait.waited(BootInstant::now()), "acquired");
+                    debug!(target: "redlatch", waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(guard));
                 }
                 // If the other call's hold has ended by then, this one goes on from where it stood.

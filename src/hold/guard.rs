@@ -3,6 +3,9 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use tracing::field::Empty;
+use tracing::info_span;
+
 use super::lease::Lease;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
@@ -220,6 +223,10 @@ impl AcquireRequest {
                     self.client.watchdog.watch(&there);
                 }
             }
+        }
+        if self.client.settings.trace_holds {
+            let (lock, owner) = (self.name.key(), &self.owner);
+            hold.trace(info_span!(target: "redlatch", "hold", %lock, %owner, lost = Empty));
         }
         self.client.watchdog.watch(hold);
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));

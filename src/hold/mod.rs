@@ -23,6 +23,7 @@ pub(crate) mod group;
 pub(crate) mod guard;
 pub(crate) mod lease;
 pub(crate) mod level;
+mod long_wait;
 mod place;
 pub(crate) mod quorum_acquire;
 pub(crate) mod quorum_hold;

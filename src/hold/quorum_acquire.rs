@@ -86,8 +86,13 @@ impl QuorumAcquire {
     /// Acquires the lock on a majority of the servers. Returns `None` if it was busy until the limit.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
-        let span = debug_span!("acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
-        self.rounds(deadline).instrument(span).await
+        let span = debug_span!(target: "redlatch", "acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
+        let rounds = first.tell_if_long(|| self.local(), self.rounds(deadline));
+        let acquired = rounds.instrument(span).await;
+        if matches!(acquired, Ok(None)) {
+            first.tell_busy(|| self.local());
+        }
+        acquired
     }
 
     /// Returns the local lock in whose queue the waiters of this process stand, so that they are not in each other's

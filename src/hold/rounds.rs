@@ -117,7 +117,7 @@ impl QuorumAcquire {
             match waiting.at(&place).until(&mut rounds).await? {
                 None => return Ok(None),
                 Some(Outcome::Won(quorum_hold)) => {
-                    debug!(waited = ?wait.waited(BootInstant::now()), "acquired");
+                    debug!(target: "redlatch", waited = ?wait.waited(BootInstant::now()), "acquired");
                     return Ok(Some(quorum_hold));
                 }
                 Some(Outcome::Front(_) | Outcome::Again) => {}

@@ -16,6 +16,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tracing::Span;
+use tracing::field::display;
 
 use super::hold_state::Phase;
 pub(crate) use super::hold_state::{Release, State};
@@ -161,7 +163,7 @@ impl Hold {
         self.record.enter();
         let mut state = self.lock();
         state.schedule = Schedule::new(sent, lease_mode.lease(), max_hold);
-        state.hold(lease_mode, tokens);
+        state.hold(sent, lease_mode, tokens);
         state.look_after(self.key(), sent);
     }
 
@@ -225,7 +227,7 @@ impl Hold {
     ///
     /// A hold without a level has ended: its guards learn of it here, before anything is sent.
     pub(crate) fn remove_level(&self, guard: Option<LeaseMode>) -> Option<Left> {
-        {
+        let span = {
             let mut state = self.lock();
             if state.phase != Phase::Held {
                 return None;
@@ -241,7 +243,10 @@ impl Hold {
                 return Some(Left::Levels);
             }
             state.phase = Phase::Ended(LossReason::Unlocked);
-        }
+            state.span.take()
+        };
+        // A subscriber may do anything with the end of a span, so not under the mutex.
+        drop(span);
         // If a handle gave back the level of a guard, that guard is still there and learns of the end.
         self.ended.notify_waiters();
         Some(self.leave_record())
@@ -277,7 +282,7 @@ impl Hold {
     ///
     /// Called by the watchdog alone: it works out what is owed for the loss.
     pub(crate) fn end(&self, loss: LossReason) -> Option<Left> {
-        let lives = {
+        let (lives, reason, span) = {
             let mut state = self.lock();
             let is_live = state.is_live(BootInstant::now());
             if state.phase != Phase::Held {
@@ -285,14 +290,18 @@ impl Hold {
             }
             // In one step, so that nobody sees an end without its reason. Who has seen the deadline pass was told that
             // the lease expired, and is not told otherwise now.
-            state.phase = Phase::Ended(match is_live {
+            let reason = match is_live {
                 true => loss,
                 false => LossReason::Expired,
-            });
+            };
+            state.phase = Phase::Ended(reason);
             state.levels = state.detached;
             // With a lease that has passed, detached levels are gone too.
-            is_live && state.levels > 0
+            (is_live && state.levels > 0, reason, state.span.take())
         };
+        if let Some(span) = span {
+            span.record("lost", display(reason));
+        }
         self.ended.notify_waiters();
         // Levels left to their owner keep the record until its lease ends.
         if lives {
@@ -315,6 +324,20 @@ impl Hold {
     /// record's turn.
     pub(crate) fn note_release(&self, release: Release) {
         self.lock().release = release;
+    }
+
+    /// Notes the span of the time for which it is held. It ends with the hold.
+    pub(crate) fn trace(&self, span: Span) {
+        let span = Box::new(span);
+        let mut state = self.lock();
+        if state.phase == Phase::Held {
+            state.span = Some(span);
+        }
+    }
+
+    /// Returns for how long it has been held.
+    pub(crate) fn held_for(&self) -> Duration {
+        self.lock().since.until(BootInstant::now())
     }
 
     /// Whether anybody here relies on the hold: a loss without a guard is not reported.

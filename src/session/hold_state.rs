@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use tracing::Span;
+
 use crate::clock::BootInstant;
 use crate::loss::LossReason;
 use crate::options::{LeaseMode, LeaseTime};
@@ -36,6 +38,10 @@ pub(crate) struct State {
     ///
     /// At zero the lease runs out by itself, as it should for guards with a fixed lease.
     pub(super) renewed: u32,
+    /// When it was granted. Means nothing before.
+    pub(super) since: BootInstant,
+    /// The span of the time for which it is held, if the client traces holds.
+    pub(super) span: Option<Box<Span>>,
     /// What became of the release that is owed for the last level. Means nothing before.
     pub(super) release: Release,
     /// The deadline, and when the hold is due for a renewal or a check.
@@ -80,6 +86,8 @@ impl State {
             guards: 0,
             detached: 0,
             renewed: 0,
+            since: BootInstant::NEVER,
+            span: None,
             release: Release::Owed,
             schedule,
             tokens: None,
@@ -87,10 +95,16 @@ impl State {
         }
     }
 
-    /// Makes the hold stand from now on, with one level and its guard.
+    /// Makes the hold stand since this instant, with one level and its guard.
     ///
     /// Both the grant by the server and the takeover in memory end here.
-    pub(super) fn hold(&mut self, lease_mode: LeaseMode, tokens: Option<Tokens>) {
+    pub(super) fn hold(
+        &mut self,
+        since: BootInstant,
+        lease_mode: LeaseMode,
+        tokens: Option<Tokens>,
+    ) {
+        self.since = since;
         self.phase = Phase::Held;
         self.levels = 1;
         self.tokens = tokens;

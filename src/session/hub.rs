@@ -253,7 +253,7 @@ impl Hub {
                 .send_modify(|state| state.is_subscribed = true);
         }
         if !names.is_empty() {
-            debug!(channels = names.len(), "subscribed");
+            debug!(target: "redlatch", channels = names.len(), "subscribed");
         }
     }
 
@@ -269,8 +269,8 @@ impl Hub {
         if channels > 0 {
             match self.again.tell().filter(|_| is_news) {
                 // Logged at `info` only if messages did arrive before: a server that is away is told of once.
-                Some(untold) => info!(channels, untold, "resubscribing"),
-                None => debug!(channels, "resubscribing"),
+                Some(untold) => info!(target: "redlatch", channels, untold, "resubscribing"),
+                None => debug!(target: "redlatch", channels, "resubscribing"),
             }
         }
     }

@@ -215,6 +215,13 @@ impl<D> LocalLockRef<D> {
         self.lock().is_held(self.side)
     }
 
+    /// Returns an owner here that has the lock, on either side. For people: it may have none by the time that they read.
+    pub(crate) fn holder(&self) -> Option<Owner> {
+        let holds = self.lock().all_holds();
+        let hold = holds.iter().find(|hold| hold.is_live());
+        hold.map(|hold| hold.owner.clone())
+    }
+
     /// Whether a hold here is renewed, so that its loss is noticed without being looked for.
     pub(crate) fn is_renewed_here(&self) -> bool {
         let state = self.lock();

@@ -28,6 +28,7 @@ mod ledger;
 pub(crate) mod left;
 pub(crate) mod local_lock;
 pub(crate) mod local_queue;
+mod outage_log;
 pub(crate) mod outgoing;
 mod owners;
 mod pace;
@@ -161,7 +162,7 @@ impl Session {
             closing,
             closed: CancellationToken::new(),
         });
-        debug!(client = %session.client_id, backend = ?session.backend, "connected");
+        debug!(target: "redlatch", client = %session.client_id, backend = ?session.backend, "connected");
         // The hub has a task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
         tokio::spawn(serve(session.clone(), hub, worker, disruptions));
@@ -459,7 +460,7 @@ async fn serve(
         .await;
     // Only now: the releases above went over these connections.
     backend.close().await;
-    debug!(client = %session.client_id, took = ?started.until(BootInstant::now()), "closed");
+    debug!(target: "redlatch", client = %session.client_id, took = ?started.until(BootInstant::now()), "closed");
     drop(ended);
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::backend::{Node, PushEvent, Subscribed};
 use super::hub::Hub;
@@ -154,8 +154,13 @@ impl Hub {
     /// Handles a connection on which a command failed: until the channels are subscribed to on another one, messages
     /// may be lost, so nobody relies on them and waiters ask every second.
     fn connection_failed(&self, node: &Node, error: &Error) {
-        if let Some(untold) = self.deaf.tell() {
-            warn!(%error, server = ?node, untold, "messages may not arrive; waiters ask every second");
+        // A server that answers nothing at all is told of as an outage.
+        let is_outage = node.is_outage();
+        match (!is_outage).then(|| self.deaf.tell()).flatten() {
+            Some(untold) => {
+                warn!(target: "redlatch", %error, server = ?node, untold, "messages may not arrive");
+            }
+            None => debug!(target: "redlatch", %error, server = ?node, "messages may not arrive"),
         }
         self.deafen(node);
         self.backend.relisten(node);

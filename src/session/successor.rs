@@ -60,7 +60,7 @@ impl Hold {
         };
         // No release that was owed for the old hold is sent from now on: it would release the next hold.
         old.release = Release::Done;
-        state.hold(next.lease_mode, tokens);
+        state.hold(now, next.lease_mode, tokens);
         drop(old);
         self.record.enter();
         Some(self.beside(next, state))
@@ -79,7 +79,7 @@ impl Hold {
         if !self.record.join(now, next.came) {
             return None;
         }
-        state.hold(next.lease_mode, None);
+        state.hold(now, next.lease_mode, None);
         state.look_after(self.key(), now);
         Some(self.beside(next, state))
     }

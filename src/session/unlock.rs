@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tracing::debug;
 
 use super::Session;
 use super::hold::{Hold, Left};
@@ -60,6 +61,10 @@ impl Session {
         guard: Option<LeaseMode>,
     ) -> Option<LevelRelease> {
         let left = hold.remove_level(guard)?;
+        if left != Left::Levels {
+            let (lock, owner) = (hold.key().name.key(), &hold.owner);
+            debug!(target: "redlatch", %lock, %owner, held = ?hold.held_for(), "unlocked");
+        }
         if left == Left::Others {
             self.watchdog.unwatch(hold);
             local.forget(hold);

@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions};
 use super::hold::{Hold, Left, State};
+use super::outage_log::{Names, OutageLog};
 use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
@@ -44,8 +45,6 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const FAILURES_APART: Duration = Duration::from_secs(5);
 /// The most holds in one script.
 const BATCH: usize = 100;
-/// One limit for each reason.
-const REASONS: usize = LossReason::NoMajority as usize + 1;
 /// How often, and for how long, other tasks get their turn before the server is asked about a record that they may pass
 /// on. This saves a quarter of the requests of a crowd.
 const GATHERED: usize = 16;
@@ -59,11 +58,9 @@ pub(crate) struct Watchdog {
     /// Something is due before the instant at which the task meant to wake.
     woken: Notify,
     releaser: Arc<Releaser>,
-    /// One for each reason.
-    ///
-    /// So that a thousand locks that go with one server make one line in the log.
-    losses: [Pace; REASONS],
-    /// The limit for warnings that renewals fail.
+    /// What is told of outages and losses: a thousand locks that go with one server make a few lines in the log.
+    outages: OutageLog,
+    /// The limit for warnings that a server refuses renewals.
     failures: Pace,
 }
 
@@ -115,7 +112,7 @@ impl Watchdog {
             registry: Mutex::new(registry),
             woken: Notify::new(),
             releaser,
-            losses: Default::default(),
+            outages: OutageLog::default(),
             failures: Pace::new(FAILURES_APART),
         })
     }
@@ -182,12 +179,7 @@ impl Watchdog {
         if !guarded && !was_renewed {
             return None;
         }
-        let (lock, owner) = (hold.key().name.key(), &hold.owner);
-        let reason = hold.loss().unwrap_or(loss);
-        match self.losses[loss as usize].tell() {
-            Some(untold) => warn!(%lock, %owner, %reason, untold, "lost"),
-            None => debug!(%lock, %owner, %reason, "lost"),
-        }
+        self.tell_loss(hold, hold.loss().unwrap_or(loss));
         // What the server may have yet, and may be released without taking anything from others.
         let owes = left != Left::Others
             && match loss {
@@ -202,6 +194,69 @@ impl Watchdog {
             LossReason::Expired => undo().unhurried(),
             _ => undo(),
         })
+    }
+
+    /// Tells of a loss. A hold that ends with its client is no surprise to anybody.
+    fn tell_loss(&self, hold: &Hold, reason: LossReason) {
+        let (lock, owner) = (hold.key().name.key(), &hold.owner);
+        let server = || self.releaser.backend.home(lock).map(|node| node.id());
+        let is_told =
+            reason != LossReason::Closed && self.outages.lost(server(), lock, BootInstant::now());
+        match is_told {
+            true => warn!(target: "redlatch", %lock, %owner, %reason, "lost"),
+            false => debug!(target: "redlatch", %lock, %owner, %reason, "lost"),
+        }
+        // The others that are lost now are told together in a moment, by the task.
+        if is_told {
+            self.woken.notify_one();
+        }
+    }
+
+    /// Tells of an outage that begins.
+    fn tell_outage(&self, disruption: &Disruption) {
+        let now = BootInstant::now();
+        match disruption {
+            Disruption::Silent {
+                node,
+                server,
+                since,
+                error,
+            } => {
+                if self.outages.begins(*node, server.clone(), *since) {
+                    let (held, locks) = self.held(disruption);
+                    warn!(target: "redlatch", %server, held, %locks, %error, "outage");
+                }
+            }
+            Disruption::Answers(node) => self.outages.answers(*node, now),
+            Disruption::Slots(_) => {
+                let servers = self.releaser.backend.nodes();
+                let servers: Vec<_> = servers.iter().map(|node| node.id()).collect();
+                self.outages.moved_to(&servers, now);
+            }
+            Disruption::Node(_) => {}
+        }
+    }
+
+    /// Tells what was gathered by now: outages that are over, and what was lost.
+    fn tell_gathered(&self) {
+        for outage in self.outages.take_due(BootInstant::now()) {
+            let (lost, locks) = (outage.lost.count, &outage.lost);
+            if outage.is_of_a_server() {
+                let (server, lasted) = (&outage.server, outage.lasted());
+                warn!(target: "redlatch", %server, ?lasted, lost, %locks, "outage is over");
+            } else if lost > 1 {
+                warn!(target: "redlatch", lost, %locks, "lost more");
+            }
+        }
+    }
+
+    /// Returns how many holds a disruption concerns, and the names of the first.
+    fn held(&self, disruption: &Disruption) -> (usize, Names) {
+        let holds = self.releaser.local_locks.holds();
+        let names = holds.iter().map(|hold| hold.key().name.key());
+        let concerned = names.filter(|name| self.releaser.backend.concerns(disruption, name));
+        let locks: Names = concerned.collect();
+        (locks.count, locks)
     }
 
     /// Ends all holds that have a record which the server no longer has.
@@ -292,6 +347,12 @@ impl Watchdog {
         let mut requests = JoinSet::new();
         loop {
             let pause = self.serve(&mut requests);
+            self.tell_gathered();
+            let told = self
+                .outages
+                .next_due()
+                .map(|due| BootInstant::now().until(due));
+            let pause = [pause, told].into_iter().flatten().min();
             tokio::select! {
                 () = sleep(pause.unwrap_or(LONGEST_SLEEP)), if pause.is_some() => {}
                 () = self.woken.notified() => {}
@@ -309,7 +370,10 @@ impl Watchdog {
                     }
                 },
                 disruption = disruptions.next() => match disruption {
-                    Some(disruption) => self.check(&disruption),
+                    Some(disruption) => {
+                        self.tell_outage(&disruption);
+                        self.check(&disruption);
+                    }
                     None => return,
                 },
             }
@@ -442,9 +506,18 @@ impl Watchdog {
     fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: BootInstant) {
         let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
-        match self.failures.tell() {
-            Some(untold) => warn!(holds = count, ?round, ?after, %error, untold, "renewal failed"),
-            None => debug!(holds = count, ?round, ?after, %error, "renewal failed"),
+        // A server that does not answer is told of once, as an outage.
+        let is_outage = holds.first().is_none_or(|(hold, _)| {
+            let name = hold.key().name.key();
+            self.releaser.backend.silence(name).is_some()
+        });
+        match (!is_outage).then(|| self.failures.tell()).flatten() {
+            Some(untold) => {
+                warn!(target: "redlatch", holds = count, ?round, ?after, %error, untold, "renewal failed")
+            }
+            None => {
+                debug!(target: "redlatch", holds = count, ?round, ?after, %error, "renewal failed")
+            }
         }
         for (hold, _) in holds {
             let mut state = hold.lock();
@@ -453,10 +526,17 @@ impl Watchdog {
         }
     }
 
-    /// Schedules a check, due now, of every hold that a disruption concerns.
+    /// Schedules a check, due now, of every hold that a disruption makes doubtful.
     ///
     /// The answer shows whether they still stand; until then they are trusted as before.
     fn check(&self, disruption: &Disruption) {
+        // That a server does not answer, or does so again, says nothing about what it has.
+        if matches!(
+            disruption,
+            Disruption::Silent { .. } | Disruption::Answers(_)
+        ) {
+            return;
+        }
         let now = BootInstant::now();
         for hold in self.releaser.local_locks.holds() {
             if !self

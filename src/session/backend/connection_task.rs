@@ -100,9 +100,13 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
         let (opened, greeted) = (BootInstant::now(), dialled.is_ok());
         let error = match dialled {
             Ok(link) => {
-                match told.tell() {
-                    Some(untold) => info!(server = %link.place, untold, "connected"),
-                    None => debug!(server = %link.place, "connected"),
+                // A first connection is no news: the caller of `build` knows.
+                let was_open = shared.status.borrow().epoch > 0;
+                match was_open.then(|| told.tell()).flatten() {
+                    Some(untold) => {
+                        info!(target: "redlatch", server = %link.place, untold, "reconnected");
+                    }
+                    None => debug!(target: "redlatch", server = %link.place, "connected"),
                 }
                 let here = place.insert(link.place.clone());
                 connection_id.clone_from(&link.connection_id);

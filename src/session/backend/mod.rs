@@ -88,12 +88,24 @@ enum Servers {
 
 /// An event that makes it doubtful whether holds still stand. The watchdog checks the holds that it
 /// [concerns](Backend::concerns).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Disruption {
     /// There is another connection to this server: it may be another one, or may have lost its data.
     Node(u64),
     /// These slots have moved to another server: a failover may have lost what was written last.
     Slots(BTreeSet<u16>),
+    /// A request to this server has failed, and none before it: until the server [answers](Self::Answers), nothing
+    /// confirms what it has.
+    Silent {
+        node: u64,
+        /// Its address.
+        server: String,
+        /// Since when it does not answer.
+        since: BootInstant,
+        error: Error,
+    },
+    /// This server answers again.
+    Answers(u64),
 }
 
 /// The outcome of subscribing to a channel.
@@ -274,7 +286,11 @@ impl Backend {
     /// Whether a disruption concerns a hold of this key.
     pub(crate) fn concerns(&self, disruption: &Disruption, key: &str) -> bool {
         match disruption {
-            Disruption::Node(id) => self.home(key).is_some_and(|node| node.id() == *id),
+            Disruption::Node(id)
+            | Disruption::Answers(id)
+            | Disruption::Silent { node: id, .. } => {
+                self.home(key).is_some_and(|node| node.id() == *id)
+            }
             Disruption::Slots(slots) => slots.contains(&slot(key)),
         }
     }

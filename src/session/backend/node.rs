@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::mpsc;
+
+use super::Disruption;
 use super::connection::{Broken, Connection};
 use super::dial::is_primary;
 use super::listener::{Listener, Messages};
@@ -17,7 +20,7 @@ use super::maker::Maker;
 use super::refusal::understood;
 use super::resp::{Request, Said};
 use super::send_error::SendError;
-use super::silence::Silence;
+use super::silence::{Heard, Silence};
 use super::slots::{self, Range};
 use super::transaction::Transactions;
 use crate::clock::BootInstant;
@@ -55,6 +58,8 @@ pub(crate) struct Node {
     known: Mutex<Option<Known>>,
     /// How long a connection may leave a request unanswered before it is replaced.
     pub(super) patience: Duration,
+    /// Where to report that the server falls silent, and that it answers again.
+    disruptions: mpsc::UnboundedSender<Disruption>,
 }
 
 /// Which server the commands go to, as the server has said. Counts as long as the connection has this number.
@@ -95,6 +100,7 @@ impl Node {
             silence: Silence::default(),
             known: Mutex::default(),
             patience: maker.command_timeout,
+            disruptions: maker.disruptions.clone(),
         })
     }
 
@@ -156,14 +162,49 @@ impl Node {
         match answered {
             // The silence is noted by `failed`, once the call is given up.
             Err(SendError::Broken(_)) => {}
-            Err(SendError::Replica(error)) => self.silence.note(BootInstant::now(), true, error),
-            _ if self.silence.spoke() => {}
+            Err(SendError::Replica(error)) => self.is_silent(BootInstant::now(), true, error),
+            _ if self.spoke() != Heard::PerhapsReplica => {}
             // A replica, too, answers a call that only reads or finds a lock busy. So the server is asked for its role.
             _ => match Box::pin(self.query(&["ROLE"], left)).await {
                 Ok(Ok(role)) if !is_primary(&role) => {}
-                _ => self.silence.end(),
+                _ => {
+                    self.silence.end();
+                    self.answers_again();
+                }
             },
         }
+    }
+
+    /// Takes note of a request from `started` that was of no use, and reports the first one.
+    pub(super) fn is_silent(&self, started: BootInstant, is_replica: bool, error: &Error) {
+        if self.silence.note(started, is_replica, error) {
+            let silent = Disruption::Silent {
+                node: self.id,
+                server: self.name.to_string(),
+                since: started,
+                error: error.clone(),
+            };
+            // Nobody is told any more while the client closes.
+            self.disruptions.send(silent).ok();
+        }
+    }
+
+    /// Takes note of an answer, and reports the end of a silence.
+    fn spoke(&self) -> Heard {
+        let heard = self.silence.spoke();
+        if heard == Heard::Again {
+            self.answers_again();
+        }
+        heard
+    }
+
+    /// Whether the server is of no use now.
+    pub(crate) fn is_outage(&self) -> bool {
+        self.silence.begun().is_some()
+    }
+
+    fn answers_again(&self) {
+        self.disruptions.send(Disruption::Answers(self.id)).ok();
     }
 
     /// Sends a call by its script, and interprets the reply.
@@ -203,7 +244,7 @@ impl Node {
         let started = BootInstant::now();
         let said = self.query(&["PING"], budget).await;
         let said = said.map_err(|broken| self.failed(started, budget, broken, false))?;
-        self.silence.spoke();
+        self.spoke();
         match said {
             Ok(_) => Ok(started.until(BootInstant::now())),
             Err(text) => {

@@ -209,7 +209,7 @@ impl Node {
             .unanswered(),
         };
         let error = broken.causes(error);
-        self.silence.note(started, false, &error);
+        self.is_silent(started, false, &error);
         error
     }
 }

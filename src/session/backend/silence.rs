@@ -16,6 +16,16 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Silence(Mutex<Option<Begun>>);
 
+/// What an answer says about its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    AsBefore,
+    /// The server was silent before.
+    Again,
+    /// The server was a replica before, and replicas answer too. The caller asks for the role.
+    PerhapsReplica,
+}
+
 #[derive(Debug)]
 struct Begun {
     /// When the first request of the period was sent.
@@ -29,12 +39,13 @@ struct Begun {
 }
 
 impl Silence {
-    /// Takes note of a request from `started` that was of no use.
+    /// Takes note of a request from `started` that was of no use. Returns whether it is the first such request.
     ///
-    /// The beginning stays that of the first such request.
-    pub(super) fn note(&self, started: BootInstant, is_replica: bool, error: &Error) {
+    /// The beginning stays that of the first one.
+    pub(super) fn note(&self, started: BootInstant, is_replica: bool, error: &Error) -> bool {
         let mut silence = self.lock();
         let begun = silence.as_ref();
+        let is_first = begun.is_none();
         let (since, tried) = begun.map_or((started, started), |begun| (begun.since, begun.tried));
         *silence = Some(Begun {
             since,
@@ -42,16 +53,19 @@ impl Silence {
             tried,
             error: error.clone(),
         });
+        is_first
     }
 
-    /// Takes note of an answer, which ends the silence. Returns `false` if it may be the answer of a replica.
-    ///
-    /// The caller then asks for the role.
-    pub(super) fn spoke(&self) -> bool {
+    /// Takes note of an answer, which ends the silence, and returns what that says.
+    pub(super) fn spoke(&self) -> Heard {
         let mut silence = self.lock();
         // A replica answers too, so an answer alone does not show that the server is a primary again.
-        silence.take_if(|begun| !begun.is_replica);
-        silence.is_none()
+        let ended = silence.take_if(|begun| !begun.is_replica);
+        match (ended, silence.is_none()) {
+            (Some(_), _) => Heard::Again,
+            (None, true) => Heard::AsBefore,
+            (None, false) => Heard::PerhapsReplica,
+        }
     }
 
     /// Takes note of an answer of a primary, which ends the period.

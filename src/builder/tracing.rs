@@ -1,0 +1,51 @@
+//! The settings of what a client tells by `tracing`.
+
+use std::time::Duration;
+
+use super::ClientBuilder;
+
+impl ClientBuilder {
+    /// Sets after which time a call that still waits for a lock is told of, by a warning `long wait` that names the
+    /// lock, the owner that waits and the owner that has the lock, if that is in this process. Once for each call. By
+    /// default no call is told of. At least 1 ms.
+    ///
+    /// Use it to find tasks that wait for each other, or for a holder that hangs. See [`tracing`](crate::tracing) for
+    /// all events.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use std::time::Duration;
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::builder().url(url).long_wait(Duration::from_secs(5)).build().await?;
+    /// let guard = client.lock("orders:42").lock().await?; // a warning if it takes longer than 5 seconds
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn long_wait(mut self, after: Duration) -> Self {
+        self.settings.long_wait = Some(after);
+        self
+    }
+
+    /// Sets whether each hold of a lock has a span, `hold`, at the level info, from its grant to its end; by default
+    /// not. It costs an allocation for each hold, even if no subscriber records it. See [`tracing`](crate::tracing) for
+    /// its fields.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::builder().url(url).trace_holds(true).build().await?;
+    /// let guard = client.lock("orders:42").lock().await?; // the span begins
+    /// guard.unlock().await?; // and ends
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn trace_holds(mut self, trace: bool) -> Self {
+        self.settings.trace_holds = trace;
+        self
+    }
+}

@@ -1,0 +1,46 @@
+//! Tells of a call that waits for longer than usual, and of one that was in vain.
+
+use std::future::Future;
+use std::pin::pin;
+
+use tokio::time::sleep;
+use tracing::field::display;
+use tracing::{Level, debug, enabled, warn};
+
+use super::request::AcquireRequest;
+use crate::session::LocalLock;
+
+impl AcquireRequest {
+    /// Waits for an acquisition, and tells once if it takes longer than the client's `long_wait`. `local` knows who has
+    /// the lock in this process.
+    pub(super) async fn tell_if_long<T>(
+        &self,
+        local: impl FnOnce() -> LocalLock,
+        acquisition: impl Future<Output = T>,
+    ) -> T {
+        let Some(waited) = self.client.settings.long_wait else {
+            return acquisition.await;
+        };
+        let mut acquisition = pin!(acquisition);
+        tokio::select! {
+            biased;
+            acquired = &mut acquisition => return acquired,
+            () = sleep(waited) => {}
+        }
+        let (lock, owner) = (self.name.key(), &self.owner);
+        let held_by = local().holder();
+        let held_by = held_by.as_ref().map(display);
+        warn!(target: "redlatch", %lock, %owner, ?waited, held_by, "long wait");
+        acquisition.await
+    }
+
+    /// Tells that the lock was busy until the limit of the call.
+    pub(super) fn tell_busy(&self, local: impl FnOnce() -> LocalLock) {
+        if enabled!(target: "redlatch", Level::DEBUG) {
+            let (lock, owner) = (self.name.key(), &self.owner);
+            let held_by = local().holder();
+            let held_by = held_by.as_ref().map(display);
+            debug!(target: "redlatch", %lock, %owner, held_by, "busy");
+        }
+    }
+}

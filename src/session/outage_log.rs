@@ -1,0 +1,249 @@
+//! Decides what is told of outages and losses, so that an operator reads a few lines however many locks there are.
+//!
+//! An outage of a server is told when it begins and when it is over, each time with the first names of the locks that
+//! it concerns, and how many there are. Of the locks that are lost, the first is told at once. The others are told
+//! together: those of an outage with its end, those of no outage a second later.
+//!
+//! # Invariants
+//!
+//! 1. Whatever is counted here is told later, or the client was closed before.
+//! 2. An outage is over when the server has answered for [`SETTLED`]. Checks find by then what it lost, and an outage
+//!    that comes back meanwhile is the same one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+
+/// How many names are shown.
+const SHOWN: usize = 3;
+/// How long a server has to answer until its outage counts as over, and for how long losses are gathered.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// The number of a server in this process; `None` stands for losses that go with no outage.
+type Place = Option<u64>;
+
+/// The outages of one client's servers, and the losses that are not told yet.
+#[derive(Debug, Default)]
+pub(super) struct OutageLog(Mutex<BTreeMap<Place, Outage>>);
+
+/// The first names of locks, and how many there are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    first: Vec<Arc<str>>,
+    pub(super) count: usize,
+}
+
+/// One outage, or the losses of one second.
+#[derive(Debug)]
+pub(super) struct Outage {
+    /// The address of the server; empty for losses that go with no outage.
+    pub(super) server: String,
+    since: BootInstant,
+    /// Since when the server answers again.
+    answers_since: Option<BootInstant>,
+    pub(super) lost: Names,
+}
+
+impl OutageLog {
+    /// Notes that a server does not answer. Returns `false` if its outage is known.
+    pub(super) fn begins(&self, server: u64, address: String, now: BootInstant) -> bool {
+        let mut outages = self.lock();
+        if let Some(known) = outages.get_mut(&Some(server)) {
+            known.answers_since = None;
+            return false;
+        }
+        outages.insert(Some(server), Outage::new(address, now));
+        true
+    }
+
+    /// Notes that a server answers again.
+    pub(super) fn answers(&self, server: u64, now: BootInstant) {
+        if let Some(outage) = self.lock().get_mut(&Some(server)) {
+            outage.answers_since.get_or_insert(now);
+        }
+    }
+
+    /// Notes which servers the locks are on by now: an outage of any other one concerns nobody any more.
+    pub(super) fn moved_to(&self, servers: &[u64], now: BootInstant) {
+        for (place, outage) in &mut *self.lock() {
+            if place.is_some_and(|server| !servers.contains(&server)) {
+                outage.answers_since.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Counts a lock that was lost. Returns whether to tell it at once.
+    pub(super) fn lost(&self, server: Place, name: &Arc<str>, now: BootInstant) -> bool {
+        let mut outages = self.lock();
+        let place = server.filter(|_| outages.contains_key(&server));
+        let outage = outages.entry(place).or_insert_with(|| Outage {
+            answers_since: Some(now),
+            ..Outage::new(String::new(), now)
+        });
+        let is_first = outage.lost.count == 0;
+        outage.lost.add(name);
+        is_first
+    }
+
+    /// Takes out what is to be told at `now`.
+    pub(super) fn take_due(&self, now: BootInstant) -> Vec<Outage> {
+        let mut outages = self.lock();
+        let is_due = |outage: &Outage| outage.due().is_some_and(|due| due <= now);
+        let due: Vec<Place> = outages
+            .iter()
+            .filter(|(_, outage)| is_due(outage))
+            .map(|(place, _)| *place)
+            .collect();
+        let taken = due.iter().filter_map(|place| outages.remove(place));
+        taken.collect()
+    }
+
+    /// Returns when something is to be told next.
+    pub(super) fn next_due(&self) -> Option<BootInstant> {
+        self.lock().values().filter_map(Outage::due).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Outage>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outage {
+    fn new(server: String, since: BootInstant) -> Self {
+        Self {
+            server,
+            since,
+            answers_since: None,
+            lost: Names::default(),
+        }
+    }
+
+    fn due(&self) -> Option<BootInstant> {
+        self.answers_since.map(|since| since.plus(SETTLED))
+    }
+
+    /// Whether a server was away, and not just locks lost.
+    pub(super) fn is_of_a_server(&self) -> bool {
+        !self.server.is_empty()
+    }
+
+    /// Returns for how long the server did not answer.
+    pub(super) fn lasted(&self) -> Duration {
+        self.since.until(self.answers_since.unwrap_or(self.since))
+    }
+}
+
+impl Names {
+    fn add(&mut self, name: &Arc<str>) {
+        if self.first.len() < SHOWN {
+            self.first.push(name.clone());
+        }
+        self.count += 1;
+    }
+}
+
+impl<'a> FromIterator<&'a Arc<str>> for Names {
+    fn from_iter<I: IntoIterator<Item = &'a Arc<str>>>(names: I) -> Self {
+        let mut all = Self::default();
+        names.into_iter().for_each(|name| all.add(name));
+        all
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, name) in self.first.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{name:?}")?;
+        }
+        match self.count - self.first.len() {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> BootInstant {
+        BootInstant::from_millis(millis)
+    }
+
+    fn name(n: usize) -> Arc<str> {
+        format!("k{n}").into()
+    }
+
+    #[test]
+    fn names_are_the_first_ones_and_a_count() {
+        for (count, shown) in [
+            (0, ""),
+            (1, "\"k0\""),
+            (3, "\"k0\", \"k1\", \"k2\""),
+            (1_000, "\"k0\", \"k1\", \"k2\" and 997 more"),
+        ] {
+            let names: Vec<_> = (0..count).map(name).collect();
+            assert_eq!(Names::from_iter(&names).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn outage_is_told_twice_with_all_that_was_lost_meanwhile() {
+        let log = OutageLog::default();
+        assert!(log.begins(7, "a:1".into(), at(1_000)));
+        assert!(!log.begins(7, "a:1".into(), at(1_500)), "it is known");
+        let told: Vec<_> = (0..5)
+            .map(|n| log.lost(Some(7), &name(n), at(2_000)))
+            .collect();
+        assert_eq!(told, [true, false, false, false, false]);
+        assert!(log.take_due(at(60_000)).is_empty(), "it goes on");
+        log.answers(7, at(31_000));
+        assert!(!log.lost(Some(7), &name(5), at(31_500)), "found by a check");
+        assert_eq!(log.next_due(), Some(at(32_000)));
+        assert!(log.take_due(at(31_999)).is_empty());
+        let told = log.take_due(at(32_000));
+        assert_eq!(told.len(), 1);
+        assert!(told[0].is_of_a_server());
+        assert_eq!(told[0].lasted(), Duration::from_secs(30));
+        assert_eq!(told[0].lost.count, 6);
+        assert_eq!(log.next_due(), None);
+    }
+
+    #[test]
+    fn outage_that_comes_back_at_once_is_the_same_one() {
+        let log = OutageLog::default();
+        assert!(log.begins(7, "a:1".into(), at(1_000)));
+        log.answers(7, at(2_000));
+        assert!(!log.begins(7, "a:1".into(), at(2_900)));
+        assert!(log.take_due(at(60_000)).is_empty());
+        log.answers(7, at(61_000));
+        assert_eq!(log.take_due(at(62_000)).len(), 1);
+        assert!(log.begins(7, "a:1".into(), at(62_001)), "a new one");
+    }
+
+    #[test]
+    fn losses_without_an_outage_are_told_at_once_and_together() {
+        let log = OutageLog::default();
+        assert!(log.begins(7, "a:1".into(), at(0)));
+        assert!(log.lost(Some(8), &name(0), at(1_000)), "another server");
+        assert!(!log.lost(None, &name(1), at(1_100)));
+        let told = log.take_due(at(2_000));
+        assert_eq!((told.len(), told[0].lost.count), (1, 2));
+        assert!(!told[0].is_of_a_server());
+        assert!(log.lost(Some(8), &name(2), at(2_001)), "a second later");
+    }
+
+    #[test]
+    fn outage_of_a_server_that_lost_its_slots_is_over() {
+        let log = OutageLog::default();
+        assert!(log.begins(7, "a:1".into(), at(0)));
+        log.moved_to(&[7, 8], at(1_000));
+        assert_eq!(log.next_due(), None);
+        log.moved_to(&[8], at(2_000));
+        assert_eq!(log.take_due(at(3_000)).len(), 1);
+    }
+}

@@ -1,0 +1,43 @@
+//! What this crate tells by `tracing`: the events and spans that a program may rely on.
+//!
+//! All of them have the target `redlatch`. A filter such as `redlatch=info` shows what an operator wants to see, and
+//! `redlatch=debug` adds each acquisition and release. Names of locks and owners appear in them, passwords never do.
+//! Durations are shown with their unit, as in `1.5s`. Events under other targets, all of which begin with `redlatch::`,
+//! are for those who work on this crate; their words may change.
+//!
+//! # Events
+//!
+//! | event | level | fields | when |
+//! |---|---|---|---|
+//! | `lost` | warn, debug | `lock`, `owner`, `reason` | A held lock was lost; see [`LossReason`](crate::LossReason). Of those that are lost within a second, or in one outage, the first is a warning and the others are debug events. A hold that ends because its client is closed is a debug event. |
+//! | `lost more` | warn | `lost`, `locks` | Several locks were lost within a second and without an outage: how many, and the first names. |
+//! | `outage` | warn | `server`, `held`, `locks`, `error` | A server does not answer, or is a replica now. Once for each outage, with the number and the first names of the locks that this client holds there. |
+//! | `outage is over` | warn | `server`, `lasted`, `lost`, `locks` | The server has answered again for a second: how long it did not, and which locks were lost. |
+//! | `renewal failed` | warn, debug | `holds`, `round`, `after`, `error`, `untold` | A server refuses to renew or to check leases; a warning at most once in five seconds. In an outage, a debug event. |
+//! | `messages may not arrive` | warn, debug | `server`, `error`, `untold` | Waiters ask every second, since the connection for messages is broken; a warning at most once in five seconds. In an outage, a debug event. |
+//! | `long wait` | warn | `lock`, `owner`, `waited`, `held_by` | A call waits for longer than [`long_wait`](crate::ClientBuilder::long_wait). `held_by` is the owner that has the lock in this process, if there is one. |
+//! | `no answer that counts` | warn, debug | `key`, `error`, `pause` | A campaign, a watch or a job goes on through an outage. Of several in a row, the first is a warning. |
+//! | `reconnected` | info | `server`, `untold` | There is a new connection for commands to a server, at most once a second. |
+//! | `resubscribing` | info, debug | `channels`, `untold` | Channels are subscribed to on a new connection. |
+//! | `acquired` | debug | `waited` | A call got its lock; in the span `acquire`. |
+//! | `busy` | debug | `lock`, `owner`, `held_by` | The lock was busy until the limit of the call; the call returns `None`. |
+//! | `unlocked` | debug | `lock`, `owner`, `held` | The last level of a lock was given back here, by `unlock` or by a drop: for how long it was held. |
+//! | `connected` | debug | `client`, `backend`, `server` | A client was built, or has its first connection to a server. |
+//! | `subscribed` | debug | `channels` | Messages arrive. |
+//! | `closed` | debug | `client`, `took` | A client was closed. |
+//!
+//! `untold` is how many events like this one were not told since the last one.
+//!
+//! In addition, a warning says once for each server that its user may not publish or subscribe, and what to grant.
+//!
+//! # Spans
+//!
+//! | span | level | fields | time |
+//! |---|---|---|---|
+//! | `acquire` | debug | `lock`, `owner`, `servers` | A call that asks for a lock. `servers` is how many a [`RedLock`](crate::RedLock) has. |
+//! | `hold` | info | `lock`, `owner`, `lost` | A hold, from its grant until it was given back or lost; only with [`trace_holds`](crate::ClientBuilder::trace_holds). `lost` is the reason of a loss. A set and a [`RedLock`](crate::RedLock) have one for each member. |
+//!
+//! # How many
+//!
+//! The number of lines at `info` and above does not depend on the number of locks: an outage in which a thousand locks
+//! are lost is told by a handful. Closing a client in good order, and the end of its runtime, warn of nothing.
