@@ -1,6 +1,7 @@
 //! The base of semaphores and latches: a count on the server, and calls that change it once, however often they are
 //! sent.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,17 @@ pub(crate) struct Counter {
 impl Counter {
     pub(crate) fn new(client: Arc<ClientHandle>, name: Result<LockName, Error>) -> Self {
         Self { client, name }
+    }
+
+    /// Returns the name for people: empty if it is one that cannot work.
+    pub(crate) fn shown_name(&self) -> &str {
+        self.name.as_ref().map_or("", |name| name.key())
+    }
+
+    /// Shows a handle of this type in one line.
+    pub(crate) fn show(&self, title: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(title);
+        shown.field("name", &self.shown_name()).finish()
     }
 
     /// Returns the name, or an error if the name is invalid or the client is closed.

@@ -1,5 +1,6 @@
 //! The latch: a shared count, and calls that wait until it is zero.
 
+use std::fmt;
 use std::time::Duration;
 
 use tracing::{Instrument, debug, debug_span};
@@ -59,10 +60,33 @@ use crate::wait::{Asked, Waiting, Wanted};
 /// assert_eq!(imported.count().await?, 0);
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Latch(pub(crate) Counter);
 
+impl fmt::Debug for Latch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.show("Latch", f)
+    }
+}
+
 impl Latch {
+    /// Returns the name of the latch, with the prefix of its client; see
+    /// [`ReentrantLock::name`](crate::ReentrantLock::name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let parts = client.latch("import:42:parts");
+    /// assert_eq!(parts.name(), "import:42:parts");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.shown_name()
+    }
+
     /// Sets the count, from 1 to 2³¹ − 1, if the latch is open. Returns `false` and changes nothing if the latch is
     /// closed.
     ///

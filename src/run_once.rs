@@ -1,6 +1,7 @@
 //! A job that runs on one of several processes, once in a period.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -74,15 +75,38 @@ use crate::owner::Owner;
 /// }
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RunOnce {
     handle: Handle,
     within: Duration,
 }
 
+impl fmt::Debug for RunOnce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.show("RunOnce", f)
+    }
+}
+
 impl RunOnce {
     pub(crate) fn new(handle: Handle, within: Duration) -> Self {
         Self { handle, within }
+    }
+
+    /// Returns the name of the job, with the prefix of its client; see
+    /// [`ReentrantLock::name`](crate::ReentrantLock::name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let report = client.run_once("hourly-report", std::time::Duration::from_secs(45 * 60));
+    /// assert_eq!(report.name(), "hourly-report");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.shown_name()
     }
 
     /// Runs the job, unless another process runs it, or ran it `within` the time of this handle. Returns `Some` with
@@ -189,12 +213,18 @@ impl RunOnce {
 ///
 /// A run derefs to its [`Lease`], which is renewed.
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct Run {
     guard: LockGuard,
     token: FencingToken,
     /// Until when the lock is kept once the job has succeeded.
     end: BootInstant,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = self.guard.show("Run", f);
+        shown.field("token", &self.token.get()).finish()
+    }
 }
 
 impl Run {

@@ -1,5 +1,6 @@
 //! The guard of a held lock: releases it, acquires it again, or leaves it to its owner.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -34,7 +35,6 @@ use crate::session::unlock::LevelRelease;
 /// [`max_hold`](crate::ClientBuilder::max_hold).
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct LockGuard {
     lease: Lease,
     /// The level was released, or left to its owner.
@@ -237,6 +237,12 @@ impl AcquireRequest {
             true => Err(self.too_late()),
             false => Ok(guard),
         }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lease.show("LockGuard", f).finish()
     }
 }
 

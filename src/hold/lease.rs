@@ -1,5 +1,6 @@
 //! The lease of a hold: its owner, its deadline, and the signal of its loss.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +23,6 @@ use crate::session::hold::Hold;
 /// renews it at every third of its length; it still ends if no renewal is confirmed in time.
 ///
 /// Every guard derefs to its lease.
-#[derive(Debug)]
 pub struct Lease {
     pub(crate) request: AcquireRequest,
     pub(crate) hold: Arc<Hold>,
@@ -31,6 +31,24 @@ pub struct Lease {
 impl Lease {
     pub(crate) fn new(request: AcquireRequest, hold: Arc<Hold>) -> Self {
         Self { request, hold }
+    }
+
+    /// Returns the name of the lock, with the prefix of its client.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// println!("{} is held for {:?}", guard.name(), guard.remaining());
+    /// # assert_eq!(guard.name(), "orders:42");
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.request.name.key()
     }
 
     /// Resolves when the lease can no longer be trusted: at once when the server says that the hold is gone, and at
@@ -308,6 +326,37 @@ impl Lease {
         );
         self.lost_error()
     }
+}
+
+impl Lease {
+    /// Begins to show a value of this type, which has this lease, in one line.
+    pub(crate) fn show<'a, 'b>(
+        &self,
+        title: &str,
+        f: &'a mut fmt::Formatter<'b>,
+    ) -> fmt::DebugStruct<'a, 'b> {
+        let mut shown = f.debug_struct(title);
+        shown
+            .field("name", &self.name())
+            .field("owner", &format_args!("{}", self.owner()))
+            .field("remaining", &shown_remaining(self.remaining()));
+        shown
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.show("Lease", f).finish()
+    }
+}
+
+/// Returns the remaining time of a lease as people read it: to a tenth of a second, and a short one to a millisecond.
+pub(crate) fn shown_remaining(remaining: Duration) -> Duration {
+    let millis = remaining.as_millis() as u64;
+    Duration::from_millis(match millis {
+        0..1_000 => millis,
+        _ => millis - millis % 100,
+    })
 }
 
 /// Runs a future until what protects it is lost. The loss is checked before each poll, and wakes the task. Shared by

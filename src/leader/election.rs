@@ -1,5 +1,7 @@
 //! An election: candidates, the one that leads, and those that watch.
 
+use std::fmt;
+
 use tracing::debug;
 
 use super::term::{Announcement, Leader, Term};
@@ -61,10 +63,16 @@ use crate::protocol::leader::LeaderNews;
 ///     .await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Election {
     handle: Handle,
     identity: Option<String>,
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.show("Election", f)
+    }
 }
 
 impl Election {
@@ -73,6 +81,23 @@ impl Election {
             handle,
             identity: None,
         }
+    }
+
+    /// Returns the name of the election, with the prefix of its client; see
+    /// [`ReentrantLock::name`](crate::ReentrantLock::name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let election = client.leader("scheduler");
+    /// assert_eq!(election.name(), "scheduler");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.shown_name()
     }
 
     /// Sets what this candidate is called, for those that watch: a host name, for example. By default it is the
@@ -102,7 +127,7 @@ impl Election {
     /// Waits until this process leads, and returns its term.
     ///
     /// The call waits for as long as another candidate leads, and through outages of any length: it tries again after
-    /// pauses of up to a second, with jitter, and logs a warning each time. The same goes for a server that refuses, for
+    /// pauses of up to a second, with jitter, and logs a warning at the first of them. The same goes for a server that refuses, for
     /// want of memory or of rights for example.
     ///
     /// # Errors

@@ -25,7 +25,6 @@ const DIGITS: usize = 16;
 /// panic unwinds; see [`LockGuard`](crate::LockGuard) for how far that goes.
 #[must_use = "this process steps down as soon as the term is dropped"]
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct Term {
     guard: FencedGuard,
     /// Behind the guard, since the fields are dropped in this order: who watches is told after the release was written.
@@ -112,6 +111,13 @@ impl Term {
         let released = guard.unlock().await;
         drop(end);
         released
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = self.guard.show("Term", f);
+        shown.field("token", &self.token().get()).finish()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Watches who leads.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,16 +39,38 @@ use crate::wait::{Asked, Waiting, Wanted};
 /// # term.step_down().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Debug)]
 pub struct LeaderWatch {
     handle: Handle,
     /// What was returned last; `None` before the first call.
     seen: Option<Option<Leader>>,
 }
 
+impl fmt::Debug for LeaderWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.show("LeaderWatch", f)
+    }
+}
+
 impl LeaderWatch {
     pub(super) fn new(handle: Handle) -> Self {
         Self { handle, seen: None }
+    }
+
+    /// Returns the name of the election, with the prefix of its client; see
+    /// [`ReentrantLock::name`](crate::ReentrantLock::name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let watch = client.leader("scheduler").watch();
+    /// assert_eq!(watch.name(), "scheduler");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.shown_name()
     }
 
     /// Waits until the leader is another one than the call before returned, and returns it, or `None` if nobody leads.

@@ -83,7 +83,7 @@ use crate::hold::guard::LockGuard;
 /// urgent.await.unwrap()?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FairLock(Handle);
 
 impl FairLock {

@@ -50,7 +50,7 @@ use crate::owner::Owner;
 /// guard.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FencedLock(pub(crate) Handle);
 
 impl FencedLock {
@@ -132,10 +132,16 @@ impl fmt::Display for FencingToken {
 /// One level of a [`FencedLock`] that is held: a [`LockGuard`] with the token of its hold.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct FencedGuard {
     pub(crate) guard: LockGuard,
     pub(crate) token: FencingToken,
+}
+
+impl fmt::Debug for FencedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = self.guard.show("FencedGuard", f);
+        shown.field("token", &self.token.get()).finish()
+    }
 }
 
 impl FencedGuard {

@@ -1,5 +1,6 @@
 //! Implements the methods of every lock that has one name: its name, its kind and the terms of its calls.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -326,6 +327,24 @@ impl Handle {
 
     pub(crate) fn name(&self) -> Result<&LockName, Error> {
         Ok(&self.target()?.name)
+    }
+
+    /// Returns the name for people: empty if it is one that cannot work.
+    pub(crate) fn shown_name(&self) -> &str {
+        self.name().map_or("", |name| name.key())
+    }
+
+    /// Shows a handle of this type in one line: its name, and what was set.
+    pub(crate) fn show(&self, title: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(title);
+        shown.field("name", &self.shown_name());
+        if let Some(owner) = &self.owner {
+            shown.field("owner", &format_args!("{owner}"));
+        }
+        if let Some(lease) = &self.fixed_lease {
+            shown.field("lease", lease);
+        }
+        shown.finish()
     }
 
     fn target(&self) -> Result<&Target, Error> {

@@ -50,6 +50,11 @@ impl Members {
         self
     }
 
+    /// Returns the names for people, in the order of the locks.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.handles().map(Handle::shown_name)
+    }
+
     pub(super) fn handles(&self) -> impl Iterator<Item = &Handle> {
         self.members.iter().map(|Member(handle)| handle)
     }

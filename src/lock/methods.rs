@@ -14,7 +14,31 @@ macro_rules! methods {
             }
         }
 
+        impl std::fmt::Debug for $lock {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.show(stringify!($lock), f)
+            }
+        }
+
         impl $lock {
+            /// Returns the name of the lock, with the prefix of its client: the key that the server has it under. Empty
+            /// if the name cannot work, in which case every other method returns
+            /// [`InvalidInput`](crate::ErrorKind::InvalidInput).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let lock = client.scoped(\"billing:\").", $constructor, "(\"orders:42\")", $side, ";")]
+            /// assert_eq!(lock.name(), "billing:orders:42");
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.0.shown_name()
+            }
+
             /// Sets a fixed lease: the lock is held for `lease` and is not renewed.
             ///
             /// The lease must be from 50 ms to 100 years; fractions of a millisecond are dropped. With any other lease,

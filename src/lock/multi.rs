@@ -1,5 +1,6 @@
 //! Several locks, acquired as one.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::handle::Handle;
@@ -74,7 +75,7 @@ use crate::scope::within;
 /// both.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MultiLock {
     members: Members,
     hold_and_wait: Duration,
@@ -82,6 +83,13 @@ pub struct MultiLock {
 
 /// A set that waits delays others. Most holds are shorter than this, so a set usually keeps the locks that it has.
 const HOLD_AND_WAIT: Duration = Duration::from_secs(1);
+
+impl fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.names().collect();
+        f.debug_struct("MultiLock").field("names", &names).finish()
+    }
+}
 
 impl MultiLock {
     /// Creates the set of these locks, without I/O. If the set cannot work, every method that acquires it returns
@@ -114,6 +122,23 @@ impl MultiLock {
             members: Members::new(locks),
             hold_and_wait: HOLD_AND_WAIT,
         }
+    }
+
+    /// Returns the names of the locks, in the order in which they were given.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::MultiLock;
+    ///
+    /// let transfer = MultiLock::new([client.lock("account:7"), client.lock("account:3")]);
+    /// assert!(transfer.names().eq(["account:7", "account:3"]));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.members.names()
     }
 
     /// Makes the set act for `owner` instead of the current task.

@@ -1,5 +1,6 @@
 //! The guard of several locks that were acquired as one.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::fenced::FencingToken;
 use crate::error::Error;
 use crate::hold::batch;
 use crate::hold::guard::LockGuard;
-use crate::hold::lease::{Lease, run_until_lost};
+use crate::hold::lease::{Lease, run_until_lost, shown_remaining};
 use crate::loss::LossReason;
 use crate::owner::Owner;
 
@@ -21,16 +22,44 @@ use crate::owner::Owner;
 /// background.
 #[must_use = "the locks are released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct MultiGuard {
     /// In the order in which the locks were given.
     guards: Vec<LockGuard>,
     owner: Owner,
 }
 
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.names().collect();
+        f.debug_struct("MultiGuard")
+            .field("names", &names)
+            .field("owner", &format_args!("{}", self.owner()))
+            .field("remaining", &shown_remaining(self.remaining()))
+            .finish()
+    }
+}
+
 impl MultiGuard {
     pub(super) fn new(guards: Vec<LockGuard>, owner: Owner) -> Self {
         Self { guards, owner }
+    }
+
+    /// Returns the names of the locks, in the order in which they were given.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// use redlatch::MultiLock;
+    ///
+    /// let transfer = MultiLock::new([client.lock("account:7"), client.lock("account:3")]);
+    /// let guard = transfer.lock().await?;
+    /// assert!(guard.names().eq(["account:7", "account:3"]));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.leases().map(Lease::name)
     }
 
     /// Releases all locks, and reports whether all were still held. Each lock is released, even if another one fails.

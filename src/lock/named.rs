@@ -55,6 +55,9 @@ use crate::owner::Owner;
 /// In a test of such a function, a lock that needs no server answers with a [`Holder`] made by [`Holder::new`]. The
 /// page of [`DistributedLock`] has an example of such a lock.
 pub trait NamedLock: DistributedLock {
+    /// Returns the name of the lock, with the prefix of its client.
+    fn name(&self) -> &str;
+
     /// Sets a fixed lease: the lock is held for `lease` and is not renewed.
     #[must_use = "this makes a new handle and leaves the old one as it is"]
     fn lease(self, lease: Duration) -> Self;
@@ -123,6 +126,10 @@ pub trait NamedLock: DistributedLock {
 macro_rules! named {
     ($($lock:ty => $guard:ty),+ $(,)?) => {$(
         impl NamedLock for $lock {
+            fn name(&self) -> &str {
+                self.name()
+            }
+
             fn lease(self, lease: Duration) -> Self {
                 self.lease(lease)
             }

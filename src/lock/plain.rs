@@ -73,7 +73,7 @@ use crate::protocol::hold_key::Kind;
 /// guard.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PlainLock(Handle);
 
 impl PlainLock {

@@ -1,5 +1,6 @@
 //! A lock that many owners may read, or one may write.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::handle::Handle;
@@ -79,7 +80,7 @@ use crate::owner::Owner;
 /// reading.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ReadWriteLock {
     reader: ReadLock,
     writer: WriteLock,
@@ -89,17 +90,23 @@ pub struct ReadWriteLock {
 ///
 /// [`holder`](Self::holder) returns one of the holders, [`remaining_lease`](Self::remaining_lease) returns how long the
 /// last of them remains, and [`force_unlock`](Self::force_unlock) ends all their holds.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ReadLock(Handle);
 
 /// The side of a [`ReadWriteLock`] that one owner holds alone. Returned by [`ReadWriteLock::writer`].
 ///
 /// Acquiring it returns [`Refused`](crate::ErrorKind::Refused) if the owner only reads.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct WriteLock(Handle);
 
 methods!(ReadLock, LockGuard, "read_write_lock", ".reader()");
 methods!(WriteLock, LockGuard, "read_write_lock", ".writer()");
+
+impl fmt::Debug for ReadWriteLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.writer.0.show("ReadWriteLock", f)
+    }
+}
 
 impl ReadWriteLock {
     pub(crate) fn new(reader: Handle, writer: Handle) -> Self {
@@ -107,6 +114,22 @@ impl ReadWriteLock {
             reader: ReadLock(reader),
             writer: WriteLock(writer),
         }
+    }
+
+    /// Returns the name of the lock, which both sides have; see [`ReentrantLock::name`](crate::ReentrantLock::name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let catalogue = client.read_write_lock("catalogue");
+    /// assert_eq!(catalogue.name(), "catalogue");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.writer.name()
     }
 
     /// Sets a fixed lease for both sides, from 50 ms to 100 years, which is not renewed; see

@@ -1,5 +1,6 @@
 //! A lock that a majority of independent servers grants.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ use crate::scope::within;
 /// guard.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RedLock {
     members: Members,
     max_lease: Duration,
@@ -142,6 +143,16 @@ pub struct RedLock {
 
 /// The longest lease of a lock for which no other is set.
 const MAX_LEASE: Duration = Duration::from_secs(60);
+
+impl fmt::Debug for RedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("RedLock");
+        shown.field("name", &self.name());
+        shown
+            .field("servers", &self.members.names().count())
+            .finish()
+    }
+}
 
 impl RedLock {
     /// Creates the lock of these members, one per server, without I/O. If they cannot work, the methods that acquire
@@ -176,6 +187,23 @@ impl RedLock {
             max_lease: MAX_LEASE,
             distinct: Arc::default(),
         }
+    }
+
+    /// Returns the name of the lock on its first server, with the prefix of its client; see
+    /// [`ReentrantLock::name`](crate::ReentrantLock::name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let lock = redlatch::RedLock::new([client.lock("nightly-report")]);
+    /// assert_eq!(lock.name(), "nightly-report");
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.members.names().next().unwrap_or_default()
     }
 
     /// Makes the lock act for `owner` instead of the current task.

@@ -1,5 +1,6 @@
 //! The guard of a lock that a majority of independent servers granted.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::hold::guard::LockGuard;
-use crate::hold::lease::{Lease, run_until_lost};
+use crate::hold::lease::{Lease, run_until_lost, shown_remaining};
 use crate::hold::quorum_acquire::Asked;
 use crate::hold::quorum_hold::QuorumHold;
 use crate::loss::LossReason;
@@ -22,7 +23,6 @@ use crate::session::ClientHandle;
 /// Dropping the guard releases the lock on all of them in the background.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct RedGuard {
     quorum_hold: QuorumHold,
     longest: LeaseTime,
@@ -30,6 +30,16 @@ pub struct RedGuard {
     client: Arc<ClientHandle>,
     name: Arc<str>,
     owner: Owner,
+}
+
+impl fmt::Debug for RedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedGuard")
+            .field("name", &self.name())
+            .field("owner", &format_args!("{}", self.owner()))
+            .field("remaining", &shown_remaining(self.remaining()))
+            .finish()
+    }
 }
 
 impl RedGuard {
@@ -47,6 +57,31 @@ impl RedGuard {
             name,
             owner,
         }
+    }
+
+    /// Returns the name of the lock on its first server, with the prefix of its client; see
+    /// [`ReentrantLock::name`](crate::ReentrantLock::name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redlatch_testkit::Server;
+    /// # redlatch_testkit::doc(async |url| {
+    /// use redlatch::RedLock;
+    ///
+    /// # let more = [Server::start(), Server::start()];
+    /// # let mut clients = Vec::new();
+    /// # for url in [url.to_string(), more[0].url(), more[1].url()] {
+    /// #     clients.push(redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?);
+    /// # }
+    /// let guard = RedLock::new(clients.iter().map(|client| client.lock("nightly-report"))).lock().await?;
+    /// assert_eq!(guard.name(), "nightly-report");
+    /// # guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Releases the lock on every server, and reports whether it was still held on a majority. Returns once a majority

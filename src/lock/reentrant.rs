@@ -76,7 +76,7 @@ use crate::hold::guard::LockGuard;
 /// outer.unlock().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ReentrantLock(pub(crate) Handle);
 
 methods!(ReentrantLock, LockGuard, "lock");

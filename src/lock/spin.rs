@@ -41,7 +41,7 @@ use crate::hold::guard::LockGuard;
 /// }
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SpinLock(Handle);
 
 impl SpinLock {

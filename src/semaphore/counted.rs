@@ -53,7 +53,7 @@ use crate::session::undo::Undo;
 /// permit.release().await?;
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Semaphore(pub(crate) Pool);
 
 methods!(Semaphore, SemaphorePermit, "semaphore");
@@ -104,7 +104,6 @@ impl Semaphore {
 /// `let _ = semaphore.acquire().await?` releases the permit at once.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct SemaphorePermit {
     undo: Undo<Arc<PermitRecord>>,
     client: Arc<ClientHandle>,

@@ -52,7 +52,7 @@ use crate::session::undo::Undo;
 /// assert!(desks.release_permit(&id).await?);
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ExpirableSemaphore(pub(crate) Pool);
 
 methods!(ExpirableSemaphore, ExpirablePermit, "expirable_semaphore");
@@ -132,7 +132,6 @@ impl ExpirableSemaphore {
 /// from any thread, with or without a runtime.
 #[must_use = "the permits are given back as soon as this is dropped"]
 #[clippy::has_significant_drop]
-#[derive(Debug)]
 pub struct ExpirablePermit {
     undo: Undo<Arc<PermitRecord>>,
     client: Arc<ClientHandle>,

@@ -5,7 +5,58 @@
 /// [`Client`](crate::Client)'s method that makes the semaphore, for the examples.
 macro_rules! methods {
     ($semaphore:ty, $permit:ident, $constructor:literal) => {
+        impl std::fmt::Debug for $semaphore {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.counter.show(stringify!($semaphore), f)
+            }
+        }
+
+        impl std::fmt::Debug for $permit {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($permit));
+                shown.field("name", &self.name()).field("permits", &self.permits());
+                shown.finish()
+            }
+        }
+
+        impl $permit {
+            /// Returns the name of the semaphore, with the prefix of its client.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let workers = client.", $constructor, "(\"workers\");")]
+            /// # workers.try_set_permits(4).await?;
+            /// let permit = workers.acquire().await?;
+            /// assert_eq!(permit.name(), "workers");
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.undo.key.name.key()
+            }
+        }
+
         impl $semaphore {
+            /// Returns the name of the semaphore, with the prefix of its client; see
+            /// [`ReentrantLock::name`](crate::ReentrantLock::name).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::connect(url).await?;
+            #[doc = concat!("let workers = client.", $constructor, "(\"workers\");")]
+            /// assert_eq!(workers.name(), "workers");
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.0.counter.shown_name()
+            }
+
             /// Sets the number of permits, at most 2³¹ − 1, which are all free at first. Returns `false` and changes
             /// nothing if the number was set before.
             ///

@@ -13,6 +13,7 @@ mod lease;
 #[cfg(feature = "macros")]
 mod locked_fn;
 mod loss;
+mod names;
 mod owners;
 mod plain;
 mod reentrant;

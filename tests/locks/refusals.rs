@@ -476,13 +476,8 @@ async fn debug_of_nothing_shows_the_password() {
         *guard
     );
     assert!(!all.contains("s3cret"), "{all}");
-    for shown in [
-        format!("{client:?}"),
-        format!("{lock:?}"),
-        format!("{guard:?}"),
-    ] {
-        assert!(shown.contains(client.id()), "it helps an operator: {shown}");
-    }
+    let shown = format!("{client:?}");
+    assert!(shown.contains(client.id()), "it helps an operator: {shown}");
     guard.unlock().await.unwrap();
     client.close().await;
     let error = lock.try_lock().await.unwrap_err();
