@@ -266,6 +266,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::pace", ""),
         ("session::outage_log", ""),
         (
+            "session::watchdog::report",
+            "session::backend session::hold session::outage_log session::watchdog",
+        ),
+        (
             "session::watchdog",
             "session::backend session::hold session::outage_log session::pace session::record session::releaser session::share session::undo",
         ),
