@@ -35,7 +35,7 @@ impl Outage {
         self.failures = self.failures.saturating_add(1);
         match self.failures {
             1 => {
-                warn!(target: "redlatch", key, %error, "no answer that counts")
+                warn!(target: "redlatch", key, %error, "no answer that counts");
             }
             _ => debug!(target: "redlatch", key, %error, ?pause, "no answer that counts"),
         }

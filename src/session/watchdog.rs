@@ -452,10 +452,10 @@ impl Watchdog {
         });
         match (!is_outage).then(|| self.failures.tell()).flatten() {
             Some(untold) => {
-                warn!(target: "redlatch", holds = count, ?round, ?after, %error, untold, "renewal failed")
+                warn!(target: "redlatch", holds = count, ?round, ?after, %error, untold, "renewal failed");
             }
             None => {
-                debug!(target: "redlatch", holds = count, ?round, ?after, %error, "renewal failed")
+                debug!(target: "redlatch", holds = count, ?round, ?after, %error, "renewal failed");
             }
         }
         for (hold, _) in holds {

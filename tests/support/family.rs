@@ -139,6 +139,9 @@ impl DistributedLock for Scriptless {
 }
 
 impl NamedLock for Scriptless {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
     fn lease(self, lease: Duration) -> Self {
         Self(self.0.lease(lease))
     }
