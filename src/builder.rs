@@ -1,7 +1,7 @@
 //! The settings that a client is built from.
 
+mod reports;
 mod servers;
-mod tracing;
 
 use std::time::Duration;
 

@@ -177,7 +177,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::node",
-            "session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::send_error session::backend::silence session::backend::slots session::backend::transaction",
+            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::send_error session::backend::silence session::backend::slots session::backend::transaction",
         ),
         (
             "session::backend::inquiry",
@@ -366,7 +366,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("client::handles", "client"),
         ("builder", "client"),
         ("builder::servers", "builder"),
-        ("builder::tracing", "builder"),
+        ("builder::reports", "builder"),
         ("attribute", ""),
         ("tower", ""),
         ("lib", "*"),
