@@ -28,7 +28,7 @@ pub enum ErrorKind {
     /// number of permits or of a latch is not undone: read the number before you retry.
     Timeout,
     /// The lock was held and no longer is, or it was granted so late that too little of its lease was left. Stop the
-    /// work.
+    /// work. [`Error::loss_reason`] says why.
     LeaseLost,
     /// `unlock` was called on a handle whose owner holds nothing. Fix the caller.
     NotHeld,

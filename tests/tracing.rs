@@ -314,7 +314,7 @@ async fn hold_has_a_span_from_its_grant_to_its_end_if_asked_for() {
     log.is_as_documented();
 }
 
-/// Holds, waits and permits that are there when a client is closed.
+/// A client with holds, a hold that was left to its owner, a permit and calls that wait.
 async fn busy_client(server: &Server) -> (Client, Vec<LockGuard>, JoinSet<()>) {
     let client = builder(server.url()).build().await.unwrap();
     let mut guards = Vec::new();
@@ -322,13 +322,20 @@ async fn busy_client(server: &Server) -> (Client, Vec<LockGuard>, JoinSet<()>) {
         guards.push(client.lock(name).lock().await.unwrap());
     }
     guards.push(client.fair_lock("d").lock().await.unwrap());
+    drop(client.lock("e").lock().await.unwrap().detach());
+    let permits = client.semaphore("p");
+    permits.try_set_permits(1).await.unwrap();
+    let permit = permits.acquire().await.unwrap();
     let mut waiting = JoinSet::new();
     for lock in [client.lock("a"), client.lock("b")] {
         let lock = lock.owned_by(&Owner::unique());
         waiting.spawn(async move { drop(lock.lock().await) });
     }
     let fair = client.fair_lock("d").owned_by(&Owner::unique());
-    waiting.spawn(async move { drop(fair.lock().await) });
+    waiting.spawn(async move {
+        let _permit = permit;
+        drop(fair.lock().await);
+    });
     eventually("they wait", async || {
         format!("{client:?}").contains("waiting: 3")
     })
