@@ -44,10 +44,44 @@
 /// and may use `?`. `client`, `name` and `owner` are evaluated before the lock is acquired, `busy` only when it is
 /// needed.
 ///
-/// The function is an `async fn` with a body: a free function or a method, also in the `impl` of a trait, with
-/// generics, lifetimes, patterns and other attributes. Its future is [`Send`] if its body is. Some attributes of a
-/// whole `impl`, such as `async_trait`, turn async functions into ordinary ones first: in that case, lock an inherent
-/// method and call that.
+/// The function is an `async fn` with a body: a free function or a method, also in a trait or its `impl`, with
+/// generics, lifetimes, patterns and other attributes. Its future is [`Send`] if its body is.
+///
+/// # With `async_trait`
+///
+/// The attribute works on the methods of a trait or an `impl` below `#[async_trait]`, which turns each async function
+/// into one that returns a `Pin<Box<dyn Future<..>>>`, and leaves this attribute the work on that. Nothing is written
+/// differently: `self` is `self`, also in the arguments. Below `#[async_trait(?Send)]` the future need not be `Send`.
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// use async_trait::async_trait;
+/// use redlatch::{Client, Error, locked};
+///
+/// #[async_trait]
+/// trait Carrier: Send + Sync {
+///     async fn ship(&self, order: u64) -> Result<String, Error>;
+/// }
+///
+/// struct Post {
+///     client: Client,
+/// }
+///
+/// #[async_trait]
+/// impl Carrier for Post {
+///     #[locked(client = self.client, name = "order:{order}")]
+///     async fn ship(&self, order: u64) -> Result<String, Error> {
+///         Ok(format!("{order} is in the post"))
+///     }
+/// }
+///
+/// let carrier: Box<dyn Carrier> = Box::new(Post { client: Client::connect(url).await? });
+/// assert_eq!(carrier.ship(42).await?, "42 is in the post");
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+///
+/// The same holds for a function that you write in this form, if its body is `Box::pin(async move { .. })` and nothing
+/// else. The lock is acquired when the future is polled, and not when it is made.
 ///
 /// # Nesting
 ///

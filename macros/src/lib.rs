@@ -10,6 +10,7 @@
 )]
 
 mod arguments;
+mod boxed;
 mod function;
 mod time;
 

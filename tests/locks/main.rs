@@ -6,6 +6,8 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
+#[cfg(feature = "macros")]
+mod async_trait;
 mod fenced;
 mod input;
 mod kinds;
