@@ -270,8 +270,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend session::hold session::outage_log session::watchdog",
         ),
         (
+            "session::deadlock",
+            "session::hold session::local_lock session::local_queue session::owners session::pace",
+        ),
+        (
             "session::watchdog",
-            "session::backend session::hold session::outage_log session::pace session::record session::releaser session::share session::undo",
+            "session::backend session::deadlock session::hold session::outage_log session::pace session::record session::releaser session::share session::undo",
         ),
         ("session", "*"),
     ],

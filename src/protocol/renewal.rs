@@ -11,6 +11,8 @@ use crate::options::LeaseTime;
 /// renewal that nobody confirmed does not move the deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
+    /// When the lock was asked for that this hold got, or was passed on to it.
+    begun: BootInstant,
     /// What each renewal sets.
     lease: LeaseTime,
     /// The longest lease that the server was ever asked for.
@@ -47,6 +49,7 @@ impl Schedule {
     pub(crate) fn new(sent: BootInstant, lease: LeaseTime, max_hold: Option<Duration>) -> Self {
         let renew_until = max_hold.map_or(BootInstant::NEVER, |longest| sent.plus(longest));
         Self {
+            begun: sent,
             lease,
             longest: lease,
             deadline: deadline(sent, lease),
@@ -71,6 +74,10 @@ impl Schedule {
     /// Returns whether the server was never asked for a lease other than this one.
     pub(crate) fn is_always(&self, lease: LeaseTime) -> bool {
         self.lease == lease && self.longest == lease && self.cut.is_none()
+    }
+
+    pub(crate) fn begun(&self) -> BootInstant {
+        self.begun
     }
 
     pub(crate) fn deadline(&self) -> BootInstant {

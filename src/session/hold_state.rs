@@ -50,6 +50,10 @@ pub(crate) struct State {
     ///
     /// The one that this hold has, and those that its successors may have.
     pub(super) tokens: Option<Tokens>,
+    /// The log has a warning of a call that may wait for this hold without end.
+    ///
+    /// One for each hold: its holder may just as well work for long.
+    is_reported: bool,
     /// Where this hold stands in the watchdog's registry: the first part of its key there. `None` if it is not in it.
     /// Behind the registry only for a hold that the watchdog has just taken out as due.
     pub(crate) watched: Option<BootInstant>,
@@ -91,6 +95,7 @@ impl State {
             release: Release::Owed,
             schedule,
             tokens: None,
+            is_reported: false,
             watched: None,
         }
     }
@@ -140,6 +145,17 @@ impl State {
         if self.renewed > 0 {
             self.schedule.renew(sent, lease, fastrand::f64());
         }
+    }
+
+    /// Returns the lease of a hold that has stood for longer than that, if no call was reported that waits for it.
+    pub(super) fn stands_unreported_for(&self, now: BootInstant) -> Option<Duration> {
+        let lease = self.schedule.lease().get();
+        let stands = self.phase == Phase::Held && self.schedule.begun().until(now) >= lease;
+        (stands && !self.is_reported).then_some(lease)
+    }
+
+    pub(super) fn is_reported(&mut self) {
+        self.is_reported = true;
     }
 
     /// Notes that a request about the hold failed, and schedules the next. A renewal is only tried again while a guard

@@ -105,10 +105,16 @@ impl<D> LocalLocks<D> {
 
     /// Returns every hold of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.each(State::all_holds)
+    }
+
+    /// Returns what there is to see in each local lock, one after the other.
+    pub(super) fn each<T, I: IntoIterator<Item = T>>(
+        &self,
+        look: impl Fn(&State<D>) -> I,
+    ) -> Vec<T> {
         let local_locks = self.0.iter();
-        local_locks
-            .flat_map(|local| local.lock().all_holds())
-            .collect()
+        local_locks.flat_map(|local| look(&local.lock())).collect()
     }
 
     /// Returns how many calls wait to ask for a lock.

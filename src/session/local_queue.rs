@@ -144,6 +144,8 @@ struct Waiter {
     side: Side,
     /// What it waits for at present.
     role: Role,
+    /// When it came.
+    came: BootInstant,
     /// It has come to the front.
     ///
     /// Stays set until it leaves: invariant 2.
@@ -168,13 +170,15 @@ impl LocalQueue {
         if let Some(those) = self.those(side, role) {
             those.insert(ticket);
         }
+        let came = BootInstant::now();
         let waiter = Waiter {
             side,
             role,
+            came,
             // It asks when it likes, so it never has to come to the front.
             is_first: role == Role::Beside,
             is_stirred: false,
-            alive: BootInstant::now(),
+            alive: came,
             waker: None,
         };
         self.waiters.insert(ticket, waiter);
@@ -190,6 +194,12 @@ impl LocalQueue {
             }
             self.wakers.gone.extend(waiter.waker);
         }
+    }
+
+    /// Returns every call that waits for anything, with its side and when it came, in the order of arrival.
+    pub(super) fn arrivals(&self) -> impl Iterator<Item = (Ticket, Side, BootInstant)> {
+        let waiters = self.waiters.iter();
+        waiters.map(|(ticket, waiter)| (*ticket, waiter.side, waiter.came))
     }
 
     /// Returns how many calls wait to ask.

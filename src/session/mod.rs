@@ -18,6 +18,7 @@
 
 pub(crate) mod asking;
 pub(crate) mod backend;
+mod deadlock;
 pub(crate) mod grants;
 mod handoff;
 pub(crate) mod hold;

@@ -91,6 +91,12 @@ impl Owners {
         self.0.get(owner).map_or(&[], |slot| &slot.waiting)
     }
 
+    /// Returns every call that waits, with its owner.
+    pub(super) fn calls(&self) -> impl Iterator<Item = (Ticket, &Owner)> {
+        let slots = self.0.iter();
+        slots.flat_map(|(owner, slot)| slot.waiting.iter().map(move |ticket| (*ticket, owner)))
+    }
+
     /// Changes what this owner has, and forgets the owner if nothing is left.
     pub(super) fn edit<T>(
         &mut self,

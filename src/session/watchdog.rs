@@ -26,6 +26,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::backend::{Disruption, Disruptions};
+use super::deadlock::Deadlocks;
 use super::hold::{Hold, Left, State};
 use super::outage_log::OutageLog;
 use super::pace::Pace;
@@ -64,6 +65,8 @@ pub(crate) struct Watchdog {
     outages: OutageLog,
     /// The limit for warnings that a server refuses renewals.
     failures: Pace,
+    /// Looks at the holds that were renewed.
+    deadlocks: Deadlocks,
 }
 
 /// What is due, and when the task looks next.
@@ -116,6 +119,7 @@ impl Watchdog {
             releaser,
             outages: OutageLog::default(),
             failures: Pace::new(FAILURES_APART),
+            deadlocks: Deadlocks::default(),
         })
     }
 
@@ -424,6 +428,10 @@ impl Watchdog {
                     }
                     state.look_after(hold.key(), sent);
                     self.place(hold, &mut state, now);
+                    drop(state);
+                    if round == Round::Renew {
+                        self.deadlocks.look(&self.releaser.local_locks, hold);
+                    }
                 }
                 debug!(holds = holds.len(), ?round, took = ?sent.until(BootInstant::now()), "confirmed");
             }
