@@ -7,6 +7,7 @@ use redlatch::{Client, DistributedGuard, DistributedLock, MultiLock, Owner};
 use redlatch_testkit::Server;
 use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep};
+use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::support::probe::{acquiring, eventually_waiting, passes, soon, stranger};
@@ -18,7 +19,7 @@ const MAY_NEVER_END: &str = "Owner::current().scope(..)";
 /// The warnings of the tasks on this thread, which are all those of a test.
 struct Log {
     file: NamedTempFile,
-    _subscriber: Box<dyn Drop>,
+    _subscriber: DefaultGuard,
 }
 
 impl Log {
@@ -28,7 +29,7 @@ impl Log {
             .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
             .with_ansi(false)
             .with_writer(Arc::new(file.reopen().unwrap()));
-        let _subscriber = Box::new(subscriber.set_default());
+        let _subscriber = subscriber.set_default();
         Self { file, _subscriber }
     }
 
@@ -189,9 +190,7 @@ async fn long_contention_of_short_holds_and_other_waits_are_not_told_of() {
     let waiter = acquiring(&client.lock("held"));
     log.tells(&["lock=\"held\"", MAY_NEVER_END]).await;
     drop((fixed, held));
-    for waiter in [fixed_waiter, elsewhere, waiter] {
-        passes(waiter).await;
-    }
+    tokio::join!(passes(fixed_waiter), passes(elsewhere), passes(waiter));
     for client in [client, other] {
         client.close().await;
     }
