@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::clock::BootInstant;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
 use crate::lock::fenced::{FencedGuard, FencingToken};
@@ -178,9 +178,7 @@ impl RunOnce {
 
     async fn begin(&self) -> Result<Option<Run>, Error> {
         LeaseTime::new(self.within)?;
-        // An owner of its own, so that a job that starts itself finds it running.
-        let handle = self.handle.clone().owned_by(&Owner::unique());
-        let guard = handle.try_lock().await?;
+        let guard = taken(&self.handle).await?;
         Ok(guard.map(|guard| {
             let FencedGuard { guard, token } = guard.into();
             // Counted from after the grant, so that the lock is kept for no less.
@@ -253,39 +251,44 @@ impl Run {
 
     /// Has the lock kept until the end of the period, however long it takes until the server says so.
     async fn keep(self, handle: &Handle) {
-        let Self { mut guard, end, .. } = self;
-        guard.fix();
+        let Self { guard, end, .. } = self;
+        let left = || BootInstant::now().until(end);
+        if left().is_zero() {
+            // The job took longer than the period: the next one is due.
+            if let Err(error) = guard.unlock().await {
+                debug!(%error, "the release after a long job was not confirmed");
+            }
+            return;
+        }
         let key = guard.request.name.key().clone();
-        let client = handle.client.clone();
-        let mut held = Some(guard);
+        // Left to its owner, so that nothing releases it when the lease that this process knows of has passed: the
+        // server may have been told, though it has not answered.
+        let mut lease = Some(guard.leave());
         let mut outage = Outage::default();
-        loop {
-            let left = BootInstant::now().until(end);
-            let kept = match held.take() {
-                // The job took longer than the period: the next one is due.
-                Some(guard) if left.is_zero() => guard.unlock().await.map(|()| None),
-                None if left.is_zero() => return,
-                Some(guard) => match guard.extend(left.max(SHORTEST_LEASE)).await {
-                    Ok(()) => Ok(Some(guard)),
-                    Err(error) => {
-                        held = Some(guard);
-                        Err(error)
-                    }
-                },
+        while !left().is_zero() {
+            let told = match &lease {
+                Some(lease) => lease.outlast(left().max(SHORTEST_LEASE)).await,
                 // The lock was lost in an outage. If it is still free, nobody else has run the job.
-                None => retaken(handle, left).await,
+                None => match taken(handle).await {
+                    Ok(Some(guard)) => {
+                        lease = Some(guard.leave());
+                        continue;
+                    }
+                    Ok(None) => {
+                        warn!(job = %key, "a job has run, and its lock was lost: another process may have run it too");
+                        return;
+                    }
+                    Err(error) => Err(error),
+                },
             };
-            match kept {
-                Ok(guard) => {
-                    debug!(job = %key, ?left, "has run");
-                    drop(guard.map(LockGuard::detach));
+            match told {
+                Ok(true) => {
+                    debug!(job = %key, left = ?left(), "has run");
                     return;
                 }
-                Err(error) if error.kind() == ErrorKind::LeaseLost && held.is_some() => {
-                    held = None;
-                }
+                Ok(false) => lease = None,
                 Err(error) => {
-                    if let Err(error) = outage.endure(&client, &key, error).await {
+                    if let Err(error) = outage.endure(&handle.client, &key, error).await {
                         warn!(job = %key, %error, "a job has run, and may run again");
                         return;
                     }
@@ -295,14 +298,10 @@ impl Run {
     }
 }
 
-/// Takes the lock again, for what is left of the period. Returns `None` if somebody else has it.
-async fn retaken(handle: &Handle, left: Duration) -> Result<Option<LockGuard>, Error> {
-    let fixed = handle.clone().lease(left.max(SHORTEST_LEASE));
-    let taken = fixed.owned_by(&Owner::unique()).try_lock().await?;
-    if taken.is_none() {
-        warn!("a job has run, and its lock was lost: another process may have run it too");
-    }
-    Ok(taken)
+/// Attempts to acquire the lock of a job. Returns `None` if another process has it.
+async fn taken(handle: &Handle) -> Result<Option<LockGuard>, Error> {
+    // An owner of its own, so that a job that starts itself finds it running.
+    handle.clone().owned_by(&Owner::unique()).try_lock().await
 }
 
 impl Deref for Run {

@@ -162,14 +162,6 @@ impl LockGuard {
         request.client.within(Box::pin(reenter)).await
     }
 
-    /// Makes the lease a fixed one: it is no longer renewed, and [`extend`](Lease::extend) may cut it.
-    pub(crate) fn fix(&mut self) {
-        let Lease { request, hold } = &mut self.lease;
-        let fixed = request.fixed();
-        hold.change_mode(request.lease_mode, fixed.lease_mode);
-        *request = fixed;
-    }
-
     /// Leaves the level to its owner, and returns the owner. From now on this process neither renews nor releases the
     /// level, which lasts until its lease ends. The owner can [`adopt`](crate::ReentrantLock::adopt) or
     /// [`unlock`](crate::ReentrantLock::unlock) it; if the owner is named, it can do so from any process.
@@ -190,7 +182,12 @@ impl LockGuard {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     #[must_use = "only this owner can adopt or unlock what was left"]
-    pub fn detach(mut self) -> Owner {
+    pub fn detach(self) -> Owner {
+        self.leave().request.owner.clone()
+    }
+
+    /// Leaves the level to its owner, and returns its lease, which this process no longer looks after.
+    pub(crate) fn leave(mut self) -> Lease {
         self.done = true;
         let Lease { request, hold } = &self.lease;
         if !hold.detach(request.lease_mode) {
@@ -199,7 +196,7 @@ impl LockGuard {
             request.local().stir();
         }
         request.client.watchdog.watch(hold);
-        request.owner.clone()
+        Lease::new(request.clone(), hold.clone())
     }
 }
 

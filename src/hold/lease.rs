@@ -193,27 +193,43 @@ impl Lease {
             if self.is_lost() {
                 return Err(self.lost_error());
             }
-            if !self.request.finish_cut(&self.hold).await? {
-                return Err(self.gone());
+            let alone = !self.request.lease_mode.is_renewed() && self.hold.has_one_guard();
+            match self.set(lease, alone).await? {
+                true => Ok(()),
+                false => Err(self.gone()),
             }
-            // As long as this call has the turn, the lease is nobody else's, and nothing is on its way that would
-            // undo a cut.
-            let alone = !self.request.lease_mode.is_renewed()
-                && self.hold.has_one_guard()
-                && !self.hold.record.was_joined()
-                && !self.hold.record.is_being_confirmed();
-            let cut = if alone { Cut::Ask } else { Cut::Never };
-            // Noted before the request is sent: even without an answer, the server may keep the hold for this long.
-            self.hold.lock().schedule.asks_for(lease);
-            let set = self.request.set_lease(&self.hold, lease, cut).await;
-            if !set.map_err(|error| self.request.blame(error))? {
-                return Err(self.gone());
-            }
-            // The lease ends at another time now, so the next look at it is due at another.
-            client.watchdog.watch(&self.hold);
-            Ok(())
         };
         client.within(Box::pin(extend)).await
+    }
+
+    /// Sets how long a level that was left to its owner lasts from now on, whether or not its lease can be trusted by
+    /// now. Returns `false` if the server no longer has it.
+    pub(crate) async fn outlast(&self, lease: Duration) -> Result<bool, Error> {
+        let lease = LeaseTime::new(lease)?;
+        let client = &self.request.client;
+        client.ensure_open()?;
+        let _turn = client.unless_closed(self.hold.record.turn.lock()).await?;
+        self.set(lease, self.hold.has_one_left()).await
+    }
+
+    /// Sets the lease: raises it, or also cuts it if it is for a level that is `alone`. Returns `false` if the server
+    /// no longer has the hold. The caller has the record's turn.
+    async fn set(&self, lease: LeaseTime, alone: bool) -> Result<bool, Error> {
+        if !self.request.finish_cut(&self.hold).await? {
+            return Ok(false);
+        }
+        // As long as the caller has the turn, the lease is nobody else's, and nothing is on its way that would undo a
+        // cut.
+        let record = &self.hold.record;
+        let alone = alone && !record.was_joined() && !record.is_being_confirmed();
+        let cut = if alone { Cut::Ask } else { Cut::Never };
+        // Noted before the request is sent: even without an answer, the server may keep the hold for this long.
+        self.hold.lock().schedule.asks_for(lease);
+        let set = self.request.set_lease(&self.hold, lease, cut).await;
+        let stands = set.map_err(|error| self.request.blame(error))?;
+        // The lease ends at another time now, so the next look at it is due at another.
+        self.request.client.watchdog.watch(&self.hold);
+        Ok(stands)
     }
 
     /// Asks the server whether this very hold still exists.

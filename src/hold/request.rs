@@ -58,14 +58,6 @@ impl AcquireRequest {
         Self(Arc::new(terms))
     }
 
-    /// Returns the same request with a lease that is not renewed.
-    pub(super) fn fixed(&self) -> Self {
-        Self::new(Terms {
-            lease_mode: LeaseMode::Fixed(self.lease_mode.lease()),
-            ..Terms::clone(&self.0)
-        })
-    }
-
     /// Returns the hold that this call would re-enter. `None` for a plain lock, which no owner has twice.
     pub(crate) fn own(&self, local: &LocalLock) -> Option<Arc<Hold>> {
         match self.kind.is_reentrant() {

@@ -270,13 +270,6 @@ impl Hold {
         state.guards > 0
     }
 
-    /// Gives a guard another lease mode.
-    pub(crate) fn change_mode(&self, from: LeaseMode, to: LeaseMode) {
-        let mut state = self.lock();
-        state.remove_guard(from);
-        state.add_guard(to);
-    }
-
     /// Ends the hold for good, for this reason, except for levels left to their owner. Returns what is left of the
     /// record, or `None` if the hold had ended before.
     ///
@@ -354,6 +347,12 @@ impl Hold {
     pub(crate) fn has_one_guard(&self) -> bool {
         let state = self.lock();
         state.levels == 1 && state.guards == 1
+    }
+
+    /// Whether the hold has one level, which was left to its owner, perhaps until it was lost.
+    pub(crate) fn has_one_left(&self) -> bool {
+        let state = self.lock();
+        state.detached == 1 && state.levels == 1
     }
 
     /// Whether the hold was ever granted to this process.

@@ -357,3 +357,54 @@ async fn job_that_ran_is_kept_though_its_future_is_dropped() {
     eventually("it is kept", async || probe.pttl("k") > 40_000).await;
     assert!(!runs(&other, LONG).await);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn job_is_not_released_by_its_own_process_while_no_answer_arrives() {
+    let scene = Scene::open(|builder| scene::patient(builder).watchdog_lease(LEASE)).await;
+    let job = scene.client.run_once("k", LONG);
+    let ran = job.run(async |_| {
+        scene.proxy.hold_replies();
+        Ok::<_, Error>(())
+    });
+    let outage = async {
+        let mut probe = scene.server.connection();
+        eventually("the server was told", async || probe.pttl("k") > 40_000).await;
+        // The lease that the client knows of passes meanwhile.
+        let end = Instant::now() + LEASE * 3;
+        while Instant::now() < end {
+            assert!(!runs(&scene.other, LONG).await);
+            sleep(millis(5)).await;
+        }
+        scene.proxy.release_replies();
+        let end = Instant::now() + LEASE * 2;
+        while Instant::now() < end {
+            assert!(!runs(&scene.other, LONG).await);
+            sleep(millis(5)).await;
+        }
+    };
+    let (ran, ()) = tokio::join!(ran, outage);
+    assert_eq!(ran.unwrap(), Some(()));
+    eventually_idle(&scene.client).await;
+    assert!(scene.server.connection().pttl("k") > 40_000);
+}
+
+#[tokio::test]
+async fn job_is_entered_again_though_less_is_left_of_its_period_than_a_grant_must_have() {
+    let server = Server::start();
+    let builder = builder(server.url()).watchdog_lease(secs(20));
+    let client = builder.min_validity(secs(15)).build().await.unwrap();
+    let within = secs(10);
+    let job = client.run_once("k", within);
+    let ran = job.run(async |_| {
+        server.kill();
+        Ok::<_, Error>(())
+    });
+    let forgets = async {
+        sleep(millis(300)).await;
+        server.restart();
+    };
+    let (ran, ()) = tokio::join!(soon(ran), forgets);
+    assert_eq!(ran.unwrap(), Some(()));
+    let left = server.connection().pttl("k");
+    assert!((1..=10_000).contains(&left), "{left}");
+}
