@@ -1,11 +1,11 @@
-//! Handmade locks, each shown failing, next to those of redlatch.
+//! Handmade locks, each shown failing, next to those of redlatch; and a task that waits for its parent.
 //!
 //! `cargo run --example pitfalls`
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use redlatch::{Client, Error, ErrorKind, LockGuard};
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use redlatch_testkit::{Connection, Playground, Reply};
 use tokio::time::sleep;
 
@@ -35,6 +35,7 @@ async fn main() -> Result<(), Failure> {
     scene.get_then_del().await?;
     scene.value_that_is_not_unique().await?;
     scene.lease_shorter_than_the_work().await?;
+    scene.child_that_waits_for_its_parent().await?;
     scene.first.close().await;
     scene.second.close().await;
     Ok(())
@@ -113,6 +114,24 @@ impl Scene {
         println!(
             "  redlatch: the lease was renewed for four times its length, and nobody else got in"
         );
+        Ok(())
+    }
+
+    async fn child_that_waits_for_its_parent(&self) -> Result<(), Failure> {
+        println!("a child task that waits for its parent");
+        let lock = self.first.clone().watchdog_lease(LEASE).lock("f");
+        let guard = lock.lock().await?;
+        let child = |lock: ReentrantLock| async move { lock.try_lock_for(LEASE * 3).await };
+        let stranger = tokio::spawn(child(lock.clone()));
+        assert!(stranger.await??.is_none());
+        println!(
+            "  by itself: another owner, which waited in vain; the log says so after one lease"
+        );
+
+        let helper = tokio::spawn(Owner::current().scope(child(lock)));
+        assert!(helper.await??.is_some());
+        guard.unlock().await?;
+        println!("  with Owner::current().scope(..): the child has what its parent has");
         Ok(())
     }
 

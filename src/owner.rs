@@ -85,7 +85,8 @@ impl Owner {
     /// The client's [`Owners`] do not matter in a scope. Futures that the future awaits are in the scope too, and tasks
     /// that it spawns are not. To pass the owner on to a
     /// task, as to a child that works for a holder, give that task a scope with [`Owner::current`]. A task whose owner is
-    /// another one waits for what its parent holds, and if the parent waits for the task, neither ever ends.
+    /// another one waits for what its parent holds, and if the parent waits for the task, neither ever ends; the log has a
+    /// warning after one lease, which [`pitfalls`](crate::pitfalls#a-child-that-waits-for-its-parent) describes.
     ///
     /// # Cancel safety
     ///

@@ -84,3 +84,19 @@
 //! guard.unlock().await?;
 //! # Ok::<(), redlatch::Error>(()) });
 //! ```
+//!
+//! The log has a warning of such a wait, with the lock and both owners: when a call has waited for as long as one lease
+//! for another owner of the same client, whose hold was renewed meanwhile. It comes once for each hold, and at most once a
+//! minute for each client. No executor tells which task waits for which, so a job that holds a lock for longer than a
+//! lease gets that warning too if another task wants the lock; and nothing is told of
+//!
+//! - a holder of another client, in this process or elsewhere,
+//! - a hold with a fixed lease, which ends by itself,
+//! - a wait for permits or for a latch, which have no owner.
+//!
+//! # Two locks in two orders
+//!
+//! A task holds `a` and waits for `b`, another one holds `b` and waits for `a`. Have all tasks acquire them in one order,
+//! or use a [`MultiLock`](crate::MultiLock), which does. If all of the owners and locks are of one client, the warning
+//! above calls this a deadlock, and names each owner and the lock that it waits for. Over several processes, nobody sees
+//! the circle: waits with a limit end there, others do not.

@@ -50,9 +50,9 @@ use crate::owner::Owner;
 ///
 /// A process that dies between the end of its job and the server's answer to that, about a round trip later, counts as
 /// one that died during the job: another process may run it again after the lease. If the server is away when the job
-/// ends, this process goes on telling it until `within` has passed, in the background after one lease. Only if another
-/// process reaches the server first, once the lease that this process knew of has passed, does the job run twice. The
-/// same holds if the server forgets the lock, as in a restart without its data, and if this process is paused just
+/// ends, this process goes on telling it until `within` has passed, in the background after one lease, and releases
+/// nothing. Only if another process reaches the server first, after the lease has ended there, does the job run twice.
+/// The same holds if the server forgets the lock, as in a restart without its data, and if this process is paused just
 /// before its job ends: a job that has ended counts as one that succeeded, and a warning is logged.
 ///
 /// # Examples

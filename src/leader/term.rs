@@ -34,6 +34,8 @@ pub struct Term {
 impl Term {
     /// Begins a term. Tells those that watch.
     pub(super) fn begin(guard: FencedGuard, end: Announcement) -> Self {
+        // Other candidates of this client wait for as long as it leads, by their nature.
+        guard.hold.lock().wait_is_known();
         end.send();
         Self { guard, end }
     }

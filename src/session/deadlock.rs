@@ -46,7 +46,7 @@ impl Deadlocks {
     /// Looks for a call that has waited for a hold for at least one lease, after that was renewed.
     pub(super) fn look<D>(&self, local_locks: &LocalLocks<D>, hold: &Hold) {
         let now = BootInstant::now();
-        let Some(lease) = hold.lock().stands_unreported_for(now) else {
+        let Some(lease) = hold.lock().outlasts_its_lease(now) else {
             return;
         };
         let Some(local) = local_locks.find(hold.key().local_key()) else {
@@ -62,7 +62,7 @@ impl Deadlocks {
         if self.pace.tell().is_none() {
             return;
         }
-        hold.lock().is_reported();
+        hold.lock().wait_is_known();
         let (lock, holder) = (&*contention.lock, &hold.owner);
         let (owner, waited) = (waiter.owner.as_ref(), waiter.came.until(now));
         let all = local_locks.each(|state| state.contention(now, Duration::ZERO));

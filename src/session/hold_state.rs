@@ -50,10 +50,10 @@ pub(crate) struct State {
     ///
     /// The one that this hold has, and those that its successors may have.
     pub(super) tokens: Option<Tokens>,
-    /// The log has a warning of a call that may wait for this hold without end.
+    /// No warning is logged any more of a call that may wait for this hold without end.
     ///
-    /// One for each hold: its holder may just as well work for long.
-    is_reported: bool,
+    /// There is one for each hold: its holder may just as well work for long.
+    is_wait_known: bool,
     /// Where this hold stands in the watchdog's registry: the first part of its key there. `None` if it is not in it.
     /// Behind the registry only for a hold that the watchdog has just taken out as due.
     pub(crate) watched: Option<BootInstant>,
@@ -95,7 +95,7 @@ impl State {
             release: Release::Owed,
             schedule,
             tokens: None,
-            is_reported: false,
+            is_wait_known: false,
             watched: None,
         }
     }
@@ -147,15 +147,16 @@ impl State {
         }
     }
 
-    /// Returns the lease of a hold that has stood for longer than that, if no call was reported that waits for it.
-    pub(super) fn stands_unreported_for(&self, now: BootInstant) -> Option<Duration> {
+    /// Returns the lease of a hold that has stood for at least as long, if a call that waits for it would be news.
+    pub(super) fn outlasts_its_lease(&self, now: BootInstant) -> Option<Duration> {
         let lease = self.schedule.lease().get();
         let stands = self.phase == Phase::Held && self.schedule.begun().until(now) >= lease;
-        (stands && !self.is_reported).then_some(lease)
+        (stands && !self.is_wait_known).then_some(lease)
     }
 
-    pub(super) fn is_reported(&mut self) {
-        self.is_reported = true;
+    /// Has no warning logged any more of calls that wait for this hold.
+    pub(crate) fn wait_is_known(&mut self) {
+        self.is_wait_known = true;
     }
 
     /// Notes that a request about the hold failed, and schedules the next. A renewal is only tried again while a guard

@@ -181,6 +181,10 @@ async fn long_contention_of_short_holds_and_other_waits_are_not_told_of() {
     let fixed_waiter = acquiring(&client.lock("fixed"));
     let held = client.lock("held").lock().await.unwrap();
     let elsewhere = acquiring(&other.lock("held"));
+    // Nor of a candidate that waits for a leader.
+    let term = client.leader("leader").campaign().await.unwrap();
+    let election = client.leader("leader");
+    let candidate = tokio::spawn(async move { election.campaign().await });
     for waiter in waiters {
         soon(waiter).await.unwrap();
     }
@@ -189,7 +193,8 @@ async fn long_contention_of_short_holds_and_other_waits_are_not_told_of() {
     // This client tells of the next that waits for long.
     let waiter = acquiring(&client.lock("held"));
     log.tells(&["lock=\"held\"", MAY_NEVER_END]).await;
-    drop((fixed, held));
+    drop((fixed, held, term));
+    drop(soon(candidate).await.unwrap());
     tokio::join!(passes(fixed_waiter), passes(elsewhere), passes(waiter));
     for client in [client, other] {
         client.close().await;

@@ -1,6 +1,6 @@
 //! The rights of a user that may do what this crate does under one prefix, and nothing else: the line of the README.
 
-use redlatch::{Client, ErrorKind, MultiLock, Owner, RedLock};
+use redlatch::{Client, Error, ErrorKind, MultiLock, Owner, RedLock};
 use redlatch_testkit::{Connection, Reply, Server};
 
 use crate::support::probe::{kind, secs, soon};
@@ -109,6 +109,22 @@ async fn line_of_the_readme_is_enough_for_every_kind() {
     latch.count_down().await.unwrap();
     soon(waiting).await.unwrap().unwrap();
     assert!(!latch.delete().await.unwrap());
+
+    let scheduler = one.leader("scheduler");
+    let term = scheduler.campaign().await.unwrap();
+    let mut watch = two.leader("scheduler").watch();
+    assert_eq!(watch.changed().await.unwrap(), Some(term.leader()));
+    let watching = tokio::spawn(async move { watch.changed().await });
+    eventually_listened(&mut admin, 1).await;
+    term.step_down().await.unwrap();
+    assert_eq!(soon(watching).await.unwrap().unwrap(), None);
+
+    let report = one.run_once("report", secs(60));
+    let ran = report.run(async |run| run.verify().await);
+    assert_eq!(ran.await.unwrap(), Some(()));
+    let again = two.run_once("report", secs(60));
+    let ran = again.run(async |_| Ok::<_, Error>(()));
+    assert_eq!(ran.await.unwrap(), None);
 
     let log = admin.command(&["ACL", "LOG"]);
     assert_eq!(log, Reply::Array(Vec::new()), "{line:?}");
