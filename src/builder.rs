@@ -350,6 +350,35 @@ impl ClientBuilder {
         self
     }
 
+    /// Adds the label `name` to the [metrics](crate::metrics) of the locks, semaphores and latches with these names: whole
+    /// ones, with their prefix. By default the metrics of all names are added up, since a name often contains an id, and
+    /// each of them would make series of its own. Called again, it adds names.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// use metrics_exporter_prometheus::PrometheusBuilder;
+    /// use redlatch::Client;
+    ///
+    /// let page = PrometheusBuilder::new().install_recorder().unwrap();
+    /// let client = Client::builder().url(url).metrics_by_name(["nightly"]).build().await?;
+    /// let nightly = client.lock("nightly").lock().await?;
+    /// let order = client.lock("orders:42").lock().await?;
+    ///
+    /// let text = page.render();
+    /// assert!(text.contains(r#"redlatch_held{name="nightly",kind="reentrant"} 1"#));
+    /// assert!(text.contains(r#"redlatch_held{kind="reentrant"} 1"#));
+    /// # drop((nightly, order));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn metrics_by_name<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        let names = names.into_iter().map(|name| name.as_ref().into());
+        self.settings.metrics_by_name.extend(names);
+        self
+    }
+
     /// Sets who owns a lock if neither the handle nor a [`scope`](crate::Owner::scope) says it: by default the current
     /// task, or each call by itself.
     ///

@@ -9,6 +9,7 @@ use crate::builder::ClientBuilder;
 use crate::error::Error;
 use crate::name::check;
 use crate::session::ClientHandle;
+use crate::stats::Stats;
 
 /// A client of one Redis or Valkey deployment, from which an application creates its locks, semaphores and latches.
 ///
@@ -277,6 +278,25 @@ impl Client {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.client.ensure_open().is_ok() && self.client.backend.is_connected()
+    }
+
+    /// Returns what this client has done and has, in numbers. Asks no server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// assert_eq!(client.stats().total().held, 1);
+    /// guard.unlock().await?;
+    /// let stats = client.stats();
+    /// assert_eq!((stats.total().held, stats.reentrant.granted), (0, 1));
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.client.tally.stats()
     }
 
     /// Closes the client, including all its clones and scopes.

@@ -13,6 +13,7 @@ use crate::protocol::answer::Ttl;
 use crate::protocol::counted::{Count, Deleted, Set};
 use crate::protocol::latch;
 use crate::protocol::waiter::Local;
+use crate::stats::Counted;
 use crate::wait::{Asked, Waiting, Wanted};
 
 /// A count that all processes share, with calls that wait until it is zero: on the wire Redisson's `RCountDownLatch`.
@@ -290,12 +291,16 @@ impl Latch {
     async fn open_within(&self, deadline: impl FnOnce() -> Deadline + Send) -> Result<bool, Error> {
         let waiting = async {
             let name = self.0.open()?;
-            let mut wait = self.0.wait(deadline());
+            let deadline = deadline();
+            let call = self.0.client.tally.call(Counted::Latch, name.key());
+            let mut wait = self.0.wait(deadline);
             let mut look = Look { latch: self, name };
             let span = debug_span!("wait", latch = %name.key());
             let mut waiting = self.0.waiting(name, &mut wait);
             let open = waiting.until(&mut look).instrument(span);
-            let open = open.await?.is_some();
+            let open = open.await;
+            call.ended(deadline, &open);
+            let open = open?.is_some();
             debug!(latch = %name.key(), open, "waited");
             Ok(open)
         };

@@ -107,6 +107,8 @@ mod latch;
 mod leader;
 mod lock;
 mod loss;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod name;
 mod options;
 mod outage;
@@ -119,6 +121,7 @@ mod run_once;
 mod scope;
 mod semaphore;
 mod session;
+mod stats;
 #[cfg(feature = "tower")]
 mod tower;
 #[cfg(doc)]
@@ -165,6 +168,7 @@ pub use run_once::{Run, RunOnce};
 pub use scope::Scoped;
 pub use semaphore::counted::{Semaphore, SemaphorePermit};
 pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
+pub use stats::{ConnectionStats, KindStats, LossStats, RenewalStats, Stats, TrafficStats};
 #[cfg(feature = "tower")]
 pub use tower::{OwnerLayer, OwnerService};
 

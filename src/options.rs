@@ -180,6 +180,9 @@ pub(crate) struct Settings {
     pub(crate) long_wait: Option<Duration>,
     /// Each hold has a span.
     pub(crate) trace_holds: bool,
+    /// The names of locks whose metrics have the name as a label.
+    #[cfg(feature = "metrics")]
+    pub(crate) metrics_by_name: Vec<Box<str>>,
     /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
     /// The server never loses what it has answered.
@@ -203,6 +206,8 @@ impl Default for Settings {
             label: None,
             long_wait: None,
             trace_holds: false,
+            #[cfg(feature = "metrics")]
+            metrics_by_name: Vec::new(),
             connects_lazily: false,
             durable: false,
             trusts_fresh: false,

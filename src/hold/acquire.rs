@@ -38,9 +38,20 @@ impl AcquireRequest {
     /// Acquires the lock, or re-enters it if this owner holds it. Returns `None` if the lock was busy until the
     /// limit.
     ///
-    /// For a lock by itself, and for the one that a set waits for. A `deadline` with a limit is an instant, so the time
-    /// in queues counts.
+    /// A `deadline` with a limit is an instant, so the time in queues counts.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
+        let call = self.counted();
+        let taken = self.acquire_member(deadline).await;
+        call.ended(deadline, &taken);
+        taken
+    }
+
+    /// Does the same for a lock of a set. The calls of the set are counted by their caller, which asks for some locks
+    /// several times.
+    pub(super) async fn acquire_member(
+        &self,
+        deadline: Deadline,
+    ) -> Result<Option<LockGuard>, Error> {
         let span = debug_span!(target: "redlatch", "acquire", lock = %self.name.key(), owner = %self.owner);
         self.client.ensure_open()?;
         // The future around it costs an allocation, so it is made only if somebody records the span or waits for long.
@@ -73,7 +84,10 @@ impl AcquireRequest {
             // A re-entry never waits behind other waiters, so it comes before the local queue.
             while let Some(hold) = self.own(&local) {
                 match Box::pin(self.reenter(&local, &hold)).await {
-                    Ok(Some(guard)) => return Ok(Some(guard)),
+                    Ok(Some(guard)) => {
+                        self.client.tally.reentered((&self.kind).into());
+                        return Ok(Some(guard));
+                    }
                     // The hold has ended meanwhile; there may be a newer one.
                     Ok(None) => {}
                     Err(error) => {

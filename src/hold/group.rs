@@ -43,6 +43,20 @@ pub(crate) async fn acquire(
     deadline: Deadline,
     hold_and_wait: Duration,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
+    let calls: Vec<_> = requests.iter().map(AcquireRequest::counted).collect();
+    let taken = gather(requests.clone(), deadline, hold_and_wait).await;
+    for call in calls {
+        call.ended(deadline, &taken);
+    }
+    taken
+}
+
+/// Carries out the call.
+async fn gather(
+    requests: Vec<AcquireRequest>,
+    deadline: Deadline,
+    hold_and_wait: Duration,
+) -> Result<Option<Vec<LockGuard>>, Error> {
     let mut ranked: Vec<_> = requests.into_iter().enumerate().collect();
     ranked.sort_by(|(_, a), (_, b)| a.name.key().cmp(b.name.key()));
     ensure_distinct(&ranked, deadline).await?;
@@ -295,7 +309,7 @@ async fn equals(
     let mut pause = FIRST_PAUSE;
     loop {
         let waited_for = requests[first];
-        let taken = Box::pin(waited_for.acquire(deadline)).await;
+        let taken = Box::pin(waited_for.acquire_member(deadline)).await;
         let Some(guard) = taken.map_err(|error| waited_for.blame(error))? else {
             return Ok(None);
         };
@@ -305,7 +319,7 @@ async fn equals(
             .enumerate()
             .map(async |(at, request)| match at == first {
                 true => Ok(None),
-                false => request.acquire(Deadline::Once).await,
+                false => request.acquire_member(Deadline::Once).await,
             });
         // The guard that was waited for is put in its place among the others.
         let mut guard = Some(guard);

@@ -12,6 +12,7 @@ use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::loss::LossReason;
+use crate::options::Deadline;
 use crate::owner::Owner;
 use crate::session::LocalLock;
 use crate::session::hold::Hold;
@@ -153,11 +154,14 @@ impl LockGuard {
     pub async fn reenter(&self) -> Result<Self, Error> {
         let Lease { request, hold } = &self.lease;
         let reenter = async {
+            let call = request.counted();
             request.client.ensure_open()?;
-            request
-                .reenter(&request.local(), hold)
-                .await?
-                .ok_or_else(|| self.lease.lost_error())
+            let reentered = request.reenter(&request.local(), hold).await;
+            if let Ok(Some(_)) = &reentered {
+                request.client.tally.reentered((&request.kind).into());
+            }
+            call.ended(Deadline::Never, &reentered);
+            reentered?.ok_or_else(|| self.lease.lost_error())
         };
         request.client.within(Box::pin(reenter)).await
     }
@@ -226,6 +230,7 @@ impl AcquireRequest {
             hold.trace(info_span!(target: "redlatch", "hold", %lock, %owner, lost = Empty));
         }
         self.client.watchdog.watch(hold);
+        self.client.tally.hold_begins(hold);
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
         // From here on, an early return drops the guard, which gives the hold back. A client that is closed behind this
         // check finds the hold in the local lock, and ends it.

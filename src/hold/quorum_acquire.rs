@@ -34,6 +34,7 @@ use crate::protocol::lock::AcquireMode;
 use crate::protocol::quorum::{QuorumState, Response, grace, majority, quorum_state};
 use crate::protocol::red::{Abstention, Cause};
 use crate::session::{ClientHandle, LocalLock};
+use crate::stats::Counted;
 
 /// A request for a lock over several servers.
 #[derive(Debug)]
@@ -86,9 +87,11 @@ impl QuorumAcquire {
     /// Acquires the lock on a majority of the servers. Returns `None` if it was busy until the limit.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
+        let call = first.client.tally.call(Counted::Red, first.name.key());
         let span = debug_span!(target: "redlatch", "acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
         let rounds = first.tell_if_long(|| self.local(), self.rounds(deadline));
         let acquired = rounds.instrument(span).await;
+        call.ended(deadline, &acquired);
         if matches!(acquired, Ok(None)) {
             first.tell_busy(|| self.local());
         }

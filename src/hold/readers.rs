@@ -65,6 +65,9 @@ impl AcquireRequest {
         let hold = local.join(&self.owner, yields_to, join)?;
         debug!("joined");
         let guard = self.hand_out(local, &hold);
+        if guard.is_ok() {
+            self.client.tally.handed_over((&self.kind).into());
+        }
         // Asked on behalf of readers that follow: what the server said will soon be too old to join by.
         if hold.record.is_to_be_asked_about(BootInstant::now()) {
             self.client.watchdog.confirm(&hold);

@@ -19,7 +19,9 @@ use crate::protocol::red::EPOCH_KEY;
 use crate::protocol::wait::WakeSource;
 use crate::session::hold::{Hold, Successor};
 use crate::session::local_queue::Role;
+use crate::session::tally::OpenCall;
 use crate::session::{ClientHandle, LocalLock};
+use crate::stats::Counted;
 
 /// What one call asks for, with everything checked that can be checked without the server. Cheap to clone, since each
 /// guard has a copy.
@@ -112,6 +114,12 @@ impl AcquireRequest {
     /// server refuses the request.
     pub(crate) fn is_upgrade(&self, local: &LocalLock) -> bool {
         matches!(self.kind, Kind::Write(_)) && local.has_other_side(&self.owner)
+    }
+
+    /// Counts a call to acquire this lock, which begins now.
+    pub(super) fn counted(&self) -> OpenCall<'_> {
+        let kind = Counted::from(&self.kind);
+        self.client.tally.call(kind, self.name.key())
     }
 
     /// Returns the error of an `unlock` on a handle whose owner has no level, here or on the server.

@@ -8,6 +8,7 @@ use crate::options::LeaseTime;
 use crate::permit_id::PermitId;
 use crate::protocol::counter::{self, KEPT, RequestMark};
 use crate::protocol::script::{self, Arg, Call};
+use crate::stats::Counted;
 
 const TITLE: &str = "a semaphore";
 
@@ -75,6 +76,13 @@ impl GiveBack {
 }
 
 impl PermitKey {
+    pub(crate) fn counted(&self) -> Counted {
+        match self.leased {
+            None => Counted::Semaphore,
+            Some(_) => Counted::ExpirableSemaphore,
+        }
+    }
+
     /// Makes the identity of permits that stay taken until they are returned.
     pub(crate) fn new(name: LockName, count: u32, number: u64) -> Self {
         Self {

@@ -123,13 +123,16 @@ impl Pool {
             let name = self.counter.open()?;
             let span = debug_span!("acquire", semaphore = %name.key(), permits);
             let mut take = self.take(name, permits)?;
-            let taken = self.in_order(name, &mut take, deadline());
-            let taken = taken.instrument(span).await?;
-            match (taken, take.least) {
+            let (kind, deadline) = (take.record.key.counted(), deadline());
+            let call = self.counter.client.tally.call(kind, name.key());
+            let taken = self.in_order(name, &mut take, deadline).instrument(span);
+            let taken = match (taken.await, take.least) {
                 // The drop of the `Undo` in `taken` releases the permits.
-                (Some((_, left)), Some(least)) if left < least => Err(too_late(name, least)),
-                (taken, _) => Ok(taken.map(|(undo, _)| undo)),
-            }
+                (Ok(Some((_, left))), Some(least)) if left < least => Err(too_late(name, least)),
+                (taken, _) => taken.map(|taken| taken.map(|(undo, _)| undo)),
+            };
+            call.ended(deadline, &taken);
+            taken
         };
         self.counter.client.within(Box::pin(acquire)).await
     }
@@ -241,7 +244,7 @@ impl Take<'_> {
         }
         match Taken::decode(&answer.reply, record.key.name.key()) {
             Ok(Taken::Granted) => {
-                record.granted(answer.sent);
+                record.taken(answer.sent);
                 let left = self.lease.map_or(Duration::MAX, |lease| {
                     let end = answer.sent.plus(lease.get() - lease.margin());
                     BootInstant::now().until(end)

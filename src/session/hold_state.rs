@@ -38,14 +38,14 @@ pub(crate) struct State {
     ///
     /// At zero the lease runs out by itself, as it should for guards with a fixed lease.
     pub(super) renewed: u32,
-    /// When it was granted. Means nothing before.
-    pub(super) since: BootInstant,
     /// The span of the time for which it is held, if the client traces holds.
     pub(super) span: Option<Box<Span>>,
     /// What became of the release that is owed for the last level. Means nothing before.
     pub(super) release: Release,
     /// The deadline, and when the hold is due for a renewal or a check.
     pub(crate) schedule: Schedule,
+    /// Since when it is held: an instant before the request was sent, or the takeover in memory.
+    pub(super) since: BootInstant,
     /// The fencing tokens, of a fenced lock.
     ///
     /// The one that this hold has, and those that its successors may have.
@@ -90,17 +90,17 @@ impl State {
             guards: 0,
             detached: 0,
             renewed: 0,
-            since: BootInstant::NEVER,
             span: None,
             release: Release::Owed,
             schedule,
+            since: BootInstant::NEVER,
             tokens: None,
             is_wait_known: false,
             watched: None,
         }
     }
 
-    /// Makes the hold stand since this instant, with one level and its guard.
+    /// Makes the hold stand from now on, with one level and its guard. It counts as held since `since`.
     ///
     /// Both the grant by the server and the takeover in memory end here.
     pub(super) fn hold(
@@ -109,8 +109,8 @@ impl State {
         lease_mode: LeaseMode,
         tokens: Option<Tokens>,
     ) {
-        self.since = since;
         self.phase = Phase::Held;
+        self.since = since;
         self.levels = 1;
         self.tokens = tokens;
         self.add_guard(lease_mode);

@@ -29,6 +29,11 @@ mod ledger;
 pub(crate) mod left;
 pub(crate) mod local_lock;
 pub(crate) mod local_queue;
+#[cfg(feature = "metrics")]
+mod meters;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_meters.rs"]
+mod meters;
 mod outage_log;
 pub(crate) mod outgoing;
 mod owners;
@@ -44,6 +49,7 @@ mod subscriber;
 mod subscription;
 mod successor;
 pub(crate) mod sync;
+pub(crate) mod tally;
 pub(crate) mod turns;
 pub(crate) mod undo;
 pub(crate) mod unlock;
@@ -82,6 +88,7 @@ use reaper::{Reaper, Worker};
 use releaser::Releaser;
 use share::Share;
 use sync::Spawner;
+use tally::Tally;
 use undo::Undo;
 use watchdog::Watchdog;
 
@@ -108,6 +115,8 @@ pub(crate) struct Session {
     pub(crate) releaser: Arc<Releaser>,
     /// Every permit that is out, in doubt, or owed back.
     pub(crate) permits: Arc<PermitRegistry>,
+    /// Counts what the client does.
+    pub(crate) tally: Arc<Tally>,
     /// The runtime that the client's tasks run on.
     runtime: Handle,
     /// Fires when the client is closed or its runtime ends. Nothing is begun after that.
@@ -135,7 +144,9 @@ impl Session {
             None => id.to_string().into(),
         };
         let name = format!("redlatch:{client_id}").into();
-        let (backend, disruptions) = Backend::connect(config, &settings, name).await?;
+        let tally = Arc::new(Tally::new(&settings));
+        let (backend, disruptions) =
+            Backend::connect(config, &settings, name, tally.clone()).await?;
         let backend = Arc::new(backend);
         let local_locks = Arc::new(LocalLocks::default());
         let hub = Hub::new(backend.clone());
@@ -148,6 +159,7 @@ impl Session {
             grants: Arc::default(),
             reaper: reaper.clone(),
             runtime: Spawner::current(),
+            tally: tally.clone(),
         });
         let session = Arc::new(Self {
             client_id,
@@ -156,9 +168,10 @@ impl Session {
             settings,
             backend: backend.clone(),
             local_locks,
-            permits: PermitRegistry::new(backend, reaper.clone()),
+            permits: PermitRegistry::new(backend, reaper.clone(), tally.clone()),
             reaper,
             releaser,
+            tally,
             runtime,
             closing,
             closed: CancellationToken::new(),

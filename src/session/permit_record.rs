@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::backend::Backend;
 use super::reaper::Reaper;
+use super::tally::Tally;
 use super::undo::{Owed, Undo};
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -44,6 +45,8 @@ pub(crate) struct PermitRecord {
 struct State {
     /// When the request was sent that took them. `None` if none is known to have done so.
     granted: Option<BootInstant>,
+    /// Since when they count as held, if they do.
+    held_since: Option<BootInstant>,
     /// A request that takes them went unanswered: a copy of it may come after they were returned, and must take
     /// nothing.
     in_doubt: bool,
@@ -82,6 +85,33 @@ impl PermitRecord {
     /// Notes that the permits were granted by a request sent at `sent`.
     pub(crate) fn granted(&self, sent: BootInstant) {
         self.lock().granted = Some(sent);
+    }
+
+    /// Notes that a call of this client was granted the permits, by a request sent at `sent`: they count as held until
+    /// they are struck out of the registry.
+    pub(crate) fn taken(&self, sent: BootInstant) {
+        self.granted(sent);
+        let records = self.permits.lock();
+        // Unless the client was closed meanwhile, which has given them back.
+        if records.contains_key(&self.id) {
+            self.lock().held_since = Some(sent);
+            let Self { key, permits, .. } = self;
+            permits
+                .tally
+                .permits_taken(key.counted(), key.name.key(), key.count);
+        }
+    }
+
+    /// Notes that the permits are no longer held, if they were.
+    fn ended(&self) {
+        let since = self.lock().held_since.take();
+        if let Some(since) = since {
+            let Self { key, permits, .. } = self;
+            let (kind, name) = (key.counted(), key.name.key());
+            permits
+                .tally
+                .permits_returned(kind, name, key.count, || since);
+        }
     }
 
     /// Notes that a request for the permits went unanswered, and may be carried out at any time.
@@ -202,14 +232,16 @@ pub(crate) struct PermitRegistry {
     records: Mutex<HashMap<u64, Arc<PermitRecord>>>,
     backend: Arc<Backend>,
     reaper: Reaper,
+    tally: Arc<Tally>,
 }
 
 impl PermitRegistry {
-    pub(super) fn new(backend: Arc<Backend>, reaper: Reaper) -> Arc<Self> {
+    pub(super) fn new(backend: Arc<Backend>, reaper: Reaper, tally: Arc<Tally>) -> Arc<Self> {
         Arc::new(Self {
             records: Mutex::default(),
             backend,
             reaper,
+            tally,
         })
     }
 
@@ -218,7 +250,10 @@ impl PermitRegistry {
     /// Called once, when the client closes.
     pub(super) fn return_all(&self) {
         let owed = std::mem::take(&mut *self.lock());
-        owed.into_values().for_each(|record| self.post(record));
+        for record in owed.into_values() {
+            record.ended();
+            self.post(record);
+        }
     }
 
     /// Returns how many permit records there are.
@@ -235,7 +270,11 @@ impl PermitRegistry {
 
     /// Strikes a permit record out. Returns `false` if it was struck out before.
     fn strike(&self, record: &PermitRecord) -> bool {
-        self.lock().remove(&record.id).is_some()
+        let struck = self.lock().remove(&record.id).is_some();
+        if struck {
+            record.ended();
+        }
+        struck
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<PermitRecord>>> {

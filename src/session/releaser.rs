@@ -20,6 +20,7 @@ use super::local_lock::LocalLocks;
 use super::reaper::Reaper;
 use super::share::Share;
 use super::sync::Spawner;
+use super::tally::Tally;
 use super::turns::YieldPeriod;
 use super::undo::Undo;
 use crate::clock::BootInstant;
@@ -50,6 +51,7 @@ pub(crate) struct Releaser {
     pub(super) reaper: Reaper,
     /// For tasks that outlive the call that needs them.
     pub(crate) runtime: Spawner,
+    pub(super) tally: Arc<Tally>,
 }
 
 impl Releaser {

@@ -64,6 +64,7 @@ impl Session {
         if left != Left::Levels {
             let (lock, owner) = (hold.key().name.key(), &hold.owner);
             debug!(target: "redlatch", %lock, %owner, held = ?hold.held_for(), "unlocked");
+            self.tally.hold_ended(hold);
         }
         if left == Left::Others {
             self.watchdog.unwatch(hold);

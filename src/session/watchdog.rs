@@ -33,6 +33,7 @@ use super::pace::Pace;
 use super::record::Record;
 use super::releaser::Releaser;
 use super::share::{LocalLockRef, Share};
+use super::tally::{Renewal, Tally};
 use super::undo::Undo;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -171,6 +172,7 @@ impl Watchdog {
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: LossReason) -> Option<Undo<Share>> {
         let guarded = hold.is_guarded();
         let left = hold.end(loss)?;
+        self.tally().hold_ended(hold);
         // Ended first, so that an answer that comes now cannot enter it again.
         self.unwatch(hold);
         let local = self.releaser.local_locks.enter(hold.key().local_key());
@@ -185,7 +187,9 @@ impl Watchdog {
         if !guarded && !was_renewed {
             return None;
         }
-        self.tell_loss(hold, hold.loss().unwrap_or(loss));
+        let reason = hold.loss().unwrap_or(loss);
+        self.tally().lost(hold, reason);
+        self.tell_loss(hold, reason);
         // What the server may have yet, and may be released without taking anything from others.
         let owes = left != Left::Others
             && match loss {
@@ -347,6 +351,9 @@ impl Watchdog {
             if round.is_some() {
                 state.schedule.asked(action == RenewalAction::Renew);
             }
+            if let (Some(Round::Renew), Some(due)) = (round, state.watched) {
+                self.tally().renewal_is_due(due, now);
+            }
             // The hold is placed again once its request is answered or has failed. Until then it is placed only for a
             // deadline that may come before.
             let answered = now.plus(hold.timeout * 2);
@@ -402,6 +409,9 @@ impl Watchdog {
         budget: Duration,
     ) -> Option<Refused> {
         let sent = BootInstant::now();
+        if round == Round::Renew {
+            self.tally().renewal_sent();
+        }
         let call = match round {
             Round::Renew => shape.renew(holds.iter().map(|(hold, lease)| (hold.key(), *lease))),
             Round::Check => shape.check(holds.iter().map(|(hold, _)| hold.key())),
@@ -417,8 +427,10 @@ impl Watchdog {
         match answered {
             Ok((sent, standing)) => {
                 let now = BootInstant::now();
+                let mut gone = 0;
                 for ((hold, lease), stands) in holds.iter().zip(standing) {
                     if !stands {
+                        gone += 1;
                         drop(self.lose(hold, LossReason::Gone));
                         continue;
                     }
@@ -432,6 +444,10 @@ impl Watchdog {
                     if round == Round::Renew {
                         self.deadlocks.look(&self.releaser.local_locks, hold);
                     }
+                }
+                if round == Round::Renew {
+                    self.tally().renewals(Renewal::Renewed, holds.len() - gone);
+                    self.tally().renewals(Renewal::Gone, gone);
                 }
                 debug!(holds = holds.len(), ?round, took = ?sent.until(BootInstant::now()), "confirmed");
             }
@@ -453,6 +469,9 @@ impl Watchdog {
     fn unanswered(&self, round: Round, holds: &[Due], error: &Error, sent: BootInstant) {
         let now = BootInstant::now();
         let (count, after) = (holds.len(), sent.until(now));
+        if round == Round::Renew {
+            self.tally().renewals(Renewal::Failed, count);
+        }
         // A server that does not answer is told of once, as an outage.
         let is_outage = holds.first().is_none_or(|(hold, _)| {
             let name = hold.key().name.key();
@@ -497,6 +516,10 @@ impl Watchdog {
             state.schedule.check(now);
             self.place(&hold, &mut state, now);
         }
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.releaser.tally
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {

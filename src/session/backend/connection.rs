@@ -28,6 +28,7 @@ use super::resp::{Request, Said};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::script::Script;
+use crate::session::tally::Tally;
 
 /// A connection to one server, made when it is first used, and made again when it breaks.
 pub(super) struct Connection {
@@ -42,6 +43,7 @@ pub(super) struct Connection {
 
 /// What callers and the task have in common.
 pub(super) struct Shared {
+    pub(super) tally: Arc<Tally>,
     /// Called for each connection but the first, before any reply on it is read: what the server lost is then looked
     /// for.
     pub(super) reconnected: Box<dyn Fn() + Send + Sync>,
@@ -78,9 +80,11 @@ impl Connection {
     pub(super) fn new(
         dialer: Dialer,
         runtime: &Handle,
+        tally: Arc<Tally>,
         reconnected: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let shared = Shared {
+            tally,
             reconnected: Box::new(reconnected),
             desk: Mutex::default(),
             unsent: Notify::new(),
@@ -147,7 +151,7 @@ impl Connection {
     ///
     /// The reply is waited for by [`replied`], if at all.
     pub(super) fn post(&self, request: &Request) -> Option<desk::Reply> {
-        self.shared.give(|desk| desk.post(request)).ok()
+        self.shared.give(request, Desk::post).ok()
     }
 
     /// Whether the server is known to have this script, so that its hash is enough.
@@ -234,7 +238,7 @@ pub(super) async fn replied(reply: desk::Reply, left: Duration) -> Result<Said, 
 impl Shared {
     /// Gives a request of a caller that waits to the desk.
     fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
-        self.give(|desk| desk.send(request))
+        self.give(request, Desk::send)
     }
 
     /// Gives a request to the desk, and wakes the writing task if bytes are left over.
@@ -242,12 +246,14 @@ impl Shared {
     /// Fails if there is no connection or no room; nothing was sent then.
     fn give(
         &self,
-        request: impl FnOnce(&mut Desk) -> Result<desk::Reply, Error>,
+        request: &Request,
+        give: impl FnOnce(&mut Desk, &Request) -> Result<desk::Reply, Error>,
     ) -> Result<desk::Reply, Error> {
         let mut desk = self.lock();
-        let reply = request(&mut desk)?;
+        let reply = give(&mut desk, request)?;
         let unsent = desk.has_unsent();
         drop(desk);
+        self.tally.requested(request.bytes().len());
         if unsent {
             self.unsent.notify_one();
         }

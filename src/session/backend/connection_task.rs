@@ -169,6 +169,7 @@ impl Shared {
             };
         });
         let epoch = self.status.borrow().epoch;
+        let _open = self.tally.connected(epoch > 1);
         if epoch > 1 {
             (self.reconnected)();
         }
@@ -201,8 +202,9 @@ impl Shared {
     ) -> Result<std::convert::Infallible, io::Error> {
         let mut arrived = BytesMut::with_capacity(INBOX);
         loop {
-            if reader.read_buf(&mut arrived).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            match reader.read_buf(&mut arrived).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                bytes => self.tally.received(bytes),
             }
             loop {
                 let (said, garbled) = match resp::take(&mut arrived, version) {
@@ -213,7 +215,9 @@ impl Shared {
                 // Garbled bytes stand in the place of the next reply, so its caller is told of them.
                 let asked = self.lock().replied(said.as_ref().ok());
                 let unasked = || io::Error::other("the server sent a reply that nobody asked for");
-                if let Some(caller) = asked.ok_or_else(unasked)? {
+                let asked = asked.ok_or_else(unasked)?;
+                if let Some(caller) = asked.caller {
+                    self.tally.replied(asked.since);
                     caller.send(said).ok();
                 }
                 if let Some(garbled) = garbled {

@@ -77,13 +77,13 @@ struct Open {
 }
 
 /// A reply that is still to come.
-struct Waiting {
+pub(super) struct Waiting {
     /// Where its request ends, counted as `given` is.
     end: u64,
     /// When its request came in.
-    since: BootInstant,
+    pub(super) since: BootInstant,
     /// `None` for a command that only prepares the next one.
-    caller: Option<oneshot::Sender<Result<Said, Broken>>>,
+    pub(super) caller: Option<oneshot::Sender<Result<Said, Broken>>>,
     /// The script that the command runs, which the server is known to have once it is answered.
     script: Option<&'static Script>,
 }
@@ -217,22 +217,22 @@ impl Desk {
         self.unsent.split()
     }
 
-    /// Takes note of the next reply; `said` is `None` if it cannot be read. Returns the caller that waits for it:
-    /// `Some(None)` if its command has no caller, `None` if nothing was asked.
+    /// Takes note of the next reply; `said` is `None` if it cannot be read. Returns what waits for it, or `None` if
+    /// nothing was asked.
     ///
     /// Called for each reply in the order of arrival: see invariant 1.
-    pub(super) fn replied(
-        &mut self,
-        said: Option<&Said>,
-    ) -> Option<Option<oneshot::Sender<Result<Said, Broken>>>> {
+    pub(super) fn replied(&mut self, said: Option<&Said>) -> Option<Waiting> {
         self.has_answered |= said.is_some();
-        let Waiting { caller, script, .. } = self.waiting.pop_front()?;
+        let waiting = self.waiting.pop_front()?;
         // A refusal does not show that the server has the script: NOSCRIPT is one.
         let is_answer = said.is_some_and(Result::is_ok);
-        if let Some(script) = script.filter(|script| is_answer && !self.knows(script)) {
+        if let Some(script) = waiting
+            .script
+            .filter(|script| is_answer && !self.knows(script))
+        {
             self.known.push(script);
         }
-        Some(caller)
+        Some(waiting)
     }
 
     /// Returns when the oldest request came in that still waits for its reply.

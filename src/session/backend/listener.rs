@@ -24,6 +24,7 @@ use super::slots::{self, Redirect};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
+use crate::session::tally::Tally;
 
 /// The most messages that may be waiting. Beyond that some are dropped, which wakes every waiter.
 const BACKLOG: usize = 4096;
@@ -70,6 +71,7 @@ pub(super) struct Listener {
 
 /// What callers and the task have in common.
 struct Shared {
+    tally: Arc<Tally>,
     /// Gives commands to the present connection. If it is taken away, another connection is made.
     present: watch::Sender<Option<mpsc::UnboundedSender<Order>>>,
     /// How many connections there have been after the first.
@@ -127,8 +129,9 @@ enum Told {
 
 impl Listener {
     /// Creates a connection that is made when it is first used.
-    pub(super) fn new(dialer: Dialer, runtime: &Handle) -> Self {
+    pub(super) fn new(dialer: Dialer, runtime: &Handle, tally: Arc<Tally>) -> Self {
         let shared = Shared {
+            tally,
             present: watch::Sender::default(),
             again: watch::Sender::default(),
             news: broadcast::Sender::new(BACKLOG),
@@ -318,6 +321,7 @@ impl Shared {
         let first = given.front().is_some_and(is_for);
         match told {
             Told::Message { channel, text } => {
+                self.tally.message();
                 drop(self.news.send(PushEvent::Message { channel, text }));
             }
             // It answers no command: the server has taken the channel away by itself.

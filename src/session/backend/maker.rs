@@ -16,6 +16,7 @@ use super::tls::Connector;
 use super::transaction::Transactions;
 use crate::config::{Config, Deployment, Server};
 use crate::error::Error;
+use crate::session::tally::Tally;
 
 /// What all connections of one backend have in common.
 ///
@@ -34,6 +35,8 @@ pub(super) struct Maker {
     pub(super) disruptions: mpsc::UnboundedSender<Disruption>,
     /// The name of the connections, which operators see.
     name: Arc<str>,
+    /// Where the connections tell what goes over them.
+    tally: Arc<Tally>,
     /// Shared by all connections, so that they follow the same primary.
     sentinels: Option<Arc<Sentinels>>,
 }
@@ -47,6 +50,7 @@ impl Maker {
         command_timeout: Duration,
         disruptions: mpsc::UnboundedSender<Disruption>,
         name: Arc<str>,
+        tally: Arc<Tally>,
     ) -> Result<Self, Error> {
         let mut maker = Self {
             #[cfg(feature = "tls")]
@@ -56,6 +60,7 @@ impl Maker {
             runtime: Handle::current(),
             disruptions,
             name,
+            tally,
             sentinels: None,
         };
         if let Deployment::Sentinels { service, servers } = &maker.config.deployment
@@ -83,12 +88,17 @@ impl Maker {
         let reconnected = move || {
             disruptions.send(Disruption::Node(node)).ok();
         };
-        Connection::new(self.dialer(server), &self.runtime, reconnected)
+        Connection::new(
+            self.dialer(server),
+            &self.runtime,
+            self.tally.clone(),
+            reconnected,
+        )
     }
 
     /// Makes the connection for messages from a server.
     pub(super) fn listener(&self, server: &Server) -> Listener {
-        Listener::new(self.dialer(server), &self.runtime)
+        Listener::new(self.dialer(server), &self.runtime, self.tally.clone())
     }
 
     /// Makes the connection for transactions on a server.

@@ -58,6 +58,7 @@ use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::options::Settings;
+use crate::session::tally::Tally;
 
 use channels::Channels;
 use cluster::Cluster;
@@ -130,12 +131,13 @@ impl Backend {
         config: Config,
         settings: &Settings,
         name: Arc<str>,
+        tally: Arc<Tally>,
     ) -> Result<(Self, Disruptions), Error> {
         let command_timeout = settings.command_timeout;
         let (disrupted, disruptions) = mpsc::unbounded_channel();
         let (deployment, database) = (config.deployment.clone(), config.database);
         let servers = deployment.servers();
-        let maker = Maker::new(config, command_timeout, disrupted, name)?;
+        let maker = Maker::new(config, command_timeout, disrupted, name, tally)?;
         let servers = if let Deployment::Cluster(_) = deployment {
             let cluster = Cluster::new(maker, servers, settings.pubsub);
             if !settings.connects_lazily {
