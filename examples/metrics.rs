@@ -62,7 +62,9 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     nightly.force_unlock().await?;
     println!("that lock was released by force, so its holder has lost it\n");
 
-    let is_told = |line: &&str| !line.ends_with(" 0") && !line.contains("_bucket");
+    let is_told = |line: &&str| {
+        line.starts_with("redlatch_") && !line.ends_with(" 0") && !line.contains("_bucket")
+    };
     for line in page.render().lines().filter(is_told) {
         println!("{line}");
     }

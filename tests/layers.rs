@@ -22,6 +22,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("backoff", "error"),
         ("options", "clock error owner"),
         ("permit_id", "error"),
+        ("stats", ""),
+        ("metrics", ""),
         ("config::secret", ""),
         ("config::server", "error"),
         ("config::tls", "error"),
@@ -153,7 +155,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::connection",
-            "session::backend::desk session::backend::dial session::backend::connection_task session::backend::link session::backend::resp",
+            "session::backend::desk session::backend::dial session::backend::connection_task session::backend::link session::backend::resp session::tally",
         ),
         (
             "session::backend::connection_task",
@@ -165,7 +167,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::maker",
-            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::sentinel session::backend::tls session::backend::transaction",
+            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::sentinel session::backend::tls session::backend::transaction session::tally",
         ),
         (
             "session::backend::send_error",
@@ -173,7 +175,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::listener",
-            "session::backend::dial session::backend::link session::backend::resp session::backend::slots",
+            "session::backend::dial session::backend::link session::backend::resp session::backend::slots session::tally",
         ),
         (
             "session::backend::node",
@@ -194,8 +196,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend",
-            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::run session::backend::slots",
+            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::run session::backend::slots session::tally",
         ),
+        ("session::tally", "session::hold session::meters"),
+        ("session::meters", "session::hold session::tally"),
+        ("session::no_meters", "session::hold session::tally"),
         ("session::sync", ""),
         ("session::record", "session::sync"),
         ("session::hold_state", ""),
@@ -241,7 +246,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::reaper", "session::backend session::ledger"),
         (
             "session::permit_record",
-            "session::backend session::reaper session::undo",
+            "session::backend session::reaper session::tally session::undo",
         ),
         (
             "session::unlock",
@@ -257,7 +262,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::releaser",
-            "session::backend session::grants session::hold session::hub session::local_lock session::reaper session::share session::sync session::turns session::undo",
+            "session::backend session::grants session::hold session::hub session::local_lock session::reaper session::share session::sync session::tally session::turns session::undo",
         ),
         (
             "session::keeper",
@@ -275,7 +280,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::watchdog",
-            "session::backend session::deadlock session::hold session::outage_log session::pace session::record session::releaser session::share session::undo",
+            "session::backend session::deadlock session::hold session::outage_log session::pace session::record session::releaser session::share session::tally session::undo",
         ),
         ("session", "*"),
     ],
@@ -386,7 +391,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("tokio_rustls", &["session/backend/tls.rs"]),
     ("percent_encoding", &["config/url.rs"]),
-    ("serde", &["config/"]),
+    ("serde", &["config/", "stats.rs"]),
     ("rustix", &["clock.rs"]),
     // Leases are counted on a clock that keeps running while the machine is suspended.
     ("Instant", &[]),

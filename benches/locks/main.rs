@@ -1,7 +1,7 @@
 //! The cost of taking turns: each shape next to its floor, in the same run, and this crate next to other locks.
 //!
 //! `scripts/bench` runs all shapes. By hand:
-//! `cargo bench --bench locks -- [--quick] [--json FILE] [--report] [SHAPE..]`.
+//! `cargo bench --features metrics --bench locks -- [--quick] [--json FILE] [--report] [SHAPE..]`.
 //! A figure that misses its target is shown as such, and does not fail the run.
 
 mod alternation;
@@ -14,6 +14,7 @@ mod fair;
 mod floor;
 mod machine;
 mod markdown;
+mod metrics;
 mod names;
 mod outage;
 mod peers;
@@ -53,12 +54,13 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(300);
 /// How long the tasks that a shape leaves behind may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 21] = [
+const SHAPES: [&str; 22] = [
     "peers",
     "uncontended",
     "kinds",
     "reentry",
     "multi",
+    "metrics",
     "names",
     "tasks",
     "tasks_1ms",
@@ -169,6 +171,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "kinds" => uncontended::kinds(effort).await,
             "reentry" => uncontended::reentry(effort).await,
             "multi" => uncontended::multi(effort).await,
+            "metrics" => metrics::run(effort).await,
             "names" => names::run(effort).await,
             "tasks" => tasks::loopback(effort).await,
             "tasks_1ms" => tasks::one_millisecond(effort).await,

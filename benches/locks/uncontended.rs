@@ -123,7 +123,12 @@ pub(crate) async fn kinds(effort: &Effort) -> Result<Chapter, Failure> {
     })
 }
 
-fn line(shape: &str, key: &str, (product, floor): &(Waits, Waits), target: Target) -> Line {
+pub(crate) fn line(
+    shape: &str,
+    key: &str,
+    (product, floor): &(Waits, Waits),
+    target: Target,
+) -> Line {
     let ratio = product.median().as_secs_f64() / floor.median().as_secs_f64();
     Line {
         shape: shape.to_owned(),
@@ -134,7 +139,7 @@ fn line(shape: &str, key: &str, (product, floor): &(Waits, Waits), target: Targe
 }
 
 /// Passes both in turns for `span`.
-async fn alternate(
+pub(crate) async fn alternate(
     product: impl Section,
     floor: impl Section,
     span: Duration,
