@@ -476,12 +476,12 @@ async fn server_that_comes_back_empty_is_told_with_all_that_it_lost() {
         .await;
     log.tells(&["WARN", "lost more", "lost=50", "and 47 more"])
         .await;
-    let warnings: Vec<_> = log
+    let losses: Vec<_> = log
         .told()
         .into_iter()
-        .filter(|line| line.contains("WARN"))
+        .filter(|line| line.contains("redlatch: lost"))
         .collect();
-    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    assert_eq!(losses.len(), 2, "{losses:#?}");
     log.is_as_documented();
 }
 

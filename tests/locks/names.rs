@@ -95,7 +95,7 @@ async fn guards_of_all_kinds_have_a_name_and_show_who_holds_for_how_long() {
     let owner = Owner::named("req-7");
     let guard = client.lock("orders").owned_by(&owner).lock().await.unwrap();
     assert_eq!(guard.name(), "orders");
-    let rest = "{ name: \"orders\", owner: req-7, remaining: 29..s }";
+    let rest = "{ name: \"orders\", owner: req-7, remaining: ..s }";
     is_shown(&guard, "orders", &format!("LockGuard {rest}"));
     is_shown(&*guard, "orders", &format!("Lease {rest}"));
     guard.unlock().await.unwrap();
@@ -109,7 +109,7 @@ async fn guards_of_all_kinds_have_a_name_and_show_who_holds_for_how_long() {
     is_shown(
         &guard,
         "orders",
-        "FencedGuard { name: \"orders\", owner: req-7, remaining: 29..s, token: .. }",
+        "FencedGuard { name: \"orders\", owner: req-7, remaining: ..s, token: .. }",
     );
     drop(guard);
     let term = client
@@ -139,7 +139,7 @@ async fn guards_of_all_kinds_have_a_name_and_show_who_holds_for_how_long() {
     is_shown(
         &guard,
         "b",
-        "MultiGuard { names: [\"a\", \"b\"], owner: req-7, remaining: 29..s }",
+        "MultiGuard { names: [\"a\", \"b\"], owner: req-7, remaining: ..s }",
     );
     let members: Client = builder(server.url())
         .trust_fresh_servers(true)
