@@ -118,9 +118,10 @@ impl Attempt<'_> {
             // Too little of its lease was left after all, or the server has just said that the hold is gone. The guard
             // was dropped with that error, and the lock is asked for like any other.
             Err(error) if error.kind() == ErrorKind::LeaseLost => None,
-            guard => {
+            Err(error) => Some(Err(error)),
+            Ok(guard) => {
                 client.tally.handed_over(kind.into());
-                Some(guard.map(Attempted::Granted))
+                Some(Ok(Attempted::Granted(guard)))
             }
         }
     }
