@@ -340,7 +340,8 @@ impl Client {
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
     /// let guard = client.lock("nightly-report").lock().await?;
-    /// for lock in client.admin().list("nightly-*").await? {
+    /// let mut list = client.admin().list("nightly-*")?;
+    /// while let Some(Ok(lock)) = list.next().await {
     ///     println!("{} is held by {:?}", lock.name, lock.holders);
     /// }
     /// guard.unlock().await?;

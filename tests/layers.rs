@@ -367,8 +367,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("semaphore::*", "semaphore::pool semaphore::methods"),
     ],
     &[
-        ("admin", "admin::inspection admin::server admin::watch"),
+        (
+            "admin",
+            "admin::inspection admin::listing admin::server admin::watch",
+        ),
         ("admin::inspection", ""),
+        ("admin::listing", "admin admin::inspection"),
         ("admin::server", ""),
         ("admin::watch", ""),
         ("client", "admin builder"),

@@ -10,6 +10,7 @@ use crate::args::{Doctor, Server};
 use crate::exit::{self, Failure};
 use crate::server;
 use crate::show;
+use crate::shown::shown;
 use crate::span;
 
 /// The lease of a lock that is tried: if `redlatch` dies meanwhile, the lock remains for this long.
@@ -76,7 +77,7 @@ pub(crate) async fn doctor(server: &Server, args: &Doctor, as_json: bool) -> Res
         for finding in &findings {
             let Finding { what, text, .. } = finding;
             let outcome = name(finding.outcome);
-            show::print(&format!("{outcome:7}  {what:11}  {}", show::shown(text)))?;
+            show::print(&format!("{outcome:7}  {what:11}  {}", shown(text)))?;
         }
     }
     let worst = findings.iter().map(|finding| finding.outcome).max();
@@ -97,12 +98,16 @@ fn name(outcome: Outcome) -> &'static str {
 async fn examine(client: &Client, args: &Doctor) -> Result<Vec<Finding>, Failure> {
     let mut findings = Vec::new();
     for report in client.admin().servers().await? {
-        findings.extend(server_findings(&report));
+        match report {
+            Ok(report) => findings.extend(server_findings(&report)),
+            Err(unread) => findings.push(broken("server", unread.to_string())),
+        }
     }
     if !args.read_only {
         let probe = format!("redlatch_doctor:{}", client.id());
         findings.extend(locks(client, &probe).await);
-        findings.extend(messages(client, &probe).await?);
+        findings.push(messages(client, &probe).await);
+        findings.push(turns(client, &probe).await);
     }
     Ok(findings)
 }
@@ -123,7 +128,10 @@ fn server_findings(report: &ServerReport) -> Vec<Finding> {
             format!("{text}: Redis 6.2 is the oldest that works"),
         ),
         Some(true) => fine("server", text),
-        None => warning("server", format!("{text}: this user may not run INFO")),
+        None => warning(
+            "server",
+            format!("{text}: this user may not run INFO; grant +info"),
+        ),
     });
     if report.is_primary == Some(false) {
         findings.push(broken(
@@ -182,7 +190,7 @@ fn eviction(report: &ServerReport) -> Finding {
         ),
         None => warning(
             "eviction",
-            "unknown: this user may not run INFO; maxmemory-policy must be noeviction",
+            "unknown: this user may not run INFO; grant +info; maxmemory-policy must be noeviction",
         ),
     }
 }
@@ -194,15 +202,23 @@ fn persistence(report: &ServerReport) -> Finding {
         (Some(true), Some("always")) => {
             fine("persistence", "appendfsync always: a restart loses no lock")
         }
-        (Some(true), sync) => warning(
+        (Some(true), Some(sync)) => warning(
             "persistence",
             format!(
-                "appendonly with appendfsync {}: a crash forgets the locks of the last moment",
-                sync.unwrap_or("unknown")
+                "appendonly with appendfsync {sync}: a crash forgets the locks of the last moment"
             ),
         ),
+        (Some(true), None) => warning(
+            "persistence",
+            "appendonly, but it is unknown how often that is on disk: this user may not run CONFIG GET; grant \
+             +config|get, or see to it that appendfsync is always, otherwise a crash forgets the locks of the last \
+             moment",
+        ),
         (Some(false), _) => warning("persistence", format!("no appendonly: {lost}")),
-        (None, _) => warning("persistence", "unknown: this user may not run INFO"),
+        (None, _) => warning(
+            "persistence",
+            format!("unknown: this user may not run INFO; grant +info; without appendonly {lost}"),
+        ),
     }
 }
 
@@ -283,9 +299,12 @@ async fn held(lock: &impl DistributedLock) -> Result<(), Error> {
 }
 
 /// Judges whether releases are heard.
-async fn messages(client: &Client, probe: &str) -> Result<Vec<Finding>, Failure> {
-    let report = client.admin().check_messages(probe).await?;
-    let mut findings = vec![match (&report.publish_refused, report.round_trip) {
+async fn messages(client: &Client, probe: &str) -> Finding {
+    let report = match client.admin().check_messages(probe).await {
+        Ok(report) => report,
+        Err(error) => return untried("messages", error),
+    };
+    match (&report.publish_refused, report.round_trip) {
         (Some(refusal), _) => broken(
             "messages",
             format!(
@@ -306,18 +325,27 @@ async fn messages(client: &Client, probe: &str) -> Result<Vec<Finding>, Failure>
             "messages",
             format!("a release is heard within {}", span_of(round_trip)),
         ),
-    }];
-    findings.push(match client.admin().check_turns(probe).await? {
-        None => fine("turns", "processes that wait take turns"),
-        Some(refusal) => broken(
+    }
+}
+
+/// Judges whether this user may take part in the turn order.
+async fn turns(client: &Client, probe: &str) -> Finding {
+    match client.admin().check_turns(probe).await {
+        Ok(None) => fine("turns", "processes that wait take turns"),
+        Ok(Some(refusal)) => broken(
             "turns",
             format!(
                 "this user cannot take part in the turn order: waiting processes race for a lock, and those of other \
                  users are not told of this one's releases: {refusal}"
             ),
         ),
-    });
-    Ok(findings)
+        Err(error) => untried("turns", error),
+    }
+}
+
+fn untried(what: &'static str, error: Error) -> Finding {
+    let text = format!("this could not be tried: {}", Failure::from(error).text);
+    broken(what, text)
 }
 
 /// Writes a short span with microseconds.

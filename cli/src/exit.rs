@@ -8,9 +8,11 @@ use std::process::ExitCode;
 use clap::error::ErrorKind as Wrong;
 use redlatch::{Error, ErrorKind};
 
+use crate::shown::shown;
+
 /// Wrong use, as of most commands.
 pub(crate) const USAGE: u8 = 2;
-/// `doctor` found something that breaks a promise; `inspect` found no lock.
+/// `doctor` found something that breaks a promise; `inspect` found no holder; `ls` could not read everything.
 pub(crate) const NO: u8 = 1;
 /// The server cannot be reached, or refuses. `EX_UNAVAILABLE` of sysexits.h.
 pub(crate) const SERVER: u8 = 69;
@@ -29,13 +31,12 @@ pub(crate) const NOT_FOUND: u8 = 127;
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
-    /// One line.
     pub(crate) text: String,
 }
 
 impl Failure {
     pub(crate) fn new(code: u8, text: impl Display) -> Self {
-        let text = text.to_string().lines().collect::<Vec<_>>().join(" ");
+        let text = text.to_string();
         Self { code, text }
     }
 
@@ -95,5 +96,5 @@ pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
 
 /// Writes a line to stderr, if anybody reads it.
 pub(crate) fn complain(text: &str) {
-    writeln!(stderr(), "redlatch: {text}").ok();
+    writeln!(stderr(), "redlatch: {}", shown(text)).ok();
 }

@@ -13,11 +13,13 @@
 mod args;
 mod doctor;
 mod exit;
+mod list;
 mod notes;
 mod progress;
 mod run;
 mod server;
 mod show;
+mod shown;
 mod signals;
 mod span;
 mod terminal;
@@ -63,7 +65,7 @@ fn carry_out(args: Args, notes: &Notes) -> Result<u8, Failure> {
             runtime.block_on(async {
                 match command {
                     Command::Run(run) => run::run(&server, run, notes).await,
-                    Command::Ls(ls) => show::ls(&server, &ls, args.json).await,
+                    Command::Ls(ls) => list::ls(&server, &ls, notes, args.json).await,
                     Command::Inspect(wanted) => show::inspect(&server, &wanted, args.json).await,
                     Command::Watch(wanted) => show::watch(&server, &wanted, args.json).await,
                     Command::Unlock(wanted) => unlock::unlock(&server, &wanted, args.json).await,

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write, stderr};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Failure;
+use crate::shown::shown;
 
 /// Writes notes to stderr. That nobody reads them stops nothing.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl Notes {
             object.insert("text".to_owned(), json!(text));
             writeln!(out, "{}", Value::Object(object)).ok();
         } else {
-            writeln!(out, "redlatch: {text}").ok();
+            writeln!(out, "redlatch: {}", shown(text)).ok();
         }
     }
 
@@ -42,7 +43,7 @@ impl Notes {
     pub(crate) fn live(&self, text: &str) {
         let mut out = stderr().lock();
         // Cut off at the edge of the terminal: only one line can be replaced.
-        write!(out, "\r\x1b[K\x1b[?7lredlatch: {text}\x1b[?7h").ok();
+        write!(out, "\r\x1b[K\x1b[?7lredlatch: {}\x1b[?7h", shown(text)).ok();
         out.flush().ok();
     }
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::args::Run;
 use crate::notes::Notes;
 use crate::show;
+use crate::shown::shown;
 use crate::span;
 
 /// A shorter wait is not worth a word.
@@ -53,5 +54,5 @@ fn line(args: &Run, found: Option<&Inspection>, waited: Duration) -> String {
             format!(", {waited} of {}", span::show(limit))
         }
     };
-    format!("waiting for {}{waited}: {held}", show::shown(&args.name))
+    format!("waiting for {}{waited}: {held}", shown(&args.name))
 }

@@ -1,53 +1,17 @@
-//! `redlatch ls`, `inspect` and `watch`: who holds which lock.
+//! `redlatch inspect` and `watch`: who holds a lock.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{Write, stdout};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlatch::Client;
 use redlatch::admin::{FoundHolder, FoundKind, FoundSide, Inspection};
 use serde_json::{Value, json};
 
-use crate::args::{Inspect, Ls, Server, Watch};
+use crate::args::{Inspect, Server, Watch};
 use crate::exit::{self, Failure};
 use crate::server::{self, seconds};
+use crate::shown::shown;
 use crate::span;
-
-pub(crate) async fn ls(server: &Server, args: &Ls, as_json: bool) -> Result<u8, Failure> {
-    let client = server::connect(server).await?;
-    let found = client.admin().list(&args.pattern).await;
-    client.close().await;
-    let found = found?;
-    if as_json {
-        let list: Vec<Value> = found.iter().map(json).collect();
-        return print(&Value::from(list).to_string());
-    }
-    let head = ["NAME", "KIND", "LEASE", "WAITERS", "HELD BY"].map(str::to_owned);
-    let rows = found.iter().map(|lock| {
-        [
-            shown(&lock.name),
-            kind(lock.kind).to_owned(),
-            left(lock.remaining_lease),
-            waiting(lock).unwrap_or_else(|| "-".to_owned()),
-            owners(lock),
-        ]
-    });
-    let rows: Vec<[String; 5]> = rows.collect();
-    if rows.is_empty() {
-        // A program that reads the list wants no heading over nothing.
-        if stdout().is_terminal() {
-            return print("nothing is held");
-        }
-        return Ok(0);
-    }
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max();
-    let widths = [0, 1, 2, 3].map(|at| width(at).unwrap_or_default());
-    let lines = rows.iter().map(|[name, kind, lease, waiters, owners]| {
-        let [a, b, c, d] = widths;
-        format!("{name:a$}  {kind:b$}  {lease:c$}  {waiters:d$}  {owners}")
-    });
-    print(&lines.collect::<Vec<_>>().join("\n"))
-}
 
 pub(crate) async fn inspect(server: &Server, args: &Inspect, as_json: bool) -> Result<u8, Failure> {
     let client = server::connect(server).await?;
@@ -65,9 +29,11 @@ pub(crate) async fn inspect(server: &Server, args: &Inspect, as_json: bool) -> R
             ))?,
         };
     }
-    Ok(match found {
-        Some(_) => 0,
-        None => exit::NO,
+    // What a free lock leaves behind, such as its last token or those who wait, does not make it held.
+    let is_there = |found: &Inspection| !found.holders.is_empty() || found.count.is_some();
+    Ok(match found.as_ref().is_some_and(is_there) {
+        true => 0,
+        false => exit::NO,
     })
 }
 
@@ -219,7 +185,7 @@ fn one(holder: &FoundHolder) -> String {
     format!("{}{side}{times}, {lease}", shown(&holder.owner))
 }
 
-fn owners(found: &Inspection) -> String {
+pub(crate) fn owners(found: &Inspection) -> String {
     let names = found.holders.iter().map(|holder| {
         let side = match holder.side {
             Some(held) => format!(" ({})", side(held)),
@@ -235,7 +201,7 @@ fn owners(found: &Inspection) -> String {
 }
 
 /// Returns how many wait, as far as that is known.
-fn waiting(found: &Inspection) -> Option<String> {
+pub(crate) fn waiting(found: &Inspection) -> Option<String> {
     match (found.waiters.len(), found.is_wanted) {
         (0, true) => Some("yes".to_owned()),
         (0, false) => None,
@@ -256,11 +222,11 @@ fn count(found: &Inspection) -> String {
     }
 }
 
-fn left(lease: Option<Duration>) -> String {
+pub(crate) fn left(lease: Option<Duration>) -> String {
     lease.map_or_else(|| "-".to_owned(), span::show)
 }
 
-fn kind(kind: FoundKind) -> &'static str {
+pub(crate) fn kind(kind: FoundKind) -> &'static str {
     match kind {
         FoundKind::Reentrant => "reentrant",
         FoundKind::Fair => "fair",
@@ -279,16 +245,6 @@ fn side(side: FoundSide) -> &'static str {
         FoundSide::Write => "write",
         _ => "other",
     }
-}
-
-/// Returns a foreign text without characters that a terminal would act on.
-pub(crate) fn shown(text: &str) -> String {
-    let shown = text.chars().flat_map(|c| {
-        let escaped = c.is_control().then(|| c.escape_default());
-        let plain = escaped.is_none().then_some(c);
-        escaped.into_iter().flatten().chain(plain)
-    });
-    shown.collect()
 }
 
 pub(crate) fn json(found: &Inspection) -> Value {

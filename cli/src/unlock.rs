@@ -9,7 +9,8 @@ use serde_json::json;
 use crate::args::{Server, Unlock};
 use crate::exit::{self, Failure};
 use crate::server;
-use crate::show::{self, shown};
+use crate::show;
+use crate::shown::shown;
 
 pub(crate) async fn unlock(server: &Server, args: &Unlock, as_json: bool) -> Result<u8, Failure> {
     if !args.yes && !stdin().is_terminal() {

@@ -168,15 +168,19 @@ pub(super) fn may_be_lock(shape: &[Told]) -> bool {
     match shape {
         [Ok(Reply::Text(kind)), fields, size] => match &**kind {
             "none" | "string" => true,
-            "hash" => {
-                let is_large = matches!(size, Ok(Reply::Integer(size)) if *size > MOST_BYTES);
-                matches!(fields, Ok(Reply::Integer(fields)) if *fields <= MOST_FIELDS && !is_large)
-            }
+            "hash" => is_small(fields, size),
             _ => false,
         },
         // This user may not ask: the answers themselves will tell.
         _ => true,
     }
+}
+
+/// Whether a hash with this number of fields, in this much memory, may be a lock. What is not known does not count.
+pub(super) fn is_small(fields: &Told, size: &Told) -> bool {
+    let is_large = matches!(size, Ok(Reply::Integer(size)) if *size > MOST_BYTES);
+    let is_long = matches!(fields, Ok(Reply::Integer(fields)) if *fields > MOST_FIELDS);
+    !is_large && !is_long
 }
 
 /// Reads the answers to [`Keys::questions`]. Returns `None` if there is nothing, and `Err` if there is something else.
@@ -335,13 +339,19 @@ fn holders(fields: &[(&str, &str)]) -> Option<(Vec<FoundHolder>, FoundKind)> {
 pub(super) fn is_made_up(found: &Inspection) -> bool {
     match found.kind {
         FoundKind::Counter | FoundKind::ExpirableSemaphore => false,
-        FoundKind::Plain => found.holders.iter().all(|holder| {
-            let parts = holder.owner.rsplit_once(":h");
-            parts.is_some_and(|(_, id)| id.len() == 16) && has_client(&holder.owner)
-        }),
+        FoundKind::Plain => found
+            .holders
+            .iter()
+            .all(|holder| is_plain_value(&holder.owner)),
         FoundKind::ReadWrite => true,
         _ => found.holders.iter().any(|holder| has_client(&holder.owner)),
     }
+}
+
+/// Whether a string is the value of a plain lock that this crate makes up.
+pub(super) fn is_plain_value(value: &str) -> bool {
+    let parts = value.rsplit_once(":h");
+    parts.is_some_and(|(_, id)| id.len() == 16) && has_client(value)
 }
 
 /// Whether the hash has a field that only this crate writes, next to the one of a named owner.

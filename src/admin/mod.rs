@@ -6,33 +6,33 @@
 //! The command `redlatch` shows all of this in a shell.
 
 mod inspection;
+mod listing;
 mod server;
 mod watch;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use crate::clock::BootInstant;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::name::LockName;
-use crate::protocol::reply::Reply;
 use crate::session::ClientHandle;
 use crate::session::backend::Node;
 use crate::session::backend::inquiry::Told;
 
 use inspection::Keys;
 pub use inspection::{FoundHolder, FoundKind, FoundSide, Inspection};
+pub use listing::{Listing, Unread};
 pub use server::ServerReport;
 pub use watch::LockWatch;
 
-/// How many keys a server looks at before it answers others.
-const AT_ONCE: &str = "1000";
-/// How many keys are looked at together.
-const TOGETHER: usize = 64;
+/// How many levels of a read-write lock are asked about together.
+const LEVELS: usize = 1_000;
 
 /// Looks at the locks of all processes, and at the servers. Returned by [`Client::admin`](crate::Client::admin).
 ///
@@ -70,20 +70,17 @@ impl Admin {
         Self { client, prefix }
     }
 
-    /// Lists what is held, in alphabetical order. `pattern` is a glob, as in the command `SCAN`.
+    /// Lists what is held, in no order. `pattern` is a glob, as in the command `SCAN`.
     ///
-    /// Looks at every key of each server, a thousand at a time. Lists locks of all kinds that this crate and Redisson
-    /// write, except that a plain lock is listed only if this crate made up its value: other strings may be anything.
-    /// Semaphores and latches, which are bare numbers, are not listed either, nor is a key without an end. A lock that is acquired or released
-    /// meanwhile may or may not be listed.
+    /// Looks at every key of each server, a thousand at a time, while the list is read. Lists locks of all kinds that
+    /// this crate and Redisson write, except that a plain lock is listed only if this crate made up its value: other
+    /// strings may be anything. Semaphores and latches, which are bare numbers, are not listed either, nor is a key
+    /// without an end. A lock that is acquired or released meanwhile may or may not be listed.
     ///
     /// # Errors
     ///
-    /// [`Backend`](ErrorKind::Backend) or [`Timeout`](ErrorKind::Timeout) if a server cannot be asked or refuses.
-    ///
-    /// # Cancel safety
-    ///
-    /// Changes nothing on the server.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the client has a prefix that no name can have;
+    /// [`Closed`](ErrorKind::Closed) if the client is closed.
     ///
     /// # Examples
     ///
@@ -91,95 +88,14 @@ impl Admin {
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// let found = client.admin().list("orders:*").await?;
-    /// assert_eq!(found[0].name, "orders:42");
+    /// let mut list = client.admin().list("orders:*")?;
+    /// let found = list.next().await.expect("a lock").expect("it can be read");
+    /// assert_eq!(found.name, "orders:42");
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn list(&self, pattern: &str) -> Result<Vec<Inspection>, Error> {
-        let list = async {
-            self.client.ensure_open()?;
-            let prefix = self.prefix()?;
-            let pattern = format!("{}{}", escaped(prefix), pattern);
-            let mut keys = BTreeSet::new();
-            for node in self.client.backend.nodes() {
-                for kind in ["hash", "string"] {
-                    self.scan(&node, &pattern, kind, &mut keys).await?;
-                }
-            }
-            let keys: Vec<String> = keys.into_iter().collect();
-            let mut found = Vec::new();
-            for keys in keys.chunks(TOGETHER) {
-                let names = keys
-                    .iter()
-                    .map(|key| key.strip_prefix(prefix).unwrap_or(key));
-                let listed = try_join_all(names.map(|name| self.listed(name))).await?;
-                found.extend(listed.into_iter().flatten());
-            }
-            Ok(found)
-        };
-        self.client.within(Box::pin(list)).await
-    }
-
-    /// Adds the keys of this type that may be locks.
-    async fn scan(
-        &self,
-        node: &Node,
-        pattern: &str,
-        kind: &str,
-        keys: &mut BTreeSet<String>,
-    ) -> Result<(), Error> {
-        let mut cursor = "0".to_owned();
-        loop {
-            let words = [
-                "SCAN", &cursor, "MATCH", pattern, "COUNT", AT_ONCE, "TYPE", kind,
-            ];
-            let told = self.client.backend.inquire(node, &[words.to_vec()]).await?;
-            let (next, mut page) = match told.into_iter().next() {
-                Some(Ok(Reply::List(parts))) => match <[Reply; 2]>::try_from(parts) {
-                    Ok([Reply::Text(next), page]) => (next, inspection::texts(&Ok(page))),
-                    _ => return Err(Reply::Nil.unexpected()),
-                },
-                Some(Err(refusal)) => {
-                    let message = format!("{node:?} does not list its keys: {refusal}");
-                    return Err(Error::refused(message, &refusal));
-                }
-                _ => return Err(Reply::Nil.unexpected()),
-            };
-            // Keys next to a lock are shown with it.
-            page.retain(|key| !key.starts_with("redlatch_") && !key.starts_with("redisson_"));
-            // Every lock has an end. Most of what is none can be left out by that, without being read.
-            let ends: Vec<_> = page.iter().map(|key| vec!["PTTL", &**key]).collect();
-            let ends = self.client.backend.inquire(node, &ends).await?;
-            let with_end = page.into_iter().zip(ends).filter(|(_, end)| match end {
-                Ok(Reply::Integer(left)) => *left >= 0,
-                // This user may not ask, or the key is on its way to another server.
-                _ => true,
-            });
-            keys.extend(with_end.map(|(key, _)| key));
-            if next == "0" {
-                return Ok(());
-            }
-            cursor = next;
-        }
-    }
-
-    /// Returns what is under a name if it is recognized as a lock that is held.
-    async fn listed(&self, name: &str) -> Result<Option<Inspection>, Error> {
-        let looked = match self.look(name).await {
-            Ok(looked) => looked,
-            Err(error) => {
-                return match error.kind() {
-                    // Something else, or a text that is no name.
-                    ErrorKind::WrongKind | ErrorKind::InvalidInput => Ok(None),
-                    _ => Err(error),
-                };
-            }
-        };
-        Ok(looked.and_then(|(found, is_own)| {
-            let is_listed = is_own || inspection::is_made_up(&found);
-            (is_listed && !found.holders.is_empty()).then_some(found)
-        }))
+    pub fn list(&self, pattern: &str) -> Result<Listing, Error> {
+        Listing::new(self.clone(), pattern)
     }
 
     /// Returns what is under a name, or `None` if nothing is.
@@ -218,16 +134,26 @@ impl Admin {
         self.client.within(Box::pin(inspect)).await
     }
 
-    /// Returns what is under a name, and whether there is a field that only this crate writes.
+    /// Does the same, and tells whether there is a field that only this crate writes.
     async fn look(&self, name: &str) -> Result<Option<(Inspection, bool)>, Error> {
         self.client.ensure_open()?;
         let keys = self.keys(name)?;
-        let backend = &self.client.backend;
         // First, since what is not a lock may be huge.
-        let shape = backend.inquire_about(keys.key(), &keys.shape()).await?;
+        let shape = self
+            .client
+            .backend
+            .inquire_about(keys.key(), &keys.shape())
+            .await?;
         if !inspection::may_be_lock(&shape) {
             return Err(Error::wrong_kind(keys.key()));
         }
+        self.read(name).await
+    }
+
+    /// Reads what is under a name, and is small enough.
+    async fn read(&self, name: &str) -> Result<Option<(Inspection, bool)>, Error> {
+        let keys = self.keys(name)?;
+        let backend = &self.client.backend;
         let questions = keys.questions(backend.counts_by());
         let told = backend.inquire_about(keys.key(), &questions).await?;
         let is_own = told.first().is_some_and(inspection::has_own_field);
@@ -242,17 +168,23 @@ impl Admin {
 
     /// Reads how long each holder of a read-write lock remains.
     async fn look_at_levels(&self, keys: &Keys, found: &mut Inspection) -> Result<(), Error> {
-        for holder in &mut found.holders {
-            let levels = keys.levels(holder);
-            let questions: Vec<_> = levels.iter().map(|key| vec!["PTTL", &**key]).collect();
-            let told = self
-                .client
-                .backend
-                .inquire_about(keys.key(), &questions)
-                .await?;
-            let left = told.iter().filter_map(inspection::left_of).max();
+        let levels: Vec<_> = found
+            .holders
+            .iter()
+            .map(|holder| keys.levels(holder))
+            .collect();
+        let backend = &self.client.backend;
+        let mut left = Vec::new();
+        for together in levels.concat().chunks(LEVELS) {
+            let questions: Vec<_> = together.iter().map(|key| vec!["PTTL", &**key]).collect();
+            let told = backend.inquire_about(keys.key(), &questions).await?;
+            left.extend(told.iter().map(inspection::left_of));
+        }
+        let mut left = left.into_iter();
+        for (holder, levels) in found.holders.iter_mut().zip(levels) {
+            let longest = left.by_ref().take(levels.len()).flatten().max();
             // Redisson's writer has no keys for its levels: it lasts as long as the lock.
-            holder.remaining_lease = left.or(holder.remaining_lease);
+            holder.remaining_lease = longest.or(holder.remaining_lease);
         }
         Ok(())
     }
@@ -277,12 +209,12 @@ impl Admin {
         Ok(LockWatch::new(&self.client.hub, &name, &sides))
     }
 
-    /// Returns what each server says of itself: of each primary with slots, in a cluster.
+    /// Returns what each server says of itself: of each primary with slots, in a cluster. A server that cannot be asked
+    /// is [`Unread`], which keeps no other from being asked. What a server refuses to tell is `None` in its report.
     ///
     /// # Errors
     ///
-    /// [`Backend`](ErrorKind::Backend) or [`Timeout`](ErrorKind::Timeout) if a server cannot be asked. What a server
-    /// refuses to tell is `None` in its report.
+    /// [`Closed`](ErrorKind::Closed) if the client is closed.
     ///
     /// # Cancel safety
     ///
@@ -294,29 +226,40 @@ impl Admin {
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
     /// for server in client.admin().servers().await? {
-    ///     if server.eviction_policy.as_deref() != Some("noeviction") {
-    ///         println!("{} may evict locks", server.address);
+    ///     match server {
+    ///         Ok(server) if server.eviction_policy.as_deref() == Some("noeviction") => {}
+    ///         Ok(server) => println!("{} may evict locks", server.address),
+    ///         Err(unread) => println!("{unread}"),
     ///     }
     /// }
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
-    pub async fn servers(&self) -> Result<Vec<ServerReport>, Error> {
+    pub async fn servers(&self) -> Result<Vec<Result<ServerReport, Unread>>, Error> {
         let servers = async {
             self.client.ensure_open()?;
-            let backend = &self.client.backend;
-            let mut reports = Vec::new();
-            for node in backend.nodes() {
-                let told = backend.inquire(&node, &server::questions()).await?;
-                // By itself, so that its round trip is that of one small command.
-                let asked = BootInstant::now();
-                let clock = backend.inquire(&node, &[server::CLOCK.to_vec()]).await?;
-                let round_trip = asked.until(BootInstant::now());
-                let address = format!("{node:?}");
-                reports.push(server::read(address, &told, clock.first(), round_trip));
-            }
-            Ok(reports)
+            let nodes = self.client.backend.nodes();
+            let reports = nodes.iter().map(async |node| {
+                let report = self.report(node).await;
+                report.map_err(|error| Unread {
+                    server: format!("{node:?}"),
+                    name: None,
+                    error,
+                })
+            });
+            Ok(join_all(reports).await)
         };
         self.client.within(Box::pin(servers)).await
+    }
+
+    async fn report(&self, node: &Node) -> Result<ServerReport, Error> {
+        let backend = &self.client.backend;
+        let told = backend.inquire(node, &server::questions()).await?;
+        // By itself, so that its round trip is that of one small command.
+        let asked = BootInstant::now();
+        let clock = backend.inquire(node, &[server::CLOCK.to_vec()]).await?;
+        let round_trip = asked.until(BootInstant::now());
+        let address = format!("{node:?}");
+        Ok(server::read(address, &told, clock.first(), round_trip))
     }
 
     /// Subscribes to the channel of the lock with this name, and publishes a message there. Wakes whoever waits for
@@ -420,6 +363,12 @@ impl Admin {
 
     fn prefix(&self) -> Result<&str, Error> {
         self.prefix.as_deref().map_err(Clone::clone)
+    }
+
+    /// Returns the name of what has this key.
+    fn unprefixed<'a>(&self, key: &'a str) -> &'a str {
+        let prefix = self.prefix().unwrap_or_default();
+        key.strip_prefix(prefix).unwrap_or(key)
     }
 
     fn keys(&self, name: &str) -> Result<Keys, Error> {

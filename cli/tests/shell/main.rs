@@ -7,6 +7,7 @@
 
 mod command;
 mod doctor;
+mod list;
 mod loss;
 mod run;
 mod show;

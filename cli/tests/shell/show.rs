@@ -12,8 +12,9 @@ fn seen(server: &Server, args: &[&str]) -> Value {
     let Outcome { code, out, err } = outcome(server, &args);
     assert_eq!(err, "", "{args:?}");
     let value: Value = serde_json::from_str(&out).unwrap();
-    // `inspect` of nothing.
-    assert_eq!(code, i32::from(value.is_null()), "{args:?}");
+    // `inspect` of nothing, or of what nobody holds.
+    let is_free = value["holders"] == json!([]) && value["count"].is_null();
+    assert_eq!(code, i32::from(value.is_null() || is_free), "{args:?}");
     value
 }
 
@@ -173,6 +174,72 @@ fn prefix_and_pattern_select_what_is_listed() {
     assert_eq!(names(&["ls", "nothing"]), Vec::<String>::new());
     let table = outcome(&server, &["ls", "a\\*:1"]).out;
     assert_eq!(table.lines().count(), 2, "{table}");
+}
+
+#[test]
+fn free_lock_is_an_exit_code_of_its_own_whatever_it_leaves_behind() {
+    let server = Server::start();
+    for kind in KINDS {
+        let code = || outcome(&server, &["inspect", kind]).code;
+        assert_eq!(code(), 1, "{kind}: never held");
+        let held = Running::holding(&server.url(), kind, kind);
+        assert_eq!(code(), 0, "{kind}: held");
+        held.signal("TERM");
+        held.end();
+        assert_eq!(code(), 1, "{kind}: held once");
+    }
+    let mut connection = server.connection();
+    connection.command(&["RPUSH", "redisson_lock_queue:{awaited}", JAVA]);
+    connection.command(&["SET", "count", "3"]);
+    let awaited = outcome(&server, &["inspect", "awaited"]);
+    assert_eq!(awaited.code, 1);
+    assert!(
+        awaited.out.contains("nobody") && awaited.out.contains(JAVA),
+        "{awaited:?}"
+    );
+    // A semaphore has no holders.
+    assert_eq!(outcome(&server, &["inspect", "count"]).code, 0);
+}
+
+#[test]
+fn odd_names_are_shown_escaped_and_are_exact_in_json() {
+    let server = Server::start();
+    let odd = "a\x1b[31m\nb\u{202e}gpj\u{200b}\u{9b}";
+    let shown = "a\\u{1b}[31m\\nb\\u{202e}gpj\\u{200b}\\u{9b}";
+    let _held = Running::holding(&server.url(), "reentrant", odd);
+    let owner = "8743c9c0-0795-4907-87fd-6c719a6b4586:\u{1b}]0;x\u{7}";
+    server.connection().command(&["HSET", odd, owner, "1"]);
+
+    assert_eq!(seen(&server, &["inspect", odd])["name"], odd);
+    let listed = seen(&server, &["ls"]);
+    assert_eq!(listed[0]["name"], odd);
+    let owners: Vec<_> = listed[0]["holders"].as_array().unwrap().iter().collect();
+    assert!(
+        owners.iter().any(|holder| holder["owner"] == owner),
+        "{owners:?}"
+    );
+
+    let mut watch = Running::start(&server, &["watch", odd]);
+    let line = watch.line();
+    watch.signal("KILL");
+    let mut texts = vec![line];
+    for args in [
+        &["ls"][..],
+        &["inspect", odd],
+        &["run", "--wait", "0", odd, "--", "true"],
+        &["run", "--wait", "400ms", odd, "--", "true"],
+        &["run", "--kind", "plain", "--wait", "0", odd, "--", "true"],
+        &["unlock", "--force", "--yes", odd],
+        &["unlock", "--force", "--yes", odd],
+    ] {
+        let ended = outcome(&server, args);
+        texts.push(ended.out + &ended.err);
+    }
+    for text in texts {
+        assert!(text.contains(shown), "{text}");
+        let is_raw = |c: char| (c.is_control() && c != '\n') || "\u{202e}\u{200b}".contains(c);
+        assert!(!text.contains(is_raw), "{text:?}");
+    }
 }
 
 #[test]

@@ -32,42 +32,56 @@ impl Backend {
         node: &Node,
         commands: &[Vec<&str>],
     ) -> Result<Vec<Told>, Error> {
-        try_join_all(commands.iter().map(|words| self.tell(node, words))).await
+        try_join_all(commands.iter().map(|words| self.tell(node, words, false))).await
     }
 
-    /// Sends these commands to the server that has the key, which all of them are about.
+    /// Sends these commands to the server that has the key, which all of them are about. Each follows the key by
+    /// itself: of a slot that is being moved, some keys are here and some are there.
     pub(crate) async fn inquire_about(
         &self,
         key: &str,
         commands: &[Vec<&str>],
     ) -> Result<Vec<Told>, Error> {
-        let mut node = self.home_of(key)?;
-        let mut told = self.inquire(&node, commands).await?;
+        let home = self.home_of(key)?;
+        try_join_all(commands.iter().map(|words| self.follow(&home, words))).await
+    }
+
+    async fn follow(&self, home: &Arc<Node>, words: &[&str]) -> Result<Told, Error> {
+        let mut told = self.tell(home, words, false).await?;
+        let mut node = home.clone();
         for _ in 0..REDIRECTIONS {
-            let Some(next) = self.redirected(&node, &told) else {
+            let Some((next, asking)) = self.redirected(&node, &told) else {
                 break;
             };
             node = next;
-            told = self.inquire(&node, commands).await?;
+            told = self.tell(&node, words, asking).await?;
         }
         Ok(told)
     }
 
-    /// Returns the server that a slot has moved to, if one of the answers says so.
-    fn redirected(&self, node: &Node, told: &[Told]) -> Option<Arc<Node>> {
-        let cluster = self.cluster()?;
-        let mut refusals = told.iter().filter_map(|told| told.as_ref().err());
-        let moved = refusals.find(|text| code(text) == "MOVED")?;
-        Some(cluster.learn(&slots::redirect(moved)?, node))
+    /// Returns the server that an answer names in place of the one that gave it, and whether that server answers only
+    /// what it is asked to.
+    fn redirected(&self, node: &Node, told: &Told) -> Option<(Arc<Node>, bool)> {
+        let (cluster, refusal) = (self.cluster()?, told.as_ref().err()?);
+        match code(refusal) {
+            "MOVED" => Some((cluster.learn(&slots::redirect(refusal)?, node), false)),
+            "ASK" => Some((cluster.at(&slots::redirect(refusal)?, node), true)),
+            _ => None,
+        }
     }
 
-    async fn tell(&self, node: &Node, words: &[&str]) -> Result<Told, Error> {
+    async fn tell(&self, node: &Node, words: &[&str], asking: bool) -> Result<Told, Error> {
         let started = BootInstant::now();
         let end = started.plus(self.timeout);
         let mut is_repeated = false;
         loop {
             let left = BootInstant::now().until(end);
-            let broken = match node.commands.ask(Request::of(words), left).await {
+            let request = match asking {
+                // Both go in one piece: a command between them would use up the permission.
+                true => Request::of(&["ASKING"]).then(words),
+                false => Request::of(words),
+            };
+            let broken = match node.commands.ask(request, left).await {
                 Ok(told) => return Ok(told),
                 Err(broken) => broken,
             };

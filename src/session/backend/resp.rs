@@ -56,8 +56,13 @@ pub(super) struct Request {
 impl Request {
     /// Creates a request of one command with these words.
     pub(super) fn of(words: &[&str]) -> Self {
+        Self::default().then(words)
+    }
+
+    /// Adds a command with these words.
+    pub(super) fn then(self, words: &[&str]) -> Self {
         let words = words.iter().map(|word| Arg::Text(word));
-        Self::default().and(words.len(), words, "")
+        self.and(words.len(), words, "")
     }
 
     /// Adds a command of `length` words. [`Arg::Publish`] stands for the word `publish`.
