@@ -9,8 +9,10 @@
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH
 -- ARGV[3] what a place is worth, in milliseconds: how much later Redisson takes those behind it for dead
+-- ARGV[1 of 1] owner field of a holder whose hold is to end; without any: whoever holds it
 -- Returns released: the lock was held
 -- Returns free: the lock was not held
+-- Returns others: the lock is held by others than those; nothing was changed
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes the message on the channel of the first in the queue when the lock becomes free;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
@@ -19,8 +21,12 @@ local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then
   return {'free'}
 end
-if not is_lock(fields) then
+local held = holders(fields)
+if not held then
   return {'wrong_kind'}
+end
+if not are_named(held, 4) then
+  return {'others'}
 end
 redis.call('DEL', KEYS[1])
 return {'released', tell_first(tonumber(ARGV[3]), ARGV[2], ARGV[1])}

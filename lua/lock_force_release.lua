@@ -4,8 +4,10 @@
 -- ARGV[1] message to publish
 -- ARGV[2] publish command, PUBLISH or SPUBLISH; empty: tell nobody
 -- ARGV[3] the lock's channel
+-- ARGV[1 of 1] owner field of a holder whose hold is to end; without any: whoever holds it
 -- Returns released: the lock was held
 -- Returns free: the lock was not held
+-- Returns others: the lock is held by others than those; nothing was changed
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes the message on ARGV[3] when the lock becomes free, and on the channels of the holder's client and of the
 -- first in the turn order;
@@ -15,8 +17,12 @@ local fields = redis.call('HGETALL', KEYS[1])
 if #fields == 0 then
   return {'free'}
 end
-if not is_lock(fields) then
+local held = holders(fields)
+if not held then
   return {'wrong_kind'}
+end
+if not are_named(held, 4) then
+  return {'others'}
 end
 redis.call('DEL', KEYS[1])
 if ARGV[2] == '' then

@@ -1,15 +1,20 @@
--- Decides whether a hash is a lock. Prepended to the scripts that release it whoever holds it.
+-- Decides whether a hash is a lock. Prepended to the scripts that release it whoever holds it, with holders_named.
 
 -- Gets the fields and values of a hash in turn. Those of an owner count levels; ours begin with a bar; a read-write lock
--- has a mode.
-local function is_lock(fields)
+-- has a mode. Returns the owner fields with their counts, or nil if it is no lock.
+local function holders(fields)
+  local held = {}
   for i = 1, #fields, 2 do
     local field, value = fields[i], fields[i + 1]
-    local counted = string.sub(field, 1, 1) == '|' or string.find(value, '^%d+$')
-    if field == 'mode' or not counted then
-      return false
+    if field == 'mode' then
+      return nil
+    elseif string.sub(field, 1, 1) ~= '|' then
+      if not string.find(value, '^%d+$') then
+        return nil
+      end
+      held[field] = value
     end
   end
-  return true
+  return held
 end
 

@@ -6,8 +6,10 @@
 -- ARGV[1] read or write: which side
 -- ARGV[2] message to publish
 -- ARGV[3] publish command, PUBLISH or SPUBLISH
+-- ARGV[1 of 1] owner field of a holder of this side whose hold is to end; without any: whoever holds it
 -- Returns released: this side was held; the read levels of a writer stay, and the hash as long as they do
 -- Returns free: this side was not held
+-- Returns others: the side is held by others than those; nothing was changed
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes the message on KEYS[2] when the side becomes free;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
@@ -34,6 +36,9 @@ if mode ~= 'read' and mode ~= 'write' then
 end
 if not next(held) then
   return {'free'}
+end
+if not are_named(held, 4) then
+  return {'others'}
 end
 for field, total in pairs(held) do
   redis.call('HDEL', KEYS[1], field)

@@ -55,7 +55,8 @@ Examples:
 
 Exit codes:
   0      done
-  1      `inspect`: nothing is there; `unlock`: nothing was released; `doctor`: something breaks a promise
+  1      `inspect`: nobody holds it; `unlock`: nothing was released; `doctor`: something breaks a promise;
+         `ls`: not every key could be read
   2      wrong use; nothing was done
   69     the server cannot be reached, or refuses
   71     the system lacks something
@@ -294,6 +295,10 @@ fn between(span: Duration, [least, most]: [Duration; 2]) -> Result<Duration, Str
 /// Looks at every key of the server, or of each server of a cluster, without blocking it. Shows locks of all kinds that
 /// redlatch and Redisson write. A plain lock is listed only if redlatch made up its value, since other strings may be
 /// anything; `inspect` shows each of them. What is listed was true at some time during the look.
+///
+/// Prints what it has found once in a second, in alphabetical order, so a short list is in order as a whole. Names on
+/// stderr what it could not read, and lists the rest: exits with 1 if this user may not read a key, and with 69 if a
+/// server of a cluster is away.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ls {
     /// Which names, with `*` for any text and `?` for any character. Everything if it is left out.
@@ -303,7 +308,8 @@ pub(crate) struct Ls {
 
 /// Show who holds a lock, how many times, for how long, and who waits.
 ///
-/// Exits with 1 if there is nothing under the name.
+/// Exits with 1 if nobody holds the lock, even if it has left something, such as its last token, or others wait for it;
+/// with 0 if there is a semaphore or a latch.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inspect {
     /// The name of the lock.
@@ -330,7 +336,8 @@ pub(crate) struct Watch {
 ///
 /// The holder is not asked. It learns of the loss at its next renewal, and works on until then, together with whoever
 /// gets the lock next. Asks before it does that, or refuses if there is no terminal to ask on, unless `--yes` is given.
-/// Exits with 1 if the lock was free, or if the answer was no.
+/// Releases it only from those whom the question named: if others hold it by then, they keep it. Exits with 1 if nothing
+/// was released: the lock was free, has changed hands, or the answer was no.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Unlock {
     /// The name of the lock.

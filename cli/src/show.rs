@@ -3,7 +3,6 @@
 use std::io::{Write, stdout};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redlatch::Client;
 use redlatch::admin::{FoundHolder, FoundKind, FoundSide, Inspection};
 use serde_json::{Value, json};
 
@@ -308,9 +307,4 @@ fn clock() -> String {
     let (seconds, millis) = (since.as_secs() % 86_400, since.subsec_millis());
     let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
     format!("{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
-}
-
-/// Looks at a lock that is about to be changed.
-pub(crate) async fn look(client: &Client, name: &str) -> Result<Option<Inspection>, Failure> {
-    Ok(client.admin().inspect(name).await?)
 }

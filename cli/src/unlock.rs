@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr, stdin};
 
 use redlatch::Client;
-use redlatch::admin::{FoundKind, FoundSide, Inspection};
+use redlatch::admin::Inspection;
 use serde_json::json;
 
 use crate::args::{Server, Unlock};
@@ -21,22 +21,13 @@ pub(crate) async fn unlock(server: &Server, args: &Unlock, as_json: bool) -> Res
     let client = server::connect(server).await?;
     let outcome = release(&client, args).await;
     client.close().await;
-    let (found, is_released) = outcome?;
+    let outcome = outcome?;
+    let is_released = matches!(outcome, Outcome::Released(_));
     if as_json {
-        let lock = found.as_ref().map(show::json);
+        let lock = outcome.found().map(show::json);
         show::print(&json!({ "released": is_released, "lock": lock }).to_string())?;
     } else {
-        let name = shown(&args.name);
-        match (is_released, found) {
-            (true, Some(found)) => show::print(&format!(
-                "{name} is released; it was held by {}",
-                show::holders(&found)
-            ))?,
-            (false, Some(found)) if !found.holders.is_empty() => {
-                show::print(&format!("{name} stays held by {}", show::holders(&found)))?
-            }
-            _ => show::print(&format!("{name} is free: nobody held it"))?,
-        };
+        show::print(&outcome.text(&shown(&args.name)))?;
     }
     Ok(match is_released {
         true => 0,
@@ -44,40 +35,61 @@ pub(crate) async fn unlock(server: &Server, args: &Unlock, as_json: bool) -> Res
     })
 }
 
-/// Returns what was found, and whether it was released.
-async fn release(client: &Client, args: &Unlock) -> Result<(Option<Inspection>, bool), Failure> {
-    let name = &args.name;
-    let Some(found) = show::look(client, name).await? else {
-        return Ok((None, false));
+/// What has become of the lock, with what was found of it last.
+enum Outcome {
+    Free,
+    Released(Inspection),
+    /// The answer was no.
+    Kept(Inspection),
+    /// It had other holders than those that were shown.
+    Changed(Option<Inspection>),
+}
+
+impl Outcome {
+    fn found(&self) -> Option<&Inspection> {
+        match self {
+            Self::Free => None,
+            Self::Released(found) | Self::Kept(found) => Some(found),
+            Self::Changed(found) => found.as_ref(),
+        }
+    }
+
+    fn text(&self, name: &str) -> String {
+        let by = self.found().map(show::holders).unwrap_or_default();
+        match self {
+            Self::Free => format!("{name} is free: nobody held it"),
+            Self::Released(_) => format!("{name} is released; it was held by {by}"),
+            Self::Kept(_) => format!("{name} stays held by {by}"),
+            Self::Changed(Some(_)) => {
+                format!("{name} has changed hands, and was not released; now it is held by {by}")
+            }
+            Self::Changed(None) => format!("{name} became free by itself"),
+        }
+    }
+}
+
+async fn release(client: &Client, args: &Unlock) -> Result<Outcome, Failure> {
+    let held = |found: &Inspection| !found.holders.is_empty();
+    let admin = client.admin();
+    let Some(found) = admin.inspect(&args.name).await? else {
+        return Ok(Outcome::Free);
     };
     if found.count.is_some() {
-        let text = format!("{} is a semaphore or a latch, not a lock", shown(name));
+        let text = format!("{} is a semaphore or a latch, not a lock", args.name);
         return Err(Failure::usage(text));
     }
-    if found.holders.is_empty() || !args.yes && !ask(&found) {
-        return Ok((Some(found), false));
+    if !held(&found) {
+        return Ok(Outcome::Free);
     }
-    let is_released = match found.kind {
-        FoundKind::Fair => client.fair_lock(name).force_unlock().await,
-        FoundKind::Plain => client.plain_lock(name).force_unlock().await,
-        FoundKind::ReadWrite => {
-            let sides = client.read_write_lock(name);
-            let is_held = |side| found.holders.iter().any(|holder| holder.side == Some(side));
-            // Only the sides that were held: whoever waits may get in as soon as one is free. The readers first, since a
-            // writer that reads too keeps others out.
-            let read = match is_held(FoundSide::Read) {
-                true => sides.reader().force_unlock().await,
-                false => Ok(false),
-            };
-            let write = match is_held(FoundSide::Write) {
-                true => sides.writer().force_unlock().await,
-                false => Ok(false),
-            };
-            read.and_then(|read| write.map(|write| read || write))
-        }
-        _ => client.lock(name).force_unlock().await,
-    };
-    Ok((Some(found), is_released?))
+    if !args.yes && !ask(&found) {
+        return Ok(Outcome::Kept(found));
+    }
+    // Only from those whom the answer was about: somebody else may hold it by now.
+    if admin.force_unlock(&found).await? {
+        return Ok(Outcome::Released(found));
+    }
+    let now = admin.inspect(&args.name).await?;
+    Ok(Outcome::Changed(now.filter(held)))
 }
 
 fn ask(found: &Inspection) -> bool {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::owner::client_of;
+use crate::protocol::hold_key::Kind;
 use crate::protocol::reply::Reply;
 use crate::session::backend::inquiry::Told;
 
@@ -332,6 +333,21 @@ fn holders(fields: &[(&str, &str)]) -> Option<(Vec<FoundHolder>, FoundKind)> {
         None => FoundKind::Reentrant,
     };
     Some((holders, kind))
+}
+
+/// Returns the fields of those holders that hold a lock of this kind: of one side, if it is a read-write lock.
+pub(super) fn fields_of(found: &Inspection, kind: &Kind) -> Vec<String> {
+    let fields = found.holders.iter().filter_map(|holder| {
+        let owner = &holder.owner;
+        match (kind, holder.side) {
+            (Kind::Read(_), Some(FoundSide::Write)) | (Kind::Write(_), Some(FoundSide::Read)) => {
+                None
+            }
+            (Kind::Write(_), _) => Some(format!("{owner}:write")),
+            _ => Some(owner.clone()),
+        }
+    });
+    fields.collect()
 }
 
 /// Whether an owner or a value has the form of those that this crate and Redisson make up. Other hashes and strings may

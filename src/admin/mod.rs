@@ -20,7 +20,10 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ErrorKind;
+use crate::lock::handle::{Handle, Target};
 use crate::name::LockName;
+use crate::options::{Prefer, ReleaseBy};
+use crate::protocol::hold_key::{Kind, ReadWrite, ServerQueue};
 use crate::session::ClientHandle;
 use crate::session::backend::Node;
 use crate::session::backend::inquiry::Told;
@@ -187,6 +190,73 @@ impl Admin {
             holder.remaining_lease = longest.or(holder.remaining_lease);
         }
         Ok(())
+    }
+
+    /// Releases a lock if it is still held by those who held it when it was inspected, and by nobody else. Returns
+    /// `false` if it is not.
+    ///
+    /// Otherwise the same as `force_unlock` of each kind of lock, such as
+    /// [`ReentrantLock::force_unlock`](crate::ReentrantLock::force_unlock), with its dangers: the holders are not asked.
+    /// How many times they hold it does not matter, and neither does which lock of the same owner it is. Of a read-write
+    /// lock each side is compared and released by itself, the readers first. Holds of this client end in any case.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a semaphore or a latch; otherwise same as
+    /// [`ReentrantLock::force_unlock`](crate::ReentrantLock::force_unlock).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock may be released, or one side of it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let admin = client.admin();
+    /// let guard = other.lock("orders:42").lock().await?;
+    /// let found = admin.inspect("orders:42").await?.expect("the lock is held");
+    /// guard.unlock().await?;
+    /// let _next = other.lock("orders:42").owned_by(&redlatch::Owner::unique()).lock().await?;
+    /// assert!(!admin.force_unlock(&found).await?); // somebody else holds it by now
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub async fn force_unlock(&self, found: &Inspection) -> Result<bool, Error> {
+        if found.count.is_some() {
+            let text = format!("{:?} is a semaphore or a latch, not a lock", found.name);
+            return Err(Error::invalid(text));
+        }
+        let (name, sides) = self.names(&found.name)?;
+        let kinds = match found.kind {
+            FoundKind::ReadWrite => {
+                let sides = Arc::new(ReadWrite::new(&sides, Prefer::default()));
+                vec![Kind::Read(sides.clone()), Kind::Write(sides)]
+            }
+            FoundKind::Fair => {
+                let worth = self.client.settings.fair_wait_timeout;
+                vec![Kind::Fair(Arc::new(ServerQueue::new(&name, worth)))]
+            }
+            FoundKind::Plain => vec![Kind::Plain(ReleaseBy::Auto)],
+            _ => vec![Kind::Reentrant],
+        };
+        let mut is_released = false;
+        for kind in kinds {
+            let holders = inspection::fields_of(found, &kind);
+            // Whoever waits may get in as soon as one side is free, so a side that nobody had is left alone.
+            if !holders.is_empty() {
+                let name = if kind.sides().is_some() {
+                    &sides
+                } else {
+                    &name
+                };
+                let target = Target::new(name.clone(), kind);
+                let lock = Handle::new(self.client.clone(), target, Duration::ZERO);
+                is_released |= lock.force_unlock(&holders).await?;
+            }
+        }
+        Ok(is_released)
     }
 
     /// Returns a watch on the messages of a lock: whoever looks again at each of them sees releases early.

@@ -162,7 +162,9 @@ impl Handle {
         }
     }
 
-    pub(crate) async fn force_unlock(&self) -> Result<bool, Error> {
+    /// Releases the lock if its holders are those with these owner fields; without any, whoever holds it. Holds of this
+    /// client end in any case.
+    pub(crate) async fn force_unlock(&self, holders: &[String]) -> Result<bool, Error> {
         let force = async {
             self.client.ensure_open()?;
             let name = self.name()?;
@@ -181,14 +183,14 @@ impl Handle {
             let answer = self
                 .client
                 .run(
-                    &self.target()?.kind.force_release(name),
+                    &self.target()?.kind.force_release(name, holders),
                     self.client.settings.command_timeout,
                 )
                 .await?;
             let released = match ForceReleased::decode(&answer.reply)? {
                 ForceReleased::Released => true,
                 // An earlier send of this call, which went unanswered, may have freed the lock.
-                ForceReleased::Free => answer.repeated,
+                ForceReleased::Free | ForceReleased::Others => answer.repeated,
                 ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
             };
             for undo in owed {

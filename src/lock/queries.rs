@@ -200,7 +200,7 @@ macro_rules! queries {
             /// # Ok::<(), redlatch::Error>(()) });
             /// ```
             pub async fn force_unlock(&self) -> Result<bool, $crate::error::Error> {
-                self.0.force_unlock().await
+                self.0.force_unlock(&[]).await
             }
         }
     };

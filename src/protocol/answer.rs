@@ -97,6 +97,8 @@ pub(crate) enum Token {
 pub(crate) enum ForceReleased {
     Released,
     Free,
+    /// Others hold the lock than those whose holds were to end.
+    Others,
     WrongKind,
 }
 
@@ -218,14 +220,16 @@ impl Token {
 
 impl ForceReleased {
     #[cfg(test)]
-    pub(crate) const TAGS: &[&str] = &["released", "free", "wrong_kind"];
+    pub(crate) const TAGS: &[&str] = &["released", "free", "others", "wrong_kind"];
     #[cfg(test)]
     pub(crate) const PLAIN_TAGS: &[&str] = &["released", "free"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            Some(("released", [])) => Ok(Self::Released),
-            Some(("free", [])) => Ok(Self::Free),
+            // With a number, and as absent or taken, a plain lock's.
+            Some(("released", [] | [Reply::Integer(_)])) => Ok(Self::Released),
+            Some(("free" | "absent", [])) => Ok(Self::Free),
+            Some(("others" | "taken", [])) => Ok(Self::Others),
             Some(("wrong_kind", [])) => Ok(Self::WrongKind),
             _ => Err(reply.unexpected()),
         }

@@ -155,14 +155,26 @@ impl Shape {
 }
 
 impl Kind {
-    /// Makes a call that frees a lock, whoever holds it.
-    pub(crate) fn force_release<'a>(&'a self, name: &'a LockName) -> Call<'a> {
-        let call = match self {
-            Self::Fair(queue) => fair::force_release(name, queue),
-            Self::Plain(by) => plain::force_release(name, *by),
-            Self::Read(sides) | Self::Write(sides) => read_write::force_release(name, self, sides),
+    /// Makes a call that frees a lock if its holders are those with these owner fields. Without any, frees it whoever
+    /// holds it.
+    pub(crate) fn force_release<'a>(
+        &'a self,
+        name: &'a LockName,
+        holders: &'a [String],
+    ) -> Call<'a> {
+        let mut call = match (self, holders) {
+            (Self::Plain(by), []) => plain::force_release(name, *by),
+            (Self::Plain(by), [value, ..]) => plain::release_value(name, *by, value),
+            (Self::Fair(queue), _) => fair::force_release(name, queue),
+            (Self::Read(sides) | Self::Write(sides), _) => {
+                read_write::force_release(name, self, sides)
+            }
             _ => lock::force_release(name, self.publish()),
         };
+        if !matches!(self, Self::Plain(_)) {
+            call.args
+                .extend(holders.iter().map(|field| Arg::Text(field)));
+        }
         call.of(self.title())
     }
 
@@ -221,7 +233,7 @@ mod tests {
             Kind::Write(sides),
         ];
         for kind in kinds {
-            drop(kind.force_release(&name));
+            drop(kind.force_release(&name, &[]));
             let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
             let calls = [
                 key.acquire(1, lease, AcquireMode::Free, None, 1),
@@ -241,8 +253,10 @@ mod tests {
                 key.adopt(1, None, None),
                 key.extend(lease, Cut::Ask),
             ];
+            let holders = ["c:1".to_owned()];
             let more = [
-                key.kind.force_release(&key.name),
+                key.kind.force_release(&key.name, &[]),
+                key.kind.force_release(&key.name, &holders),
                 key.kind.inspect(&key.name),
                 key.inspect(),
             ];

@@ -16,9 +16,12 @@ pub(crate) fn acquire(key: &HoldKey, by: ReleaseBy, lease: LeaseTime) -> Call<'_
 }
 
 pub(crate) fn release(key: &HoldKey, by: ReleaseBy) -> Call<'_> {
-    let value = key.value();
-    let step = Step::Release { value };
-    about(&key.name, by, &script::PLAIN_RELEASE, step)
+    release_value(&key.name, by, key.value())
+}
+
+/// Makes a call that frees a lock if it has this value.
+pub(crate) fn release_value<'a>(name: &'a LockName, by: ReleaseBy, value: &'a str) -> Call<'a> {
+    about(name, by, &script::PLAIN_RELEASE, Step::Release { value })
 }
 
 pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, cut: Cut) -> Call<'_> {

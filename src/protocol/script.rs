@@ -37,7 +37,7 @@ enum Arity {
         args: usize,
         each: usize,
     },
-    /// At least one entry, each with `each` arguments after the `args` common ones.
+    /// Any number of entries, each with `each` arguments after the `args` common ones.
     PerEntry {
         keys: usize,
         args: usize,
@@ -79,7 +79,7 @@ scripts! {
     LOCK_EXTEND = "lock_record", "lease_end", "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "lock_record", "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "lock_check" Arity::PerKey { args: 2 };
-    LOCK_FORCE_RELEASE = "lock_shape", "lock_turns", "lock_freed", "lock_force_release" Arity::Fixed { keys: 1, args: 3 };
+    LOCK_FORCE_RELEASE = "lock_shape", "holders_named", "lock_turns", "lock_freed", "lock_force_release" Arity::PerEntry { keys: 1, args: 3, each: 1 };
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
     TURN_LEAVE = "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
     LEADER_TELL = "leader_tell" Arity::Fixed { keys: 1, args: 2 };
@@ -88,7 +88,7 @@ scripts! {
     FAIR_ACQUIRE = "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
     FAIR_SIGN = "lock_record", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
     FAIR_RELEASE = "lock_record", "lock_lower", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 7 };
-    FAIR_FORCE_RELEASE = "lock_shape", "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::Fixed { keys: 5, args: 3 };
+    FAIR_FORCE_RELEASE = "lock_shape", "holders_named", "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::PerEntry { keys: 5, args: 3, each: 1 };
     PLAIN_ACQUIRE = "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };
     PLAIN_ADOPT = "plain_adopt" Arity::Fixed { keys: 1, args: 2 };
@@ -106,7 +106,7 @@ scripts! {
     RW_EXTEND = "rw_level", "rw_fit", "lease_end", "rw_extend" Arity::Fixed { keys: 2, args: 4 };
     RW_RENEW = "rw_level", "rw_renew" Arity::PerKey { args: 4 };
     RW_CHECK = "rw_level", "rw_check" Arity::PerKey { args: 3 };
-    RW_FORCE_RELEASE = "rw_level", "rw_fit", "rw_force_release" Arity::Fixed { keys: 3, args: 3 };
+    RW_FORCE_RELEASE = "rw_level", "rw_fit", "holders_named", "rw_force_release" Arity::PerEntry { keys: 3, args: 3, each: 1 };
     RW_INSPECT = "rw_level", "rw_inspect" Arity::Fixed { keys: 2, args: 1 };
     COUNTER_READ = "counter_shape", "counter_read" Arity::Fixed { keys: 1, args: 0 };
     COUNTER_SET = "counter_shape", "counter_set" Arity::Fixed { keys: 3, args: 4 };
@@ -243,7 +243,7 @@ impl<'a> Call<'a> {
                     args: a,
                     each,
                 } => {
-                    keys.len() == k && args.len() > a && (args.len() - a).is_multiple_of(each)
+                    keys.len() == k && args.len() >= a && (args.len() - a).is_multiple_of(each)
                 }
             },
             "{} called with {} keys and {} arguments",

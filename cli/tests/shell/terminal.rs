@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlatch_testkit::{Server, skip};
 use tempfile::{TempDir, tempdir};
 
-use crate::command::{Running, eventually, number_in, runs};
+use crate::command::{KINDS, Running, eventually, number_in, runs};
 
 /// A terminal with a shell in it, in a tmux server of its own.
 struct Terminal {
@@ -62,6 +62,13 @@ impl Terminal {
     fn types(&self, line: &str) {
         self.tmux(&["send-keys", "-l", line]);
         self.press("Enter");
+    }
+
+    /// Leaves nothing but the prompt, so that nothing is taken for what comes later.
+    #[track_caller]
+    fn clear(&self) {
+        self.types("clear");
+        eventually("a prompt", || self.shows().trim() == "$");
     }
 
     fn press(&self, key: &str) {
@@ -212,4 +219,45 @@ fn forced_unlock_asks_on_a_terminal() {
     terminal.types("y");
     terminal.will_show("code 0");
     assert!(!server.connection().exists("t"));
+}
+
+#[test]
+fn forced_unlock_takes_the_lock_from_nobody_else_than_it_asked_about() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    for kind in KINDS {
+        let held = Running::holding(&server.url(), kind, kind);
+        terminal.clear();
+        terminal.types(&format!("$R unlock --force {kind}; echo {kind} code $?"));
+        terminal.will_show("Release it? [y/N]");
+        held.signal("TERM");
+        held.end();
+        let mut next = Running::holding(&server.url(), kind, kind);
+        terminal.types("y");
+        terminal.will_show(&format!("{kind} code 1"));
+        assert!(
+            terminal.shows().contains("changed hands"),
+            "{}",
+            terminal.shows()
+        );
+        assert!(
+            server.connection().exists(kind) && !next.has_ended(),
+            "{kind}"
+        );
+
+        terminal.clear();
+        terminal.types(&format!("$R unlock --force {kind}; echo {kind} code $?"));
+        terminal.will_show("Release it? [y/N]");
+        next.signal("TERM");
+        next.end();
+        terminal.types("y");
+        terminal.will_show(&format!("{kind} code 1"));
+        assert!(
+            terminal.shows().contains("became free"),
+            "{}",
+            terminal.shows()
+        );
+    }
 }
