@@ -6,8 +6,11 @@ use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as Wrong;
+use nix::sys::signal::Signal;
 use redlatch::{Error, ErrorKind};
+use signal_hook::low_level::emulate_default_handler;
 
+use crate::job;
 use crate::shown::shown;
 
 /// Wrong use, as of most commands.
@@ -26,6 +29,37 @@ pub(crate) const LOST: u8 = 76;
 pub(crate) const NOT_RUN: u8 = 126;
 /// There is no such command, as in shells.
 pub(crate) const NOT_FOUND: u8 = 127;
+
+/// How `redlatch` ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Code(u8),
+    /// By this signal, or as the command has ended by it.
+    Signal(Signal),
+    /// As the command has ended by a key on its terminal, which is meant for a script around `redlatch`, too.
+    Keyboard(Signal),
+}
+
+impl Ending {
+    /// Ends this process by the signal, as far as that is what programs do: a shell that runs a script looks at it to
+    /// find out whether to go on. Otherwise returns the exit code.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Keyboard(signal) => {
+                job::tell(signal);
+                Self::Signal(signal).code()
+            }
+            Self::Signal(signal) => {
+                // Others have a core dump as a rule, which would be that of `redlatch`.
+                if matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP) {
+                    emulate_default_handler(signal as i32).ok();
+                }
+                128_u8.saturating_add(signal as u8)
+            }
+        }
+    }
+}
 
 /// Why `redlatch` ends other than by doing what it was asked for.
 #[derive(Debug)]

@@ -11,8 +11,10 @@
 )]
 
 mod args;
+mod command;
 mod doctor;
 mod exit;
+mod job;
 mod list;
 mod notes;
 mod progress;
@@ -31,7 +33,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
-use exit::Failure;
+use exit::{Ending, Failure};
 use notes::Notes;
 
 fn main() -> ExitCode {
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
     };
     let notes = Notes::new(args.json);
     match carry_out(args, &notes) {
-        Ok(code) => ExitCode::from(code),
+        Ok(ending) => ExitCode::from(ending.code()),
         Err(failure) => {
             notes.failed(&failure);
             ExitCode::from(failure.code)
@@ -49,9 +51,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the exit code.
-fn carry_out(args: Args, notes: &Notes) -> Result<u8, Failure> {
-    match args.command {
+fn carry_out(args: Args, notes: &Notes) -> Result<Ending, Failure> {
+    let code = match args.command {
         Command::Completions(wanted) => args::completions(wanted.shell),
         Command::Man => args::man(),
         Command::Warden(watch) => Ok(warden::keep_watch(&watch)),
@@ -62,17 +63,19 @@ fn carry_out(args: Args, notes: &Notes) -> Result<u8, Failure> {
                 .build()
                 .map_err(|error| Failure::system("cannot start", &error))?;
             let server = args.server;
-            runtime.block_on(async {
-                match command {
-                    Command::Run(run) => run::run(&server, run, notes).await,
+            return runtime.block_on(async {
+                let code = match command {
+                    Command::Run(run) => return run::run(&server, run, notes).await,
                     Command::Ls(ls) => list::ls(&server, &ls, notes, args.json).await,
                     Command::Inspect(wanted) => show::inspect(&server, &wanted, args.json).await,
                     Command::Watch(wanted) => show::watch(&server, &wanted, args.json).await,
                     Command::Unlock(wanted) => unlock::unlock(&server, &wanted, args.json).await,
                     Command::Doctor(wanted) => doctor::doctor(&server, &wanted, args.json).await,
                     Command::Completions(_) | Command::Man | Command::Warden(_) => Ok(0),
-                }
-            })
+                };
+                code.map(Ending::Code)
+            });
         }
-    }
+    };
+    code.map(Ending::Code)
 }

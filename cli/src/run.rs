@@ -1,44 +1,34 @@
 //! `redlatch run`: a command under a lock.
 
-use std::io;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
-use std::time::Duration;
+use nix::sys::signal::{Signal, raise};
+use redlatch::{Client, Error, FencedGuard, Lease as LeaseOfHold, LockGuard, Owner};
 
-use nix::sys::signal::{Signal, kill, killpg, raise};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
-use redlatch::{Client, Error, ErrorKind, FencedGuard, Lease as LeaseOfHold, LockGuard, Owner};
-use serde_json::{Value, json};
-use tokio::process::{Child, Command};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
-
-use crate::args::{Kind, Lease, OnLoss, Run, Server};
-use crate::exit::{self, Failure};
+use crate::args::{Kind, Lease, Run, Server};
+use crate::command::{Running, Started};
+use crate::exit::{self, Ending, Failure};
+use crate::job;
 use crate::notes::Notes;
 use crate::progress;
 use crate::server;
 use crate::signals::Signals;
 use crate::span;
-use crate::terminal::Terminal;
-use crate::warden::Warden;
 
 /// The guard of a lock of any kind.
 #[derive(Debug)]
-enum Guard {
+pub(crate) enum Guard {
     Lock(LockGuard),
     Fenced(FencedGuard),
 }
 
 impl Guard {
-    fn lease(&self) -> &LeaseOfHold {
+    pub(crate) fn lease(&self) -> &LeaseOfHold {
         match self {
             Self::Lock(guard) => guard,
             Self::Fenced(guard) => guard,
         }
     }
 
-    async fn unlock(self) -> Result<(), Error> {
+    pub(crate) async fn unlock(self) -> Result<(), Error> {
         match self {
             Self::Lock(guard) => guard.unlock().await,
             Self::Fenced(guard) => guard.unlock().await,
@@ -52,8 +42,8 @@ enum NoGuard {
     Signal(Signal),
 }
 
-/// Runs the command under the lock. Returns the exit code.
-pub(crate) async fn run(server: &Server, args: Run, notes: &Notes) -> Result<u8, Failure> {
+/// Runs the command under the lock.
+pub(crate) async fn run(server: &Server, args: Run, notes: &Notes) -> Result<Ending, Failure> {
     let mut signals =
         Signals::listen().map_err(|error| Failure::system("cannot take signals", &error))?;
     let mut builder = server::builder(server)?;
@@ -63,12 +53,14 @@ pub(crate) async fn run(server: &Server, args: Run, notes: &Notes) -> Result<u8,
     // A signal ends the attempt to connect, too.
     let client = tokio::select! {
         client = builder.build() => client?,
-        signal = ending(&mut signals) => return Ok(exit_code_of(signal)),
+        signal = ending(&mut signals) => return Ok(Ending::Signal(signal)),
     };
     let outcome = under_lock(&client, &args, notes, &mut signals).await;
     // Leaves the queue, and sends a release that was not answered once more.
-    client.close().await;
-    outcome
+    tokio::select! {
+        () = client.close() => outcome,
+        signal = ending(&mut signals) => Ok(Ending::Signal(signal)),
+    }
 }
 
 async fn under_lock(
@@ -76,10 +68,10 @@ async fn under_lock(
     args: &Run,
     notes: &Notes,
     signals: &mut Signals,
-) -> Result<u8, Failure> {
+) -> Result<Ending, Failure> {
     let guard = match wait(client, args, notes, signals).await? {
         Ok(guard) => guard,
-        Err(NoGuard::Signal(signal)) => return Ok(exit_code_of(signal)),
+        Err(NoGuard::Signal(signal)) => return Ok(Ending::Signal(signal)),
         Err(NoGuard::Busy) => {
             let text = match args.wait.filter(|wait| !wait.is_zero()) {
                 Some(wait) => format!("{} is still held after {}", args.name, span::show(wait)),
@@ -96,10 +88,14 @@ async fn under_lock(
         }
     };
     let mut running = Running::new(started, guard, args, notes);
-    match running.go_on(signals).await {
-        Ok(status) => running.release(status).await,
-        // The warden ends the command.
-        Err(failure) => Err(failure),
+    // If it fails, the warden ends the command.
+    let status = running.go_on(signals).await?;
+    tokio::select! {
+        // First, since it dismisses the warden.
+        biased;
+        ended = running.release(status) => ended,
+        // The lock stays held until its lease ends.
+        signal = ending(signals) => Ok(Ending::Signal(signal)),
     }
 }
 
@@ -128,9 +124,10 @@ async fn wait(
 async fn ending(signals: &mut Signals) -> Signal {
     loop {
         match signals.next().await {
-            Signal::SIGTSTP => {
+            Signal::SIGTSTP if job::can_be_continued() => {
                 raise(Signal::SIGSTOP).ok();
             }
+            Signal::SIGTSTP | Signal::SIGCONT => {}
             Signal::SIGCHLD | Signal::SIGUSR1 | Signal::SIGUSR2 => {}
             signal => return signal,
         }
@@ -162,308 +159,4 @@ async fn acquire(client: &Client, args: &Run) -> Result<Option<Guard>, Error> {
         Kind::Read => acquire!(client.read_write_lock(name).reader(), Guard::Lock),
         Kind::Write => acquire!(client.read_write_lock(name).writer(), Guard::Lock),
     }
-}
-
-/// The command, just started.
-struct Started {
-    child: Child,
-    pid: Pid,
-    group: Pid,
-    warden: Option<Warden>,
-}
-
-impl Started {
-    async fn new(client: &Client, guard: &Guard, args: &Run) -> Result<Self, Failure> {
-        // Before the command, so that there is never a command without a warden.
-        let warden = Warden::start(args.on_loss, args.grace);
-        let mut warden = warden.await.map_err(|error| {
-            Failure::system("cannot start the process next to the command", &error)
-        })?;
-        let lease = guard.lease();
-        // A short lease, or a pause of this process, may be over by now.
-        if lease.is_lost() {
-            if let Some(warden) = warden {
-                warden.dismiss();
-            }
-            let text = format!("{} was lost before its command was started", args.name);
-            return Err(Failure::new(exit::LOST, text));
-        }
-        // Before the command, which nobody would end if this process were stopped in between.
-        if let Some(warden) = &mut warden {
-            warden.held_for(lease.remaining());
-        }
-        let (program, rest) = args
-            .command
-            .split_first()
-            .ok_or_else(|| Failure::usage("no command is named"))?;
-        let mut command = Command::new(program);
-        command
-            .args(rest)
-            .process_group(warden.as_ref().map_or(0, Warden::group))
-            .env("REDLATCH_LOCK", &args.name)
-            .env(
-                "REDLATCH_OWNER",
-                format!("{}:{}", client.id(), lease.owner()),
-            )
-            // That of a `redlatch run` around this one is another lock's.
-            .env_remove("REDLATCH_TOKEN");
-        if let Guard::Fenced(guard) = guard {
-            command.env("REDLATCH_TOKEN", guard.token().get().to_string());
-        }
-        let child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                if let Some(warden) = warden {
-                    warden.dismiss();
-                }
-                let program = program.display();
-                return Err(match error.kind() {
-                    io::ErrorKind::NotFound => {
-                        let text = format!("{program}: there is no such command");
-                        Failure::new(exit::NOT_FOUND, text)
-                    }
-                    _ => {
-                        let text = format!("{program} cannot be run: {error}");
-                        Failure::new(exit::NOT_RUN, text)
-                    }
-                });
-            }
-        };
-        let pid = child.id().and_then(|id| i32::try_from(id).ok());
-        // It has one until it was waited for, which happens later.
-        let pid = pid
-            .map(Pid::from_raw)
-            .ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
-        let group = warden
-            .as_ref()
-            .map_or(pid, |warden| Pid::from_raw(warden.group()));
-        Ok(Self {
-            child,
-            pid,
-            group,
-            warden,
-        })
-    }
-}
-
-/// The command, while it runs.
-struct Running<'a> {
-    args: &'a Run,
-    notes: &'a Notes,
-    guard: Guard,
-    child: Child,
-    pid: Pid,
-    /// The process group of the command and its children: that of the warden, if there is one.
-    group: Pid,
-    warden: Option<Warden>,
-    terminal: Option<Terminal>,
-    /// Whether Ctrl-Z was passed on, so that `redlatch` stops with the command.
-    suspends: bool,
-    is_lost: bool,
-    kill_at: Option<Instant>,
-}
-
-impl<'a> Running<'a> {
-    fn new(started: Started, guard: Guard, args: &'a Run, notes: &'a Notes) -> Self {
-        let mut running = Self {
-            args,
-            notes,
-            guard,
-            child: started.child,
-            pid: started.pid,
-            group: started.group,
-            warden: started.warden,
-            terminal: Terminal::open(),
-            suspends: false,
-            is_lost: false,
-            kill_at: None,
-        };
-        running.tell_warden();
-        if running.terminal.as_ref().is_some_and(Terminal::is_alone) {
-            running.give_terminal();
-        }
-        running
-    }
-
-    /// Looks after the command until it has ended.
-    async fn go_on(&mut self, signals: &mut Signals) -> Result<ExitStatus, Failure> {
-        // Often enough for a deadline that moves with each renewal, at every third of the lease.
-        let often =
-            (self.args.lease.span() / 10).clamp(Duration::from_millis(10), Duration::from_secs(1));
-        let mut tick = interval(often);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let kill_at = self.kill_at;
-            tokio::select! {
-                biased;
-                status = self.child.wait() => {
-                    return status.map_err(|error| Failure::system("cannot wait for the command", &error));
-                }
-                _ = self.guard.lease().lost(), if !self.is_lost => self.lost(),
-                signal = signals.next() => self.take(signal),
-                () = until(kill_at) => {
-                    self.kill_at = None;
-                    self.send(Signal::SIGKILL);
-                }
-                _ = tick.tick(), if !self.is_lost => self.tell_warden(),
-            }
-        }
-    }
-
-    fn tell_warden(&mut self) {
-        if let Some(warden) = &mut self.warden {
-            warden.held_for(self.guard.lease().remaining());
-        }
-    }
-
-    /// Ends the command, since the lock is lost.
-    fn lost(&mut self) {
-        self.is_lost = true;
-        let what = match self.args.on_loss {
-            OnLoss::Term => "its command is told to end",
-            OnLoss::Kill => "its command is killed",
-            OnLoss::Ignore => "its command goes on without it",
-        };
-        match self.args.on_loss {
-            OnLoss::Term => {
-                self.kill_at = Some(Instant::now() + self.args.grace);
-                if let Some(warden) = &mut self.warden {
-                    warden.ends_within(self.args.grace);
-                }
-                self.send(Signal::SIGTERM);
-                // A command that is stopped would get it only when it continues.
-                self.send(Signal::SIGCONT);
-            }
-            OnLoss::Kill => self.send(Signal::SIGKILL),
-            OnLoss::Ignore => {}
-        }
-        // Afterwards, since writing to a terminal or a pipe may take as long as nobody reads.
-        let text = format!("{} was lost: {what}", self.args.name);
-        self.note("lost", &text);
-    }
-
-    fn take(&mut self, signal: Signal) {
-        match signal {
-            Signal::SIGCHLD => self.stopped(),
-            // They mean something to the command alone, and would end those of its children that do not know them.
-            Signal::SIGUSR1 | Signal::SIGUSR2 => {
-                kill(self.pid, signal).ok();
-            }
-            _ => {
-                self.suspends |= signal == Signal::SIGTSTP && self.terminal.is_some();
-                self.send(signal);
-            }
-        }
-    }
-
-    /// Finds out whether the command was stopped, and does what a shell would.
-    fn stopped(&mut self) {
-        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
-        let Ok(WaitStatus::Stopped(_, signal)) = waitid(Id::Pid(self.pid), flags) else {
-            return;
-        };
-        let Some(terminal) = &self.terminal else {
-            // Whoever stopped it will continue it. The lock stays with it.
-            return;
-        };
-        let for_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
-        if for_terminal && terminal.is_ours() {
-            self.give_terminal();
-        } else if for_terminal || terminal.is_given() || self.suspends {
-            self.suspend();
-        }
-    }
-
-    /// Stops this process together with the command, until the user continues it.
-    fn suspend(&mut self) {
-        self.suspends = false;
-        let was_given = self.terminal.as_mut().is_some_and(Terminal::take_back);
-        raise(Signal::SIGSTOP).ok();
-        // Before the command continues: if the lock is lost by now, it must not go on as if nothing had happened.
-        if self.guard.lease().is_lost() && !self.is_lost {
-            self.lost();
-        }
-        let is_ours = self.terminal.as_ref().is_some_and(Terminal::is_ours);
-        if was_given && is_ours {
-            self.give_terminal();
-        } else {
-            self.send(Signal::SIGCONT);
-        }
-    }
-
-    fn give_terminal(&mut self) {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.give(self.group);
-        }
-        // It may have been stopped because it had no terminal so far.
-        self.send(Signal::SIGCONT);
-    }
-
-    /// Sends a signal to the command and its children. That there are none any more is no failure.
-    fn send(&self, signal: Signal) {
-        killpg(self.group, signal).ok();
-    }
-
-    fn note(&self, event: &str, text: &str) {
-        let fields: Value = json!({ "name": self.args.name });
-        self.notes.note(event, text, fields);
-    }
-
-    /// Releases the lock after the command has ended. Returns the exit code.
-    async fn release(mut self, status: ExitStatus) -> Result<u8, Failure> {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.take_back();
-        }
-        let ignores = self.args.on_loss == OnLoss::Ignore;
-        if self.guard.lease().is_lost() && !ignores {
-            // What the command has left behind must not outlive the lock either.
-            self.send(Signal::SIGKILL);
-        }
-        if let Some(warden) = self.warden.take() {
-            warden.dismiss();
-        }
-        let Self {
-            args,
-            notes,
-            guard,
-            is_lost,
-            ..
-        } = self;
-        let code = match (status.code(), status.signal()) {
-            (Some(code), _) => code as u8,
-            (None, Some(signal)) => 128_u8.saturating_add(signal as u8),
-            (None, None) => exit::SYSTEM,
-        };
-        let Err(error) = guard.unlock().await else {
-            return Ok(code);
-        };
-        if error.kind() == ErrorKind::LeaseLost {
-            let text = format!("{} was lost before the command had ended", args.name);
-            if !is_lost {
-                notes.note("lost", &text, json!({ "name": args.name }));
-            }
-            if !ignores {
-                return Ok(exit::LOST);
-            }
-        } else {
-            let lease = span::show(args.lease.span());
-            let text = format!(
-                "the command has ended, but {} may stay held for up to {lease}: {error}",
-                args.name
-            );
-            notes.note("not_released", &text, json!({ "name": args.name }));
-        }
-        Ok(code)
-    }
-}
-
-async fn until(end: Option<Instant>) {
-    match end {
-        Some(end) => sleep_until(end).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn exit_code_of(signal: Signal) -> u8 {
-    128 + signal as u8
 }

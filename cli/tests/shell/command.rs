@@ -68,7 +68,7 @@ pub(crate) fn outcome(server: &Server, args: &[&str]) -> Outcome {
     redlatch(&server.url(), args).output().expect("run").into()
 }
 
-/// How a process has ended.
+/// How a process has ended, with the code by which a shell tells of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: i32,
@@ -93,7 +93,7 @@ impl From<Output> for Outcome {
         Self {
             code: status
                 .code()
-                .unwrap_or_else(|| -status.signal().expect("a signal")),
+                .unwrap_or_else(|| 128 + status.signal().expect("a signal")),
             out: text(output.stdout),
             err: text(output.stderr),
         }
@@ -206,9 +206,14 @@ pub(crate) fn send(signal: &str, pid: i32) {
 
 /// Whether a process runs: not one that has ended and that nobody has waited for.
 pub(crate) fn runs(pid: i32) -> bool {
+    !matches!(&*state_of(pid), "" | "Z" | "X")
+}
+
+/// Returns the letter for the state of a process, or an empty text if there is none.
+pub(crate) fn state_of(pid: i32) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| &rest[..1]);
-    !matches!(state, None | Some("Z" | "X"))
+    state.unwrap_or_default().to_owned()
 }
 
 /// Returns the process group of a process: the id of the warden, if it runs under a lock.

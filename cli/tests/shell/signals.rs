@@ -2,7 +2,7 @@
 
 use redlatch_testkit::Server;
 
-use crate::command::{Running, eventually, redlatch};
+use crate::command::{Running, eventually, redlatch, state_of};
 
 #[test]
 fn signals_are_passed_on_to_the_command() {
@@ -101,4 +101,90 @@ fn ignored_signals_stay_ignored() {
     run.signal("HUP");
     let ended = run.end();
     assert_eq!((ended.code, &*ended.out), (0, "done\n"));
+}
+
+#[test]
+fn ending_by_a_signal_is_seen_by_whoever_waits() {
+    let server = Server::start();
+    let ended = |mut run: Running| {
+        let code = run.line();
+        run.end();
+        code
+    };
+    // bash tells an exit code from a signal only by what it does with traps; Python says which it was.
+    let tell = "import subprocess, sys; print(subprocess.run(sys.argv[1:]).returncode, flush=True)";
+    let run = |command: &[&str]| {
+        let mut python = std::process::Command::new("python3");
+        python
+            .args(["-c", tell, env!("CARGO_BIN_EXE_redlatch"), "run", "s", "--"])
+            .args(command)
+            .env("REDIS_URL", server.url());
+        Running::of(python)
+    };
+    for (script, code) in [
+        ("kill -INT $$", "-2"),
+        ("kill -TERM $$", "-15"),
+        ("kill -HUP $$", "-1"),
+        ("kill -QUIT $$", "131"),
+        ("kill -KILL $$", "137"),
+        ("exit 130", "130"),
+    ] {
+        assert_eq!(ended(run(&["sh", "-c", script])), code, "{script}");
+    }
+}
+
+#[test]
+fn each_of_several_signals_reaches_the_command() {
+    let server = Server::start();
+    for signal in ["INT", "TERM"] {
+        let script = format!(
+            "n=0; trap 'n=$((n+1)); echo got $n; [ $n = 3 ] && exit 9' {signal}
+            echo ready; while :; do sleep 0.05; done"
+        );
+        let mut run = Running::start(&server, &["run", "s", "--", "sh", "-c", &script]);
+        assert_eq!(run.line(), "ready");
+        for n in 1..=3 {
+            run.signal(signal);
+            assert_eq!(run.line(), format!("got {n}"));
+        }
+        assert_eq!(run.end().code, 9);
+    }
+}
+
+#[test]
+fn signal_ends_a_release_that_takes_long() {
+    let server = Server::start();
+    let options = ["run", "--timeout", "1d", "s", "--"];
+    let script = ["sh", "-c", "echo ready; read x; exit 5"];
+    let mut command = redlatch(&server.url(), &[&options[..], &script].concat());
+    command.stdin(std::process::Stdio::piped());
+    let mut run = Running::of(command);
+    assert_eq!(run.line(), "ready");
+    server.freeze();
+    drop(run.stdin());
+    // The first may come before the command has ended, and the next one ends the release.
+    eventually("it ends", || {
+        run.signal("TERM");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        run.has_ended()
+    });
+    server.thaw();
+}
+
+#[test]
+fn command_that_was_stopped_through_redlatch_is_continued_through_it() {
+    let server = Server::start();
+    let script = "trap 'echo continued' CONT; echo $$; while :; do sleep 0.05; done";
+    let mut command = std::process::Command::new("setsid");
+    let run = redlatch(&server.url(), &[]);
+    command
+        .arg(run.get_program())
+        .args(["run", "s", "--", "sh", "-c", script])
+        .env("REDIS_URL", server.url());
+    let mut run = Running::of(command);
+    let pid: i32 = run.line().parse().unwrap();
+    run.signal("TSTP");
+    eventually("stopped", || state_of(pid) == "T");
+    run.signal("CONT");
+    assert_eq!(run.line(), "continued");
 }

@@ -41,7 +41,7 @@ impl Terminal {
         ]);
         let bin = env!("CARGO_BIN_EXE_redlatch");
         terminal.types(&format!(
-            "export REDIS_URL={}; R={bin}; PS1='$ '; clear",
+            "export REDIS_URL={} R={bin}; PS1='$ '; clear",
             server.url()
         ));
         eventually("a prompt", || terminal.shows().trim() == "$");
@@ -122,15 +122,25 @@ fn ctrl_c_ends_the_wait_and_the_command() {
     let Some(terminal) = Terminal::open(&server) else {
         return;
     };
-    terminal.types("$R run t -- sleep 100; echo code $?");
+    // A shell ends the whole line if a command ends by Ctrl-C.
+    terminal.types("$R run t -- sleep 100; echo and more");
     eventually("held", || server.connection().exists("t"));
     sleep(Duration::from_millis(300));
     terminal.press("C-c");
+    terminal.types("echo code $?");
     terminal.will_show("code 130");
+    assert!(
+        !terminal.shows().contains("\nand more"),
+        "{}",
+        terminal.shows()
+    );
     assert!(!server.connection().exists("t"));
 
     // The command decides what Ctrl-C means.
-    terminal.types("clear; $R run t -- sh -c 'trap \"echo asked\" INT; sleep 2; echo still here'; echo code $?");
+    terminal.clear();
+    terminal.types(
+        "$R run t -- sh -c 'trap \"echo asked\" INT; sleep 2; echo still here'; echo code $?",
+    );
     eventually("held", || server.connection().exists("t"));
     sleep(Duration::from_millis(300));
     terminal.press("C-c");
@@ -138,10 +148,17 @@ fn ctrl_c_ends_the_wait_and_the_command() {
     terminal.will_show("code 0");
 
     let _holder = Running::holding(&server.url(), "reentrant", "t");
-    terminal.types("clear; $R run t -- true; echo code $?");
+    terminal.clear();
+    terminal.types("$R run t -- true; echo and more");
     terminal.will_show("held by");
     terminal.press("C-c");
+    terminal.types("echo code $?");
     terminal.will_show("code 130");
+    assert!(
+        !terminal.shows().contains("\nand more"),
+        "{}",
+        terminal.shows()
+    );
 }
 
 #[test]
@@ -156,7 +173,8 @@ fn command_reads_from_the_terminal() {
     terminal.will_show("got hello");
     terminal.will_show("code 0");
     // In a pipeline the terminal belongs to all of it, until the command asks for it.
-    terminal.types("clear; $R run t -- sh -c 'read x; echo got $x' | cat; echo code $?");
+    terminal.clear();
+    terminal.types("$R run t -- sh -c 'read x; echo got $x' | cat; echo code $?");
     eventually("held", || server.connection().exists("t"));
     terminal.types("again");
     terminal.will_show("got again");
@@ -214,7 +232,8 @@ fn forced_unlock_asks_on_a_terminal() {
     terminal.types("n");
     terminal.will_show("code 1");
     assert!(server.connection().exists("t"));
-    terminal.types("clear; $R unlock --force t; echo code $?");
+    terminal.clear();
+    terminal.types("$R unlock --force t; echo code $?");
     terminal.will_show("Release it? [y/N]");
     terminal.types("y");
     terminal.will_show("code 0");
@@ -259,5 +278,107 @@ fn forced_unlock_takes_the_lock_from_nobody_else_than_it_asked_about() {
             "{}",
             terminal.shows()
         );
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_script_around_it_as_it_would_without() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    for shell in ["sh", "bash"] {
+        terminal.clear();
+        terminal.types(&format!(
+            "{shell} -c '$R run t -- sleep 100; echo af\"\"ter'"
+        ));
+        eventually("held", || server.connection().exists("t"));
+        sleep(Duration::from_millis(300));
+        terminal.press("C-c");
+        terminal.types("echo code $?");
+        terminal.will_show("code 130");
+        assert!(
+            !terminal.shows().contains("after"),
+            "{shell}: {}",
+            terminal.shows()
+        );
+        assert!(!server.connection().exists("t"));
+    }
+    // A command that heeds it, and ends as it likes, ends nothing else.
+    terminal.clear();
+    terminal.types("bash -c '$R run t -- sh -c \"trap : INT; sleep 100; exit 3\"; echo af\"\"ter'");
+    eventually("held", || server.connection().exists("t"));
+    sleep(Duration::from_millis(300));
+    terminal.press("C-c");
+    terminal.will_show("after");
+
+    // During the wait, too.
+    let _holder = Running::holding(&server.url(), "reentrant", "t");
+    terminal.clear();
+    terminal.types("bash -c '$R run t -- true; echo af\"\"ter'");
+    terminal.will_show("held by");
+    terminal.press("C-c");
+    terminal.types("echo code $?");
+    terminal.will_show("code 130");
+    assert!(!terminal.shows().contains("after"), "{}", terminal.shows());
+}
+
+#[test]
+fn ctrl_c_ends_a_loop_of_the_shell() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    terminal.types("for i in 1 2 3; do $R run t -- sleep 100; done; echo lo\"\"op");
+    eventually("held", || server.connection().exists("t"));
+    sleep(Duration::from_millis(300));
+    terminal.press("C-c");
+    eventually("free", || !server.connection().exists("t"));
+    terminal.types("echo pro\"\"mpt");
+    terminal.will_show("prompt");
+    assert!(!server.connection().exists("t"), "{}", terminal.shows());
+}
+
+#[test]
+fn ctrl_z_stops_a_script_around_it() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    for shell in ["sh", "bash"] {
+        terminal.clear();
+        let script = "echo begun; sleep 1; echo fini\\\"\\\"shed";
+        terminal.types(&format!(
+            "{shell} -c '$R run t -- sh -c \"{script}\"; echo af\"\"ter'; echo code $?"
+        ));
+        terminal.will_show("\nbegun");
+        terminal.press("C-z");
+        terminal.will_show("Stopped");
+        assert!(server.connection().exists("t"));
+        terminal.types("clear; fg");
+        terminal.will_show("\nfinished");
+        terminal.will_show("\nafter");
+    }
+}
+
+#[test]
+fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    terminal.tmux(&["set", "-g", "remain-on-exit", "on"]);
+    let url = format!("REDIS_URL={}", server.url());
+    let script = "echo begun; for i in 1 2 3 4; do sleep 0.5; done; echo finished";
+    let run = format!(
+        "{} run t -- sh -c '{script}'",
+        env!("CARGO_BIN_EXE_redlatch")
+    );
+    // The first program of a session with this terminal, as in a container, or a child of it.
+    for first in [format!("exec {run}"), format!("{run}; true")] {
+        terminal.tmux(&["respawn-pane", "-k", "-e", &url, &first]);
+        terminal.will_show("begun");
+        terminal.press("C-z");
+        terminal.will_show("finished");
     }
 }

@@ -1,0 +1,45 @@
+//! The job of the shell that `redlatch` is part of: its process group.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
+use rustix::process::{self, WaitId, WaitIdOptions, waitid};
+
+/// Sends a signal of the keyboard to the job, this process included. Returns whether that was possible.
+///
+/// For signals that the terminal would have sent to the job, had it not been given to the command.
+pub(crate) fn tell(signal: Signal) -> bool {
+    killpg(getpgrp(), signal).is_ok()
+}
+
+/// Whether there is a shell that can continue the job once it is stopped: a parent of the job, in its session.
+///
+/// The system has the same rule, by which it ignores Ctrl-Z otherwise. `redlatch` may be the first program on a
+/// terminal, for example, as in a container.
+pub(crate) fn can_be_continued() -> bool {
+    let group = getpgrp();
+    let mut parent = Some(getppid());
+    while let Some(pid) = parent.filter(|pid| pid.as_raw() > 0) {
+        if getpgid(Some(pid)) != Ok(group) {
+            return getsid(Some(pid)) == getsid(None);
+        }
+        parent = parent_of(pid);
+    }
+    false
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may contain anything: the state and the parent.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok().map(Pid::from_raw)
+}
+
+/// Returns the signal by which this child was stopped, if it was and that was not told before.
+pub(crate) fn stopped(pid: Pid) -> Option<Signal> {
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+    let child = WaitId::Pid(process::Pid::from_raw(pid.as_raw())?);
+    let status = waitid(child, options).ok()??;
+    Signal::try_from(status.stopping_signal()?).ok()
+}
