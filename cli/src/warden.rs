@@ -9,15 +9,17 @@
 
 use std::env;
 use std::fs;
-use std::io::{self, BufRead, Write, stdin, stdout};
+use std::io::{self, Read, Stdin, Write, stdin, stdout};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{getpgrp, getpid};
@@ -31,7 +33,9 @@ use crate::exit;
 /// How much later than `redlatch` the warden acts, in milliseconds: as long as `redlatch` runs, it does so itself.
 const LEEWAY: u64 = 20;
 /// The longest sleep. A sleep does not count the time in which the machine is suspended.
-const LONGEST: u64 = 500;
+const LONGEST: u16 = 500;
+/// Two deadlines are the same if they are no further apart, in milliseconds: they are computed from what is left.
+const SAME: u64 = 2;
 
 /// How often a warden looks whether the command has ended.
 const OFTEN: u64 = 50;
@@ -43,6 +47,8 @@ const START: Duration = Duration::from_secs(10);
 pub(crate) struct Warden {
     child: Child,
     pipe: ChildStdin,
+    /// The deadline that the pipe has taken last.
+    told: u64,
 }
 
 impl Warden {
@@ -69,7 +75,11 @@ impl Warden {
         timeout(START, ChildStdout::from_std(out)?.read_u8()).await??;
         // A warden that somebody stopped must not stop this process: it misses some lines then.
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(Some(Self { child, pipe }))
+        Ok(Some(Self {
+            child,
+            pipe,
+            told: 0,
+        }))
     }
 
     /// Returns the process group for the command.
@@ -80,7 +90,11 @@ impl Warden {
 
     /// Says for how long the lock is still held.
     pub(crate) fn held_for(&mut self, left: Duration) {
-        self.say(format_args!("until {}", after(left)));
+        let until = after(left);
+        // A pipe that a stopped warden does not empty takes thousands of lines, and then none: this is said again later.
+        if until.abs_diff(self.told) > SAME && self.say(format_args!("until {until}")) {
+            self.told = until;
+        }
     }
 
     /// Says that the command has been told to end, and will be killed after this time.
@@ -88,10 +102,11 @@ impl Warden {
         self.say(format_args!("ends {}", after(grace)));
     }
 
-    /// Writes a line. If the warden is gone, the command is still ended by this process.
-    fn say(&mut self, line: std::fmt::Arguments<'_>) {
+    /// Writes a line, and returns whether the pipe has taken it. If the warden is gone, the command is still ended by
+    /// this process.
+    fn say(&mut self, line: std::fmt::Arguments<'_>) -> bool {
         // In one write, so that no line is ever cut in two.
-        self.pipe.write_all(format!("{line}\n").as_bytes()).ok();
+        self.pipe.write_all(format!("{line}\n").as_bytes()).is_ok()
     }
 
     /// Lets the warden go: the command has ended.
@@ -150,28 +165,24 @@ pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
     ] {
         blocked.remove(signal);
     }
-    if blocked.thread_block().is_err() || ready().is_err() {
+    let lines = Lines::new();
+    let (Ok(mut lines), Ok(()), Ok(())) = (lines, blocked.thread_block(), ready()) else {
         return exit::SYSTEM;
-    }
-    let lines = lines();
+    };
     let mut watch = Watch::default();
     loop {
         let wake = [watch.lost_at, watch.kill_at].into_iter().flatten().min();
-        let pause = wake.unwrap_or(u64::MAX).saturating_sub(now()).min(LONGEST);
-        match lines.recv_timeout(Duration::from_millis(pause)) {
-            Ok(line) => {
-                let at = |at: &str| at.parse().ok().map(|at: u64| at.saturating_add(LEEWAY));
-                match line.split_once(' ') {
-                    Some(("until", end)) => watch.lost_at = at(end),
-                    Some(("ends", end)) => {
-                        watch.lost_at = None;
-                        watch.kill_at = at(end);
-                    }
-                    _ => return 0,
-                }
+        let pause = wake.unwrap_or(u64::MAX).saturating_sub(now());
+        // All that was said, before anything is done: this process may have been stopped, together with the command,
+        // while the lock was renewed.
+        let said = lines.next(u16::try_from(pause).unwrap_or(LONGEST).min(LONGEST));
+        for line in &said {
+            if watch.note(line).is_break() {
+                return 0;
             }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return watch.alone(args),
+        }
+        if lines.have_ended {
+            return watch.alone(args);
         }
         if watch.kill_at.is_some_and(|at| now() >= at) {
             return kill();
@@ -190,20 +201,69 @@ fn ready() -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the lines that `redlatch` writes.
-fn lines() -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for line in stdin().lock().lines() {
-            if line.is_err() || line.is_ok_and(|line| sender.send(line).is_err()) {
-                return;
+/// The lines that `redlatch` writes.
+struct Lines {
+    input: Stdin,
+    /// The bytes behind the last whole line.
+    rest: Vec<u8>,
+    have_ended: bool,
+}
+
+impl Lines {
+    fn new() -> io::Result<Self> {
+        let input = stdin();
+        fcntl(&input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(Self {
+            input,
+            rest: Vec::new(),
+            have_ended: false,
+        })
+    }
+
+    /// Waits for lines, for at most this many milliseconds, and returns all that are there.
+    fn next(&mut self, pause: u16) -> Vec<String> {
+        // Whatever it says, the pipe is looked at.
+        poll(
+            &mut [PollFd::new(self.input.as_fd(), PollFlags::POLLIN)],
+            pause,
+        )
+        .ok();
+        let mut buffer = [0; 1 << 12];
+        loop {
+            match self.input.read(&mut buffer) {
+                Ok(0) => self.have_ended = true,
+                Ok(read) => {
+                    self.rest.extend_from_slice(&buffer[..read]);
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => self.have_ended = true,
             }
+            break;
         }
-    });
-    receiver
+        let whole = self.rest.iter().rposition(|byte| *byte == b'\n');
+        let rest = self.rest.split_off(whole.map_or(0, |end| end + 1));
+        let lines = std::mem::replace(&mut self.rest, rest);
+        let lines = String::from_utf8_lossy(&lines);
+        lines.lines().map(str::to_owned).collect()
+    }
 }
 
 impl Watch {
+    /// Takes note of what `redlatch` says. Breaks if the command has ended.
+    fn note(&mut self, line: &str) -> ControlFlow<()> {
+        let at = |at: &str| at.parse().ok().map(|at: u64| at.saturating_add(LEEWAY));
+        match line.split_once(' ') {
+            Some(("until", end)) => self.lost_at = at(end),
+            Some(("ends", end)) => {
+                self.lost_at = None;
+                self.kill_at = at(end);
+            }
+            _ => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
     /// Ends the command after `redlatch` has gone without a word.
     fn alone(mut self, args: &args::Warden) -> u8 {
         exit::complain("redlatch itself was killed: its command is ended");

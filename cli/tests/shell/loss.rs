@@ -308,3 +308,43 @@ fn name_that_is_something_else_is_no_lock() {
     let ended = outcome(&server, &["run", "l", "--", "true"]);
     assert_eq!(ended.code, 69, "{ended:?}");
 }
+
+#[test]
+fn warden_that_was_stopped_with_the_command_reads_all_before_it_acts() {
+    let server = Server::start();
+    let script = Script::new();
+    let run = script.start(
+        &server,
+        &["--lease", "renewed:600ms"],
+        "while :; do sleep 0.05; done",
+    );
+    let pid = script.pid();
+    let group = group_of(pid);
+    for _ in 0..3 {
+        send("STOP", -group);
+        // Several leases, all of which are renewed.
+        sleep(Duration::from_secs(2));
+        assert!(server.connection().exists("l"));
+        send("CONT", -group);
+        sleep(Duration::from_millis(200));
+        assert!(runs(pid) && runs(group));
+    }
+    drop(run);
+}
+
+#[test]
+fn warden_that_was_stopped_looks_at_the_time_once_it_goes_on() {
+    let server = Server::start();
+    let script = Script::new();
+    let options = ["--lease", "renewed:600ms", "--grace", "300ms"];
+    let run = script.start(&server, &options, "sleep 100");
+    let pid = script.pid();
+    let group = group_of(pid);
+    send("STOP", -group);
+    run.signal("STOP");
+    eventually("the lease ends", || !server.connection().exists("l"));
+    send("CONT", -group);
+    eventually("the command is ended", || !runs(pid));
+    run.signal("CONT");
+    assert_eq!(run.end().code, 76);
+}
