@@ -55,16 +55,17 @@ Examples:
 
 Exit codes:
   0      done
-  1      `inspect`: nobody holds it; `unlock`: nothing was released; `doctor`: something breaks a promise;
-         `ls`: not every key could be read
+  1      `inspect`: nobody holds it; `unlock`: nothing was released;
+         `doctor`: something breaks a promise; `ls`: not every key could be read
   2      wrong use; nothing was done
-  69     the server cannot be reached, or refuses
+  69     the server cannot be reached, or refuses; `ls`: one server of a cluster
   71     the system lacks something
   75     `run`: somebody else holds the lock, and the time to wait is over
   76     `run`: the lock was lost before the command had ended
   126    `run`: the command cannot be run
   127    `run`: there is no such command
-  128+n  ended by signal n: the command of `run`, or `redlatch` itself
+  128+n  ended by signal n: the command of `run`, or `redlatch` itself. By INT,
+         TERM and HUP it ends as other programs do, and a shell shows this code
   other  that of the command of `run`
 
 Servers:
@@ -91,7 +92,13 @@ pub(crate) struct Server {
     pub(crate) url: Option<String>,
 
     /// Text put before every name, as `name_prefix` in the programs that share the locks.
-    #[arg(long, global = true, value_name = "TEXT", help_heading = "Server")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "TEXT",
+        value_parser = prefix,
+        help_heading = "Server"
+    )]
     pub(crate) prefix: Option<String>,
 
     /// How long one request to the server may take.
@@ -140,9 +147,15 @@ pub(crate) enum Command {
 /// next to it, with the same name, sees to that, unless `--on-loss ignore` was asked for. It cannot end a command that
 /// runs as another user, and `pkill -KILL redlatch` kills both.
 ///
-/// INT, TERM, HUP and QUIT are passed on to the process group of the command, USR1 and USR2 to the command alone. On a
-/// terminal the command has the terminal; Ctrl-Z stops both, and if the lease runs out before `fg`, the command is
-/// ended. Children that the command leaves behind go on without the lock, unless it was lost.
+/// INT, TERM, HUP and QUIT are passed on to the process group of the command, each time that they come, USR1 and USR2 to
+/// the command alone. While there is no command, because `redlatch` still waits for the lock or already releases it, they
+/// end `redlatch`; a second one does so at once, and then the server frees the lock when its lease ends. If the command
+/// ends by INT, TERM or HUP, so does `redlatch`.
+///
+/// On a terminal the command has the terminal. Ctrl-C that ends the command ends a script around `redlatch`, too. Ctrl-Z
+/// stops the command, `redlatch` and a script around it, and if the lease runs out before `fg`, the command is ended.
+/// Where no shell could continue it, as in a container, Ctrl-Z stops nothing. Children that the command leaves behind go
+/// on without the lock, unless it was lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
@@ -268,6 +281,15 @@ fn name(text: &str) -> Result<String, String> {
         1..=LONGEST_NAME => Ok(text.to_owned()),
         long => Err(format!(
             "a name has at most {LONGEST_NAME} bytes, not {long}"
+        )),
+    }
+}
+
+fn prefix(text: &str) -> Result<String, String> {
+    match text.len() {
+        0..LONGEST_NAME => Ok(text.to_owned()),
+        long => Err(format!(
+            "a prefix and a name have at most {LONGEST_NAME} bytes, not {long}"
         )),
     }
 }

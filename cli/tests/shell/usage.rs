@@ -1,5 +1,9 @@
 //! Wrong use, and what is printed without a server.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use redlatch_testkit::Server;
 
 use crate::command::redlatch;
@@ -68,6 +72,110 @@ fn wrong_use_is_one_line_and_code_2() {
             err.starts_with("redlatch: ") && !err.contains("__warden"),
             "{err}"
         );
+    }
+}
+
+/// Returns the long options that the help of a command names.
+fn options_of(command: &str) -> Vec<String> {
+    let help = redlatch("", &[command, "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let options = help.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let long = line
+            .find("--")
+            .filter(|at| line.starts_with('-') && *at <= 4)?;
+        let end = line[long..]
+            .find([' ', '='])
+            .map_or(line.len(), |end| long + end);
+        Some(line[long..end].to_owned())
+    });
+    options.collect()
+}
+
+#[test]
+fn every_option_refuses_a_value_that_makes_no_sense() {
+    let long = "x".repeat(1_024);
+    let mut seen = BTreeSet::new();
+    for (command, rest) in [
+        ("run", &["n", "--", "true"][..]),
+        ("ls", &[]),
+        ("inspect", &["n"]),
+        ("watch", &["n"]),
+        ("unlock", &["n", "--force", "--yes"]),
+        ("doctor", &[]),
+        ("completions", &["bash"]),
+        ("man", &[]),
+    ] {
+        for option in options_of(command) {
+            let bad = match &*option {
+                "--url" => "http://127.0.0.1",
+                "--prefix" => &long,
+                "--timeout" | "--wait" | "--lease" | "--grace" | "--interval" => "5 minutes",
+                "--kind" => "red",
+                "--on-loss" => "panic",
+                // They take no value.
+                "--json" | "--force" | "--yes" | "--read-only" | "--help" => "please",
+                other => panic!("{other} is new: which value makes no sense?"),
+            };
+            let needs_server = !matches!(command, "completions" | "man");
+            if option == "--url" && !needs_server {
+                continue;
+            }
+            let option_with_value = format!("{option}={bad}");
+            let args = [&[command, &option_with_value], rest].concat();
+            let ended = redlatch(NOWHERE, &args).output().unwrap();
+            let err = String::from_utf8(ended.stderr).unwrap();
+            assert_eq!(ended.status.code(), Some(2), "{args:?}: {err}");
+            assert!(
+                ended.stdout.is_empty() && err.lines().count() == 1,
+                "{args:?}: {err}"
+            );
+            assert!(err.starts_with("redlatch: "), "{args:?}: {err}");
+            seen.insert(option);
+        }
+    }
+    assert_eq!(seen.len(), 14, "{seen:?}");
+}
+
+#[test]
+fn text_that_is_no_utf_8_is_wrong_use() {
+    for args in [
+        &["inspect"][..],
+        &["ls"],
+        &["ls", "--prefix"],
+        &["watch", "n", "--interval"],
+    ] {
+        let mut command = redlatch(NOWHERE, args);
+        let ended = command
+            .arg(OsStr::from_bytes(b"a\xff\n\x1b[31m"))
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{err}");
+        assert!(err.lines().count() == 1 && !err.contains('\x1b'), "{err}");
+    }
+    let mut command = redlatch(NOWHERE, &["ls"]);
+    let ended = command
+        .env("REDIS_URL", OsStr::from_bytes(b"redis://\xff"))
+        .output()
+        .unwrap();
+    assert_eq!(ended.status.code(), Some(2));
+}
+
+#[test]
+fn exit_codes_are_in_the_readme_as_in_the_manual() {
+    let help = redlatch("", &["--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let (_, codes) = help.split_once("Exit codes:\n").unwrap();
+    let codes = codes.lines().take_while(|line| !line.is_empty());
+    let codes: Vec<_> = codes
+        .filter(|line| !line.starts_with("   "))
+        .map(|line| line.split_whitespace().next().unwrap())
+        .collect();
+    assert_eq!(codes.len(), 11, "{codes:?}");
+    let readme = include_str!("../../README.md");
+    for code in codes {
+        assert!(readme.contains(&format!("\n| {code} | ")), "{code}");
     }
 }
 
