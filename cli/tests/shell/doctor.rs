@@ -117,3 +117,30 @@ fn replica_is_told_as_such() {
     let (code, found) = findings(&primary.url(), &[]);
     assert_eq!((code, of(&found, "replicas").0), (0, "warning"));
 }
+
+#[test]
+fn what_could_not_be_found_out_names_the_right_that_is_missing() {
+    let server = Server::builder().persistent().start();
+    let url = |name: &str, without: &str| {
+        let rules = [
+            "ACL", "SETUSER", name, "on", ">secret", "~*", "&*", "+@all", without,
+        ];
+        assert_eq!(server.connection().command(&rules).text(), "OK");
+        let login = format!("redis://{name}:secret@");
+        server.url().replace("redis://", &login)
+    };
+    let (_, found) = findings(&url("unset", "-config"), &["--read-only"]);
+    let (outcome, text) = of(&found, "persistence");
+    assert_eq!(outcome, "warning");
+    assert!(
+        text.contains("+config|get") && text.contains("unknown"),
+        "{text}"
+    );
+    assert!(text.contains("appendonly"), "what is known is told: {text}");
+
+    let (_, found) = findings(&url("blind", "-info"), &["--read-only"]);
+    for check in ["server", "eviction", "persistence"] {
+        let (outcome, text) = of(&found, check);
+        assert!(outcome == "warning" && text.contains("+info"), "{text}");
+    }
+}
