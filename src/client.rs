@@ -123,6 +123,36 @@ impl Client {
         Self::builder().url(url).run(body).await
     }
 
+    /// Creates a client with default settings on a server of its own, which lies in memory: for tests of code that
+    /// uses locks. [`MemoryServer`](crate::MemoryServer) has what such a server can do and what not, and makes several
+    /// clients on one server, or clients with other settings.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the call is made outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing stays open.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use redlatch::Client;
+    ///
+    /// let client = Client::in_memory().await?; // no Redis is needed
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "memory")]
+    pub async fn in_memory() -> Result<Self, Error> {
+        let server = crate::memory::MemoryServer::new();
+        Self::builder().config(server.config()).build().await
+    }
+
     /// Returns a builder for a client with other settings.
     ///
     /// # Examples

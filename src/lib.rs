@@ -107,6 +107,8 @@ mod latch;
 mod leader;
 mod lock;
 mod loss;
+#[cfg(feature = "memory")]
+mod memory;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod name;
@@ -161,6 +163,8 @@ pub use lock::red_guard::RedGuard;
 pub use lock::reentrant::ReentrantLock;
 pub use lock::spin::SpinLock;
 pub use loss::LossReason;
+#[cfg(feature = "memory")]
+pub use memory::MemoryServer;
 pub use options::{Prefer, PubSub, ReleaseBy};
 pub use owner::{Owner, Owners};
 pub use permit_id::PermitId;

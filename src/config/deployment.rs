@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use super::server::Server;
+#[cfg(feature = "memory")]
+use crate::memory::MemoryServer;
 
 /// How the servers are arranged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub(crate) enum Deployment {
         servers: Vec<Server>,
     },
     UnixSocket(PathBuf),
+    #[cfg(feature = "memory")]
+    Memory(MemoryServer),
 }
 
 impl Deployment {
@@ -23,6 +27,8 @@ impl Deployment {
             Self::Server(server) => vec![server.clone()],
             Self::Cluster(servers) | Self::Sentinels { servers, .. } => servers.clone(),
             Self::UnixSocket(path) => vec![Server::new(path.display().to_string(), 0)],
+            #[cfg(feature = "memory")]
+            Self::Memory(server) => vec![Server::new(server.to_string(), 0)],
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod deployment;
 mod login;
+#[cfg(feature = "memory")]
+mod memory;
 #[cfg(feature = "serde")]
 mod parts;
 mod secret;
@@ -413,6 +415,8 @@ impl Config {
                 return Err(Error::invalid("the path of the unix socket is empty"));
             }
             Deployment::UnixSocket(_) => {}
+            #[cfg(feature = "memory")]
+            Deployment::Memory(_) => {}
             Deployment::Sentinels { service, .. } if service.is_empty() => {
                 return Err(Error::invalid(
                     "the configuration has sentinels but no service name; in a URL, add ?sentinelServiceName=..",
@@ -445,6 +449,10 @@ impl Config {
         if let Some(tls) = &self.tls {
             if let Deployment::UnixSocket(_) = self.deployment {
                 return Err(Error::invalid("a unix socket cannot use TLS"));
+            }
+            #[cfg(feature = "memory")]
+            if let Deployment::Memory(_) = self.deployment {
+                return Err(Error::invalid("a server in memory cannot use TLS"));
             }
             tls.check()?;
         }

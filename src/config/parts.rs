@@ -106,8 +106,10 @@ impl TryFrom<Parts> for Config {
     }
 }
 
-impl From<&Config> for Parts {
-    fn from(config: &Config) -> Self {
+impl TryFrom<&Config> for Parts {
+    type Error = Error;
+
+    fn try_from(config: &Config) -> Result<Self, Error> {
         let mut parts = Self {
             user: config.login.user.clone(),
             password: config.login.password.clone(),
@@ -131,8 +133,14 @@ impl From<&Config> for Parts {
                 });
             }
             Deployment::UnixSocket(path) => parts.unix_socket = Some(path.clone()),
+            #[cfg(feature = "memory")]
+            Deployment::Memory(_) => {
+                return Err(Error::invalid(
+                    "a server in memory has no address to be written down",
+                ));
+            }
         }
-        parts
+        Ok(parts)
     }
 }
 
@@ -247,7 +255,8 @@ impl<'de> Deserialize<'de> for Config {
 
 impl Serialize for Config {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Parts::from(self).serialize(serializer)
+        let parts = Parts::try_from(self).map_err(serde::ser::Error::custom)?;
+        parts.serialize(serializer)
     }
 }
 

@@ -4,6 +4,8 @@
 //! What comes out is a [`Link`], on which everything that was asked has been answered.
 
 use std::future::pending;
+#[cfg(feature = "memory")]
+use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -75,6 +77,14 @@ impl Dialer {
             }
             #[cfg(not(unix))]
             Deployment::UnixSocket(_) => Err(Error::invalid("this system has no unix sockets")),
+            #[cfg(feature = "memory")]
+            Deployment::Memory(server) => {
+                let place = server.to_string();
+                let opened = self.step(&place, Step::Connect, ready(server.connect()));
+                let (reader, writer) = opened.await?;
+                let writer = Writer::Open(Arc::new(Socket::Memory(writer)));
+                self.introduced(Link::new(reader, writer, place)).await
+            }
             _ => self.dial_server(&self.server).await,
         }
     }

@@ -11,6 +11,9 @@ use tokio::net::tcp;
 #[cfg(unix)]
 use tokio::net::unix;
 
+#[cfg(feature = "memory")]
+use crate::memory::MemoryWriter;
+
 use super::resp::{self, Heard, Request, Said, Version};
 
 /// The first bytes that a server with TLS sends to a client that does not speak TLS.
@@ -49,6 +52,8 @@ pub(super) enum Socket {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
+    #[cfg(feature = "memory")]
+    Memory(MemoryWriter),
 }
 
 /// A server's identification of a connection: its id there, and the address that it comes from. Ids start over with
@@ -86,6 +91,8 @@ impl Socket {
             Self::Tcp(half) => half.try_write(bytes),
             #[cfg(unix)]
             Self::Unix(half) => half.try_write(bytes),
+            #[cfg(feature = "memory")]
+            Self::Memory(half) => half.try_write(bytes),
         }
     }
 
@@ -95,6 +102,8 @@ impl Socket {
             Self::Tcp(half) => half.writable().await,
             #[cfg(unix)]
             Self::Unix(half) => half.writable().await,
+            #[cfg(feature = "memory")]
+            Self::Memory(_) => Ok(()),
         }
     }
 }

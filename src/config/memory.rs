@@ -1,0 +1,36 @@
+//! The configuration of a client whose server is in memory.
+
+use super::{Config, Deployment};
+use crate::memory::MemoryServer;
+
+impl MemoryServer {
+    /// Returns the configuration that leads to this server, for [`ClientBuilder::config`](crate::ClientBuilder::config).
+    ///
+    /// The client keeps the server. A user, a password and a database may be set as for any server, and a URL for this
+    /// server does not exist.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let one = Client::builder().config(server.config()).build().await?;
+    /// let two = Client::builder()
+    ///     .config(server.config())
+    ///     .watchdog_lease(Duration::from_secs(5)) // all settings work as with other servers
+    ///     .build()
+    ///     .await?;
+    ///
+    /// let guard = one.lock("orders:42").lock().await?;
+    /// assert!(two.lock("orders:42").try_lock().await?.is_none());
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn config(&self) -> Config {
+        Config::of(Deployment::Memory(self.clone()))
+    }
+}

@@ -1,0 +1,115 @@
+//! Channels: who listens, and what is published.
+
+use super::argument::{Args, matches, upper};
+use super::connection::Connection;
+use super::data::Data;
+use super::reply::{Answer, Refusal, Reply};
+
+/// Channels are of two sorts, which a single server keeps apart by nothing but their names.
+#[derive(Clone, Copy)]
+enum Sort {
+    Plain,
+    Sharded,
+}
+
+impl Sort {
+    fn of(self, connection: &Connection) -> &std::collections::BTreeSet<Vec<u8>> {
+        match self {
+            Self::Plain => &connection.channels,
+            Self::Sharded => &connection.shards,
+        }
+    }
+}
+
+/// `PUBLISH channel message`
+pub(super) fn publish(data: &mut Data, args: Args<'_>) -> Answer {
+    deliver(data, args, Sort::Plain, "message")
+}
+
+/// `SPUBLISH channel message`
+pub(super) fn spublish(data: &mut Data, args: Args<'_>) -> Answer {
+    deliver(data, args, Sort::Sharded, "smessage")
+}
+
+fn deliver(data: &mut Data, args: Args<'_>, sort: Sort, word: &str) -> Answer {
+    let listeners = data.connections.iter();
+    let listeners: Vec<_> = listeners
+        .filter(|(_, connection)| sort.of(connection).contains(&args[0]))
+        .map(|(id, _)| *id)
+        .collect();
+    for id in &listeners {
+        let parts = [word.as_bytes(), &args[0], &args[1]].map(Reply::bulk);
+        data.send(*id, Reply::Push(parts.into()));
+    }
+    Ok(Reply::count(listeners.len()))
+}
+
+/// `PUBSUB CHANNELS|SHARDCHANNELS [pattern]` and `PUBSUB NUMSUB|SHARDNUMSUB channel..`
+pub(super) fn pubsub(data: &mut Data, args: Args<'_>) -> Answer {
+    let sort = |word: &str| match word.starts_with("SHARD") {
+        true => Sort::Sharded,
+        false => Sort::Plain,
+    };
+    match &*upper(&args[0]) {
+        word @ ("CHANNELS" | "SHARDCHANNELS") => {
+            let pattern = args.get(1).map_or(&b"*"[..], Vec::as_slice);
+            let listeners = data.connections.values();
+            let mut found: Vec<_> = listeners
+                .flat_map(|connection| sort(word).of(connection))
+                .filter(|channel| matches(pattern, channel))
+                .cloned()
+                .collect();
+            found.sort();
+            found.dedup();
+            Ok(Reply::bulks(found))
+        }
+        word @ ("NUMSUB" | "SHARDNUMSUB") => {
+            let count = |channel: &Vec<u8>| {
+                let listeners = data.connections.values();
+                let listeners = listeners.filter(|one| sort(word).of(one).contains(channel));
+                Reply::count(listeners.count())
+            };
+            let counts = args[1..].iter();
+            let counts = counts.flat_map(|channel| [Reply::bulk(channel.clone()), count(channel)]);
+            Ok(Reply::List(counts.collect()))
+        }
+        word => {
+            let text = format!("ERR unknown subcommand '{word}'. Try PUBSUB HELP.");
+            Err(Refusal::new(text))
+        }
+    }
+}
+
+/// Carries out `SUBSCRIBE`, `SSUBSCRIBE`, `UNSUBSCRIBE` and `SUNSUBSCRIBE`, which answer once for each channel.
+pub(super) fn subscribe(connection: &mut Connection, command: &str, args: Args<'_>) -> Vec<Reply> {
+    let is_sharded = command.starts_with('S') && command != "SUBSCRIBE";
+    let adds = command.ends_with("SUBSCRIBE") && !command.ends_with("UNSUBSCRIBE");
+    let channels = match is_sharded {
+        true => &mut connection.shards,
+        false => &mut connection.channels,
+    };
+    // Without an argument all channels are left.
+    let named = match args.is_empty() {
+        true => channels.iter().cloned().collect(),
+        false => args.to_vec(),
+    };
+    let mut told = Vec::new();
+    for channel in named {
+        let parts = [command.to_lowercase().into_bytes(), channel.clone()];
+        match adds {
+            true => channels.insert(channel),
+            false => channels.remove(&channel),
+        };
+        let [word, channel] = parts.map(Reply::bulk);
+        told.push(Reply::Push(vec![
+            word,
+            channel,
+            Reply::count(channels.len()),
+        ]));
+    }
+    if told.is_empty() {
+        let word = Reply::bulk(command.to_lowercase());
+        told.push(Reply::Push(vec![word, Reply::Nil, Reply::Integer(0)]));
+    }
+    told
+}

@@ -1,0 +1,48 @@
+//! The server's side of one connection.
+
+use std::collections::BTreeSet;
+use std::task::Waker;
+
+use bytes::BytesMut;
+
+use super::keys::Entry;
+use super::reply::Reply;
+
+/// One connection: what came from its client, what goes there, and what the server keeps for it.
+#[derive(Default)]
+pub(super) struct Connection {
+    /// The name that the client gave.
+    pub(super) name: Vec<u8>,
+    pub(super) is_resp3: bool,
+    /// The number of the database that its commands are about.
+    pub(super) database: u32,
+    /// The channels that it listens to.
+    pub(super) channels: BTreeSet<Vec<u8>>,
+    /// The sharded channels that it listens to.
+    pub(super) shards: BTreeSet<Vec<u8>>,
+    /// The keys that it watches, each with its database and what was stored there.
+    pub(super) watched: Vec<(u32, Vec<u8>, Option<Entry>)>,
+    /// The commands since `MULTI`, or an error if one of them cannot be carried out.
+    pub(super) queued: Option<Result<Vec<Vec<Vec<u8>>>, ()>>,
+    /// Bytes that have arrived and were not carried out so far.
+    pub(super) inbox: BytesMut,
+    /// Bytes that the client has not read so far.
+    pub(super) outbox: Vec<u8>,
+    /// The task that waits for more of them.
+    pub(super) reader: Option<Waker>,
+    /// Whether the client has gone. What it sent before is carried out all the same.
+    pub(super) is_left: bool,
+}
+
+impl Connection {
+    /// Sends a reply or a message. Returns the task that waits for it, which is to be woken.
+    pub(super) fn send(&mut self, reply: Reply) -> Option<Waker> {
+        reply.write(self.is_resp3, &mut self.outbox);
+        self.reader.take()
+    }
+
+    /// Whether the connection listens to any channel. In RESP2 it can do nothing else then.
+    pub(super) fn listens(&self) -> bool {
+        !self.channels.is_empty() || !self.shards.is_empty()
+    }
+}

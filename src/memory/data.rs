@@ -1,0 +1,86 @@
+//! What commands and scripts act on: the databases, the connections, and the run of the server.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::argument::{Args, is};
+use super::connection::Connection;
+use super::keys::{Database, Keys};
+use super::life::Life;
+use super::reply::{Answer, Refusal, Reply};
+use crate::clock::unix_time;
+
+/// All data of a server.
+pub(super) struct Data {
+    pub(super) databases: BTreeMap<u32, Database>,
+    /// By their ids. A connection that has ended is not there.
+    pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) life: Life,
+    /// The time at which the present command or script began, since 1970.
+    pub(super) now: Duration,
+    /// Tasks that have something to read, to be woken once nothing is locked any more.
+    pub(super) woken: Vec<Waker>,
+}
+
+impl Data {
+    pub(super) fn new() -> Self {
+        Self {
+            databases: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            life: Life::begin(),
+            now: unix_time(),
+            woken: Vec::new(),
+        }
+    }
+
+    /// Returns the keys of a database as they are now.
+    pub(super) fn keys(&mut self, database: u32) -> Keys<'_> {
+        Keys {
+            now: self.now.as_millis() as u64,
+            database: self.databases.entry(database).or_default(),
+        }
+    }
+
+    /// Sends a reply or a message to a connection, if it is still there.
+    pub(super) fn send(&mut self, id: u64, reply: Reply) {
+        let connection = self.connections.get_mut(&id);
+        self.woken
+            .extend(connection.and_then(|connection| connection.send(reply)));
+    }
+}
+
+/// `TIME`
+pub(super) fn time(data: &mut Data, _: Args<'_>) -> Answer {
+    let (seconds, micros) = (data.now.as_secs(), data.now.subsec_micros());
+    Ok(Reply::bulks([seconds.to_string(), micros.to_string()]))
+}
+
+/// `INFO [section..]`
+pub(super) fn info(data: &mut Data, args: Args<'_>) -> Answer {
+    Ok(data.life.info(args))
+}
+
+/// `ROLE`
+pub(super) fn role(_: &mut Data, _: Args<'_>) -> Answer {
+    let replicas = Reply::List(Vec::new());
+    Ok(Reply::List(vec![
+        Reply::bulk("master"),
+        Reply::Integer(0),
+        replicas,
+    ]))
+}
+
+/// `CONFIG GET name`
+pub(super) fn config(_: &mut Data, args: Args<'_>) -> Answer {
+    match args {
+        [word, name] if is(word, "GET") => Ok(Reply::Map(match &**name {
+            b"min-replicas-to-write" => vec![(name.clone(), b"0".to_vec())],
+            b"appendfsync" => vec![(name.clone(), b"everysec".to_vec())],
+            _ => Vec::new(),
+        })),
+        _ => Err(Refusal::new(
+            "ERR this server in memory has nothing to configure",
+        )),
+    }
+}

@@ -1,0 +1,410 @@
+//! A server in memory.
+//!
+//! What a client writes is carried out at once, by the task that writes, under one mutex: there is no task of the
+//! server's, and no timer, so that nothing but the clients decides in which order things happen. Keys end lazily, when
+//! somebody asks for them.
+//!
+//! From top to bottom: [`pipe`] is the client's side of a connection, [`connection`] the server's; [`state`] is the
+//! server; [`dialogue`] carries out a command of a connection, [`scripts`] a script, and [`table`] has the commands
+//! that both may use, by the type of value: [`texts`], [`hashes`], [`lists`], [`sorted_sets`], [`generic`] for any, and
+//! [`channels`] for none.
+
+mod argument;
+mod channels;
+mod connection;
+mod data;
+mod dialogue;
+mod generic;
+mod hashes;
+mod keys;
+mod life;
+mod lists;
+mod pipe;
+mod reply;
+mod scripts;
+mod sorted_sets;
+mod state;
+mod table;
+mod texts;
+mod value;
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, copy, split};
+
+pub(crate) use pipe::{MemoryReader, MemoryWriter};
+use state::State;
+
+/// A server in memory, for tests of code that uses locks.
+///
+/// Clients that are given its [`config`](Self::config) work on it as on a Redis of their own: the same scripts take and
+/// release locks, releases wake waiters by messages, leases end, and commands go through the same connections, encoded
+/// as on a network. So what a test sees is what happens with a server, but nothing has to be installed or started, each
+/// test has a server of its own, and a lock takes microseconds. If one client is enough, use
+/// [`Client::in_memory`](crate::Client::in_memory).
+///
+/// All clones are the same server, which lives as long as one of them, or of its clients.
+///
+/// # Time
+///
+/// Leases are measured by tokio's clock. In a test that [pauses](tokio::time::pause) it, time passes when all tasks
+/// wait: a lease of 30 s ends, or is renewed for an hour, within milliseconds of real time.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), redlatch::Error> {
+/// use std::time::Duration;
+/// use redlatch::Client;
+///
+/// let client = Client::in_memory().await?;
+/// let lock = client.lock("orders:42").lease(Duration::from_secs(30));
+/// let guard = lock.lock().await?;
+/// tokio::time::sleep(Duration::from_secs(29)).await;
+/// assert!(!guard.is_lost());
+/// guard.lost().await; // at once, by this computer's clock
+/// # Ok(()) }
+/// ```
+///
+/// Tokio can pause the clock of a runtime with one thread, for the tasks of that runtime: all clients of a server whose
+/// clock is paused must be on that runtime. Other threads read the computer's clock, so there `remaining` and `is_lost`
+/// of a lease mean nothing.
+///
+/// From the first server on, leases are measured by tokio's clock in the whole process. On Linux, tokio's clock stops
+/// while the machine is suspended, and the clock that this crate uses otherwise does not.
+///
+/// # Faults
+///
+/// A test can have the server fall silent ([`stop_answering`](Self::stop_answering)), cut all connections
+/// ([`cut`](Self::cut)), be away for a time ([`stop`](Self::stop)), or come back without its data
+/// ([`restart_empty`](Self::restart_empty)).
+///
+/// # What it is not
+///
+/// It is no Redis. It knows the commands that this crate's clients and scripts use, in the forms in which they use
+/// them, and answers others with an error:
+///
+/// - keys: `DEL`, `EXISTS`, `EXPIRE`, `KEYS`, `MEMORY USAGE`, `PERSIST`, `PEXPIRE`, `PEXPIREAT`, `PEXPIRETIME`, `PTTL`,
+///   `SCAN`, `TTL`, `TYPE`
+/// - texts: `DECR`, `DECRBY`, `GET`, `GETRANGE`, `INCR`, `INCRBY`, `SET`
+/// - hashes: `HDEL`, `HEXISTS`, `HGET`, `HGETALL`, `HINCRBY`, `HKEYS`, `HLEN`, `HMGET`, `HSET`
+/// - lists: `LINDEX`, `LINSERT`, `LLEN`, `LPOP`, `LPOS`, `LPUSH`, `LRANGE`, `LREM`, `RPUSH`
+/// - sorted sets: `ZADD`, `ZCARD`, `ZCOUNT`, `ZINCRBY`, `ZRANGE`, `ZRANK`, `ZREM`, `ZREMRANGEBYSCORE`, `ZSCORE`
+/// - channels: `PUBLISH`, `PUBSUB`, `SPUBLISH`, `SSUBSCRIBE`, `SUBSCRIBE`, `SUNSUBSCRIBE`, `UNSUBSCRIBE`
+/// - scripts and transactions: `EVAL`, `EVALSHA`, `SCRIPT`, `DISCARD`, `EXEC`, `MULTI`, `UNWATCH`, `WATCH`
+/// - the connection and the server: `AUTH`, `CLIENT`, `CONFIG GET`, `HELLO`, `INFO`, `PING`, `ROLE`, `SELECT`, `TIME`
+///
+/// It has no users but the default one, whom any password lets in, no persistence, no replicas, no cluster and no
+/// limits on memory. Lua has its basic functions and `table`, `string` and `math`, but no `cjson`, `struct` or `bit`.
+/// Do not use it in production: it is as far away as one process reaches, and what it holds ends with that.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), redlatch::Error> {
+/// use redlatch::{Client, MemoryServer};
+///
+/// let server = MemoryServer::new();
+/// let here = Client::builder().config(server.config()).build().await?;
+/// let there = Client::builder().config(server.config()).build().await?;
+///
+/// let guard = here.lock("orders:42").lock().await?;
+/// assert!(there.lock("orders:42").try_lock().await?.is_none());
+/// guard.unlock().await?;
+/// assert!(there.lock("orders:42").try_lock().await?.is_some());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct MemoryServer {
+    /// The number of this server in the process.
+    number: u64,
+    state: Arc<Mutex<State>>,
+}
+
+impl MemoryServer {
+    /// Starts a server that has no data.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, MemoryServer, RedLock};
+    ///
+    /// // Three independent servers, as a RedLock needs them.
+    /// let servers = [(); 3].map(|()| MemoryServer::new());
+    /// let mut clients = Vec::new();
+    /// for server in &servers {
+    ///     clients.push(Client::builder().config(server.config()).build().await?);
+    /// }
+    /// let lock = RedLock::new(clients.iter().map(|client| client.lock("ledger")));
+    /// // The servers have just started, so a real fleet would wait until no older lease can be in force.
+    /// let guard = lock.trust_fresh_servers().lock().await?;
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        crate::clock::follow_tokio();
+        Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            state: Arc::new(Mutex::new(State::new())),
+        }
+    }
+
+    /// Serves a connection that came from elsewhere, until it ends: commands are read from `stream`, and the answers
+    /// are written there.
+    ///
+    /// For what is not a client of this process: `redis-cli`, to look into a server while a test stands still, or
+    /// another process that takes part in a test. Time passes there as everywhere, so do not pause the clock.
+    ///
+    /// # Errors
+    ///
+    /// Those of the stream, and `ConnectionRefused` while the server is [stopped](Self::stop).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the connection ends. What was read before has been carried out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use redlatch::{Client, MemoryServer};
+    /// use tokio::net::TcpListener;
+    ///
+    /// let server = MemoryServer::new();
+    /// let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// let address = listener.local_addr()?; // redis-cli -p PORT
+    /// let served = server.clone();
+    /// tokio::spawn(async move {
+    ///     while let Ok((stream, _)) = listener.accept().await {
+    ///         let served = served.clone();
+    ///         tokio::spawn(async move { served.serve(stream).await });
+    ///     }
+    /// });
+    ///
+    /// let near = Client::builder().config(server.config()).build().await?;
+    /// let far = Client::connect(format!("redis://{address}")).await?;
+    /// let guard = near.lock("orders:42").lock().await?;
+    /// assert!(far.lock("orders:42").is_locked().await?);
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+        let (mut reader, writer) = self.connect()?;
+        let (mut from, mut to) = split(stream);
+        let requests = async {
+            let mut arrived = BytesMut::new();
+            while from.read_buf(&mut arrived).await? > 0 {
+                writer.try_write(&arrived)?;
+                arrived.clear();
+            }
+            Ok(())
+        };
+        tokio::select! {
+            ended = requests => ended,
+            ended = copy(&mut reader, &mut to) => ended.map(drop),
+        }
+    }
+
+    /// Leaves requests unanswered, those under way included, until [`resume`](Self::resume). Connections stay open, and
+    /// new ones are accepted and not answered either, as by a process that was stopped or hangs.
+    ///
+    /// A lock that is held then ends at its deadline, since no renewal is confirmed, and calls return
+    /// [`Timeout`](crate::ErrorKind::Timeout).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, ErrorKind, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().config(server.config()).build().await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    ///
+    /// server.stop_answering();
+    /// let error = client.lock("orders:43").try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Timeout);
+    /// guard.lost().await; // the code under test must stop here
+    /// # Ok(()) }
+    /// ```
+    pub fn stop_answering(&self) {
+        self.with(|state| state.set_answering(false));
+    }
+
+    /// Answers again, after [`stop_answering`](Self::stop_answering): first all requests that have come in the
+    /// meantime, also those of clients that no longer wait, as a process does that is continued.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().config(server.config()).build().await?;
+    /// server.stop_answering();
+    /// assert!(client.ping().await.is_err());
+    /// server.resume();
+    /// client.ping().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn resume(&self) {
+        self.with(|state| state.set_answering(true));
+    }
+
+    /// Ends all connections, and accepts new ones. The data stays.
+    ///
+    /// A client reconnects by itself, and finds that its locks still stand.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().config(server.config()).build().await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// server.cut();
+    /// guard.verify().await?; // over another connection
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn cut(&self) {
+        self.with(State::cut);
+    }
+
+    /// Ends all connections and refuses new ones, until [`start`](Self::start). The data stays, and leases go on.
+    ///
+    /// Calls return [`Backend`](crate::ErrorKind::Backend), and a lock that is held ends at its deadline.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use redlatch::{Client, ErrorKind, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// server.stop();
+    /// let connecting = Client::builder().config(server.config()).build();
+    /// assert_eq!(connecting.await.unwrap_err().kind(), ErrorKind::Backend);
+    /// # Ok(()) }
+    /// ```
+    pub fn stop(&self) {
+        self.with(|state| {
+            state.cut();
+            state.is_up = false;
+        });
+    }
+
+    /// Accepts connections again, after [`stop`](Self::stop).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().config(server.config()).build().await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    ///
+    /// server.stop();
+    /// tokio::time::sleep(Duration::from_secs(10)).await;
+    /// server.start();
+    /// tokio::time::sleep(Duration::from_secs(600)).await;
+    /// assert!(!guard.is_lost()); // the outage was shorter than the lease
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn start(&self) {
+        self.with(|state| state.is_up = true);
+    }
+
+    /// Ends this run of the server, and begins another one without data, as a server without persistence does when its
+    /// process is replaced.
+    ///
+    /// A client reconnects, and finds at once that its locks are gone. Ends every other fault.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), redlatch::Error> {
+    /// use std::time::Duration;
+    /// use redlatch::{Client, ErrorKind, MemoryServer};
+    /// use tokio::time::Instant;
+    ///
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().config(server.config()).build().await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    ///
+    /// server.restart_empty();
+    /// let restarted = Instant::now();
+    /// guard.lost().await;
+    /// assert!(restarted.elapsed() < Duration::from_secs(1)); // long before the lease ends
+    /// assert_eq!(guard.unlock().await.unwrap_err().kind(), ErrorKind::LeaseLost);
+    /// # Ok(()) }
+    /// ```
+    pub fn restart_empty(&self) {
+        self.with(State::restart_empty);
+    }
+
+    /// Opens a connection. Fails while the server is stopped.
+    pub(crate) fn connect(&self) -> io::Result<(MemoryReader, MemoryWriter)> {
+        pipe::open(self)
+    }
+
+    /// Does something under the mutex, and then wakes whoever has something to read.
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut state);
+        let woken = std::mem::take(&mut state.data.woken);
+        drop(state);
+        for reader in woken {
+            reader.wake();
+        }
+        done
+    }
+}
+
+impl Default for MemoryServer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PartialEq for MemoryServer {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for MemoryServer {}
+
+impl fmt::Display for MemoryServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "memory-{}", self.number)
+    }
+}
+
+impl fmt::Debug for MemoryServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MemoryServer").field(&self.number).finish()
+    }
+}

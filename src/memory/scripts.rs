@@ -1,0 +1,217 @@
+//! Scripts: an embedded Lua runs them as Redis does.
+//!
+//! Lua 5.1 is the version that Redis embeds. What a command answers is handed to Lua by the rules of Redis, and what a
+//! script returns becomes a reply by the same rules: a number loses its fraction, a list ends at the first `nil`.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
+use sha1_smol::Sha1;
+
+use super::argument::Args;
+use super::data::Data;
+use super::reply::{Answer, Refusal, Reply, score_text};
+use super::table;
+
+/// The scripts that a server knows, and what runs them.
+#[derive(Default)]
+pub(super) struct Scripts {
+    /// Made when the first script comes.
+    lua: Option<Lua>,
+    /// By the SHA-1 of their source.
+    known: HashMap<String, Function>,
+}
+
+/// A script with its keys and arguments.
+pub(super) struct Call<'a> {
+    pub(super) sha: String,
+    pub(super) database: u32,
+    pub(super) keys: Args<'a>,
+    pub(super) args: Args<'a>,
+}
+
+impl Scripts {
+    /// Compiles a script, unless it is known. Returns its SHA-1.
+    pub(super) fn load(&mut self, source: &[u8]) -> Result<String, Refusal> {
+        let sha = Sha1::from(source).digest().to_string();
+        if !self.known.contains_key(&sha) {
+            let chunk = self.lua()?.load(source).set_name("@user_script");
+            let script = chunk.into_function().map_err(|error| {
+                Refusal::new(format!(
+                    "ERR Error compiling script (new function): {error}"
+                ))
+            })?;
+            self.known.insert(sha.clone(), script);
+        }
+        Ok(sha)
+    }
+
+    pub(super) fn knows(&self, sha: &[u8]) -> bool {
+        std::str::from_utf8(sha).is_ok_and(|sha| self.known.contains_key(&sha.to_lowercase()))
+    }
+
+    /// Runs a script that is known.
+    pub(super) fn run(&mut self, data: &mut Data, call: &Call<'_>) -> Answer {
+        let script = self.known.get(&call.sha).cloned();
+        let script =
+            script.ok_or_else(|| Refusal::new("NOSCRIPT No matching script. Please use EVAL."))?;
+        let lua = self.lua()?;
+        let globals = lua.globals();
+        let data = RefCell::new(data);
+        let ask = |words: &MultiValue| {
+            let words = words.iter().map(word).collect::<Result<Vec<_>, _>>()?;
+            table::run(&mut data.borrow_mut(), call.database, &words)
+        };
+        let returned = lua.scope(|scope| {
+            let redis: Table = globals.get("redis")?;
+            let raising = scope.create_function(|lua, words: MultiValue| match ask(&words) {
+                Ok(reply) => to_lua(lua, reply),
+                Err(refusal) => Err(mlua::Error::external(located(lua, refusal, &call.sha))),
+            })?;
+            let returning = scope.create_function(|lua, words: MultiValue| match ask(&words) {
+                Ok(reply) => to_lua(lua, reply),
+                Err(refusal) => to_lua(lua, Reply::Refusal(refusal)),
+            })?;
+            redis.set("call", raising)?;
+            redis.set("pcall", returning)?;
+            globals.set("KEYS", texts(lua, call.keys)?)?;
+            globals.set("ARGV", texts(lua, call.args)?)?;
+            from_lua(script.call(())?)
+        });
+        returned.map_err(|error| refused(&error, &call.sha))
+    }
+
+    /// Returns what runs scripts, with the functions that Redis adds.
+    fn lua(&mut self) -> Result<&Lua, Refusal> {
+        if self.lua.is_none() {
+            let made = made().map_err(|error| Refusal::new(format!("ERR no Lua: {error}")))?;
+            self.lua = Some(made);
+        }
+        self.lua.as_ref().ok_or_else(|| Refusal::new("ERR no Lua"))
+    }
+}
+
+fn made() -> mlua::Result<Lua> {
+    // Nothing that reaches out of the server: no files, no modules.
+    let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
+    let lua = Lua::new_with(libraries, LuaOptions::default())?;
+    let globals = lua.globals();
+    for name in ["dofile", "loadfile", "print"] {
+        globals.set(name, Value::Nil)?;
+    }
+    let redis = lua.create_table()?;
+    let of_one_field = |name: &'static str| {
+        lua.create_function(move |lua, text: LuaString| {
+            let table = lua.create_table()?;
+            table.set(name, text)?;
+            Ok(table)
+        })
+    };
+    redis.set("status_reply", of_one_field("ok")?)?;
+    redis.set(
+        "error_reply",
+        lua.create_function(|lua, text: LuaString| {
+            let text = text.to_string_lossy();
+            let text = text.strip_prefix('-').unwrap_or(&text).to_owned();
+            let text = match text.contains(' ') {
+                true => text,
+                false => format!("ERR {text}"),
+            };
+            to_lua(lua, Reply::Refusal(Refusal(text)))
+        })?,
+    )?;
+    redis.set(
+        "sha1hex",
+        lua.create_function(|_, text: LuaString| {
+            Ok(Sha1::from(text.as_bytes()).digest().to_string())
+        })?,
+    )?;
+    globals.set("redis", redis)?;
+    Ok(lua)
+}
+
+/// Returns an argument of `redis.call` as the word of a command.
+fn word(value: &Value) -> Result<Vec<u8>, Refusal> {
+    match value {
+        Value::String(text) => Ok(text.as_bytes().to_vec()),
+        Value::Integer(number) => Ok(number.to_string().into_bytes()),
+        Value::Number(number) => Ok(score_text(*number).into_bytes()),
+        _ => Err(Refusal::new(
+            "ERR Lua redis lib command arguments must be strings or integers",
+        )),
+    }
+}
+
+fn texts(lua: &Lua, words: Args<'_>) -> mlua::Result<Table> {
+    lua.create_sequence_from(
+        words
+            .iter()
+            .map(|word| lua.create_string(word))
+            .collect::<mlua::Result<Vec<_>>>()?,
+    )
+}
+
+/// Hands a reply to Lua. Nothing is `false` there, and a status and an error are tables.
+fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
+    let of_one_field = |name: &str, text: &str| {
+        let table = lua.create_table()?;
+        table.set(name, text)?;
+        Ok(Value::Table(table))
+    };
+    match reply.flat() {
+        Reply::Integer(number) => Ok(Value::Number(number as f64)),
+        Reply::Bulk(bytes) => lua.create_string(&bytes).map(Value::String),
+        Reply::Status(text) => of_one_field("ok", &text),
+        Reply::Refusal(Refusal(text)) => of_one_field("err", &text),
+        Reply::List(items) => {
+            let items = items.into_iter().map(|item| to_lua(lua, item));
+            let items = items.collect::<mlua::Result<Vec<_>>>()?;
+            lua.create_sequence_from(items).map(Value::Table)
+        }
+        _ => Ok(Value::Boolean(false)),
+    }
+}
+
+/// Makes a reply of what a script returned.
+fn from_lua(value: Value) -> mlua::Result<Reply> {
+    Ok(match value {
+        Value::String(text) => Reply::bulk(text.as_bytes().to_vec()),
+        Value::Integer(number) => Reply::Integer(number.into()),
+        Value::Number(number) => Reply::Integer(number as i64),
+        Value::Boolean(true) => Reply::Integer(1),
+        Value::Table(table) => {
+            if let Value::String(text) = table.raw_get("err")? {
+                return Ok(Reply::Refusal(Refusal(text.to_string_lossy())));
+            }
+            if let Value::String(text) = table.raw_get("ok")? {
+                return Ok(Reply::Status(text.to_string_lossy()));
+            }
+            let mut items = Vec::new();
+            loop {
+                match table.raw_get(items.len() + 1)? {
+                    Value::Nil => break Reply::List(items),
+                    item => items.push(from_lua(item)?),
+                }
+            }
+        }
+        _ => Reply::Nil,
+    })
+}
+
+/// Adds to a refusal where in the script it was met.
+fn located(lua: &Lua, Refusal(text): Refusal, sha: &str) -> Refusal {
+    let line = lua.inspect_stack(1, |at| at.current_line()).flatten();
+    let line = line.unwrap_or_default();
+    Refusal(format!("{text} script: {sha}, on @user_script:{line}."))
+}
+
+/// Builds the refusal of a script that did not come to its end.
+fn refused(error: &mlua::Error, sha: &str) -> Refusal {
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return refusal.clone();
+    }
+    let text = error.to_string();
+    let text = text.lines().next().unwrap_or_default();
+    Refusal(format!("ERR {text} script: {sha}, on @user_script."))
+}
