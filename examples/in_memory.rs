@@ -29,7 +29,10 @@ async fn main() -> Result<(), Error> {
     println!("held elsewhere: paid out is {}", pay_out(&here, 42).await?);
 
     server.stop_answering();
-    println!("the server hangs: {}", pay_out(&here, 42).await.unwrap_err());
+    println!(
+        "the server hangs: {}",
+        pay_out(&here, 42).await.unwrap_err()
+    );
     guard.lost().await;
     println!("and the lock that is held is lost at its deadline");
     Ok(())

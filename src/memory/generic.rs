@@ -17,6 +17,17 @@ pub(super) fn exists(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     Ok(Reply::count(there.count()))
 }
 
+/// `RENAME key name`
+pub(super) fn rename(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
+    if keys.entry(&args[0]).is_none() {
+        return Err(Refusal::new("ERR no such key"));
+    }
+    if let Some(entry) = keys.database.remove(&args[0]) {
+        keys.set(&args[1], entry.value, entry.ends);
+    }
+    Ok(Reply::ok())
+}
+
 /// `TYPE key`
 pub(super) fn kind(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let kind = keys

@@ -88,7 +88,7 @@ use state::State;
 /// them, and answers others with an error:
 ///
 /// - keys: `DEL`, `EXISTS`, `EXPIRE`, `KEYS`, `MEMORY USAGE`, `PERSIST`, `PEXPIRE`, `PEXPIREAT`, `PEXPIRETIME`, `PTTL`,
-///   `SCAN`, `TTL`, `TYPE`
+///   `RENAME`, `SCAN`, `TTL`, `TYPE`
 /// - texts: `DECR`, `DECRBY`, `GET`, `GETRANGE`, `INCR`, `INCRBY`, `SET`
 /// - hashes: `HDEL`, `HEXISTS`, `HGET`, `HGETALL`, `HINCRBY`, `HKEYS`, `HLEN`, `HMGET`, `HSET`
 /// - lists: `LINDEX`, `LINSERT`, `LLEN`, `LPOP`, `LPOS`, `LPUSH`, `LRANGE`, `LREM`, `RPUSH`

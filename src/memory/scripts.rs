@@ -61,7 +61,7 @@ impl Scripts {
         let data = RefCell::new(data);
         let ask = |words: &MultiValue| {
             let words = words.iter().map(word).collect::<Result<Vec<_>, _>>()?;
-            table::run(&mut data.borrow_mut(), call.database, &words)
+            table::run_for_script(&mut data.borrow_mut(), call.database, &words)
         };
         let returned = lua.scope(|scope| {
             let redis: Table = globals.get("redis")?;

@@ -56,6 +56,7 @@ const COMMANDS: &[(&str, i32, Action)] = &[
     ("PTTL", 2, K(generic::pttl)),
     ("PUBLISH", 3, S(channels::publish)),
     ("PUBSUB", -2, S(channels::pubsub)),
+    ("RENAME", 3, K(generic::rename)),
     ("ROLE", 1, S(data::role)),
     ("RPUSH", -3, K(lists::rpush)),
     ("SCAN", -2, K(generic::scan)),
@@ -75,43 +76,73 @@ const COMMANDS: &[(&str, i32, Action)] = &[
     ("ZSCORE", 3, K(sorted_sets::zscore)),
 ];
 
+/// Why there is nothing to be carried out.
+enum Fault {
+    /// The server does not know the command.
+    Unknown,
+    /// The command has too few words, or too many.
+    Miscounted,
+}
+
 /// Carries out a command in a database.
 pub(super) fn run(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
-    let action = find(words)?;
-    match action {
-        Action::Keys(command) => command(&mut data.keys(database), &words[1..]),
-        Action::Server(command) => command(data, &words[1..]),
-    }
+    let action = find(words).map_err(|fault| fault.told(words))?;
+    action.carry_out(data, database, words)
+}
+
+/// Carries out a command of a script, which is told of a fault in other words.
+pub(super) fn run_for_script(data: &mut Data, database: u32, words: Args<'_>) -> Answer {
+    let action = find(words).map_err(|fault| {
+        Refusal::new(match fault {
+            Fault::Unknown => "ERR Unknown Redis command called from script",
+            Fault::Miscounted => "ERR Wrong number of args calling Redis command from script",
+        })
+    })?;
+    action.carry_out(data, database, words)
 }
 
 /// Refuses a command that is not known, or has the wrong number of words.
 pub(super) fn check(words: Args<'_>) -> Result<(), Refusal> {
-    find(words).map(drop)
+    find(words).map(drop).map_err(|fault| fault.told(words))
 }
 
-fn find(words: Args<'_>) -> Result<Action, Refusal> {
+fn find(words: Args<'_>) -> Result<Action, Fault> {
     let name = upper(words.first().map_or(&[][..], Vec::as_slice));
     let found = COMMANDS.binary_search_by_key(&&*name, |(name, ..)| name);
-    let (_, arity, action) = match found {
-        Ok(at) => COMMANDS[at],
-        Err(_) => return Err(unknown(words)),
-    };
+    let (_, arity, action) = COMMANDS[found.map_err(|_| Fault::Unknown)?];
     let (count, least) = (words.len(), arity.unsigned_abs() as usize);
     match count == least || arity < 0 && count > least {
         true => Ok(action),
-        false => Err(miscounted(&name)),
+        false => Err(Fault::Miscounted),
     }
 }
 
-/// Builds the refusal of a command that this server does not know.
-fn unknown(words: Args<'_>) -> Refusal {
-    let text = |word: &Vec<u8>| format!("'{}'", String::from_utf8_lossy(word));
-    let name = words.first().map(text).unwrap_or_default();
-    let args: Vec<_> = words.iter().skip(1).take(3).map(text).collect();
-    let args = args.join(" ");
-    Refusal::new(format!(
-        "ERR unknown command {name}, with args beginning with: {args}"
-    ))
+impl Action {
+    fn carry_out(self, data: &mut Data, database: u32, words: Args<'_>) -> Answer {
+        match self {
+            Self::Keys(command) => command(&mut data.keys(database), &words[1..]),
+            Self::Server(command) => command(data, &words[1..]),
+        }
+    }
+}
+
+impl Fault {
+    /// Returns the words in which a client is told.
+    fn told(&self, words: Args<'_>) -> Refusal {
+        let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
+        let name = words.first().map(text).unwrap_or_default();
+        match self {
+            Self::Miscounted => miscounted(&name),
+            Self::Unknown => {
+                let args = words.iter().skip(1).take(3);
+                let args: Vec<_> = args.map(|word| format!("'{}'", text(word))).collect();
+                let args = args.join(" ");
+                Refusal::new(format!(
+                    "ERR unknown command '{name}', with args beginning with: {args}"
+                ))
+            }
+        }
+    }
 }
 
 /// Builds the refusal of a command with too few words or too many.

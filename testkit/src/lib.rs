@@ -36,7 +36,7 @@ pub use parcel::Parcel;
 pub use playground::{Playground, doc};
 pub use proxy::Proxy;
 pub use reply::Reply;
-pub use script::{script, scripts};
+pub use script::{script, script_names, scripts};
 pub use sentinel::Sentinel;
 pub use sentinels::Sentinels;
 pub use server::{Server, ServerBuilder};

@@ -12,6 +12,11 @@ pub fn script(name: &str) -> String {
     source.clone()
 }
 
+/// Returns the names of all scripts.
+pub fn script_names() -> Vec<String> {
+    listed().into_iter().map(|(name, _)| name).collect()
+}
+
 /// Returns the sources of all scripts.
 pub fn scripts() -> Vec<String> {
     listed().into_iter().map(|(_, source)| source).collect()

@@ -5,6 +5,8 @@
     reason = "each test file uses its own part"
 )]
 
+#[cfg(feature = "memory")]
+pub mod listening;
 pub mod mixed;
 pub mod place;
 pub mod polls;
