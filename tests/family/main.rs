@@ -15,17 +15,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "memory")]
+use family::Told;
 use family::{Guard, Lock, Scriptless};
 use redlatch::{
     Client, DistributedGuard, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReadLock,
     ReentrantLock, SpinLock, WriteLock,
 };
-use redlatch_testkit::Server;
+use redlatch_testkit::{Connection, Proxy, Reply, Server};
 use support::place::Place;
 use support::polls::Polls;
 use support::probe::{begin, kind, millis, secs, soon, stranger};
-use support::scene::{Scene, patient};
-use support::{eventually, eventually_idle};
+use support::scene::patient;
+use support::{builder, eventually, eventually_idle};
 
 const NAME: &str = "job";
 /// What a kind may leave next to a free lock: the last token of a fenced lock.
@@ -35,13 +37,16 @@ const KEPT: &str = "redisson_lock_token:";
 /// time, gets only the cases that do not need it to be held alone.
 macro_rules! table {
     ($place:expr => $cases:tt, beside others $beside:tt) => {
+        table!($place, Scriptless => $cases, beside others $beside);
+    };
+    ($place:expr, $scriptless:ident => $cases:tt, beside others $beside:tt) => {
         use super::*;
         table!(@kind reentrant ReentrantLock, $place, $cases);
         table!(@kind fenced FencedLock, $place, $cases);
         table!(@kind fair FairLock, $place, $cases);
         table!(@kind spin SpinLock, $place, $cases);
         table!(@kind plain PlainLock, $place, $cases);
-        table!(@kind scriptless Scriptless, $place, $cases);
+        table!(@kind scriptless $scriptless, $place, $cases);
         table!(@kind write WriteLock, $place, $cases);
         table!(@kind read ReadLock, $place, $beside);
     };
@@ -61,6 +66,13 @@ macro_rules! everywhere {
         mod single {
             table!(
                 |server: fn() -> Server, _| Place::single(server()) =>
+                [$($case,)* $($alone),*], beside others [$($case),*]
+            );
+        }
+        #[cfg(feature = "memory")]
+        mod memory {
+            table!(
+                |_, _| Place::memory(), Told =>
                 [$($case,)* $($alone),*], beside others [$($case),*]
             );
         }
@@ -99,35 +111,66 @@ everywhere!(
     tasks_of_two_clients_never_meet_inside,
 );
 
-mod proxied {
-    table!(
-        |server: fn() -> Server, _| Place::single(server()) =>
-        [
-            dropped_acquisition_leaves_nothing_held,
-            dropped_unlock_gives_the_lock_back,
-            acquisition_without_its_reply_is_granted_once,
-            release_without_its_reply_is_a_success,
-        ],
-        beside others [
-            dropped_acquisition_leaves_nothing_held,
-            dropped_unlock_gives_the_lock_back,
-            acquisition_without_its_reply_is_granted_once,
-            release_without_its_reply_is_a_success,
-        ]
-    );
+macro_rules! proxied {
+    ($($case:ident),* $(,)?) => {
+        mod proxied {
+            table!(
+                |server: fn() -> Server, _| Place::single(server()) =>
+                [$($case),*], beside others [$($case),*]
+            );
+        }
+        #[cfg(feature = "memory")]
+        mod proxied_memory {
+            table!(|_, _| Place::memory(), Told => [$($case),*], beside others [$($case),*]);
+        }
+    };
 }
 
-/// Waits until nothing is left of the lock, neither on the server nor in the clients.
-async fn nothing_left<const N: usize>(server: &Server, clients: [&Client; N]) {
-    for client in clients {
-        eventually_idle(client).await;
+proxied!(
+    dropped_acquisition_leaves_nothing_held,
+    dropped_unlock_gives_the_lock_back,
+    acquisition_without_its_reply_is_granted_once,
+    release_without_its_reply_is_a_success,
+);
+
+/// A place with a proxy in front of its server.
+struct Proxied {
+    place: Place,
+    proxy: Proxy,
+    /// Connects through the proxy.
+    client: Client,
+    /// Connects directly.
+    other: Client,
+}
+
+impl Proxied {
+    async fn open(place: Place) -> Self {
+        let proxy = Proxy::start(place.port()).await;
+        let mut probe = place.probe();
+        for script in redlatch_testkit::scripts() {
+            // Requests then name the scripts by their hash.
+            probe.command(&["SCRIPT", "LOAD", &script]);
+        }
+        Self {
+            client: patient(builder(proxy.url())).build().await.unwrap(),
+            other: patient(place.builder()).build().await.unwrap(),
+            proxy,
+            place,
+        }
     }
-    let mut probe = server.connection();
-    eventually("no channel is left", async || probe.channels().is_empty()).await;
-    eventually("no key is left", async || {
-        probe.keys().iter().all(|key| key.starts_with(KEPT))
-    })
-    .await;
+
+    /// Waits until nothing is left, neither on the server nor in the clients.
+    async fn nothing_left(&self) {
+        for client in [&self.client, &self.other] {
+            eventually_idle(client).await;
+        }
+        let mut probe = self.place.probe();
+        eventually("no channel is left", async || probe.channels().is_empty()).await;
+        eventually("no key is left", async || {
+            probe.keys().iter().all(|key| key.starts_with(KEPT))
+        })
+        .await;
+    }
 }
 
 async fn owner_gets_in_again_and_nobody_else<L: Lock>(place: Place) {
@@ -249,13 +292,13 @@ async fn crashed_holder_frees_the_lock_within_its_lease<L: Lock>(place: Place) {
 }
 
 /// Checks that the next owner gets the lock, long before a lease could end.
-async fn next_gets_in<L: Lock>(scene: &Scene, name: &str) {
+async fn next_gets_in<L: Lock>(scene: &Proxied, name: &str) {
     let next = L::of(&scene.other, name).try_lock_for(secs(10)).await;
     next.unwrap().expect("free").unlock().await.unwrap();
 }
 
 async fn dropped_acquisition_leaves_nothing_held<L: Lock>(place: Place) {
-    let scene = Scene::around(place.into_server(), patient).await;
+    let scene = Proxied::open(place).await;
     for verb in ["lock", "try_lock", "try_lock_for"] {
         Polls::sweep(&scene.proxy, verb, async |name, polls| {
             let lock = L::of(&scene.client, name);
@@ -271,22 +314,22 @@ async fn dropped_acquisition_leaves_nothing_held<L: Lock>(place: Place) {
         })
         .await;
     }
-    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+    scene.nothing_left().await;
 }
 
 async fn dropped_unlock_gives_the_lock_back<L: Lock>(place: Place) {
-    let scene = Scene::around(place.into_server(), patient).await;
+    let scene = Proxied::open(place).await;
     Polls::sweep(&scene.proxy, "unlock", async |name, polls| {
         let guard = L::of(&scene.client, name).lock().await.unwrap();
         drop(polls.run(guard.unlock()).await);
         next_gets_in::<L>(&scene, name).await;
     })
     .await;
-    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+    scene.nothing_left().await;
 }
 
 /// Runs `call` with the reply to this request cut off, and checks that the request was sent.
-async fn unanswered<T>(scene: &Scene, request: String, call: impl Future<Output = T>) -> T {
+async fn unanswered<T>(scene: &Proxied, request: String, call: impl Future<Output = T>) -> T {
     scene.proxy.cut_reply_to(request.clone());
     let output = call.await;
     assert!(!scene.proxy.cut_reply_armed(), "not sent: {request}");
@@ -294,7 +337,7 @@ async fn unanswered<T>(scene: &Scene, request: String, call: impl Future<Output 
 }
 
 async fn acquisition_without_its_reply_is_granted_once<L: Lock>(place: Place) {
-    let scene = Scene::around(place.into_server(), patient).await;
+    let scene = Proxied::open(place).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
     for _ in 0..20 {
         let guard = unanswered(&scene, L::acquire(), lock.lock()).await.unwrap();
@@ -303,11 +346,11 @@ async fn acquisition_without_its_reply_is_granted_once<L: Lock>(place: Place) {
         guard.unlock().await.unwrap();
         assert!(!lock.is_locked().await.unwrap());
     }
-    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+    scene.nothing_left().await;
 }
 
 async fn release_without_its_reply_is_a_success<L: Lock>(place: Place) {
-    let scene = Scene::around(place.into_server(), patient).await;
+    let scene = Proxied::open(place).await;
     let lock = L::of(&scene.client, NAME).owned_by(&Owner::unique());
     for _ in 0..20 {
         let guard = lock.lock().await.unwrap();
@@ -316,7 +359,7 @@ async fn release_without_its_reply_is_a_success<L: Lock>(place: Place) {
             .unwrap();
         assert!(!lock.is_locked().await.unwrap());
     }
-    nothing_left(&scene.server, [&scene.client, &scene.other]).await;
+    scene.nothing_left().await;
 }
 
 async fn waiter_elsewhere_gets_in_after_the_unlock<L: Lock>(place: Place) {
@@ -486,6 +529,18 @@ async fn tasks_of_two_clients_never_meet_inside<L: Lock>(place: Place) {
     place.nothing_left([&clients[0], &clients[1]]).await;
 }
 
+/// Returns what is stored under a key, whatever its type.
+fn stored(probe: &mut Connection, key: &str) -> [Reply; 5] {
+    [
+        &["TYPE", key][..],
+        &["PTTL", key],
+        &["HGETALL", key],
+        &["LRANGE", key, "0", "-1"],
+        &["ZRANGE", key, "0", "-1", "WITHSCORES"],
+    ]
+    .map(|words| probe.command(words))
+}
+
 async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Place) {
     let client = place.client().await;
     let mut probe = place.probe();
@@ -496,16 +551,12 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Plac
         &hash,
     ] {
         probe.command(command);
-        let before = probe.command(&["DUMP", place.name()]);
+        let before = stored(&mut probe, place.name());
         let lock = L::of(&client, place.name()).lease(Duration::from_secs(5));
         assert_eq!(kind(lock.lock().await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.try_lock().await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.force_unlock().await), ErrorKind::WrongKind);
-        assert_eq!(
-            probe.command(&["DUMP", place.name()]),
-            before,
-            "{command:?}"
-        );
+        assert_eq!(stored(&mut probe, place.name()), before, "{command:?}");
         probe.command(&["DEL", place.name()]);
     }
     place.nothing_left([&client]).await;

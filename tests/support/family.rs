@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use redlatch::{
     Client, DistributedGuard, DistributedLock, Error, FairLock, FencedGuard, FencedLock, Holder,
-    Lease, LockGuard, NamedLock, Owner, PlainLock, ReadLock, ReentrantLock, SpinLock, WriteLock,
+    Lease, LockGuard, NamedLock, Owner, PlainLock, ReadLock, ReentrantLock, ReleaseBy, SpinLock,
+    WriteLock,
 };
 use redlatch_testkit::Server;
 
@@ -120,11 +121,14 @@ lock!(
     false
 );
 
-/// A plain lock on a server where no user may run a script.
+/// A plain lock on a server where no user may run a script. If it is `TOLD`, it does not have to find that out.
 #[derive(Clone)]
-pub struct Scriptless(PlainLock);
+pub struct Scriptless<const TOLD: bool = false>(PlainLock);
 
-impl DistributedLock for Scriptless {
+/// A plain lock that would use no scripts on any server.
+pub type Told = Scriptless<true>;
+
+impl<const TOLD: bool> DistributedLock for Scriptless<TOLD> {
     type Guard = LockGuard;
 
     async fn lock(&self) -> Result<LockGuard, Error> {
@@ -138,10 +142,11 @@ impl DistributedLock for Scriptless {
     }
 }
 
-impl NamedLock for Scriptless {
+impl<const TOLD: bool> NamedLock for Scriptless<TOLD> {
     fn name(&self) -> &str {
         self.0.name()
     }
+
     fn lease(self, lease: Duration) -> Self {
         Self(self.0.lease(lease))
     }
@@ -174,7 +179,7 @@ impl NamedLock for Scriptless {
     }
 }
 
-impl Lock for Scriptless {
+impl<const TOLD: bool> Lock for Scriptless<TOLD> {
     const REENTRANT: bool = false;
     const SCRIPTS: bool = false;
 
@@ -193,6 +198,10 @@ impl Lock for Scriptless {
     }
 
     fn of(client: &Client, name: &str) -> Self {
-        Self(client.plain_lock(name))
+        let lock = client.plain_lock(name);
+        Self(match TOLD {
+            true => lock.release_by(ReleaseBy::Transaction),
+            false => lock,
+        })
     }
 }

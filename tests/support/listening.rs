@@ -19,11 +19,12 @@ impl Listening {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a thread");
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"));
-        let listener = listener.expect("a free port");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
+        listener.set_nonblocking(true).expect("a socket");
         let served = server.clone();
         runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).expect("a listener");
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).ok();
                 let served = served.clone();

@@ -22,9 +22,12 @@ use redlatch_testkit::Server;
 
 /// Returns the builder of a client for this server that notices faults soon enough for a test.
 pub fn builder(url: impl AsRef<str>) -> ClientBuilder {
-    Client::builder()
-        .url(url)
-        .command_timeout(Duration::from_millis(300))
+    impatient(Client::builder().url(url))
+}
+
+/// Has a client notice faults soon enough for a test.
+pub fn impatient(builder: ClientBuilder) -> ClientBuilder {
+    builder.command_timeout(Duration::from_millis(300))
 }
 
 /// Connects a client with default settings to this server.

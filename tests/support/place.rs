@@ -1,13 +1,15 @@
-//! The place where a case of the table runs: a server of its own, or a cluster or a set with sentinels that all cases
-//! share.
+//! The place where a case of the table runs: a server of its own, a process or in memory, or a cluster or a set with
+//! sentinels that all cases share.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redlatch::{Client, ClientBuilder};
+use redlatch::{Client, ClientBuilder, Config};
 use redlatch_testkit::{Cluster, Connection, Reply, Sentinels, Server};
 
-use super::{builder, eventually, eventually_idle};
+#[cfg(feature = "memory")]
+use super::listening::Listening;
+use super::{eventually, eventually_idle, impatient};
 
 /// The prefix of the only key that may remain next to a free lock: the last token of a fenced lock.
 const KEPT: &str = "redisson_lock_token:";
@@ -29,20 +31,32 @@ static SENTINELS: LazyLock<Sentinels> = LazyLock::new(Sentinels::start);
 pub struct Place {
     home: Home,
     name: String,
-    url: String,
+    config: Config,
 }
 
 enum Home {
     Own(Box<Server>),
     Cluster,
     Sentinels,
+    #[cfg(feature = "memory")]
+    Memory(Listening),
 }
 
 impl Place {
     pub fn single(server: Server) -> Self {
         Self {
-            url: server.url(),
+            config: at(&server.url()),
             home: Home::Own(Box::new(server)),
+            name: "job".to_owned(),
+        }
+    }
+
+    #[cfg(feature = "memory")]
+    pub fn memory() -> Self {
+        let listening = Listening::start();
+        Self {
+            config: listening.server.config(),
+            home: Home::Memory(listening),
             name: "job".to_owned(),
         }
     }
@@ -63,13 +77,19 @@ impl Place {
         static NUMBERS: AtomicU64 = AtomicU64::new(100_000);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("job-{number}");
-        Self { home, name, url }
+        Self {
+            home,
+            name,
+            config: at(&url),
+        }
     }
 
-    /// Returns the case's own server, to put a proxy in front of it.
-    pub fn into_server(self) -> Server {
-        match self.home {
-            Home::Own(server) => *server,
+    /// Returns the port of the case's own server, to put a proxy in front of it.
+    pub fn port(&self) -> u16 {
+        match &self.home {
+            Home::Own(server) => server.port(),
+            #[cfg(feature = "memory")]
+            Home::Memory(listening) => listening.port,
             Home::Cluster | Home::Sentinels => panic!("it is shared"),
         }
     }
@@ -79,23 +99,24 @@ impl Place {
     }
 
     pub fn builder(&self) -> ClientBuilder {
-        builder(&self.url)
+        impatient(Client::builder().config(self.config.clone()))
     }
 
     /// Connects a client with default settings.
     pub async fn client(&self) -> Client {
-        let client = Client::connect(&self.url).await;
-        client.expect("the servers are up")
+        let client = Client::builder().config(self.config.clone());
+        client.build().await.expect("the servers are up")
     }
 
     /// Connects to the server of the lock, past everything under test.
     pub fn probe(&self) -> Connection {
-        let server = match &self.home {
-            Home::Own(server) => server,
-            Home::Cluster => CLUSTER.owner(&self.name).0,
-            Home::Sentinels => SENTINELS.primary(),
-        };
-        server.connection()
+        match &self.home {
+            Home::Own(server) => server.connection(),
+            Home::Cluster => CLUSTER.owner(&self.name).0.connection(),
+            Home::Sentinels => SENTINELS.primary().connection(),
+            #[cfg(feature = "memory")]
+            Home::Memory(listening) => listening.connection(),
+        }
     }
 
     /// Waits until nothing is left of the lock, on the servers and in the clients.
@@ -103,13 +124,12 @@ impl Place {
         for client in clients {
             eventually_idle(client).await;
         }
-        let servers = match &self.home {
-            Home::Cluster => CLUSTER.nodes(),
-            Home::Own(server) => std::slice::from_ref(&**server),
-            Home::Sentinels => std::slice::from_ref(SENTINELS.primary()),
+        let probes = match &self.home {
+            Home::Cluster => CLUSTER.nodes().iter().map(Server::connection).collect(),
+            _ => vec![self.probe()],
         };
         let of_lock = |text: &String| text.contains(&self.name) && !text.starts_with(KEPT);
-        for mut probe in servers.iter().map(Server::connection) {
+        for mut probe in probes {
             eventually("no channel is left", async || {
                 let mut channels = probe.channels();
                 let sharded = probe.command(&["PUBSUB", "SHARDCHANNELS"]);
@@ -123,4 +143,8 @@ impl Place {
             eventually("no key is left", async || !probe.keys().iter().any(of_lock)).await;
         }
     }
+}
+
+fn at(url: &str) -> Config {
+    Config::from_url(url).expect("a URL of the testkit")
 }
