@@ -21,6 +21,15 @@ pub(crate) enum Deployment {
 }
 
 impl Deployment {
+    /// Whether the server is in this process.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        match self {
+            #[cfg(feature = "memory")]
+            Self::Memory(_) => true,
+            _ => false,
+        }
+    }
+
     /// Returns the servers that are named: all of them for a cluster and for sentinels.
     pub(crate) fn servers(&self) -> Vec<Server> {
         match self {

@@ -139,11 +139,12 @@ impl MemoryServer {
     /// let servers = [(); 3].map(|()| MemoryServer::new());
     /// let mut clients = Vec::new();
     /// for server in &servers {
-    ///     clients.push(Client::builder().config(server.config()).build().await?);
+    ///     // They have just started, so a RedLock would wait until no older lease can be in force.
+    ///     let builder = Client::builder().config(server.config()).trust_fresh_servers(true);
+    ///     clients.push(builder.build().await?);
     /// }
     /// let lock = RedLock::new(clients.iter().map(|client| client.lock("ledger")));
-    /// // The servers have just started, so a real fleet would wait until no older lease can be in force.
-    /// let guard = lock.trust_fresh_servers().lock().await?;
+    /// let guard = lock.lock().await?;
     /// guard.unlock().await?;
     /// # Ok(()) }
     /// ```

@@ -8,6 +8,8 @@
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
 mod call;
+mod faults;
 mod same;
 #[path = "../support/mod.rs"]
 mod support;
+mod time;

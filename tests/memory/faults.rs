@@ -1,0 +1,146 @@
+//! What clients do when the server in memory falls silent, goes away, or forgets.
+
+use redlatch::{Client, ErrorKind, MemoryServer, PlainLock, RedLock, ReleaseBy};
+use tokio::time::{Instant, sleep};
+
+use crate::support::probe::{kind, secs, stranger};
+
+async fn client(server: &MemoryServer) -> Client {
+    Client::builder()
+        .config(server.config())
+        .build()
+        .await
+        .unwrap()
+}
+
+async fn scene() -> (MemoryServer, Client, Client) {
+    let server = MemoryServer::new();
+    let (one, two) = (client(&server).await, client(&server).await);
+    (server, one, two)
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_server_is_a_timeout_and_holds_are_lost_at_their_deadlines() {
+    let (server, client, other) = scene().await;
+    let guard = client.lock("job").lock().await.unwrap();
+    let (started, left) = (Instant::now(), guard.remaining());
+    server.stop_answering();
+    let call = other.lock("other").try_lock().await;
+    assert_eq!(kind(call), ErrorKind::Timeout);
+    guard.lost().await;
+    assert_eq!(started.elapsed().as_secs(), left.as_secs());
+    server.resume();
+    // The renewals that were sent in the meantime prolong the lease on the server; the release that is owed ends it.
+    let next = other.lock("job").try_lock_for(secs(60)).await.unwrap();
+    next.expect("released").unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_resumes_carries_out_what_it_was_sent() {
+    let (server, client, other) = scene().await;
+    server.stop_answering();
+    let plain = client.plain_lock("job").lease(secs(300));
+    let call = tokio::spawn(async move { plain.lock().await });
+    sleep(secs(0)).await;
+    server.resume();
+    let guard = call.await.unwrap().unwrap();
+    assert!(other.plain_lock("job").try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_and_waits_outlast_a_cut() {
+    let (server, client, other) = scene().await;
+    let guard = client.lock("job").lock().await.unwrap();
+    let waiter = tokio::spawn(async move { other.lock("job").lock().await });
+    for _ in 0..20 {
+        sleep(secs(1)).await;
+        server.cut();
+    }
+    guard.verify().await.unwrap();
+    guard.unlock().await.unwrap();
+    waiter.await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_restarts_empty_is_noticed_at_once() {
+    let (server, client, other) = scene().await;
+    let guard = client.lock("job").lock().await.unwrap();
+    server.restart_empty();
+    let started = Instant::now();
+    guard.lost().await;
+    assert!(started.elapsed() < secs(1));
+    assert_eq!(kind(guard.verify().await), ErrorKind::LeaseLost);
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    let next = other.lock("job").try_lock_for(secs(5)).await.unwrap();
+    next.expect("free").unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_is_stopped_is_no_backend_until_it_starts() {
+    let (server, client, _other) = scene().await;
+    let guard = client.lock("job").lock().await.unwrap();
+    server.stop();
+    let build = Client::builder().config(server.config()).build();
+    assert_eq!(kind(build.await), ErrorKind::Backend);
+    let call = client.lock("other").try_lock().await.unwrap_err();
+    assert_eq!(call.kind(), ErrorKind::Backend);
+    assert!(call.to_string().contains("not sent"), "{call}");
+    server.start();
+    sleep(secs(3600)).await;
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn fresh_servers_abstain_from_a_red_lock_unless_they_are_trusted() {
+    let servers = [(); 3].map(|()| MemoryServer::new());
+    let lock = async |trusts| {
+        let mut locks = Vec::new();
+        for server in &servers {
+            let builder = Client::builder().config(server.config());
+            let client = builder.trust_fresh_servers(trusts).build().await;
+            locks.push(client.unwrap().lock("job"));
+        }
+        RedLock::new(locks)
+    };
+    let (careful, trusting) = (lock(false).await, lock(true).await);
+    assert!(careful.try_lock().await.is_err(), "they have just started");
+    servers[0].stop();
+    trusting.lock().await.unwrap().unlock().await.unwrap();
+
+    // Long enough that no lease from before the start can be in force.
+    sleep(secs(100)).await;
+    careful.lock().await.unwrap().unlock().await.unwrap();
+    servers[0].start();
+    servers[1].restart_empty();
+    careful.lock().await.unwrap().unlock().await.unwrap();
+    servers[2].restart_empty();
+    assert!(careful.try_lock().await.is_err(), "two have forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn plain_locks_without_scripts_exclude_each_other() {
+    let (_server, client, other) = scene().await;
+    let of = |client: &Client| -> PlainLock {
+        let lock = client.plain_lock("job").release_by(ReleaseBy::Transaction);
+        stranger(&lock)
+    };
+    let guard = of(&client).lock().await.unwrap();
+    assert!(of(&other).try_lock().await.unwrap().is_none());
+    assert!(of(&other).force_unlock().await.unwrap());
+    assert_eq!(kind(guard.unlock().await), ErrorKind::LeaseLost);
+    of(&other).lock().await.unwrap().unlock().await.unwrap();
+}
+
+#[cfg(feature = "admin")]
+#[tokio::test(start_paused = true)]
+async fn admin_sees_locks_and_the_server() {
+    let (_server, client, other) = scene().await;
+    let guard = client.lock("orders:42").lock().await.unwrap();
+    let found = other.admin().list("orders:*").await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].name, "orders:42");
+    assert_eq!(found[0].holders.len(), 1);
+    guard.unlock().await.unwrap();
+    assert!(other.admin().list("*").await.unwrap().is_empty());
+}

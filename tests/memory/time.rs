@@ -1,0 +1,110 @@
+//! Time that a test moves: hours of leases in moments, each event at its own instant.
+
+use std::time::Duration;
+
+use redlatch::{Client, LockGuard, MemoryServer};
+use tokio::time::{Instant, advance, sleep, timeout};
+
+use crate::support::probe::{millis, secs, stranger};
+
+async fn client(server: &MemoryServer) -> Client {
+    Client::builder()
+        .config(server.config())
+        .build()
+        .await
+        .unwrap()
+}
+
+async fn two() -> (MemoryServer, Client, Client) {
+    let server = MemoryServer::new();
+    let (one, two) = (client(&server).await, client(&server).await);
+    (server, one, two)
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_is_renewed_for_hours_in_a_moment() {
+    let real = std::time::Instant::now();
+    let (_server, client, other) = two().await;
+    let guard = client.lock("job").lock().await.unwrap();
+    let started = Instant::now();
+    for _ in 0..60 {
+        sleep(secs(60)).await;
+        assert!(!guard.is_lost());
+        assert!(other.lock("job").try_lock().await.unwrap().is_none());
+    }
+    assert_eq!(started.elapsed(), secs(3600));
+    guard.unlock().await.unwrap();
+    assert!(real.elapsed() < secs(60), "by the clock of this computer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_elsewhere_is_woken_at_the_instant_of_the_unlock() {
+    let (_server, client, other) = two().await;
+    let guard = client.lock("job").lock().await.unwrap();
+    let waiter = tokio::spawn(async move {
+        let guard = other.lock("job").lock().await.unwrap();
+        (guard, Instant::now())
+    });
+    sleep(millis(7_777)).await;
+    let freed = Instant::now();
+    guard.unlock().await.unwrap();
+    let (guard, woken) = waiter.await.unwrap();
+    assert_eq!(woken, freed);
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_takes_any_time() {
+    let (_server, client, other) = two().await;
+    let started = Instant::now();
+    for _ in 0..100 {
+        let guard = client.fair_lock("job").lock().await.unwrap();
+        assert!(other.fair_lock("job").try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        let permit = other.semaphore("permits");
+        permit.try_set_permits(1).await.unwrap();
+        permit.acquire().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_of_a_crashed_holder_is_free_after_its_lease() {
+    let (_server, client, other) = two().await;
+    let started = Instant::now();
+    let lock = client.lock("job").lease(secs(30));
+    std::mem::forget(lock.lock().await.unwrap());
+    let guard = other.lock("job").lock().await.unwrap();
+    let took = started.elapsed();
+    // A little earlier: the client gives a lease up before the server does.
+    assert!(took > secs(29) && took < secs(30) + millis(50), "{took:?}");
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_ends_when_the_clock_is_advanced() {
+    let (_server, client, other) = two().await;
+    let lock = client.lock("job").lease(secs(30));
+    let guard: LockGuard = lock.lock().await.unwrap();
+    let left = guard.remaining();
+    assert!(left > secs(28) && left <= secs(30), "{left:?}");
+    advance(secs(10)).await;
+    assert_eq!(guard.remaining(), left - secs(10));
+    advance(secs(21)).await;
+    assert!(guard.is_lost());
+    timeout(secs(1), guard.lost()).await.unwrap();
+    let next = other.lock("job").try_lock().await.unwrap();
+    next.expect("free").unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_ends_at_its_limit_exactly() {
+    let (_server, client, other) = two().await;
+    let guard = client.lock("job").lock().await.unwrap();
+    let started = Instant::now();
+    let lock = stranger(&other.lock("job"));
+    assert!(lock.try_lock_for(secs(45)).await.unwrap().is_none());
+    let took = started.elapsed();
+    assert!(took >= secs(45) && took < secs(45) + millis(5), "{took:?}");
+    guard.unlock().await.unwrap();
+}
