@@ -68,6 +68,9 @@
 //! [pages for those who come from another lock](https://github.com/redlatch/redlatch/tree/HEAD/docs) say what is called
 //! how, what behaves differently, and how to move.
 //!
+//! Code that uses locks is tested without a server: with the feature `memory`, `Client::in_memory` and `MemoryServer`
+//! run the same scripts in memory, by a clock that a test may pause.
+//!
 //! [`pitfalls`] describes how hand-made locks fail.
 //!
 //! # Tracing
@@ -85,6 +88,8 @@
 //! | `serde` | [`Config`] is read from the application's own configuration, as a URL or by parts |
 //! | `tower` | [`OwnerLayer`](struct.OwnerLayer.html), which gives each request an owner of its own |
 //! | `admin` | [`Client::admin`](struct.Client.html#method.admin), which shows the locks of all processes, and checks servers |
+//! | `metrics` | the numbers of [`Client::stats`], and how long things took, for the recorder of the crate [`metrics`](mod@metrics) |
+//! | `memory` | [`MemoryServer`](struct.MemoryServer.html), a server in memory for tests of your own code |
 //!
 //! A feature that is off leaves its code and its dependencies out of the build.
 
@@ -177,7 +182,7 @@ pub use stats::{ConnectionStats, KindStats, LossStats, RenewalStats, Stats, Traf
 pub use tower::{OwnerLayer, OwnerService};
 
 /// Pages whose Rust is compiled by `cargo test --doc`.
-#[cfg(all(doctest, feature = "macros"))]
+#[cfg(all(doctest, feature = "macros", feature = "memory"))]
 mod pages {
     #[doc = include_str!("../README.md")]
     struct Readme;

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// listed next to it here; `*` stands for all. `lock::*` are the modules under `lock` that have no entry of their own.
 const LAYERS: [&[(&str, &str)]; 6] = [
     &[
-        ("clock", ""),
+        ("clock", "clock::in_memory"),
+        ("clock::in_memory", "clock"),
         ("error", "loss"),
         ("loss", ""),
         ("name", "error"),
@@ -24,16 +25,58 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("permit_id", "error"),
         ("stats", ""),
         ("metrics", ""),
+        // A server in memory knows nothing of clients.
+        ("memory", "clock memory::pipe memory::state"),
+        ("memory::pipe", "memory"),
+        ("memory::argument", "memory::reply"),
+        ("memory::reply", ""),
+        ("memory::value", ""),
+        ("memory::keys", "memory::reply memory::value"),
+        ("memory::connection", "memory::keys memory::reply"),
+        ("memory::life", "clock memory::argument memory::reply"),
+        (
+            "memory::data",
+            "clock memory::argument memory::connection memory::keys memory::life memory::reply",
+        ),
+        (
+            "memory::channels",
+            "memory::argument memory::connection memory::data memory::reply",
+        ),
+        (
+            "memory::texts",
+            "memory::argument memory::generic memory::keys memory::reply memory::value",
+        ),
+        (
+            "memory::table",
+            "memory::argument memory::channels memory::data memory::generic memory::hashes memory::keys memory::lists memory::reply memory::sorted_sets memory::texts",
+        ),
+        (
+            "memory::scripts",
+            "memory::argument memory::data memory::reply memory::table",
+        ),
+        (
+            "memory::dialogue",
+            "clock memory::argument memory::channels memory::connection memory::data memory::reply memory::scripts memory::table",
+        ),
+        (
+            "memory::state",
+            "memory::connection memory::data memory::dialogue memory::reply memory::scripts",
+        ),
+        (
+            "memory::*",
+            "memory::argument memory::keys memory::reply memory::value",
+        ),
+        ("config::memory", "config memory"),
         ("config::secret", ""),
         ("config::server", "error"),
         ("config::tls", "error"),
         (
             "config",
-            "config::deployment config::login config::secret config::server config::tls error options",
+            "config::deployment config::login config::secret config::server config::tls error memory options",
         ),
         (
             "config::*",
-            "config config::secret config::server config::tls config::url error",
+            "config config::secret config::server config::tls config::url error memory",
         ),
     ],
     &[
@@ -391,15 +434,21 @@ const DOORS: &[(&str, &[&str])] = &[
     ("fred", &[]),
     (
         "redis_protocol",
-        &["session/backend/resp.rs", "session/backend/slots.rs"],
+        &[
+            "memory/state.rs",
+            "session/backend/resp.rs",
+            "session/backend/slots.rs",
+        ],
     ),
+    ("mlua", &["memory/scripts.rs"]),
     ("tokio_rustls", &["session/backend/tls.rs"]),
     ("percent_encoding", &["config/url.rs"]),
     ("serde", &["config/", "stats.rs"]),
     ("rustix", &["clock.rs"]),
     // Leases are counted on a clock that keeps running while the machine is suspended.
-    ("Instant", &[]),
-    ("SystemTime", &[]),
+    // Next to a server in memory, it is tokio's.
+    ("Instant", &["clock/"]),
+    ("SystemTime", &["clock/"]),
     (
         "BootInstant::now",
         &[
@@ -421,6 +470,8 @@ const DOORS: &[(&str, &[&str])] = &[
         "tokio",
         &[
             "admin/",
+            "clock/",
+            "memory/",
             "owner.rs",
             "scope.rs",
             "session/",

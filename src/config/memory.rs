@@ -1,6 +1,7 @@
 //! The configuration of a client whose server is in memory.
 
-use super::{Config, Deployment};
+use super::Config;
+use super::Deployment;
 use crate::memory::MemoryServer;
 
 impl MemoryServer {

@@ -1,10 +1,15 @@
 //! The commands that scripts may use, and clients too.
 
 use super::argument::{Args, upper};
+use super::channels;
 use super::data::{self, Data};
+use super::generic;
+use super::hashes;
 use super::keys::Keys;
+use super::lists;
 use super::reply::{Answer, Refusal, Reply};
-use super::{channels, generic, hashes, lists, sorted_sets, texts};
+use super::sorted_sets;
+use super::texts;
 
 /// What a command does.
 #[derive(Clone, Copy)]
