@@ -8,6 +8,9 @@ use bytes::BytesMut;
 use super::keys::Entry;
 use super::reply::Reply;
 
+/// The commands of a transaction, or an error if one of them cannot be carried out.
+pub(super) type Queued = Result<Vec<Vec<Vec<u8>>>, ()>;
+
 /// One connection: what came from its client, what goes there, and what the server keeps for it.
 #[derive(Default)]
 pub(super) struct Connection {
@@ -22,8 +25,8 @@ pub(super) struct Connection {
     pub(super) shards: BTreeSet<Vec<u8>>,
     /// The keys that it watches, each with its database and what was stored there.
     pub(super) watched: Vec<(u32, Vec<u8>, Option<Entry>)>,
-    /// The commands since `MULTI`, or an error if one of them cannot be carried out.
-    pub(super) queued: Option<Result<Vec<Vec<Vec<u8>>>, ()>>,
+    /// What came since `MULTI`.
+    pub(super) queued: Option<Queued>,
     /// Bytes that have arrived and were not carried out so far.
     pub(super) inbox: BytesMut,
     /// Bytes that the client has not read so far.

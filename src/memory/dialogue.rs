@@ -4,7 +4,7 @@
 
 use super::argument::{Args, integer, is, upper};
 use super::channels;
-use super::connection::Connection;
+use super::connection::{Connection, Queued};
 use super::data::Data;
 use super::reply::{Answer, Refusal, Reply};
 use super::scripts::{Call, Scripts};
@@ -183,7 +183,7 @@ impl Dialogue<'_> {
 
     /// Ends the connections that match all the filters, which are `ID id` and `ADDR address`.
     fn kill(&mut self, filters: Args<'_>) -> Answer {
-        if filters.is_empty() || filters.len() % 2 != 0 {
+        if filters.is_empty() || !filters.len().is_multiple_of(2) {
             return Err(Refusal::syntax());
         }
         let is_meant = |id: &u64| {
@@ -285,7 +285,7 @@ impl Dialogue<'_> {
     }
 
     /// Ends the transaction, and returns what was queued.
-    fn finished(&mut self, name: &str) -> Result<Result<Vec<Vec<Vec<u8>>>, ()>, Refusal> {
+    fn finished(&mut self, name: &str) -> Result<Queued, Refusal> {
         let here = self.here()?;
         let queued = here.queued.take();
         let queued = queued.ok_or_else(|| Refusal::new(format!("ERR {name} without MULTI")))?;

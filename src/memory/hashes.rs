@@ -49,7 +49,7 @@ pub(super) fn hexists(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 /// `HSET key field value..`
 pub(super) fn hset(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let pairs = &args[1..];
-    if pairs.len() % 2 != 0 {
+    if !pairs.len().is_multiple_of(2) {
         return Err(Refusal::new(
             "ERR wrong number of arguments for 'hset' command",
         ));

@@ -177,7 +177,7 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
 fn from_lua(value: Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::String(text) => Reply::bulk(text.as_bytes().to_vec()),
-        Value::Integer(number) => Reply::Integer(number.into()),
+        Value::Integer(number) => Reply::Integer(number),
         Value::Number(number) => Reply::Integer(number as i64),
         Value::Boolean(true) => Reply::Integer(1),
         Value::Table(table) => {

@@ -38,7 +38,7 @@ impl Options {
             rest = behind;
         }
         let compares = options.only_up || options.only_down;
-        if rest.is_empty() || rest.len() % 2 != 0 {
+        if rest.is_empty() || !rest.len().is_multiple_of(2) {
             return Err(Refusal::syntax());
         }
         if options.only_new && options.only_old {

@@ -91,7 +91,7 @@ fn add(keys: &mut Keys<'_>, key: &[u8], more: i64) -> Answer {
     let sum = number.checked_add(more);
     let sum = sum.ok_or_else(|| Refusal::new("ERR increment or decrement would overflow"))?;
     keys.edit(key, |text: &mut Vec<u8>| {
-        *text = sum.to_string().into_bytes()
+        *text = sum.to_string().into_bytes();
     })?;
     Ok(Reply::Integer(sum))
 }

@@ -285,7 +285,7 @@ fn slots(source: &str) -> Vec<Slot> {
         let numbered = text.split_once("] ").and_then(|(which, meaning)| {
             let index = which
                 .strip_prefix("KEYS[")
-                .or(which.strip_prefix("ARGV["))?;
+                .or_else(|| which.strip_prefix("ARGV["))?;
             Some(Slot {
                 is_key: which.starts_with('K'),
                 index: index.to_owned(),
