@@ -257,7 +257,7 @@ impl MemoryServer {
     /// server.stop_answering();
     /// assert!(client.ping().await.is_err());
     /// server.resume();
-    /// client.ping().await?;
+    /// client.lock("orders:42").lock().await?.unlock().await?;
     /// # Ok(()) }
     /// ```
     pub fn resume(&self) {
