@@ -137,7 +137,7 @@ impl Both {
     /// Changes a key past all scripts.
     fn disturb(&mut self, rng: &mut Rng) -> Result<(), Difference> {
         let key = any_key(rng);
-        let words: &[&str] = match rng.u8(..8) {
+        let words: &[&str] = match rng.u8(..9) {
             0 | 1 => &["DEL", &key],
             2 => &["SET", &key, pick(rng, &["3", "x", "10", "-1", ""])],
             3 => &["RPUSH", &key, pick(rng, &["c1:1", "c9:9"])],
@@ -154,6 +154,12 @@ impl Both {
                 pick(rng, &["c1:1", "c1", "*"]),
             ],
             6 => &["PEXPIRE", &key, pick(rng, &["0", "30000", "900000"])],
+            7 => {
+                let member = pick(rng, &["c1:1", "c1", "c2"]);
+                self.tell(&["ZADD", &key, "7", member])?;
+                let option = pick(rng, &["NX", "XX", "GT", "LT", "CH", "INCR"]);
+                &["ZADD", &key, option, pick(rng, &["5", "-5", "9"]), member]
+            }
             _ => &["PERSIST", &key],
         };
         self.tell(words).map(drop)
