@@ -168,6 +168,30 @@ async fn request_that_lies_on_a_connection_that_was_given_up_is_never_carried_ou
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connection_on_which_all_was_answered_needs_no_end_by_the_next() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    proxy.allow_kills();
+    let client = builder(proxy.url()).build().await.unwrap();
+    let lock = client.lock("k");
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    proxy.cut_reply_to("KILL");
+    let before = proxy.accepted();
+    proxy.cut();
+    // Nothing is asked for before the client has seen the cut.
+    eventually("connected again", async || {
+        proxy.accepted() >= before + 2 && client.is_connected()
+    })
+    .await;
+    soon(lock.lock()).await.unwrap().unlock().await.unwrap();
+    assert!(
+        proxy.cut_reply_armed(),
+        "the server looked for the old connection among all"
+    );
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_asked_for_while_too_much_is_owed() {
     let (server, client) = start().await;
     let lock = client.lock("k");

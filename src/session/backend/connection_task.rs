@@ -10,7 +10,8 @@
 //!    it is not. A caller that finds no desk was too early or too late, and its request was not sent.
 //! 2. A connection that is replaced by wish has lasted for [`LASTED`], so that wishes cannot make a storm of
 //!    connections.
-//! 3. Before a new connection takes requests, the server was asked to end the previous one: see `Dialer::replace`.
+//! 3. Before a new connection takes requests, the server was asked to end the previous one if that may have left
+//!    requests unread there: see `Dialer::replace`.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use tokio::time::sleep;
 use tracing::{debug, info};
 
 use super::connection::{Shared, Status};
-use super::desk::{Broken, Desk, no_connection};
+use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
 use super::link::{ConnectionId, Link, Writer};
 use super::resp;
@@ -122,10 +123,15 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
         debug!(server = %dialer.server, %error, "no connection");
         // Read before `end` takes the error.
         let nobody = error.is_of_nobody_there();
-        let has_answered = shared.end(error);
+        let ended = shared.end(error);
+        // A server looks through all its connections for the one that it is to end. If ten thousand clients come back
+        // at the same time, it has no time for those that have nothing left to be carried out.
+        if ended.is_settled {
+            connection_id = None;
+        }
         if opened.until(BootInstant::now()) >= LASTED {
             failed = 0;
-        } else if has_answered {
+        } else if ended.has_answered {
             failed = 1;
         }
         let pause = match PAUSES.get(failed) {
@@ -266,11 +272,10 @@ impl Shared {
         }
     }
 
-    /// Takes note that the connection has ended, and tells the callers that wait for a reply. Returns whether any reply
-    /// came before.
+    /// Takes note that the connection has ended, and tells the callers that wait for a reply.
     ///
     /// The desk goes first, so that no request is added to a connection that is given up.
-    fn end(&self, error: Error) -> bool {
+    fn end(&self, error: Error) -> Ended {
         let desk = std::mem::take(&mut *self.lock());
         self.status.send_modify(|status| {
             status.is_open = false;

@@ -88,6 +88,15 @@ pub(super) struct Waiting {
     script: Option<&'static Script>,
 }
 
+/// What is known of a connection once it has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    /// Whether a reply came on it.
+    pub(super) has_answered: bool,
+    /// Whether it was open, and every request that it took was answered: the server has none of them unread.
+    pub(super) is_settled: bool,
+}
+
 impl Broken {
     /// Returns `error` with this failure as its cause.
     pub(super) fn causes(self, error: Error) -> Error {
@@ -242,19 +251,25 @@ impl Desk {
         self.waiting.front().map(|first| first.since)
     }
 
-    /// Tells the callers that wait for a reply that there will be none. Returns whether any reply came before.
-    pub(super) fn end(self, error: &Error) -> bool {
+    /// Tells the callers that wait for a reply that there will be none.
+    pub(super) fn end(self, error: &Error) -> Ended {
+        let mut is_settled = self.open.is_some();
         for Waiting { end, caller, .. } in self.waiting {
             // A server does not run part of a command, so a request that was written in part is unsent.
-            let broken = match end > self.taken {
-                true => Broken::Unsent(error.clone()),
-                false => Broken::Cut(error.clone()),
+            let was_sent = end <= self.taken;
+            is_settled &= !was_sent;
+            let broken = match was_sent {
+                false => Broken::Unsent(error.clone()),
+                true => Broken::Cut(error.clone()),
             };
             if let Some(caller) = caller {
                 caller.send(Err(broken)).ok();
             }
         }
-        self.has_answered
+        Ended {
+            has_answered: self.has_answered,
+            is_settled,
+        }
     }
 }
 
