@@ -79,7 +79,9 @@ struct Shared {
     /// A counter and not a message, so that it is seen also by a reader that has missed messages.
     again: watch::Sender<u64>,
     /// Messages, and what may have cost one. A reader that is too slow loses the oldest and is told so.
-    news: broadcast::Sender<PushEvent>,
+    ///
+    /// Made for the first reader: the backlog takes a third of a megabyte, and most servers of a large cluster have none.
+    news: OnceLock<broadcast::Sender<PushEvent>>,
 }
 
 /// A command, and where its answer goes.
@@ -134,7 +136,7 @@ impl Listener {
             tally,
             present: watch::Sender::default(),
             again: watch::Sender::default(),
-            news: broadcast::Sender::new(BACKLOG),
+            news: OnceLock::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -195,8 +197,12 @@ impl Listener {
     ///
     /// Each reader has a place of its own in the backlog.
     pub(super) fn messages(&self) -> Messages {
+        let news = self
+            .shared
+            .news
+            .get_or_init(|| broadcast::Sender::new(BACKLOG));
         Messages {
-            news: self.shared.news.subscribe(),
+            news: news.subscribe(),
             again: self.shared.again.subscribe(),
         }
     }
@@ -322,10 +328,10 @@ impl Shared {
         match told {
             Told::Message { channel, text } => {
                 self.tally.message();
-                drop(self.news.send(PushEvent::Message { channel, text }));
+                self.publish(PushEvent::Message { channel, text });
             }
             // It answers no command: the server has taken the channel away by itself.
-            Told::Done(_, channel) if !first => drop(self.news.send(PushEvent::Gone(channel))),
+            Told::Done(_, channel) if !first => self.publish(PushEvent::Gone(channel)),
             Told::Done(..) | Told::Pong | Told::Refused(_) => {
                 let unasked = || io::Error::other("the server sent a reply that nobody asked for");
                 let order = given.pop_front().ok_or_else(unasked)?;
@@ -338,6 +344,13 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Gives an event to all readers, if there are any.
+    fn publish(&self, event: PushEvent) {
+        if let Some(news) = self.news.get() {
+            news.send(event).ok();
+        }
     }
 }
 
