@@ -24,6 +24,20 @@ pub(crate) struct Effort {
     pub(crate) renewals: usize,
     /// How long a server is away.
     pub(crate) outage: Duration,
+    pub(crate) sizing: Sizing,
+}
+
+/// How large the fleets are whose costs are measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizing {
+    /// One measurement of a cost.
+    pub(crate) span: Duration,
+    /// Clients that lose their connections at the same time.
+    pub(crate) clients: usize,
+    /// The processes of each fleet.
+    pub(crate) fleets: &'static [usize],
+    /// The leases of one client.
+    pub(crate) leases: &'static [usize],
 }
 
 /// For the record: about twenty minutes.
@@ -39,6 +53,12 @@ pub(crate) const FULL: Effort = Effort {
     sections: 20_000,
     renewals: 4,
     outage: Duration::from_secs(60),
+    sizing: Sizing {
+        span: Duration::from_secs(6),
+        clients: 2_000,
+        fleets: &[1, 10, 50, 200],
+        leases: &[1_000, 10_000, 100_000],
+    },
 };
 
 /// For scripts: about four minutes.
@@ -54,6 +74,12 @@ pub(crate) const QUICK: Effort = Effort {
     sections: 6_000,
     renewals: 2,
     outage: Duration::from_secs(10),
+    sizing: Sizing {
+        span: Duration::from_millis(1_500),
+        clients: 200,
+        fleets: &[20],
+        leases: &[10_000],
+    },
 };
 
 /// Checks that the suite works. The figures mean nothing.
@@ -69,4 +95,10 @@ pub(crate) const TRIAL: Effort = Effort {
     sections: 300,
     renewals: 1,
     outage: Duration::from_secs(2),
+    sizing: Sizing {
+        span: Duration::from_millis(400),
+        clients: 20,
+        fleets: &[2],
+        leases: &[1_000],
+    },
 };

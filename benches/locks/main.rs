@@ -14,6 +14,7 @@ mod fair;
 mod floor;
 mod machine;
 mod markdown;
+mod memory;
 mod metrics;
 mod names;
 mod outage;
@@ -28,6 +29,7 @@ mod report;
 mod road;
 mod section;
 mod server_time;
+mod sizing;
 mod stats;
 mod tasks;
 mod uncontended;
@@ -77,6 +79,7 @@ const SHAPES: [&str; 22] = [
     "redlock",
     "redlock_1ms",
     "outage",
+    "sizing",
 ];
 
 fn main() -> ExitCode {
@@ -188,6 +191,7 @@ fn measure(shape: &str, effort: &Effort) -> Result<Chapter, Failure> {
             "redlock" => red::loopback(effort).await,
             "redlock_1ms" => red::one_millisecond(effort).await,
             "outage" => outage::run(effort).await,
+            "sizing" => sizing::run(effort).await,
             _ => Err("no such shape".into()),
         }
     };
@@ -210,6 +214,7 @@ fn work(args: &[&str]) -> Result<(), Failure> {
             [wakeup::ROLE, url] => wakeup::work(url).await,
             [outage::ROLE, url] => outage::work(url).await,
             [waiters::ROLE, url, kind] => waiters::work(url, kind).await,
+            [sizing::ROLE, url, lease] => sizing::work(url, lease).await,
             _ => Err("no such role".into()),
         }
     };

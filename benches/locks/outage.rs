@@ -1,6 +1,5 @@
 //! The cost of calls while their server is away, and how soon everything works again after its return.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::Failure;
 use crate::clock;
 use crate::effort::Effort;
+use crate::memory::resident;
 use crate::report::{Chapter, Figure, Line, Target};
 use crate::worker::{self, Lines, Worker, number};
 
@@ -276,12 +276,4 @@ async fn try_take(client: &Client, call: u64) -> Result<(), Error> {
             MultiLock::new(members).try_lock().await.map(drop)
         }
     }
-}
-
-/// Returns the resident memory of this process, in bytes.
-fn resident() -> Result<u64, Failure> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next());
-    Ok(number(kilobytes)? * 1024)
 }

@@ -48,6 +48,16 @@ impl Stats {
             .map(|command| self.of(command).calls)
             .sum()
     }
+
+    /// Returns the figures of a command and of all its subcommands together.
+    pub(crate) fn of_all(&self, command: &str) -> Figures {
+        let is_one = |name: &str| name.split('|').next() == Some(command);
+        let figures = self.0.iter().filter(|(name, _)| is_one(name));
+        figures.fold(Figures::default(), |sum, (_, figures)| Figures {
+            calls: sum.calls + figures.calls,
+            micros: sum.micros + figures.micros,
+        })
+    }
 }
 
 impl Figures {

@@ -1,6 +1,5 @@
 //! Ten thousand tasks of one process that wait for one lock: the cost of each while it waits.
 
-use std::fs;
 use std::time::Duration;
 
 use redlatch::Client;
@@ -9,6 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::Failure;
 use crate::effort::Effort;
+use crate::memory::resident;
 use crate::report::{Chapter, Figure, Line, Target, rate};
 use crate::stats::{self, Stats};
 use crate::worker::{self, Lines, Worker, number};
@@ -142,12 +142,4 @@ async fn all_wait(client: &Client) {
     while !format!("{client:?}").contains(&waiting) {
         sleep(Duration::from_millis(20)).await;
     }
-}
-
-/// Returns the resident memory of this process, in bytes.
-fn resident() -> Result<u64, Failure> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = resident.and_then(|line| line.split_whitespace().next());
-    Ok(number(kilobytes)? * 1024)
 }
