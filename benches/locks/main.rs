@@ -56,7 +56,7 @@ const SHAPE_LIMIT: Duration = Duration::from_secs(300);
 /// How long the tasks that a shape leaves behind may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-const SHAPES: [&str; 22] = [
+const SHAPES: [&str; 23] = [
     "peers",
     "uncontended",
     "kinds",
