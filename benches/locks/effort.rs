@@ -54,7 +54,7 @@ pub(crate) const FULL: Effort = Effort {
     renewals: 4,
     outage: Duration::from_secs(60),
     sizing: Sizing {
-        span: Duration::from_secs(6),
+        span: Duration::from_secs(5),
         clients: 2_000,
         fleets: &[1, 10, 50, 200],
         leases: &[1_000, 10_000, 100_000],
@@ -75,7 +75,7 @@ pub(crate) const QUICK: Effort = Effort {
     renewals: 2,
     outage: Duration::from_secs(10),
     sizing: Sizing {
-        span: Duration::from_millis(1_500),
+        span: Duration::from_secs(1),
         clients: 200,
         fleets: &[20],
         leases: &[10_000],
