@@ -314,6 +314,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::pace", ""),
         ("session::outage_log", ""),
         (
+            "session::watchdog::confirmation",
+            "session::hold session::record session::watchdog",
+        ),
+        (
             "session::watchdog::report",
             "session::backend session::hold session::outage_log session::watchdog",
         ),

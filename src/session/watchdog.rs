@@ -14,6 +14,7 @@
 //! 3. A loss is reported once, by whoever ends the hold.
 //! 4. The registry's mutex is locked last, under a hold's state if both are needed.
 
+mod confirmation;
 mod report;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
@@ -39,7 +40,6 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::loss::LossReason;
 use crate::options::LeaseTime;
-use crate::protocol::answer::Confirmed;
 use crate::protocol::hold_key::Shape;
 use crate::protocol::renewal::RenewalAction;
 
@@ -49,10 +49,6 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const FAILURES_APART: Duration = Duration::from_secs(5);
 /// The most holds in one script.
 const BATCH: usize = 100;
-/// How often, and for how long, other tasks get their turn before the server is asked about a record that they may pass
-/// on. This saves a quarter of the requests of a crowd.
-const GATHERED: usize = 16;
-const GATHERING: Duration = Duration::from_micros(100);
 
 /// The registry of holds with something due.
 #[derive(Debug)]
@@ -215,78 +211,6 @@ impl Watchdog {
         }
     }
 
-    /// Asks the server whether it still has a record that was passed on to this hold, or that others read by too. The
-    /// answer is for every call that passed the record on, or left it to others, before.
-    ///
-    /// Returns at once: the request is sent by a task, unless one is under way that will send another.
-    pub(crate) fn confirm(self: &Arc<Self>, hold: &Hold) {
-        if hold.record.passed_on(BootInstant::now()) {
-            let (watchdog, record) = (self.clone(), hold.record.clone());
-            let (lease, budget) = (hold.lock().schedule.lease(), hold.timeout);
-            let confirm = async move { watchdog.confirm_all(&record, lease, budget).await };
-            self.releaser.runtime.spawn(confirm);
-        }
-    }
-
-    /// Asks about a record until nobody has passed it on since the last question, and hands each answer to the calls
-    /// that wait for it and to the holds that have the record now.
-    async fn confirm_all(&self, record: &Arc<Record>, lease: LeaseTime, budget: Duration) {
-        let key = &record.key;
-        let local = self.releaser.local_locks.enter(key.local_key());
-        loop {
-            // A call in the local queue passes the record on soon, and may share the request.
-            let begun = BootInstant::now();
-            for _ in 0..GATHERED {
-                if local.in_queue() == 0 || begun.until(BootInstant::now()) > GATHERING {
-                    break;
-                }
-                yield_now().await;
-            }
-            let Some(unlocks) = record.next_unlocks(BootInstant::now()) else {
-                return;
-            };
-            let listeners = self.releaser.listeners(key);
-            let call = key.confirm(lease, listeners);
-            let confirmed = self.releaser.backend.run(&call, budget).await;
-            let confirmed = confirmed.and_then(|answer| {
-                let confirmed = Confirmed::decode(&answer.reply);
-                Ok((answer.sent, confirmed.map_err(|error| call.blame(error))?))
-            });
-
-            match confirmed {
-                Ok((sent, Confirmed::Stands { others })) => {
-                    let now = BootInstant::now();
-                    // Before the calls are told: one of them may be followed at once by a reader that looks at it.
-                    record.saw(sent, now, others);
-                    unlocks.stood();
-                    // Otherwise the server could not count, and others are taken to wait.
-                    if listeners.is_some() && !key.kind.is_shared() {
-                        local.turns(|turns| turns.others_wait(others.is_some()));
-                    }
-                    for hold in local.having(record) {
-                        let mut state = hold.lock();
-                        // A hold that was left to its owner ends by its lease.
-                        if state.is_left() {
-                            continue;
-                        }
-                        state.schedule.confirmed(sent, lease);
-                        self.place(&hold, &mut state, now);
-                    }
-                }
-                Ok((_, Confirmed::Absent)) => {
-                    // Not if our own release took it away meanwhile.
-                    if unlocks.was_gone() {
-                        self.lose_all(&local, record);
-                    }
-                }
-                Err(error) => {
-                    debug!(lock = %key.name.key(), %error, "unconfirmed");
-                    unlocks.failed(error);
-                }
-            }
-        }
-    }
-
     /// Serves the registry until the future is dropped. An error never ends the schedule.
     ///
     /// Ends when the backend is gone.
@@ -425,32 +349,7 @@ impl Watchdog {
             Err(error) => Err(error),
         };
         match answered {
-            Ok((sent, standing)) => {
-                let now = BootInstant::now();
-                let mut gone = 0;
-                for ((hold, lease), stands) in holds.iter().zip(standing) {
-                    if !stands {
-                        gone += 1;
-                        drop(self.lose(hold, LossReason::Gone));
-                        continue;
-                    }
-                    let mut state = hold.lock();
-                    if round == Round::Renew {
-                        state.renewed(sent, *lease);
-                    }
-                    state.look_after(hold.key(), sent);
-                    self.place(hold, &mut state, now);
-                    drop(state);
-                    if round == Round::Renew {
-                        self.deadlocks.look(&self.releaser.local_locks, hold);
-                    }
-                }
-                if round == Round::Renew {
-                    self.tally().renewals(Renewal::Renewed, holds.len() - gone);
-                    self.tally().renewals(Renewal::Gone, gone);
-                }
-                debug!(holds = holds.len(), ?round, took = ?sent.until(BootInstant::now()), "confirmed");
-            }
+            Ok((sent, standing)) => self.answered(round, &holds, &standing, sent),
             Err(error) if holds.len() > 1 && error.is_refusal() => {
                 debug!(holds = holds.len(), ?round, %error, "refused together; sending each hold by itself");
                 return Some(Refused {
@@ -463,6 +362,34 @@ impl Watchdog {
             Err(error) => self.unanswered(round, &holds, &error, sent),
         }
         None
+    }
+
+    /// Enters each hold again that the server has, and ends the others.
+    fn answered(&self, round: Round, holds: &[Due], standing: &[bool], sent: BootInstant) {
+        let now = BootInstant::now();
+        let mut gone = 0;
+        for ((hold, lease), stands) in holds.iter().zip(standing) {
+            if !stands {
+                gone += 1;
+                drop(self.lose(hold, LossReason::Gone));
+                continue;
+            }
+            let mut state = hold.lock();
+            if round == Round::Renew {
+                state.renewed(sent, *lease);
+            }
+            state.look_after(hold.key(), sent);
+            self.place(hold, &mut state, now);
+            drop(state);
+            if round == Round::Renew {
+                self.deadlocks.look(&self.releaser.local_locks, hold);
+            }
+        }
+        if round == Round::Renew {
+            self.tally().renewals(Renewal::Renewed, holds.len() - gone);
+            self.tally().renewals(Renewal::Gone, gone);
+        }
+        debug!(holds = holds.len(), ?round, took = ?sent.until(now), "confirmed");
     }
 
     /// Has holds tried again soon whose request failed. Their deadlines stay where they were.
