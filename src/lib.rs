@@ -76,8 +76,14 @@
 //! # Tracing
 //!
 //! The crate reports through [`tracing`](https://docs.rs/tracing), under the target `redlatch`. The page
-//! [`tracing`](mod@tracing) lists the events and spans that a program may rely on: at `warn`, locks that were lost and
-//! outages of servers; at `info`, new connections; at `debug`, each acquisition and release.
+//! [`tracing`](mod@tracing) lists the events and spans that a program may rely on: at `warn`, locks that were lost,
+//! outages of servers, and long waits if you ask for them; at `info`, new connections; at `debug`, acquisitions and
+//! releases.
+//!
+//! # Numbers
+//!
+//! [`Client::stats`] returns what a client has done and has now: calls by kind and outcome, what is held, losses by
+//! reason, renewals, connections. The feature `metrics` records the same, and how long things took.
 //!
 //! # Features
 //!
@@ -87,8 +93,8 @@
 //! | `macros` | the attribute [`locked`](attr.locked.html) |
 //! | `serde` | [`Config`] is read from the application's own configuration, as a URL or by parts |
 //! | `tower` | [`OwnerLayer`](struct.OwnerLayer.html), which gives each request an owner of its own |
-//! | `admin` | [`Client::admin`](struct.Client.html#method.admin), which shows the locks of all processes, and checks servers |
-//! | `metrics` | the numbers of [`Client::stats`], and how long things took, for the recorder of the crate [`metrics`](mod@metrics) |
+//! | `admin` | [`Client::admin`](struct.Client.html#method.admin), which lists and shows the locks of all processes, releases one by force, and checks servers |
+//! | `metrics` | the numbers of [`Client::stats`], and how long things took, for the recorder of the crate `metrics`: see [its page](metrics/index.html) |
 //! | `memory` | [`MemoryServer`](struct.MemoryServer.html), a server in memory for tests of your own code |
 //!
 //! A feature that is off leaves its code and its dependencies out of the build.

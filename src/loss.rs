@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Why a lock was lost. What [`lost`](crate::Lease::lost) resolves to, and
-/// [`Error::loss_reason`](crate::Error::loss_reason) returns.
+/// Says why a lock was lost. [`lost`](crate::Lease::lost) resolves to it, and
+/// [`Error::loss_reason`](crate::Error::loss_reason) returns it.
 ///
 /// The reason is for logs and for people: whatever it is, the lock can no longer be relied on, and the work that it
 /// protected has to stop. It is what this process knew first, and it never changes. It is shown in plain words.

@@ -1,9 +1,9 @@
-//! What this crate tells by `tracing`: the events and spans that a program may rely on.
+//! The events and spans that this crate reports through `tracing`, and that a program may rely on.
 //!
-//! All of them have the target `redlatch`. A filter such as `redlatch=info` shows what an operator wants to see, and
-//! `redlatch=debug` adds each acquisition and release. Names of locks and owners appear in them, passwords never do.
-//! Durations are shown with their unit, as in `1.5s`. Events under other targets, all of which begin with `redlatch::`,
-//! are for those who work on this crate; their words may change.
+//! The events and spans in the tables have the target `redlatch`. The filter `redlatch=info` shows what an operator wants
+//! to see, and `redlatch=debug` adds each acquisition and release. Names of locks and owners appear in them, passwords
+//! never do. Durations are shown with their unit, as in `1.5s`. Except for the warnings below the table, events under
+//! targets that begin with `redlatch::` are for those who work on this crate; their words may change.
 //!
 //! # Events
 //!
@@ -16,19 +16,26 @@
 //! | `renewal failed` | warn, debug | `holds`, `round`, `after`, `error`, `untold` | A server refuses to renew or to check leases; a warning at most once in five seconds. In an outage, a debug event. |
 //! | `messages may not arrive` | warn, debug | `server`, `error`, `untold` | Waiters ask every second, since the connection for messages is broken; a warning at most once in five seconds. In an outage, a debug event. |
 //! | `long wait` | warn | `lock`, `owner`, `waited`, `held_by` | A call waits for longer than [`long_wait`](crate::ClientBuilder::long_wait). `held_by` is the owner that has the lock in this process, if there is one. |
-//! | `no answer that counts` | warn, debug | `key`, `error`, `pause` | A campaign, a watch or a job goes on through an outage. Of several in a row, the first is a warning. |
+//! | `no answer that counts` | warn, debug | `key`, `error`, `pause` | A campaign, a watch or a job goes on through an outage. Of several in a row, the first is a warning; `pause` is in the others only. |
 //! | `reconnected` | info | `server`, `untold` | There is a new connection for commands to a server, at most once a second. |
 //! | `resubscribing` | info, debug | `channels`, `untold` | Channels are subscribed to on a new connection. |
-//! | `acquired` | debug | `waited` | A call got its lock; in the span `acquire`. |
+//! | `acquired` | debug | `waited` | A call got its lock, in the span `acquire`; not for a re-entry, nor for a reader that joins others of its process. |
 //! | `busy` | debug | `lock`, `owner`, `held_by` | The lock was busy until the limit of the call; the call returns `None`. |
 //! | `unlocked` | debug | `lock`, `owner`, `held` | The last level of a lock was given back here, by `unlock` or by a drop: for how long it was held. |
-//! | `connected` | debug | `client`, `backend`, `server` | A client was built, or has its first connection to a server. |
+//! | `connected` | debug | `client`, `backend`, `server` | A client was built, with the first two fields, or has its first connection to a server. |
 //! | `subscribed` | debug | `channels` | Messages arrive. |
 //! | `closed` | debug | `client`, `took` | A client was closed. |
 //!
-//! `untold` is how many events like this one were not told since the last one.
+//! `untold` is how many events of this kind were left out since the last one; debug events do not have it.
 //!
-//! In addition, a warning says once for each server that its user may not publish or subscribe, and what to grant.
+//! More warnings have targets below `redlatch::`, and texts of their own:
+//!
+//! - Once for each server: its user may not publish, or may not subscribe, and what to grant.
+//! - A call has waited for a whole lease for another owner of its client, or calls wait for each other in a circle, a
+//!   deadlock: with `lock`, `owner`, `holder` and `waited`. Once for each hold, and at most once a minute; see
+//!   [`pitfalls`](crate::pitfalls).
+//! - A [`RunOnce`](crate::RunOnce) job has run, and the server could not be told.
+//! - A client was closed while releases were unanswered; these locks end with their leases.
 //!
 //! # Spans
 //!

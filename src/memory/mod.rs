@@ -78,7 +78,7 @@ use state::State;
 ///
 /// # Faults
 ///
-/// A test can have the server fall silent ([`stop_answering`](Self::stop_answering)), cut all connections
+/// A test can have the server stop answering ([`stop_answering`](Self::stop_answering)), cut all connections
 /// ([`cut`](Self::cut)), be away for a time ([`stop`](Self::stop)), or come back without its data
 /// ([`restart_empty`](Self::restart_empty)).
 ///
@@ -89,7 +89,7 @@ use state::State;
 ///
 /// - keys: `DEL`, `EXISTS`, `EXPIRE`, `KEYS`, `MEMORY USAGE`, `PERSIST`, `PEXPIRE`, `PEXPIREAT`, `PEXPIRETIME`, `PTTL`,
 ///   `RENAME`, `SCAN`, `TTL`, `TYPE`
-/// - texts: `DECR`, `DECRBY`, `GET`, `GETRANGE`, `INCR`, `INCRBY`, `SET`
+/// - strings: `DECR`, `DECRBY`, `GET`, `GETRANGE`, `INCR`, `INCRBY`, `SET`
 /// - hashes: `HDEL`, `HEXISTS`, `HGET`, `HGETALL`, `HINCRBY`, `HKEYS`, `HLEN`, `HMGET`, `HSET`
 /// - lists: `LINDEX`, `LINSERT`, `LLEN`, `LPOP`, `LPOS`, `LPUSH`, `LRANGE`, `LREM`, `RPUSH`
 /// - sorted sets: `ZADD`, `ZCARD`, `ZCOUNT`, `ZINCRBY`, `ZRANGE`, `ZRANK`, `ZREM`, `ZREMRANGEBYSCORE`, `ZSCORE`
@@ -99,7 +99,7 @@ use state::State;
 ///
 /// It has no users but the default one, whom any password lets in, no persistence, no replicas, no cluster and no
 /// limits on memory. Lua has its basic functions and `table`, `string` and `math`, but no `cjson`, `struct` or `bit`.
-/// Do not use it in production: it is as far away as one process reaches, and what it holds ends with that.
+/// Do not use it in production: it serves one process, and its data ends with that process.
 ///
 /// # Examples
 ///
