@@ -265,9 +265,11 @@ impl Run {
         // server may have been told, though it has not answered.
         let mut lease = Some(guard.leave());
         let mut outage = Outage::default();
-        while !left().is_zero() {
+        // Also when the period has passed meanwhile: the lease may last longer.
+        loop {
             let told = match &lease {
                 Some(lease) => lease.outlast(left().max(SHORTEST_LEASE)).await,
+                None if left().is_zero() => return,
                 // The lock was lost in an outage. If it is still free, nobody else has run the job.
                 None => match taken(handle).await {
                     Ok(Some(guard)) => {

@@ -535,3 +535,17 @@ async fn calls_that_fail_in_an_outage_are_told_in_few_lines() {
     drop(guards);
     client.close().await;
 }
+
+/// Nobody asks a server where nothing is held: its outage ends all the same when there is a connection again.
+#[tokio::test]
+async fn outage_of_a_client_that_holds_nothing_ends_with_it() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let client = builder(server.url()).build().await.unwrap();
+    server.kill();
+    client.lock("k").try_lock().await.unwrap_err();
+    log.tells(&["WARN", "outage", "held=0"]).await;
+    server.restart();
+    log.tells(&["WARN", "outage is over", "lost=0"]).await;
+    log.is_as_documented();
+}

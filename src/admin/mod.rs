@@ -198,7 +198,7 @@ impl Admin {
     /// Otherwise the same as `force_unlock` of each kind of lock, such as
     /// [`ReentrantLock::force_unlock`](crate::ReentrantLock::force_unlock), with its dangers: the holders are not asked.
     /// How many times they hold it does not matter, and neither does which lock of the same owner it is. Of a read-write
-    /// lock each side is compared and released by itself, the readers first. Holds of this client end in any case.
+    /// lock each side is compared and released by itself, the readers first.
     ///
     /// # Errors
     ///

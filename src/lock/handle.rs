@@ -18,6 +18,7 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::wait::WakeSource;
 use crate::scope;
 use crate::session::ClientHandle;
+use crate::session::hold::Hold;
 
 /// Names a lock and its kind.
 #[derive(Clone, Debug)]
@@ -162,8 +163,7 @@ impl Handle {
         }
     }
 
-    /// Releases the lock if its holders are those with these owner fields; without any, whoever holds it. Holds of this
-    /// client end in any case.
+    /// Releases the lock if its holders are those with these owner fields; without any, whoever holds it.
     pub(crate) async fn force_unlock(&self, holders: &[String]) -> Result<bool, Error> {
         let force = async {
             self.client.ensure_open()?;
@@ -176,8 +176,16 @@ impl Handle {
             // releases stay owed until the server has answered.
             let (handoff, holds) = local.stop_passing();
             drop(handoff);
+            let is_meant = |hold: &&Arc<Hold>| {
+                let key = hold.key();
+                holders.is_empty()
+                    || holders
+                        .iter()
+                        .any(|it| [key.field(), key.value()].contains(&it.as_str()))
+            };
             let owed: Vec<_> = holds
                 .iter()
+                .filter(is_meant)
                 .filter_map(|hold| self.client.watchdog.lose(hold, LossReason::Forced))
                 .collect();
             let answer = self
@@ -190,7 +198,8 @@ impl Handle {
             let released = match ForceReleased::decode(&answer.reply)? {
                 ForceReleased::Released => true,
                 // An earlier send of this call, which went unanswered, may have freed the lock.
-                ForceReleased::Free | ForceReleased::Others => answer.repeated,
+                ForceReleased::Free => answer.repeated,
+                ForceReleased::Others => false,
                 ForceReleased::WrongKind => return Err(Error::wrong_kind(name.key())),
             };
             for undo in owed {

@@ -45,6 +45,10 @@ impl Default for Deadlocks {
 impl Deadlocks {
     /// Looks for a call that has waited for a hold for at least one lease, after that was renewed.
     pub(super) fn look<D>(&self, local_locks: &LocalLocks<D>, hold: &Hold) {
+        // What is not told is not looked for: with many readers that would take long.
+        if !self.pace.is_due() {
+            return;
+        }
         let now = BootInstant::now();
         let Some(lease) = hold.lock().outlasts_its_lease(now) else {
             return;
@@ -81,7 +85,7 @@ impl Deadlocks {
                 %holder,
                 ?waited,
                 "a call waits for another owner of this client, which has held the lock for longer than a lease; if \
-                 that one waits for the call, as for a child task, neither ever ends: give the child the owner of its \
+                 that one waits for the call, as for a child task, neither goes on: give the child the owner of its \
                  parent, by Owner::current().scope(..), and see redlatch::pitfalls"
             ),
         }

@@ -183,7 +183,11 @@ impl Watchdog {
         if !guarded && !was_renewed {
             return None;
         }
-        let reason = hold.loss().unwrap_or(loss);
+        let reason = match loss {
+            // At a close nobody is told what had passed by then.
+            LossReason::Closed => loss,
+            _ => hold.loss().unwrap_or(loss),
+        };
         self.tally().lost(hold, reason);
         self.tell_loss(hold, reason);
         // What the server may have yet, and may be released without taking anything from others.
@@ -380,12 +384,12 @@ impl Watchdog {
             }
             state.look_after(hold.key(), sent);
             self.place(hold, &mut state, now);
-            drop(state);
-            if round == Round::Renew {
-                self.deadlocks.look(&self.releaser.local_locks, hold);
-            }
         }
         if round == Round::Renew {
+            // Behind all others: none of them waits for this.
+            for (hold, _) in holds {
+                self.deadlocks.look(&self.releaser.local_locks, hold);
+            }
             self.tally().renewals(Renewal::Renewed, holds.len() - gone);
             self.tally().renewals(Renewal::Gone, gone);
         }

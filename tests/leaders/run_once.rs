@@ -408,3 +408,22 @@ async fn job_is_entered_again_though_less_is_left_of_its_period_than_a_grant_mus
     let left = server.connection().pttl("k");
     assert!((1..=10_000).contains(&left), "{left}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn period_that_ends_in_an_outage_is_not_followed_by_a_long_lease() {
+    let lease = secs(40);
+    let scene = Scene::open(|builder| builder.watchdog_lease(lease)).await;
+    let job = scene.client.run_once("k", secs(1));
+    let ran = job.run(async |_| {
+        scene.proxy.black_hole(true);
+        Ok::<_, Error>(())
+    });
+    let outage = async {
+        sleep(millis(1_500)).await;
+        scene.proxy.black_hole(false);
+        scene.proxy.cut();
+    };
+    let (ran, ()) = tokio::join!(soon(ran), outage);
+    assert_eq!(ran.unwrap(), Some(()));
+    eventually_free(&scene.server, "k").await;
+}

@@ -130,3 +130,22 @@ async fn errors_without_a_loss_have_no_reason() {
     let error = client.lock("").lock().await.unwrap_err();
     assert_eq!(error.loss_reason(), None);
 }
+
+#[cfg(feature = "admin")]
+#[tokio::test]
+async fn release_of_those_who_were_seen_ends_no_later_hold_of_the_same_client() {
+    let server = Server::start();
+    let client = quick(&server).await;
+    let locks = [(); 2].map(|()| client.lock("k").owned_by(&Owner::unique()));
+    let seen = locks[0].lock().await.unwrap();
+    let found = client.admin().inspect("k").await.unwrap().unwrap();
+    seen.unlock().await.unwrap();
+    let next = locks[1].lock().await.unwrap();
+    assert!(!client.admin().force_unlock(&found).await.unwrap());
+    assert!(!next.is_lost());
+    next.verify().await.unwrap();
+
+    let found = client.admin().inspect("k").await.unwrap().unwrap();
+    assert!(client.admin().force_unlock(&found).await.unwrap());
+    is_lost_for(next, LossReason::Forced).await;
+}

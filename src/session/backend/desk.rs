@@ -64,6 +64,8 @@ pub(super) struct Desk {
     taken: u64,
     /// Whether a reply has come on this connection.
     has_answered: bool,
+    /// Whether something came that cannot be read.
+    is_garbled: bool,
     /// Scripts whose calls the server has answered on this connection: it knows them by their hashes.
     known: Vec<&'static Script>,
 }
@@ -232,6 +234,7 @@ impl Desk {
     /// Called for each reply in the order of arrival: see invariant 1.
     pub(super) fn replied(&mut self, said: Option<&Said>) -> Option<Waiting> {
         self.has_answered |= said.is_some();
+        self.is_garbled |= said.is_none();
         let waiting = self.waiting.pop_front()?;
         // A refusal does not show that the server has the script: NOSCRIPT is one.
         let is_answer = said.is_some_and(Result::is_ok);
@@ -253,7 +256,8 @@ impl Desk {
 
     /// Tells the callers that wait for a reply that there will be none.
     pub(super) fn end(self, error: &Error) -> Ended {
-        let mut is_settled = self.open.is_some();
+        // What cannot be read may not have been the reply to the request that it was taken for.
+        let mut is_settled = self.open.is_some() && !self.is_garbled;
         for Waiting { end, caller, .. } in self.waiting {
             // A server does not run part of a command, so a request that was written in part is unsent.
             let was_sent = end <= self.taken;

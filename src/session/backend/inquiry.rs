@@ -82,7 +82,10 @@ impl Backend {
                 false => Request::of(words),
             };
             let broken = match node.commands.ask(request, left).await {
-                Ok(told) => return Ok(told),
+                Ok(told) => {
+                    node.spoke();
+                    return Ok(told);
+                }
                 Err(broken) => broken,
             };
             let may_pass = matches!(broken, Broken::Cut(_) | Broken::Unsent(_));

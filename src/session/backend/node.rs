@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Takes note of an answer, and reports the end of a silence.
-    fn spoke(&self) -> Heard {
+    pub(super) fn spoke(&self) -> Heard {
         let heard = self.silence.spoke();
         if heard == Heard::Again {
             self.answers_again();
@@ -252,6 +252,11 @@ impl Node {
                 Err(Error::refused(message, &text))
             }
         }
+    }
+
+    /// Asks the server whether it answers, and takes note of it.
+    pub(crate) async fn probe(&self) {
+        drop(self.ping(self.patience).await);
     }
 
     /// Returns the run id of the server, which is asked for once for each connection.

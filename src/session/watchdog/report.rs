@@ -29,25 +29,37 @@ impl Watchdog {
     /// Tells of an outage that begins.
     pub(super) fn tell_outage(&self, disruption: &Disruption) {
         let now = BootInstant::now();
+        let servers = self.releaser.backend.nodes();
+        let server_of = |id: u64| servers.iter().find(|server| server.id() == id);
+        // What is told here may be over by now, or have begun again: what the server itself knows counts.
+        let is_out = |id: u64| server_of(id).is_some_and(|server| server.is_outage());
+        let known: Vec<_> = servers.iter().map(|server| server.id()).collect();
+        self.outages.moved_to(&known, now);
         match disruption {
             Disruption::Silent {
                 node,
                 server,
                 since,
                 error,
-            } => {
+            } if is_out(*node) => {
                 if self.outages.begins(*node, server.clone(), *since) {
                     let (held, locks) = self.held(disruption);
                     warn!(target: "redlatch", %server, held, %locks, %error, "outage");
                 }
             }
-            Disruption::Answers(node) => self.outages.answers(*node, now),
-            Disruption::Slots(_) => {
-                let servers = self.releaser.backend.nodes();
-                let servers: Vec<_> = servers.iter().map(|node| node.id()).collect();
-                self.outages.moved_to(&servers, now);
+            Disruption::Answers(node) if !is_out(*node) => self.outages.answers(*node, now),
+            // There is a connection again. Where this client holds nothing, nobody else would ask for a long time.
+            Disruption::Node(node) if is_out(*node) => {
+                if let Some(server) = server_of(*node).cloned() {
+                    self.releaser
+                        .runtime
+                        .spawn(async move { server.probe().await });
+                }
             }
-            Disruption::Node(_) => {}
+            Disruption::Silent { .. }
+            | Disruption::Answers(_)
+            | Disruption::Slots(_)
+            | Disruption::Node(_) => {}
         }
     }
 
