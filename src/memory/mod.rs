@@ -99,6 +99,9 @@ use state::State;
 ///
 /// It has no users but the default one, whom any password lets in, no persistence, no replicas, no cluster and no
 /// limits on memory. Lua has its basic functions and `table`, `string` and `math`, but no `cjson`, `struct` or `bit`.
+///
+/// Scripts run in Lua 5.1, by the crate [`mlua`](https://docs.rs/mlua), and a program can have only one Lua: next to
+/// another version of Lua in the same build, this feature does not compile.
 /// Do not use it in production: it serves one process, and its data ends with that process.
 ///
 /// # Examples
@@ -163,6 +166,7 @@ impl MemoryServer {
     ///
     /// For what is not a client of this process: `redis-cli`, to look into a server while a test stands still, or
     /// another process that takes part in a test. Time passes there as everywhere, so do not pause the clock.
+    /// Only for peers that you trust: a script that never ends stops the server, and all of its clients.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! What clients do when the server in memory falls silent, goes away, or forgets.
 
-use redlatch::{Client, ErrorKind, MemoryServer, PlainLock, RedLock, ReleaseBy};
+use redlatch::{Client, ErrorKind, MemoryServer, PlainLock, Protocol, RedLock, ReleaseBy};
 use tokio::time::{Instant, sleep};
 
 use crate::support::probe::{kind, secs, stranger};
@@ -144,4 +144,16 @@ async fn admin_sees_locks_and_the_server() {
     assert!(found.next().await.is_none());
     guard.unlock().await.unwrap();
     assert!(other.admin().list("*").unwrap().next().await.is_none());
+}
+
+#[tokio::test]
+async fn any_password_lets_the_default_user_in_and_nobody_else() {
+    let server = MemoryServer::new();
+    for protocol in [Protocol::Resp2, Protocol::Resp3] {
+        let config = server.config().password("secret").protocol(protocol);
+        let client = Client::builder().config(config.clone()).build().await;
+        client.unwrap().close().await;
+        let other = Client::builder().config(config.user("locker"));
+        assert_eq!(other.build().await.unwrap_err().kind(), ErrorKind::Backend);
+    }
 }
