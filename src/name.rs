@@ -7,6 +7,21 @@ use crate::error::Error;
 /// The longest accepted name in bytes, including the prefix.
 const LONGEST: usize = 1024;
 
+/// What the keys next to locks begin with, those of Redisson's included.
+const BESIDE: [&str; 11] = [
+    "redisson_lock_queue",
+    "redisson_lock_timeout",
+    "redisson_lock_token",
+    "redisson_unlock_latch",
+    "redlatch_call",
+    "redlatch_lock_places",
+    "redlatch_permit",
+    "redlatch_redlock_mark",
+    "redlatch_rwlock_reader",
+    "redlatch_rwlock_writer",
+    "redlatch_turns",
+];
+
 /// A valid lock name, including the prefix, with the channel on which its releases are published.
 ///
 /// Key and channel are those that Redisson uses for the same name, so that Java and Rust meet on one lock.
@@ -94,6 +109,7 @@ impl LockName {
 
     /// Returns the key, or channel, of something next to the lock.
     pub(crate) fn beside(&self, prefix: &str) -> String {
+        debug_assert!(BESIDE.contains(&prefix), "{prefix} is not in the list");
         prefixed(prefix, &self.key)
     }
 
@@ -129,7 +145,7 @@ impl LockName {
     /// Refuses a name whose braces put the lock and what is next to it into different slots. For a cluster, where a
     /// script can only touch keys with the same hash tag.
     pub(crate) fn ensure_one_slot(&self) -> Result<(), Error> {
-        let (key, beside) = (&*self.key, self.beside("p"));
+        let (key, beside) = (&*self.key, prefixed("p", &self.key));
         if [&*beside, &*self.channel]
             .iter()
             .all(|other| tag(other) == tag(key))
@@ -167,6 +183,13 @@ pub(crate) fn check(what: &str, text: &str) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// Whether a key is next to a lock, or named as if it were.
+#[cfg(feature = "admin")]
+pub(crate) fn is_beside(key: &str) -> bool {
+    let (first, _) = key.split_once(':').unwrap_or((key, ""));
+    BESIDE.contains(&first)
 }
 
 /// Applies Redisson's rule: what is next to a key has the key as its hash tag, unless the key contains a hash tag
@@ -263,7 +286,8 @@ mod tests {
         ] {
             assert!(own(text), "{text}");
             let twin = format!("{{{text}}}");
-            let shared = name(text).beside("p") == name(&twin).beside("p");
+            let shared =
+                name(text).beside("redlatch_turns") == name(&twin).beside("redlatch_turns");
             assert_eq!(own(&twin), !shared, "{twin}");
         }
         assert!(!own("{k}") && !own("{a}b}"));

@@ -62,7 +62,7 @@ pub enum FoundKind {
 #[non_exhaustive]
 pub struct FoundHolder {
     /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner; the value of a plain
-    /// lock.
+    /// lock, of which no more than about 2048 bytes are read.
     pub owner: String,
     /// On which side of a read-write lock; `None` for other kinds.
     pub side: Option<FoundSide>,
@@ -87,6 +87,10 @@ pub enum FoundSide {
 const MOST_FIELDS: i64 = 10_000;
 /// The most memory that such a hash takes.
 const MOST_BYTES: i64 = 4 << 20;
+/// The longest value of a plain lock that is read as a whole, in bytes.
+const LONGEST_VALUE: usize = 2_048;
+/// The last byte that is read: one more, which shows that there is more.
+const END_OF_VALUE: &str = "2048";
 /// The most levels of a reader whose leases are read.
 const MOST_LEVELS: u64 = 16;
 
@@ -134,7 +138,7 @@ impl Keys {
         let key = &*self.key;
         vec![
             vec!["HGETALL", key],
-            vec!["GETRANGE", key, "0", "2047"],
+            vec!["GETRANGE", key, "0", END_OF_VALUE],
             vec!["PTTL", key],
             vec!["LRANGE", &self.queue, "0", "999"],
             vec!["GET", &self.token],
@@ -228,6 +232,12 @@ pub(super) fn read(name: &str, keys: &Keys, told: Vec<Told>) -> Result<Option<In
 }
 
 impl Inspection {
+    /// Whether the value of a plain lock was not read to its end.
+    pub(super) fn is_cut(&self) -> bool {
+        let mut owners = self.holders.iter().map(|holder| &holder.owner);
+        self.kind == FoundKind::Plain && owners.any(|value| value.len() > LONGEST_VALUE)
+    }
+
     /// Takes in what the lock's own key contains: a hash with holders, or a string with a count or a value.
     fn contain(
         &mut self,

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use super::Admin;
 use super::inspection::{self, Inspection};
 use crate::error::{Error, ErrorKind};
+use crate::name::is_beside;
 use crate::protocol::reply::Reply;
 use crate::session::backend::Node;
 use crate::session::backend::inquiry::Told;
@@ -19,6 +20,8 @@ const AT_ONCE: &str = "1000";
 const TOGETHER: usize = 64;
 /// How much of a string is looked at: more than the value of any lock that this crate makes up.
 const LAST_BYTE: &str = "255";
+/// How many times the way through the keys of a server begins anew.
+const RESTARTS: usize = 5;
 
 /// The locks that are held, in no order. Returned by [`Admin::list`].
 ///
@@ -79,19 +82,26 @@ struct Scan {
     cursor: Option<String>,
     /// The keys that were named last, and not looked at so far.
     page: Vec<String>,
+    /// The number of the connection on which the server began to name its keys. A cursor means nothing to another
+    /// server, nor to the same one after a restart.
+    epoch: u64,
+    /// How many times it began anew.
+    restarts: usize,
 }
 
 impl Listing {
     pub(super) fn new(admin: Admin, pattern: &str) -> Result<Self, Error> {
         admin.client.ensure_open()?;
         let pattern = super::escaped(admin.prefix()?) + pattern;
-        let nodes = admin.client.backend.nodes();
+        let nodes = admin.client.backend.known_nodes()?;
         let scans = nodes.into_iter().flat_map(|node| {
             [Type::Hash, Type::String].map(|of| Scan {
                 node: node.clone(),
                 of,
                 cursor: Some("0".to_owned()),
                 page: Vec::new(),
+                epoch: 0,
+                restarts: 0,
             })
         });
         Ok(Self {
@@ -149,13 +159,22 @@ impl Listing {
 
     /// Asks for the next keys of the present scan, and in the same round trip looks at those that were named last.
     async fn step(&mut self) {
-        let Some(scan) = self.scans.front() else {
+        let Some(scan) = self.scans.front_mut() else {
             return;
         };
+        if scan.cursor.as_deref() == Some("0") {
+            scan.epoch = scan.node.epoch();
+        }
         let told = match scan.ask(&self.admin, &self.pattern).await {
             Ok(told) => told,
             Err(error) => return self.failed(error),
         };
+        if scan.cursor.is_some() && scan.epoch != scan.node.epoch() {
+            return match scan.begin_anew() {
+                Ok(()) => {}
+                Err(error) => self.failed(error),
+            };
+        }
         let (candidates, next) = match scan.sieve(told) {
             Ok(sieved) => sieved,
             Err(error) => return self.failed(error),
@@ -229,6 +248,21 @@ impl Scan {
         admin.client.backend.inquire(&self.node, &commands).await
     }
 
+    /// Goes back to the first key, which has the server name every key again.
+    fn begin_anew(&mut self) -> Result<(), Error> {
+        if self.restarts == RESTARTS {
+            let text = format!(
+                "the connection to {:?} broke again and again while it listed its keys",
+                self.node
+            );
+            return Err(Error::new(ErrorKind::Backend, text));
+        }
+        self.restarts += 1;
+        self.cursor = Some("0".to_owned());
+        self.page.clear();
+        Ok(())
+    }
+
     /// Returns the keys that may be locks, and what comes next.
     fn sieve(&self, mut told: Vec<Told>) -> Result<(Vec<String>, Option<Page>), Error> {
         let looks = told.split_off(usize::from(self.cursor.is_some()));
@@ -294,10 +328,6 @@ impl Type {
                 _ => true,
             }
     }
-}
-
-fn is_beside(key: &str) -> bool {
-    key.starts_with("redlatch_") || key.starts_with("redisson_")
 }
 
 impl Admin {

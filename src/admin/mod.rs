@@ -78,12 +78,17 @@ impl Admin {
     /// Looks at every key of each server, a thousand at a time, while the list is read. Lists locks of all kinds that
     /// this crate and Redisson write, except that a plain lock is listed only if this crate made up its value: other
     /// strings may be anything. Semaphores and latches, which are bare numbers, are not listed either, nor is a key
-    /// without an end. A lock that is acquired or released meanwhile may or may not be listed.
+    /// without an end, nor a lock that is named as the keys next to locks are, such as `redlatch_turns:..` or
+    /// `redisson_lock_token:..`. A lock that is acquired or released meanwhile may or may not be listed.
+    ///
+    /// If the connection to a server is replaced meanwhile, that server is asked for its keys from the start, and nothing
+    /// is listed twice. If that happens again and again, the server is given up as [`Unread`].
     ///
     /// # Errors
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) if the client has a prefix that no name can have;
-    /// [`Closed`](ErrorKind::Closed) if the client is closed.
+    /// [`Closed`](ErrorKind::Closed) if the client is closed; [`Backend`](ErrorKind::Backend) if no server of the
+    /// cluster is known so far.
     ///
     /// # Examples
     ///
@@ -202,7 +207,8 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) for a semaphore or a latch; otherwise same as
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for a semaphore or a latch, and for a plain lock with a value of more
+    /// than 2048 bytes, which are not compared; otherwise same as
     /// [`ReentrantLock::force_unlock`](crate::ReentrantLock::force_unlock).
     ///
     /// # Cancel safety
@@ -226,6 +232,13 @@ impl Admin {
     pub async fn force_unlock(&self, found: &Inspection) -> Result<bool, Error> {
         if found.count.is_some() {
             let text = format!("{:?} is a semaphore or a latch, not a lock", found.name);
+            return Err(Error::invalid(text));
+        }
+        if found.is_cut() {
+            let text = format!(
+                "the value of {:?} is too long to be compared; use `PlainLock::force_unlock`, which compares nothing",
+                found.name
+            );
             return Err(Error::invalid(text));
         }
         let (name, sides) = self.names(&found.name)?;
@@ -284,7 +297,8 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`Closed`](ErrorKind::Closed) if the client is closed.
+    /// [`Closed`](ErrorKind::Closed) if the client is closed; [`Backend`](ErrorKind::Backend) if no server of the
+    /// cluster is known so far.
     ///
     /// # Cancel safety
     ///
@@ -307,7 +321,7 @@ impl Admin {
     pub async fn servers(&self) -> Result<Vec<Result<ServerReport, Unread>>, Error> {
         let servers = async {
             self.client.ensure_open()?;
-            let nodes = self.client.backend.nodes();
+            let nodes = self.client.backend.known_nodes()?;
             let reports = nodes.iter().map(async |node| {
                 let report = self.report(node).await;
                 report.map_err(|error| Unread {

@@ -13,6 +13,8 @@ mod fenced;
 mod input;
 mod kinds;
 mod lease;
+#[cfg(feature = "admin")]
+mod listing;
 #[cfg(feature = "macros")]
 mod locked_fn;
 mod loss;

@@ -35,6 +35,15 @@ impl Backend {
         try_join_all(commands.iter().map(|words| self.tell(node, words, false))).await
     }
 
+    /// Returns the servers with a slot, or the error of a call that finds none known so far.
+    pub(crate) fn known_nodes(&self) -> Result<Vec<Arc<Node>>, Error> {
+        let nodes = self.nodes();
+        match nodes.is_empty() {
+            true => Err(self.homeless("any key")),
+            false => Ok(nodes),
+        }
+    }
+
     /// Sends these commands to the server that has the key, which all of them are about. Each follows the key by
     /// itself: of a slot that is being moved, some keys are here and some are there.
     pub(crate) async fn inquire_about(
@@ -113,5 +122,14 @@ impl Backend {
     /// Returns how long one command may take.
     pub(crate) fn patience(&self) -> Duration {
         self.timeout
+    }
+}
+
+impl Node {
+    /// Returns the number of the connection for commands, or of the first one if there was none so far.
+    ///
+    /// If it is the same before a command and after the answer, that connection gave the answer.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.commands.epoch().max(1)
     }
 }
