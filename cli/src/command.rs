@@ -31,9 +31,14 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) async fn new(client: &Client, guard: &Guard, args: &Run) -> Result<Self, Failure> {
+    pub(crate) async fn new(
+        client: &Client,
+        guard: &Guard,
+        args: &Run,
+        notes: &Notes,
+    ) -> Result<Self, Failure> {
         // Before the command, so that there is never a command without a warden.
-        let warden = Warden::start(args.on_loss, args.grace);
+        let warden = Warden::start(args, notes);
         let mut warden = warden.await.map_err(|error| {
             Failure::system("cannot start the process next to the command", &error)
         })?;

@@ -129,6 +129,6 @@ pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
 }
 
 /// Writes a line to stderr, if anybody reads it.
-pub(crate) fn complain(text: &str) {
+fn complain(text: &str) {
     writeln!(stderr(), "redlatch: {}", shown(text)).ok();
 }

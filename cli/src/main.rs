@@ -55,7 +55,7 @@ fn carry_out(args: Args, notes: &Notes) -> Result<Ending, Failure> {
     let code = match args.command {
         Command::Completions(wanted) => args::completions(wanted.shell),
         Command::Man => args::man(),
-        Command::Warden(watch) => Ok(warden::keep_watch(&watch)),
+        Command::Warden(watch) => Ok(warden::keep_watch(&watch, notes)),
         command => {
             // One thread: there is little to do, and signals of the terminal are blocked for this thread alone.
             let runtime = tokio::runtime::Builder::new_current_thread()

@@ -8,7 +8,7 @@ use crate::exit::Failure;
 use crate::shown::shown;
 
 /// Writes notes to stderr. That nobody reads them stops nothing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Notes {
     json: bool,
 }
@@ -16,6 +16,10 @@ pub(crate) struct Notes {
 impl Notes {
     pub(crate) fn new(json: bool) -> Self {
         Self { json }
+    }
+
+    pub(crate) fn are_json(&self) -> bool {
+        self.json
     }
 
     /// Whether notes may be replaced by later ones, which only a terminal shows well.

@@ -80,7 +80,7 @@ async fn under_lock(
             return Err(Failure::new(exit::BUSY, text));
         }
     };
-    let started = match Started::new(client, &guard, args).await {
+    let started = match Started::new(client, &guard, args, notes).await {
         Ok(started) => started,
         Err(failure) => {
             guard.unlock().await.ok();

@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -23,12 +24,14 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{getpgrp, getpid};
+use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
 use tokio::time::timeout;
 
 use crate::args::{self, OnLoss};
 use crate::exit;
+use crate::notes::Notes;
 
 /// How much later than `redlatch` the warden acts, in milliseconds: as long as `redlatch` runs, it does so itself.
 const LEEWAY: u64 = 20;
@@ -53,15 +56,16 @@ pub(crate) struct Warden {
 
 impl Warden {
     /// Starts the warden, or returns `None` if the command is to go on without the lock.
-    pub(crate) async fn start(on_loss: OnLoss, grace: Duration) -> io::Result<Option<Self>> {
-        let on_loss = match on_loss {
+    pub(crate) async fn start(args: &args::Run, notes: &Notes) -> io::Result<Option<Self>> {
+        let on_loss = match args.on_loss {
             OnLoss::Term => "term",
             OnLoss::Kill => "kill",
             OnLoss::Ignore => return Ok(None),
         };
         let mut child = Command::new(this_program()?)
             .args(["__warden", "--on-loss", on_loss, "--grace"])
-            .arg(format!("{}ms", grace.as_millis()))
+            .arg(format!("{}ms", args.grace.as_millis()))
+            .args(notes.are_json().then_some("--json"))
             // The URL may hold a password.
             .env_remove("REDIS_URL")
             .stdin(Stdio::piped())
@@ -153,7 +157,7 @@ struct Watch {
 }
 
 /// Runs the warden. Returns its exit code.
-pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
+pub(crate) fn keep_watch(args: &args::Warden, notes: &Notes) -> u8 {
     let mut blocked = SigSet::all();
     // Faults of this process itself, and what cannot be blocked.
     for signal in [
@@ -182,7 +186,7 @@ pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
             }
         }
         if lines.have_ended {
-            return watch.alone(args);
+            return watch.alone(args, notes);
         }
         if watch.kill_at.is_some_and(|at| now() >= at) {
             return kill();
@@ -265,20 +269,24 @@ impl Watch {
     }
 
     /// Ends the command after `redlatch` has gone without a word.
-    fn alone(mut self, args: &args::Warden) -> u8 {
-        exit::complain("redlatch itself was killed: its command is ended");
+    fn alone(mut self, args: &args::Warden, notes: &Notes) -> u8 {
+        let lost_at = self.lost_at.take();
         if self.kill_at.is_none() {
             // Nobody renews the lock any more, so the grace is over when its lease is.
-            let lost_at = self.lost_at.take();
             self.end(args);
             self.kill_at = self.kill_at.into_iter().chain(lost_at).min();
         }
+        let noted = tell(notes);
         while let Some(left) = self.kill_at.map(|at| at.saturating_sub(now()))
             && left > 0
             && has_company()
         {
             thread::sleep(Duration::from_millis(left.min(OFTEN)));
         }
+        // KILL ends this process too. The note has a moment, as long as the lock is held.
+        let left = lost_at.map_or(0, |at| at.saturating_sub(now()));
+        let moment = Duration::from_millis(left.min(LONGEST.into()));
+        noted.recv_timeout(moment).ok();
         kill()
     }
 
@@ -293,6 +301,21 @@ impl Watch {
         // A command that is stopped would get it only when it continues.
         send(Signal::SIGCONT);
     }
+}
+
+/// Says why the command is ended. Returns what ends as soon as that is written.
+///
+/// In a thread of its own: nobody may read a pipe, and Ctrl-S stops a terminal. If there is none, nothing is said.
+fn tell(notes: &Notes) -> Receiver<()> {
+    let (done, noted) = channel();
+    let notes = notes.clone();
+    let note = move || {
+        let text = "redlatch itself was killed: its command is ended";
+        notes.note("killed", text, json!({}));
+        drop(done);
+    };
+    thread::Builder::new().spawn(note).ok();
+    noted
 }
 
 /// Kills the command and its children, and this process with them.

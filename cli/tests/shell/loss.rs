@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use redlatch_testkit::Server;
+use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
 use crate::command::{Running, eventually, group_of, number_in, outcome, redlatch, runs, send};
@@ -224,6 +225,44 @@ fn command_is_ended_if_redlatch_is_killed() {
         eventually("the warden ends the command", || !runs(pid));
         eventually("and itself", || !runs(warden));
         drop(run);
+        server.connection().command(&["DEL", "l"]);
+    }
+}
+
+#[test]
+fn warden_waits_for_nobody_who_reads_its_note() {
+    let server = Server::start();
+    for on_loss in ["term", "kill"] {
+        let script = Script::new();
+        let mut run = script.start(
+            &server,
+            &["--on-loss", on_loss],
+            "exec 3>&2
+            dd if=/dev/zero of=/proc/self/fd/3 oflag=nonblock bs=64k 2>/dev/null
+            echo the pipe is full; exec sleep 100",
+        );
+        assert_eq!(run.line(), "the pipe is full");
+        let pid = script.pid();
+        let warden = group_of(pid);
+        run.signal("KILL");
+        eventually("the warden ends the command", || !runs(pid));
+        eventually("and itself", || !runs(warden));
+        drop(run);
+        server.connection().command(&["DEL", "l"]);
+    }
+}
+
+#[test]
+fn warden_says_why_the_command_ends() {
+    let server = Server::start();
+    for on_loss in ["term", "kill"] {
+        let script = Script::new();
+        let run = script.start(&server, &["--json", "--on-loss", on_loss], "exec sleep 100");
+        script.pid();
+        run.signal("KILL");
+        let ended = run.end();
+        let note: Value = serde_json::from_str(&ended.err).unwrap();
+        assert_eq!(note["event"], "killed", "{note}");
         server.connection().command(&["DEL", "l"]);
     }
 }
