@@ -283,9 +283,8 @@ impl<'a> Running<'a> {
     /// Releases the lock after the command has ended.
     pub(crate) async fn release(mut self, status: ExitStatus) -> Result<Ending, Failure> {
         let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
-        let signal = status
-            .signal()
-            .and_then(|signal| Signal::try_from(signal).ok());
+        let number = status.signal();
+        let signal = number.and_then(|number| Signal::try_from(number).ok());
         let ignores = self.args.on_loss == OnLoss::Ignore;
         if self.guard.lease().is_lost() && !ignores {
             // What the command has left behind must not outlive the lock either.
@@ -308,7 +307,8 @@ impl<'a> Running<'a> {
                 Ending::Keyboard(signal)
             }
             (None, Some(signal)) => Ending::Signal(signal),
-            (None, None) => Ending::Code(exit::SYSTEM),
+            // A real-time signal, which has no name.
+            (None, None) => Ending::Code(number.map_or(exit::SYSTEM, |number| 128 + number as u8)),
         };
         let Err(error) = guard.unlock().await else {
             return Ok(ending);

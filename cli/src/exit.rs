@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::fmt::Display;
 use std::io::{Write, stderr};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::error::ErrorKind as Wrong;
 use nix::sys::signal::Signal;
@@ -52,7 +52,9 @@ impl Ending {
             }
             Self::Signal(signal) => {
                 // Others have a core dump as a rule, which would be that of `redlatch`.
-                if matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP) {
+                let is_usual = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP);
+                // The first process of a container is ended by no signal, but would be aborted for that.
+                if is_usual && process::id() != 1 {
                     emulate_default_handler(signal as i32).ok();
                 }
                 128_u8.saturating_add(signal as u8)

@@ -1,6 +1,6 @@
 //! Signals to `redlatch run`.
 
-use redlatch_testkit::Server;
+use redlatch_testkit::{Server, skip};
 
 use crate::command::{Running, eventually, redlatch, state_of};
 
@@ -127,9 +127,35 @@ fn ending_by_a_signal_is_seen_by_whoever_waits() {
         ("kill -HUP $$", "-1"),
         ("kill -QUIT $$", "131"),
         ("kill -KILL $$", "137"),
+        ("kill -34 $$", "162"),
+        ("kill -64 $$", "192"),
         ("exit 130", "130"),
     ] {
         assert_eq!(ended(run(&["sh", "-c", script])), code, "{script}");
+    }
+}
+
+#[test]
+fn first_process_of_a_container_ends_with_a_code() {
+    let container = || {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args(["--map-root-user", "--pid", "--fork", "--mount-proc"]);
+        unshare
+    };
+    let probe = container().arg("true").output();
+    if !probe.is_ok_and(|ended| ended.status.success()) {
+        return skip("unshare", "unshare is missing, or may not be used");
+    }
+    let server = Server::start();
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let script = format!("kill -{signal} $$");
+        let mut command = container();
+        command
+            .args([env!("CARGO_BIN_EXE_redlatch"), "run", "s", "--"])
+            .args(["sh", "-c", &script])
+            .env("REDIS_URL", server.url());
+        let ended = Running::of(command).end();
+        assert_eq!((ended.code, &*ended.err), (code, ""), "{signal}");
     }
 }
 
