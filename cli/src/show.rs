@@ -63,7 +63,7 @@ pub(crate) async fn watch(server: &Server, args: &Watch, as_json: bool) -> Resul
                 if !std::mem::replace(&mut was_away, true) {
                     let line = match as_json {
                         true => json!({ "time": now(), "error": failure.text }).to_string(),
-                        false => format!("{}  {}", clock(), failure.text),
+                        false => format!("{}  {}", clock(), shown(&failure.text)),
                     };
                     if write(&line)? == Reader::Gone {
                         break;
