@@ -543,7 +543,7 @@ async fn outage_of_a_client_that_holds_nothing_ends_with_it() {
     let server = Server::start();
     let client = builder(server.url()).build().await.unwrap();
     server.kill();
-    client.lock("k").try_lock().await.unwrap_err();
+    client.ping().await.unwrap_err();
     log.tells(&["WARN", "outage", "held=0"]).await;
     server.restart();
     log.tells(&["WARN", "outage is over", "lost=0"]).await;
