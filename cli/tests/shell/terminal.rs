@@ -1,4 +1,7 @@
 //! `redlatch` on a terminal, which tmux provides.
+//!
+//! Commands that are stopped by Ctrl-Z pause in a subshell that becomes `sleep`. A plain `sleep` is started by vfork in
+//! dash, which waits for its exec and cannot be stopped meanwhile, whatever is around it.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -189,7 +192,7 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     let Some(terminal) = Terminal::open(&server) else {
         return;
     };
-    terminal.types("$R run t -- sh -c 'echo begun; sleep 1; echo finished'; echo code $?");
+    terminal.types("$R run t -- sh -c '(echo begun; exec sleep 1); echo finished'; echo code $?");
     terminal.will_show("\nbegun");
     terminal.press("C-z");
     terminal.will_show("Stopped");
@@ -207,7 +210,7 @@ fn fg_after_the_lease_ends_the_command() {
     };
     let pid = terminal.dir.path().join("pid");
     terminal.types(&format!(
-        "$R run t --lease renewed:1s --grace 1s -- sh -c 'echo $$ >{}; echo begun; sleep 100; echo fini\"\"shed'",
+        "$R run t --lease renewed:1s --grace 1s -- sh -c 'echo $$ >{}; (echo begun; exec sleep 100); echo fini\"\"shed'",
         pid.display()
     ));
     terminal.will_show("\nbegun");
@@ -347,7 +350,7 @@ fn ctrl_z_stops_a_script_around_it() {
     };
     for shell in ["sh", "bash"] {
         terminal.clear();
-        let script = "echo begun; sleep 1; echo fini\\\"\\\"shed";
+        let script = "(echo begun; exec sleep 1); echo fini\\\"\\\"shed";
         terminal.types(&format!(
             "{shell} -c '$R run t -- sh -c \"{script}\"; echo af\"\"ter'; echo code $?"
         ));
