@@ -20,7 +20,7 @@ const AT_ONCE: &str = "1000";
 const TOGETHER: usize = 64;
 /// How much of a string is looked at: more than the value of any lock that this crate makes up.
 const LAST_BYTE: &str = "255";
-/// How many times the way through the keys of a server begins anew.
+/// How many times the way through the keys of a server starts over.
 const RESTARTS: usize = 5;
 
 /// The locks that are held, in no order. Returned by [`Admin::list`].
@@ -85,7 +85,7 @@ struct Scan {
     /// The number of the connection on which the server began to name its keys. A cursor means nothing to another
     /// server, nor to the same one after a restart.
     epoch: u64,
-    /// How many times it began anew.
+    /// How many times it started over.
     restarts: usize,
 }
 
@@ -170,7 +170,7 @@ impl Listing {
             Err(error) => return self.failed(error),
         };
         if scan.cursor.is_some() && scan.epoch != scan.node.epoch() {
-            return match scan.begin_anew() {
+            return match scan.start_over() {
                 Ok(()) => {}
                 Err(error) => self.failed(error),
             };
@@ -249,7 +249,7 @@ impl Scan {
     }
 
     /// Goes back to the first key, which has the server name every key again.
-    fn begin_anew(&mut self) -> Result<(), Error> {
+    fn start_over(&mut self) -> Result<(), Error> {
         if self.restarts == RESTARTS {
             let text = format!(
                 "the connection to {:?} broke again and again while it listed its keys",

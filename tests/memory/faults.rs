@@ -4,24 +4,11 @@ use redlatch::{Client, ErrorKind, MemoryServer, PlainLock, Protocol, RedLock, Re
 use tokio::time::{Instant, sleep};
 
 use crate::support::probe::{kind, secs, stranger};
-
-async fn client(server: &MemoryServer) -> Client {
-    Client::builder()
-        .config(server.config())
-        .build()
-        .await
-        .unwrap()
-}
-
-async fn scene() -> (MemoryServer, Client, Client) {
-    let server = MemoryServer::new();
-    let (one, two) = (client(&server).await, client(&server).await);
-    (server, one, two)
-}
+use crate::two;
 
 #[tokio::test(start_paused = true)]
 async fn silent_server_is_a_timeout_and_holds_are_lost_at_their_deadlines() {
-    let (server, client, other) = scene().await;
+    let (server, client, other) = two().await;
     let guard = client.lock("job").lock().await.unwrap();
     let (started, left) = (Instant::now(), guard.remaining());
     server.stop_answering();
@@ -37,7 +24,7 @@ async fn silent_server_is_a_timeout_and_holds_are_lost_at_their_deadlines() {
 
 #[tokio::test(start_paused = true)]
 async fn server_that_resumes_carries_out_what_it_was_sent() {
-    let (server, client, other) = scene().await;
+    let (server, client, other) = two().await;
     server.stop_answering();
     let plain = client.plain_lock("job").lease(secs(300));
     let call = tokio::spawn(async move { plain.lock().await });
@@ -50,7 +37,7 @@ async fn server_that_resumes_carries_out_what_it_was_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn holds_and_waits_outlast_a_cut() {
-    let (server, client, other) = scene().await;
+    let (server, client, other) = two().await;
     let guard = client.lock("job").lock().await.unwrap();
     let waiter = tokio::spawn(async move { other.lock("job").lock().await });
     for _ in 0..20 {
@@ -64,7 +51,7 @@ async fn holds_and_waits_outlast_a_cut() {
 
 #[tokio::test(start_paused = true)]
 async fn server_that_restarts_empty_is_noticed_at_once() {
-    let (server, client, other) = scene().await;
+    let (server, client, other) = two().await;
     let guard = client.lock("job").lock().await.unwrap();
     server.restart_empty();
     let started = Instant::now();
@@ -78,7 +65,7 @@ async fn server_that_restarts_empty_is_noticed_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn server_that_is_stopped_is_no_backend_until_it_starts() {
-    let (server, client, _other) = scene().await;
+    let (server, client, _other) = two().await;
     let guard = client.lock("job").lock().await.unwrap();
     server.stop();
     let build = Client::builder().config(server.config()).build();
@@ -120,7 +107,7 @@ async fn fresh_servers_abstain_from_a_red_lock_unless_they_are_trusted() {
 
 #[tokio::test(start_paused = true)]
 async fn plain_locks_without_scripts_exclude_each_other() {
-    let (_server, client, other) = scene().await;
+    let (_server, client, other) = two().await;
     let of = |client: &Client| -> PlainLock {
         let lock = client.plain_lock("job").release_by(ReleaseBy::Transaction);
         stranger(&lock)
@@ -135,7 +122,7 @@ async fn plain_locks_without_scripts_exclude_each_other() {
 #[cfg(feature = "admin")]
 #[tokio::test(start_paused = true)]
 async fn admin_sees_locks_and_the_server() {
-    let (_server, client, other) = scene().await;
+    let (_server, client, other) = two().await;
     let guard = client.lock("orders:42").lock().await.unwrap();
     let mut found = other.admin().list("orders:*").unwrap();
     let lock = found.next().await.unwrap().unwrap();

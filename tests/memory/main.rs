@@ -13,3 +13,20 @@ mod same;
 #[path = "../support/mod.rs"]
 mod support;
 mod time;
+
+use redlatch::{Client, MemoryServer};
+
+async fn client(server: &MemoryServer) -> Client {
+    Client::builder()
+        .config(server.config())
+        .build()
+        .await
+        .unwrap()
+}
+
+/// Starts a server with two clients.
+async fn two() -> (MemoryServer, Client, Client) {
+    let server = MemoryServer::new();
+    let (one, two) = (client(&server).await, client(&server).await);
+    (server, one, two)
+}

@@ -2,24 +2,11 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, LockGuard, MemoryServer};
+use redlatch::LockGuard;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::support::probe::{millis, secs, stranger};
-
-async fn client(server: &MemoryServer) -> Client {
-    Client::builder()
-        .config(server.config())
-        .build()
-        .await
-        .unwrap()
-}
-
-async fn two() -> (MemoryServer, Client, Client) {
-    let server = MemoryServer::new();
-    let (one, two) = (client(&server).await, client(&server).await);
-    (server, one, two)
-}
+use crate::two;
 
 #[tokio::test(start_paused = true)]
 async fn lease_is_renewed_for_hours_in_a_moment() {

@@ -42,15 +42,8 @@ fn texts<'a>(key: &'a str, value: &'a Value, found: &mut Vec<(&'a str, &'a str)>
 #[tokio::test]
 async fn page_documentation_and_dashboard_have_the_same_metrics() {
     let server = Server::start();
-    let (client, page) = Page::open(builder(server.url())).await;
-    client
-        .lock("job")
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    let (_client, page) = Page::open(builder(server.url())).await;
+    page.lock_and_unlock("job").await;
     let recorded = names(&page.text());
     let source = file("src/metrics.rs");
     let rows = source

@@ -10,14 +10,7 @@ use crate::support::{builder, start};
 async fn times_are_recorded_of_what_was_granted_and_held() {
     let server = Server::start();
     let (client, page) = Page::open(builder(server.url())).await;
-    client
-        .lock("job")
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    page.lock_and_unlock("job").await;
     assert_eq!(
         page.value("redlatch_wait_seconds_count{kind=\"reentrant\"}"),
         1.0

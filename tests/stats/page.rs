@@ -68,6 +68,11 @@ impl Page {
 
 #[cfg(feature = "metrics")]
 impl Page {
+    pub async fn lock_and_unlock(&self, name: &str) {
+        let guard = self.client.lock(name).lock().await.unwrap();
+        guard.unlock().await.unwrap();
+    }
+
     pub fn text(&self) -> String {
         self.handle.render()
     }

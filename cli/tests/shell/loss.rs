@@ -204,6 +204,18 @@ fn command_is_ended_if_redlatch_is_stopped_past_the_lease() {
     }
 }
 
+/// Kills `redlatch`, and waits until its warden has ended the command and itself. Leaves the lock free.
+#[track_caller]
+fn warden_ends(script: &Script, run: Running, server: &Server) {
+    let pid = script.pid();
+    let warden = group_of(pid);
+    run.signal("KILL");
+    eventually("the warden ends the command", || !runs(pid));
+    eventually("and itself", || !runs(warden));
+    drop(run);
+    server.connection().command(&["DEL", "l"]);
+}
+
 #[test]
 fn command_is_ended_if_redlatch_is_killed() {
     let server = Server::start();
@@ -219,13 +231,7 @@ fn command_is_ended_if_redlatch_is_killed() {
             &options,
             &format!("{trap}; while :; do sleep 0.05; done"),
         );
-        let pid = script.pid();
-        let warden = group_of(pid);
-        run.signal("KILL");
-        eventually("the warden ends the command", || !runs(pid));
-        eventually("and itself", || !runs(warden));
-        drop(run);
-        server.connection().command(&["DEL", "l"]);
+        warden_ends(&script, run, &server);
     }
 }
 
@@ -242,13 +248,7 @@ fn warden_waits_for_nobody_who_reads_its_note() {
             echo the pipe is full; exec sleep 100",
         );
         assert_eq!(run.line(), "the pipe is full");
-        let pid = script.pid();
-        let warden = group_of(pid);
-        run.signal("KILL");
-        eventually("the warden ends the command", || !runs(pid));
-        eventually("and itself", || !runs(warden));
-        drop(run);
-        server.connection().command(&["DEL", "l"]);
+        warden_ends(&script, run, &server);
     }
 }
 

@@ -82,6 +82,20 @@ impl Terminal {
         self.tmux(&["capture-pane", "-p"])
     }
 
+    /// Presses Ctrl-C once a command runs under the lock.
+    #[track_caller]
+    fn interrupt(&self, server: &Server) {
+        eventually("held", || server.connection().exists("t"));
+        sleep(Duration::from_millis(300));
+        self.press("C-c");
+    }
+
+    #[track_caller]
+    fn shows_no(&self, text: &str) {
+        let seen = self.shows();
+        assert!(!seen.contains(text), "{text:?} is in:\n{seen}");
+    }
+
     #[track_caller]
     fn will_show(&self, text: &str) {
         let mut seen = String::new();
@@ -112,11 +126,7 @@ fn wait_is_shown_and_goes_away() {
     terminal.will_show("s of 1m: held by");
     holder.signal("TERM");
     terminal.will_show("\nit is ours");
-    assert!(
-        !terminal.shows().contains("waiting"),
-        "{}",
-        terminal.shows()
-    );
+    terminal.shows_no("waiting");
 }
 
 #[test]
@@ -127,16 +137,10 @@ fn ctrl_c_ends_the_wait_and_the_command() {
     };
     // A shell ends the whole line if a command ends by Ctrl-C.
     terminal.types("$R run t -- sleep 100; echo and more");
-    eventually("held", || server.connection().exists("t"));
-    sleep(Duration::from_millis(300));
-    terminal.press("C-c");
+    terminal.interrupt(&server);
     terminal.types("echo code $?");
     terminal.will_show("code 130");
-    assert!(
-        !terminal.shows().contains("\nand more"),
-        "{}",
-        terminal.shows()
-    );
+    terminal.shows_no("\nand more");
     assert!(!server.connection().exists("t"));
 
     // The command decides what Ctrl-C means.
@@ -144,9 +148,7 @@ fn ctrl_c_ends_the_wait_and_the_command() {
     terminal.types(
         "$R run t -- sh -c 'trap \"echo asked\" INT; sleep 2; echo still here'; echo code $?",
     );
-    eventually("held", || server.connection().exists("t"));
-    sleep(Duration::from_millis(300));
-    terminal.press("C-c");
+    terminal.interrupt(&server);
     terminal.will_show("asked");
     terminal.will_show("code 0");
 
@@ -157,11 +159,7 @@ fn ctrl_c_ends_the_wait_and_the_command() {
     terminal.press("C-c");
     terminal.types("echo code $?");
     terminal.will_show("code 130");
-    assert!(
-        !terminal.shows().contains("\nand more"),
-        "{}",
-        terminal.shows()
-    );
+    terminal.shows_no("\nand more");
 }
 
 #[test]
@@ -220,7 +218,7 @@ fn fg_after_the_lease_ends_the_command() {
     eventually("the warden ends the command", || !runs(pid));
     terminal.types("clear; fg; echo code $?");
     terminal.will_show("code 76");
-    assert!(!terminal.shows().contains("finished"));
+    terminal.shows_no("finished");
 }
 
 #[test]
@@ -295,24 +293,16 @@ fn ctrl_c_ends_a_script_around_it_as_it_would_without() {
         terminal.types(&format!(
             "{shell} -c '$R run t -- sleep 100; echo af\"\"ter'"
         ));
-        eventually("held", || server.connection().exists("t"));
-        sleep(Duration::from_millis(300));
-        terminal.press("C-c");
+        terminal.interrupt(&server);
         terminal.types("echo code $?");
         terminal.will_show("code 130");
-        assert!(
-            !terminal.shows().contains("after"),
-            "{shell}: {}",
-            terminal.shows()
-        );
+        terminal.shows_no("after");
         assert!(!server.connection().exists("t"));
     }
     // A command that heeds it, and ends as it likes, ends nothing else.
     terminal.clear();
     terminal.types("bash -c '$R run t -- sh -c \"trap : INT; sleep 100; exit 3\"; echo af\"\"ter'");
-    eventually("held", || server.connection().exists("t"));
-    sleep(Duration::from_millis(300));
-    terminal.press("C-c");
+    terminal.interrupt(&server);
     terminal.will_show("after");
 
     // During the wait, too.
@@ -323,7 +313,7 @@ fn ctrl_c_ends_a_script_around_it_as_it_would_without() {
     terminal.press("C-c");
     terminal.types("echo code $?");
     terminal.will_show("code 130");
-    assert!(!terminal.shows().contains("after"), "{}", terminal.shows());
+    terminal.shows_no("after");
 }
 
 #[test]
@@ -333,9 +323,7 @@ fn ctrl_c_ends_a_loop_of_the_shell() {
         return;
     };
     terminal.types("for i in 1 2 3; do $R run t -- sleep 100; done; echo lo\"\"op");
-    eventually("held", || server.connection().exists("t"));
-    sleep(Duration::from_millis(300));
-    terminal.press("C-c");
+    terminal.interrupt(&server);
     eventually("free", || !server.connection().exists("t"));
     terminal.types("echo pro\"\"mpt");
     terminal.will_show("prompt");
