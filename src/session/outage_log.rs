@@ -9,6 +9,8 @@
 //! 1. Whatever is counted here is told later, or the client was closed before.
 //! 2. An outage is over when the server has answered for [`SETTLED`]. Checks find by then what it lost, and an outage
 //!    that comes back meanwhile is the same one.
+//! 3. A server that fails again and again makes fewer lines each time: after each outage that follows another one
+//!    within [`LONGEST_SETTLED`], it has to answer for twice as long.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,15 +21,25 @@ use crate::clock::BootInstant;
 
 /// How many names are shown.
 const SHOWN: usize = 3;
-/// How long a server has to answer until its outage counts as over, and for how long losses are gathered.
+/// How long a server has to answer until its first outage counts as over, and for how long losses are gathered.
 const SETTLED: Duration = Duration::from_secs(1);
+/// The longest that a server has to answer until an outage counts as over.
+const LONGEST_SETTLED: Duration = Duration::from_secs(60);
 
 /// The number of a server in this process; `None` stands for losses that go with no outage.
 type Place = Option<u64>;
 
 /// The outages of one client's servers, and the losses that are not told yet.
 #[derive(Debug, Default)]
-pub(super) struct OutageLog(Mutex<BTreeMap<Place, Outage>>);
+pub(super) struct OutageLog(Mutex<Outages>);
+
+#[derive(Debug, Default)]
+struct Outages {
+    /// Those that are not told to the end.
+    open: BTreeMap<Place, Outage>,
+    /// The last one of each server that was: when it was over, and how long the server had to answer for that.
+    told: BTreeMap<u64, (BootInstant, Duration)>,
+}
 
 /// The first names of locks, and how many there are.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +56,10 @@ pub(super) struct Outage {
     since: BootInstant,
     /// Since when the server answers again.
     answers_since: Option<BootInstant>,
+    /// How long it has to answer.
+    settles: Duration,
+    /// How often the server stopped answering.
+    pub(super) silences: u32,
     pub(super) lost: Names,
 }
 
@@ -51,24 +67,34 @@ impl OutageLog {
     /// Notes that a server does not answer. Returns `false` if its outage is known.
     pub(super) fn begins(&self, server: u64, address: String, now: BootInstant) -> bool {
         let mut outages = self.lock();
-        if let Some(known) = outages.get_mut(&Some(server)) {
-            known.answers_since = None;
+        if let Some(known) = outages.open.get_mut(&Some(server)) {
+            known.silences += u32::from(known.answers_since.take().is_some());
             return false;
         }
-        outages.insert(Some(server), Outage::new(address, now));
+        let settles = match outages.told.get(&server) {
+            Some((over, settled)) if over.until(now) < LONGEST_SETTLED => *settled * 2,
+            _ => SETTLED,
+        };
+        let outage = Outage {
+            settles: settles.min(LONGEST_SETTLED),
+            ..Outage::new(address, now)
+        };
+        outages.open.insert(Some(server), outage);
         true
     }
 
     /// Notes that a server answers again.
     pub(super) fn answers(&self, server: u64, now: BootInstant) {
-        if let Some(outage) = self.lock().get_mut(&Some(server)) {
+        if let Some(outage) = self.lock().open.get_mut(&Some(server)) {
             outage.answers_since.get_or_insert(now);
         }
     }
 
     /// Notes which servers the locks are on by now: an outage of any other one concerns nobody any more.
     pub(super) fn moved_to(&self, servers: &[u64], now: BootInstant) {
-        for (place, outage) in &mut *self.lock() {
+        let mut outages = self.lock();
+        outages.told.retain(|server, _| servers.contains(server));
+        for (place, outage) in &mut outages.open {
             if place.is_some_and(|server| !servers.contains(&server)) {
                 outage.answers_since.get_or_insert(now);
             }
@@ -77,9 +103,9 @@ impl OutageLog {
 
     /// Counts a lock that was lost. Returns whether to tell it at once.
     pub(super) fn lost(&self, server: Place, name: &Arc<str>, now: BootInstant) -> bool {
-        let mut outages = self.lock();
-        let place = server.filter(|_| outages.contains_key(&server));
-        let outage = outages.entry(place).or_insert_with(|| Outage {
+        let open = &mut self.lock().open;
+        let place = server.filter(|_| open.contains_key(&server));
+        let outage = open.entry(place).or_insert_with(|| Outage {
             answers_since: Some(now),
             ..Outage::new(String::new(), now)
         });
@@ -90,23 +116,29 @@ impl OutageLog {
 
     /// Takes out what is to be told at `now`.
     pub(super) fn take_due(&self, now: BootInstant) -> Vec<Outage> {
-        let mut outages = self.lock();
+        let Outages { open, told } = &mut *self.lock();
         let is_due = |outage: &Outage| outage.due().is_some_and(|due| due <= now);
-        let due: Vec<Place> = outages
+        let due: Vec<Place> = open
             .iter()
             .filter(|(_, outage)| is_due(outage))
             .map(|(place, _)| *place)
             .collect();
-        let taken = due.iter().filter_map(|place| outages.remove(place));
+        let taken = due.into_iter().filter_map(|place| {
+            let outage = open.remove(&place)?;
+            if let Some(server) = place {
+                told.insert(server, (now, outage.settles));
+            }
+            Some(outage)
+        });
         taken.collect()
     }
 
     /// Returns when something is to be told next.
     pub(super) fn next_due(&self) -> Option<BootInstant> {
-        self.lock().values().filter_map(Outage::due).min()
+        self.lock().open.values().filter_map(Outage::due).min()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Outage>> {
+    fn lock(&self) -> MutexGuard<'_, Outages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,12 +149,14 @@ impl Outage {
             server,
             since,
             answers_since: None,
+            settles: SETTLED,
+            silences: 1,
             lost: Names::default(),
         }
     }
 
     fn due(&self) -> Option<BootInstant> {
-        self.answers_since.map(|since| since.plus(SETTLED))
+        self.answers_since.map(|since| since.plus(self.settles))
     }
 
     /// Whether a server was away, and not just locks lost.
@@ -130,7 +164,7 @@ impl Outage {
         !self.server.is_empty()
     }
 
-    /// Returns for how long the server did not answer.
+    /// Returns the time from when the server stopped answering until it answered for good.
     pub(super) fn lasted(&self) -> Duration {
         self.since.until(self.answers_since.unwrap_or(self.since))
     }
@@ -221,8 +255,48 @@ mod tests {
         assert!(!log.begins(7, "a:1".into(), at(2_900)));
         assert!(log.take_due(at(60_000)).is_empty());
         log.answers(7, at(61_000));
-        assert_eq!(log.take_due(at(62_000)).len(), 1);
+        let told = log.take_due(at(62_000));
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].silences, 2);
         assert!(log.begins(7, "a:1".into(), at(62_001)), "a new one");
+    }
+
+    #[test]
+    fn server_that_fails_every_three_seconds_makes_a_few_lines() {
+        let log = OutageLog::default();
+        let mut lines = 0;
+        for round in 0..1_000 {
+            let now = 3_000 * round;
+            lines += usize::from(log.begins(7, "a:1".into(), at(now)));
+            log.answers(7, at(now + 100));
+            lines += log.take_due(at(now + 2_999)).len();
+        }
+        assert_eq!(lines, 5, "two outages to the end, and one that goes on");
+        let told = log.take_due(at(3_100_000));
+        assert_eq!((told.len(), told[0].silences), (1, 998));
+    }
+
+    #[test]
+    fn server_is_trusted_again_after_a_minute_without_an_outage() {
+        let log = OutageLog::default();
+        for (begun, over) in [(0, 1_100), (61_200, 62_300), (70_000, 72_100)] {
+            assert!(log.begins(7, "a:1".into(), at(begun)));
+            log.answers(7, at(begun + 100));
+            assert!(log.take_due(at(over - 1)).is_empty(), "{begun}");
+            assert_eq!(log.take_due(at(over)).len(), 1, "{begun}");
+        }
+    }
+
+    #[test]
+    fn server_never_has_to_answer_for_longer_than_a_minute() {
+        let log = OutageLog::default();
+        let mut now = 0;
+        for _ in 0..20 {
+            assert!(log.begins(7, "a:1".into(), at(now)));
+            log.answers(7, at(now));
+            now += 60_000;
+            assert_eq!(log.take_due(at(now)).len(), 1);
+        }
     }
 
     #[test]

@@ -68,8 +68,8 @@ impl Watchdog {
         for outage in self.outages.take_due(BootInstant::now()) {
             let (lost, locks) = (outage.lost.count, &outage.lost);
             if outage.is_of_a_server() {
-                let (server, lasted) = (&outage.server, outage.lasted());
-                warn!(target: "redlatch", %server, ?lasted, lost, %locks, "outage is over");
+                let (server, lasted, silences) = (&outage.server, outage.lasted(), outage.silences);
+                warn!(target: "redlatch", %server, ?lasted, silences, lost, %locks, "outage is over");
             } else if lost > 1 {
                 warn!(target: "redlatch", lost, %locks, "lost more");
             }
