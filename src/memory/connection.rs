@@ -33,6 +33,8 @@ pub(super) struct Connection {
     pub(super) outbox: Vec<u8>,
     /// The task that waits for more of them.
     pub(super) reader: Option<Waker>,
+    /// Whether nothing more comes from the client, which reads what it is owed.
+    pub(super) is_finished: bool,
     /// Whether the client has gone. What it sent before is carried out all the same.
     pub(super) is_left: bool,
 }

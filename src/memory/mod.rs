@@ -211,10 +211,12 @@ impl MemoryServer {
                 writer.try_write(&arrived)?;
                 arrived.clear();
             }
+            writer.finish();
             Ok(())
         };
         tokio::select! {
-            ended = requests => ended,
+            // A peer that closes its half has its answers to come.
+            Err(error) = requests => Err(error),
             ended = copy(&mut reader, &mut to) => ended.map(drop),
         }
     }

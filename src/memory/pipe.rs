@@ -42,6 +42,12 @@ impl MemoryWriter {
         server.with(|state| state.write(*id, bytes))?;
         Ok(bytes.len())
     }
+
+    /// Writes nothing more. The other half reads to the end of what is owed, and then that the connection has ended.
+    pub(super) fn finish(&self) {
+        let End { server, id } = &*self.0;
+        server.with(|state| state.finish(*id));
+    }
 }
 
 impl AsyncRead for MemoryReader {

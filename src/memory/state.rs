@@ -4,14 +4,19 @@ use std::io;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, BytesMut};
-use redis_protocol::resp2;
-use redis_protocol::resp2::types::OwnedFrame;
 
 use super::connection::Connection;
 use super::data::Data;
 use super::dialogue::Dialogue;
 use super::reply::{Refusal, Reply};
 use super::scripts::Scripts;
+
+/// The most words of a command, as in Redis.
+const MOST_WORDS: usize = 1 << 20;
+/// The longest word in bytes, as in Redis.
+const LONGEST_WORD: usize = 512 << 20;
+/// More than the bytes of any line that announces one of them.
+const LONGEST_LINE: usize = 32;
 
 /// A server. What a client writes is carried out at once, by the task that writes.
 pub(super) struct State {
@@ -71,6 +76,9 @@ impl State {
             return (Poll::Ready(Vec::new()), None);
         };
         if connection.outbox.is_empty() {
+            if connection.is_finished && self.answers {
+                return (Poll::Ready(Vec::new()), None);
+            }
             let before = connection.reader.replace(context.waker().clone());
             return (Poll::Pending, before);
         }
@@ -79,6 +87,14 @@ impl State {
             Poll::Ready(connection.outbox.drain(..count).collect()),
             None,
         )
+    }
+
+    /// Notes that a client writes nothing more. Its connection ends once it has read all that it is owed.
+    pub(super) fn finish(&mut self, id: u64) {
+        if let Some(connection) = self.data.connections.get_mut(&id) {
+            connection.is_finished = true;
+            self.data.woken.extend(connection.reader.take());
+        }
     }
 
     /// Ends a connection that its client has left. What was written there is carried out before.
@@ -117,13 +133,10 @@ impl State {
         let ids: Vec<_> = self.data.connections.keys().copied().collect();
         for id in ids {
             self.carry_out(id);
-            if self
-                .data
-                .connections
-                .get(&id)
-                .is_some_and(|one| one.is_left)
-            {
-                self.end(id);
+            match self.data.connections.get(&id) {
+                Some(connection) if connection.is_left => self.end(id),
+                Some(connection) if connection.is_finished => self.finish(id),
+                _ => {}
             }
         }
     }
@@ -147,6 +160,8 @@ impl State {
             };
             match command(&mut connection.inbox) {
                 Ok(None) => return,
+                // Redis passes over a command without words too.
+                Ok(Some(words)) if words.is_empty() => {}
                 Ok(Some(words)) => Dialogue {
                     data: &mut self.data,
                     scripts: &mut self.scripts,
@@ -164,19 +179,40 @@ impl State {
 }
 
 /// Takes the first command out of what has arrived. Returns `None` if it has not arrived as a whole.
+///
+/// A command is flat, and this reader too: one that follows nested arrays could be made to exhaust the stack.
 fn command(inbox: &mut BytesMut) -> Result<Option<Vec<Vec<u8>>>, Refusal> {
-    let garbled = || Refusal::new("ERR Protocol error: expected an array of bulk strings");
-    let decoded = resp2::decode::decode(inbox).map_err(|_| garbled())?;
-    let Some((frame, length)) = decoded else {
+    let mut rest = &inbox[..];
+    let Some(count) = length(&mut rest, b'*', MOST_WORDS)? else {
         return Ok(None);
     };
-    inbox.advance(length);
-    let OwnedFrame::Array(parts) = frame else {
-        return Err(garbled());
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let Some(length) = length(&mut rest, b'$', LONGEST_WORD)? else {
+            return Ok(None);
+        };
+        let Some((word, behind)) = rest.split_at_checked(length + 2) else {
+            return Ok(None);
+        };
+        words.push(word[..length].to_vec());
+        rest = behind;
+    }
+    let taken = inbox.len() - rest.len();
+    inbox.advance(taken);
+    Ok(Some(words))
+}
+
+/// Reads a line that announces a length, and goes behind it. Returns `None` if it has not arrived as a whole.
+fn length(rest: &mut &[u8], mark: u8, most: usize) -> Result<Option<usize>, Refusal> {
+    let garbled = || Refusal::new("ERR Protocol error: expected an array of bulk strings");
+    let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+        let may_come = rest.len() < LONGEST_LINE && rest.first().is_none_or(|first| *first == mark);
+        return may_come.then_some(None).ok_or_else(garbled);
     };
-    let words = parts.into_iter().map(|part| match part {
-        OwnedFrame::BulkString(bytes) => Ok(bytes),
-        _ => Err(garbled()),
-    });
-    words.collect::<Result<_, _>>().map(Some)
+    let digits = rest[..end].strip_prefix(&[mark]);
+    let digits = digits.and_then(|digits| digits.strip_suffix(b"\r"));
+    let length = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
+    *rest = &rest[end + 1..];
+    let length = length.filter(|length| *length <= most);
+    length.map(Some).ok_or_else(garbled)
 }

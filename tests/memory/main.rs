@@ -10,6 +10,7 @@
 mod call;
 mod faults;
 mod same;
+mod served;
 #[path = "../support/mod.rs"]
 mod support;
 mod time;
