@@ -8,7 +8,8 @@
 //! # Invariants
 //!
 //! 1. A hold that is watched and has not ended is in the registry, or its request is on its way and its deadline is
-//!    later than that can take. So no deadline passes unnoticed.
+//!    later than that can take. So no deadline passes unnoticed. While its request waits for room at the server, it is in
+//!    the registry for its deadline.
 //! 2. A hold leaves the registry before its release is sent. An answer that comes later finds it ended, and changes
 //!    nothing that matters.
 //! 3. A loss is reported once, by whoever ends the hold.
@@ -21,12 +22,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use super::backend::{Disruption, Disruptions};
+use super::backend::{Disruption, Disruptions, Node};
 use super::deadlock::Deadlocks;
 use super::hold::{Hold, Left, State};
 use super::outage_log::OutageLog;
@@ -100,8 +101,13 @@ struct Refused {
     budget: Duration,
 }
 
-/// A hold that is due, and its lease.
-type Due = (Arc<Hold>, LeaseTime);
+/// A hold that is due.
+#[derive(Debug)]
+struct Due {
+    hold: Arc<Hold>,
+    lease: LeaseTime,
+    since: BootInstant,
+}
 
 impl Watchdog {
     /// Makes a watchdog that does nothing until [`run`](Self::run) is polled.
@@ -279,9 +285,7 @@ impl Watchdog {
             if round.is_some() {
                 state.schedule.asked(action == RenewalAction::Renew);
             }
-            if let (Some(Round::Renew), Some(due)) = (round, state.watched) {
-                self.tally().renewal_is_due(due, now);
-            }
+            let since = state.watched.unwrap_or(now);
             // The hold is placed again once its request is answered or has failed. Until then it is placed only for a
             // deadline that may come before.
             let answered = now.plus(hold.timeout * 2);
@@ -297,7 +301,7 @@ impl Watchdog {
                 rounds
                     .entry((round, shape, hold.timeout, group))
                     .or_default()
-                    .push((hold, lease));
+                    .push(Due { hold, lease, since });
             }
         }
         for ((round, shape, budget, _), mut holds) in rounds {
@@ -333,16 +337,27 @@ impl Watchdog {
         self: Arc<Self>,
         round: Round,
         shape: Shape,
-        holds: Vec<Due>,
+        mut holds: Vec<Due>,
         budget: Duration,
     ) -> Option<Refused> {
+        let node = holds.first().and_then(|due| self.node(&due.hold));
+        let _room = match &node {
+            Some(node) => self.room(&node.room, round, &mut holds).await,
+            None => None,
+        };
+        if holds.is_empty() {
+            return None;
+        }
         let sent = BootInstant::now();
         if round == Round::Renew {
             self.tally().renewal_sent();
+            for due in &holds {
+                self.tally().renewal_is_due(due.since, sent);
+            }
         }
         let call = match round {
-            Round::Renew => shape.renew(holds.iter().map(|(hold, lease)| (hold.key(), *lease))),
-            Round::Check => shape.check(holds.iter().map(|(hold, _)| hold.key())),
+            Round::Renew => shape.renew(holds.iter().map(|due| (due.hold.key(), due.lease))),
+            Round::Check => shape.check(holds.iter().map(|due| due.hold.key())),
         };
         let answered = match self.releaser.backend.run(&call, budget).await {
             Ok(answer) => answer
@@ -368,11 +383,37 @@ impl Watchdog {
         None
     }
 
+    /// Waits until a server has room for a request about these holds, and leaves out those of which nothing is to be
+    /// asked any more.
+    ///
+    /// The time to answer begins behind this wait. A request that stood in a long line at the server would be given up
+    /// before its answer came, and its connection replaced: the server would work, and everything be lost.
+    async fn room<'a>(
+        &self,
+        room: &'a Semaphore,
+        round: Round,
+        holds: &mut Vec<Due>,
+    ) -> Option<SemaphorePermit<'a>> {
+        // No more than `BATCH`, so less than all the room.
+        let wanted = holds.len() as u32;
+        if let Ok(permit) = room.try_acquire_many(wanted) {
+            return Some(permit);
+        }
+        holds.iter().for_each(|due| self.watch(&due.hold));
+        let permit = room.acquire_many(wanted).await.ok();
+        holds.retain_mut(|due| {
+            let state = due.hold.lock();
+            due.lease = state.schedule.lease();
+            !state.has_ended() && (round == Round::Check || state.renewed > 0)
+        });
+        permit
+    }
+
     /// Enters each hold again that the server has, and ends the others.
     fn answered(&self, round: Round, holds: &[Due], standing: &[bool], sent: BootInstant) {
         let now = BootInstant::now();
         let mut gone = 0;
-        for ((hold, lease), stands) in holds.iter().zip(standing) {
+        for (Due { hold, lease, .. }, stands) in holds.iter().zip(standing) {
             if !stands {
                 gone += 1;
                 drop(self.lose(hold, LossReason::Gone));
@@ -387,8 +428,8 @@ impl Watchdog {
         }
         if round == Round::Renew {
             // Behind all others: none of them waits for this.
-            for (hold, _) in holds {
-                self.deadlocks.look(&self.releaser.local_locks, hold);
+            for due in holds {
+                self.deadlocks.look(&self.releaser.local_locks, &due.hold);
             }
             self.tally().renewals(Renewal::Renewed, holds.len() - gone);
             self.tally().renewals(Renewal::Gone, gone);
@@ -404,10 +445,8 @@ impl Watchdog {
             self.tally().renewals(Renewal::Failed, count);
         }
         // A server that does not answer is told of once, as an outage.
-        let is_outage = holds.first().is_none_or(|(hold, _)| {
-            let name = hold.key().name.key();
-            self.releaser.backend.silence(name).is_some()
-        });
+        let node = holds.first().and_then(|due| self.node(&due.hold));
+        let is_outage = node.is_none_or(|node| node.is_outage());
         match (!is_outage).then(|| self.failures.tell()).flatten() {
             Some(untold) => {
                 warn!(target: "redlatch", holds = count, ?round, ?after, %error, untold, "renewal failed");
@@ -416,7 +455,7 @@ impl Watchdog {
                 debug!(target: "redlatch", holds = count, ?round, ?after, %error, "renewal failed");
             }
         }
-        for (hold, _) in holds {
+        for Due { hold, .. } in holds {
             let mut state = hold.lock();
             state.unanswered(now, round == Round::Renew);
             self.place(hold, &mut state, now);
@@ -447,6 +486,11 @@ impl Watchdog {
             state.schedule.check(now);
             self.place(&hold, &mut state, now);
         }
+    }
+
+    /// Returns the server of a hold, if it is known.
+    fn node(&self, hold: &Hold) -> Option<Arc<Node>> {
+        self.releaser.backend.home(hold.key().name.key())
     }
 
     fn tally(&self) -> &Tally {

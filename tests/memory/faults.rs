@@ -1,9 +1,11 @@
 //! What clients do when the server in memory falls silent, goes away, or forgets.
 
-use redlatch::{Client, ErrorKind, MemoryServer, PlainLock, Protocol, RedLock, ReleaseBy};
+use redlatch::{
+    Client, ErrorKind, LockGuard, MemoryServer, PlainLock, Protocol, RedLock, ReleaseBy,
+};
 use tokio::time::{Instant, sleep};
 
-use crate::support::probe::{kind, secs, stranger};
+use crate::support::probe::{kind, millis, secs, stranger};
 use crate::two;
 
 #[tokio::test(start_paused = true)]
@@ -20,6 +22,78 @@ async fn silent_server_is_a_timeout_and_holds_are_lost_at_their_deadlines() {
     // The renewals that were sent in the meantime prolong the lease on the server; the release that is owed ends it.
     let next = other.lock("job").try_lock_for(secs(60)).await.unwrap();
     next.expect("released").unlock().await.unwrap();
+}
+
+/// Returns a client that holds more locks than a server is asked about at a time. All are renewed after 1.6 to 2
+/// seconds, and last for 5.938.
+async fn crowd(server: &MemoryServer) -> (Client, Vec<LockGuard>) {
+    let builder = Client::builder().config(server.config());
+    let client = builder.watchdog_lease(secs(6)).build().await.unwrap();
+    let mut guards = Vec::new();
+    for at in 0..5_000 {
+        guards.push(client.lock(format!("job:{at}")).lock().await.unwrap());
+    }
+    (client, guards)
+}
+
+/// Those that wait for room are not asked about before there is some: their time to answer has not begun.
+#[tokio::test(start_paused = true)]
+async fn silent_server_is_asked_about_so_many_holds_at_a_time_and_about_all_once_it_resumes() {
+    let server = MemoryServer::new();
+    let (client, guards) = crowd(&server).await;
+    server.stop_answering();
+    let started = Instant::now();
+    let mut failed = Vec::new();
+    while started.elapsed() < millis(4_500) {
+        sleep(millis(100)).await;
+        failed.push(client.stats().renewals.failed);
+        // Each request is given up after a second.
+        let before = failed.iter().rev().nth(9).unwrap_or(&0);
+        let at_a_time = failed.last().unwrap() - before;
+        assert!(
+            at_a_time <= 2_000,
+            "{at_a_time} after {:?}",
+            started.elapsed()
+        );
+    }
+    assert!(failed.last() > Some(&2_000), "{failed:?}");
+    server.resume();
+    sleep(millis(100)).await;
+    let least = guards.iter().map(|guard| guard.remaining()).min().unwrap();
+    assert!(least > secs(5), "{least:?}");
+    assert!(guards.iter().all(|guard| !guard.is_lost()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_wait_for_room_at_a_silent_server_are_lost_at_their_deadlines() {
+    let server = MemoryServer::new();
+    let (_client, guards) = crowd(&server).await;
+    server.stop_answering();
+    for guard in &guards {
+        let (started, left) = (Instant::now(), guard.remaining());
+        guard.lost().await;
+        let late = started.elapsed().saturating_sub(left);
+        assert!(late <= millis(2), "{late:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_end_or_are_left_while_they_wait_for_room_are_not_renewed() {
+    let server = MemoryServer::new();
+    let (client, guards) = crowd(&server).await;
+    server.stop_answering();
+    sleep(millis(2_100)).await;
+    for (at, guard) in guards.into_iter().enumerate() {
+        match at % 2 {
+            0 => drop(guard),
+            _ => drop(guard.detach()),
+        }
+    }
+    server.resume();
+    sleep(secs(1)).await;
+    let renewals = client.stats().renewals;
+    let asked = renewals.renewed + renewals.gone + renewals.failed;
+    assert!(asked <= 2_000, "{renewals:?}");
 }
 
 #[tokio::test(start_paused = true)]

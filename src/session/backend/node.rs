@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::Disruption;
 use super::connection::{Broken, Connection};
@@ -32,6 +32,10 @@ use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 
 /// How many times a server is asked whether it knows sharded channels, if no answer comes.
 const PROBES: usize = 3;
+
+/// The most holds that a server is asked about at a time. It takes some ten milliseconds for so many, so that even one
+/// that has little of a processor answers all of them in time.
+const ROOM: usize = 2_000;
 
 /// The connections to one server, and what is known of it.
 pub(crate) struct Node {
@@ -56,6 +60,8 @@ pub(crate) struct Node {
     pub(super) silence: Silence,
     /// The run id, once the server was asked for it.
     known: Mutex<Option<Known>>,
+    /// Room for the holds that renewals and checks under way are about, a permit each.
+    pub(crate) room: Semaphore,
     /// How long a connection may leave a request unanswered before it is replaced.
     pub(super) patience: Duration,
     /// Where to report that the server falls silent, and that it answers again.
@@ -99,6 +105,7 @@ impl Node {
             deaf: AtomicBool::new(false),
             silence: Silence::default(),
             known: Mutex::default(),
+            room: Semaphore::new(ROOM),
             patience: maker.command_timeout,
             disruptions: maker.disruptions.clone(),
         })
