@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, LockGuard, Owner};
-use redlatch_testkit::Server;
+use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
 use support::{builder, eventually, start};
 use tokio::task::JoinSet;
@@ -548,4 +548,33 @@ async fn outage_of_a_client_that_holds_nothing_ends_with_it() {
     server.restart();
     log.tells(&["WARN", "outage is over", "lost=0"]).await;
     log.is_as_documented();
+}
+
+/// Each call is given up, and yet replies come all the time: another connection would not be faster.
+#[tokio::test]
+async fn server_that_answers_late_is_no_outage_and_keeps_its_connection() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let patience = Duration::from_secs(3);
+    let client = builder(proxy.url()).command_timeout(patience);
+    let client = client.build().await.unwrap();
+    client.ping().await.unwrap();
+    let (began, mut delay) = (Instant::now(), Duration::ZERO);
+    let mut calls = JoinSet::new();
+    while began.elapsed() < 3 * patience {
+        // Step by step, so that there is no gap between the replies.
+        delay = (delay + Duration::from_millis(20)).min(Duration::from_millis(1_700));
+        proxy.delay(delay);
+        let client = client.clone();
+        calls.spawn(async move { client.ping().await.is_err() });
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    let failed = calls.join_all().await.into_iter().filter(|failed| *failed);
+    assert!(failed.count() > 50);
+    proxy.delay(Duration::ZERO);
+    client.ping().await.unwrap();
+    assert_eq!(client.stats().connections.reconnects, 0);
+    let told = log.told();
+    assert!(told.is_empty(), "{told:#?}");
 }

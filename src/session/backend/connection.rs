@@ -185,6 +185,15 @@ impl Connection {
         }
     }
 
+    /// Whether replies come, though a request was not answered within `patience`.
+    ///
+    /// A server that has too little of a processor answers late. Another connection would not be faster, and what it
+    /// has worked off for this one would be lost.
+    pub(super) fn is_slow(&self, patience: Duration) -> bool {
+        let heard = self.shared.lock().heard();
+        heard.is_some_and(|heard| heard.until(BootInstant::now()) < patience / 2)
+    }
+
     /// Connects in the background, unless the connection was used before.
     ///
     /// For a client that connects lazily, and does not wait for it.

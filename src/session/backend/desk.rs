@@ -64,6 +64,8 @@ pub(super) struct Desk {
     taken: u64,
     /// Whether a reply has come on this connection.
     has_answered: bool,
+    /// When a reply last came while more were owed.
+    heard: Option<BootInstant>,
     /// Whether something came that cannot be read.
     is_garbled: bool,
     /// Scripts whose calls the server has answered on this connection: it knows them by their hashes.
@@ -236,6 +238,9 @@ impl Desk {
         self.has_answered |= said.is_some();
         self.is_garbled |= said.is_none();
         let waiting = self.waiting.pop_front()?;
+        if !self.waiting.is_empty() {
+            self.heard = Some(BootInstant::now());
+        }
         // A refusal does not show that the server has the script: NOSCRIPT is one.
         let is_answer = said.is_some_and(Result::is_ok);
         if let Some(script) = waiting
@@ -249,9 +254,16 @@ impl Desk {
 
     /// Returns when the oldest request came in that still waits for its reply.
     ///
-    /// Older than a time-out, it shows that the server hangs.
+    /// Older than a time-out, it shows that the server hangs, unless others were answered meanwhile.
     pub(super) fn waits_since(&self) -> Option<BootInstant> {
         self.waiting.front().map(|first| first.since)
+    }
+
+    /// Returns when a reply last came while more were owed.
+    ///
+    /// A server of which some came of late is slow, and does not hang.
+    pub(super) fn heard(&self) -> Option<BootInstant> {
+        self.heard
     }
 
     /// Tells the callers that wait for a reply that there will be none.

@@ -178,8 +178,9 @@ impl Node {
         }
     }
 
-    /// Builds the error of a call that was not answered, and takes note that the server is silent. `repeated` says that
-    /// an earlier send of the call may have run. Also replaces a connection that has stalled.
+    /// Builds the error of a call that was not answered, and takes note that the server is silent, unless it answers
+    /// others. `repeated` says that an earlier send of the call may have run. Also replaces a connection that has
+    /// stalled.
     ///
     /// Called when a call is given up: single sends that fail are no silence.
     pub(super) fn failed(
@@ -189,7 +190,11 @@ impl Node {
         broken: Broken,
         repeated: bool,
     ) -> Error {
-        self.commands.redial_if_stalled(self.patience);
+        let is_slow =
+            matches!(broken, Broken::TimedOut(_)) && self.commands.is_slow(self.patience);
+        if !is_slow {
+            self.commands.redial_if_stalled(self.patience);
+        }
         let error = match &broken {
             Broken::Garbled(error) => error.clone().unanswered(),
             // Only if no send can have run is the call known to have changed nothing.
@@ -209,7 +214,9 @@ impl Node {
             .unanswered(),
         };
         let error = broken.causes(error);
-        self.is_silent(started, false, &error);
+        if !is_slow {
+            self.is_silent(started, false, &error);
+        }
         error
     }
 }
