@@ -425,6 +425,8 @@ impl ClientBuilder {
         body: impl AsyncFnOnce(&Client) -> Result<T, E>,
     ) -> Result<T, E> {
         let client = self.build().await?;
+        // A clone or a guard that outlives the body would keep the client open.
+        let _closing = client.close_on_drop();
         let output = body(&client).await;
         client.close().await;
         output

@@ -5,6 +5,8 @@ mod handles;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::DropGuard;
+
 use crate::builder::ClientBuilder;
 use crate::error::Error;
 use crate::name::check;
@@ -360,6 +362,11 @@ impl Client {
     /// ```
     pub async fn close(&self) {
         self.client.close().await;
+    }
+
+    /// Closes the client in the background when what is returned is dropped.
+    pub(crate) fn close_on_drop(&self) -> DropGuard {
+        self.client.close_on_drop()
     }
 
     /// Returns a look at the locks of all processes, and at the servers, for operators.

@@ -10,6 +10,7 @@
 mod support;
 
 use std::env;
+use std::future::pending;
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::Instant;
 
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, LossReason, Owner, ReentrantLock};
 use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
 use support::probe::{
@@ -116,6 +117,29 @@ async fn run_closes_the_client_on_every_way_out() {
             Ok(client) => assert!(!fails && !client.is_connected()),
             Err(error) => assert!(fails && error.kind() == ErrorKind::InvalidInput),
         }
+    }
+}
+
+/// A clone that is left elsewhere does not keep the client open.
+#[tokio::test]
+async fn run_that_is_dropped_or_panics_closes_the_client() {
+    let server = Server::start();
+    for panics in [false, true] {
+        let (left, mut leaves) = tokio::sync::mpsc::unbounded_channel();
+        let url = server.url();
+        let running = tokio::spawn(Client::run(url, async move |client: &Client| {
+            let guard = client.lock("k").lock().await?;
+            left.send((client.clone(), guard)).ok();
+            assert!(!panics, "as asked");
+            pending::<Result<(), Error>>().await
+        }));
+        let (client, guard) = soon(leaves.recv()).await.unwrap();
+        running.abort();
+        assert_eq!(running.await.unwrap_err().is_panic(), panics);
+        assert_eq!(soon(guard.lost()).await, LossReason::Closed);
+        eventually_free(&server, "k").await;
+        let call = client.lock("k").lock().await.unwrap_err();
+        assert_eq!(call.kind(), ErrorKind::Closed);
     }
 }
 

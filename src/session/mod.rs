@@ -66,7 +66,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::time::sleep;
 use tokio_util::context::TokioContext;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -374,6 +374,11 @@ impl Session {
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.closed.cancelled().await;
+    }
+
+    /// Closes the session in the background when what is returned is dropped.
+    pub(crate) fn close_on_drop(&self) -> DropGuard {
+        self.closing.clone().drop_guard()
     }
 
     /// Ends every hold of this process: their guards learn of it, and what they owe goes to the background. Holds that
