@@ -261,7 +261,11 @@ impl Worker {
                 // A task that was aborted or has panicked outside of `send` cannot say what it had.
                 Some(tried) = self.running.join_next() => match tried {
                     Ok(tried) => self.tried(tried),
-                    Err(error) => warn!(%error, "a background release ended early"),
+                    // Else it was cancelled: its runtime ends.
+                    Err(error) if error.is_panic() => {
+                        warn!(%error, "a background release ended early");
+                    }
+                    Err(_) => {}
                 },
                 () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
             }
