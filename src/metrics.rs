@@ -29,8 +29,8 @@
 //!
 //! Times are in seconds. [`BUCKETS`] suits all of the histograms. The values of `kind` are those of
 //! [`Stats::kinds`](crate::Stats::kinds), and [`KindStats`](crate::KindStats) says what is counted exactly. Gauges
-//! return to zero when what they count has ended, and when the client closes. All series exist from the start, at zero;
-//! those of clients with the same labels are added up.
+//! return to zero when what they count has ended, and a moment after the client was closed. All series exist from the
+//! start, at zero; those of clients with the same labels are added up.
 //!
 //! # Labels
 //!

@@ -9,9 +9,9 @@
 //!
 //! | event | level | fields | when |
 //! |---|---|---|---|
-//! | `lost` | warn, debug | `lock`, `owner`, `reason` | A held lock was lost; see [`LossReason`](crate::LossReason). Of those that are lost within a second, or in one outage, the first is a warning and the others are debug events. A hold that ends because its client is closed is a debug event. |
+//! | `lost` | warn, debug | `lock`, `owner`, `reason` | A held lock was lost; `reason` is the name of a [`LossReason`](crate::LossReason). Of those that are lost within a second, or in one outage, the first is a warning and the others are debug events. A hold that ends because its client is closed is a debug event. |
 //! | `lost more` | warn | `lost`, `locks` | Several locks were lost within a second and without an outage: how many, and the first names. |
-//! | `outage` | warn | `server`, `held`, `locks`, `error` | A server does not answer, or is a replica now. Once for each outage, with the number and the first names of the locks that this client holds there. |
+//! | `outage` | warn | `server`, `held`, `locks`, `error` | A server does not answer a request within [`command_timeout`](crate::ClientBuilder::command_timeout), cannot be reached for so long, or is a replica now. Once for each outage, with the number and the first names of the locks that this client holds there. |
 //! | `outage is over` | warn | `server`, `lasted`, `silences`, `lost`, `locks` | The server has answered again for a second: for how long and how often it did not, and which locks were lost. If its outages follow each other within a minute, it has to answer for twice as long each time, and a minute at most: what happens meanwhile is one outage. |
 //! | `renewal failed` | warn, debug | `holds`, `round`, `after`, `error`, `untold` | A server refuses to renew or to check leases; a warning at most once in five seconds. In an outage, a debug event. |
 //! | `messages may not arrive` | warn, debug | `server`, `error`, `untold` | Waiters ask every second, since the connection for messages is broken; a warning at most once in five seconds. In an outage, a debug event. |
@@ -41,8 +41,8 @@
 //!
 //! | span | level | fields | time |
 //! |---|---|---|---|
-//! | `acquire` | debug | `lock`, `owner`, `servers` | A call that asks for a lock. `servers` is how many a [`RedLock`](crate::RedLock) has. |
-//! | `hold` | info | `lock`, `owner`, `lost` | A hold, from its grant until it was given back or lost; only with [`trace_holds`](crate::ClientBuilder::trace_holds). `lost` is the reason of a loss. A set and a [`RedLock`](crate::RedLock) have one for each member. |
+//! | `acquire` | debug | `lock`, `owner`, `servers` | A call that asks for a lock, until it returns. `servers` is how many a [`RedLock`](crate::RedLock) has. |
+//! | `hold` | info | `lock`, `owner`, `lost` | A hold, from its grant until it was given back or lost; only with [`trace_holds`](crate::ClientBuilder::trace_holds). `lost` is the name of a [`LossReason`](crate::LossReason). Its parent is the span in which the lock was asked for. A set and a [`RedLock`](crate::RedLock) have one for each member. |
 //!
 //! # How many
 //!

@@ -225,9 +225,11 @@ impl AcquireRequest {
                 }
             }
         }
-        if self.client.settings.trace_holds {
+        if let Some(caller) = &self.caller {
             let (lock, owner) = (self.name.key(), &self.owner);
-            hold.trace(info_span!(target: "redlatch", "hold", %lock, %owner, lost = Empty));
+            hold.trace(
+                info_span!(target: "redlatch", parent: caller, "hold", %lock, %owner, lost = Empty),
+            );
         }
         self.client.watchdog.watch(hold);
         self.client.tally.hold_begins(hold);

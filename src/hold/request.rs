@@ -9,6 +9,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Span;
+
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
@@ -42,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) wake_source: WakeSource,
     /// How many times the lock may be found busy. `None` sets no limit but that of time.
     pub(crate) attempts: Option<u32>,
+    /// Where the call was made, if the client traces holds: not within the span of the call, which ends sooner.
+    pub(crate) caller: Option<Span>,
     /// How much of the lease must be left when the guard is handed out. A grant that comes later than that is given
     /// back.
     pub(crate) min_validity: Duration,

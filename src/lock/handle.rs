@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Span;
+
 use super::holder::Holder;
 use crate::backoff::Backoff;
 use crate::error::Error;
@@ -330,6 +332,7 @@ impl Handle {
             wake_source: self.wake_source.clone(),
             attempts: self.attempts,
             owner,
+            caller: self.client.settings.trace_holds.then(Span::current),
             min_validity: self.client.settings.min_validity(lease_mode.lease())?,
             lease_mode,
             client: self.client.clone(),

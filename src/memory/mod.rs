@@ -225,7 +225,8 @@ impl MemoryServer {
     /// new ones are accepted and not answered either, as by a process that was stopped or hangs.
     ///
     /// A lock that is held then ends at its deadline, since no renewal is confirmed, and calls return
-    /// [`Timeout`](crate::ErrorKind::Timeout).
+    /// [`Timeout`](crate::ErrorKind::Timeout), or [`Backend`](crate::ErrorKind::Backend) once the client has given up the
+    /// connection and knows that nothing was sent.
     ///
     /// # Examples
     ///

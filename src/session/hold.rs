@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tracing::Span;
-use tracing::field::display;
+use tracing::field::debug;
 
 use super::hold_state::Phase;
 pub(crate) use super::hold_state::{Release, State};
@@ -293,7 +293,7 @@ impl Hold {
             (is_live && state.levels > 0, reason, state.span.take())
         };
         if let Some(span) = span {
-            span.record("lost", display(reason));
+            span.record("lost", debug(reason));
         }
         self.ended.notify_waiters();
         // Levels left to their owner keep the record until its lease ends.

@@ -245,7 +245,10 @@ impl Watchdog {
                         requests.spawn(self.clone().ask(round, shape, vec![hold], budget));
                     },
                     Err(error) => {
-                        warn!(%error, "a renewal ended early");
+                        // Else it was cancelled: its runtime ends.
+                        if error.is_panic() {
+                            warn!(%error, "a renewal ended early");
+                        }
                         // Its holds may not have been placed again, and their deadlines come all the same.
                         self.releaser.local_locks.holds().iter().for_each(|hold| self.watch(hold));
                     }
@@ -469,7 +472,7 @@ impl Watchdog {
         // That a server does not answer, or does so again, says nothing about what it has.
         if matches!(
             disruption,
-            Disruption::Silent { .. } | Disruption::Answers(_)
+            Disruption::Unreachable(_) | Disruption::Silent { .. } | Disruption::Answers(_)
         ) {
             return;
         }

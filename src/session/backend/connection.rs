@@ -44,9 +44,8 @@ pub(super) struct Connection {
 /// What callers and the task have in common.
 pub(super) struct Shared {
     pub(super) tally: Arc<Tally>,
-    /// Called for each connection but the first, before any reply on it is read: what the server lost is then looked
-    /// for.
-    pub(super) reconnected: Box<dyn Fn() + Send + Sync>,
+    /// Called when the server was lost and when it was reached again.
+    pub(super) changed: Box<dyn Fn(Change) + Send + Sync>,
     /// The requests of the present connection. Replaced as a whole with each connection.
     pub(super) desk: Mutex<Desk>,
     /// Signals that there is something to write.
@@ -59,6 +58,15 @@ pub(super) struct Shared {
     pub(super) unwanted: watch::Sender<u64>,
     /// Watched by callers that wait for a connection.
     pub(super) status: watch::Sender<Status>,
+}
+
+/// What happens to a connection that there was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It broke, and the first attempt to make another one failed.
+    Unreachable,
+    /// There is another one. No reply on it has been read: what the server lost is looked for now.
+    Reconnected,
 }
 
 /// The state of the connection.
@@ -75,17 +83,16 @@ pub(super) struct Status {
 }
 
 impl Connection {
-    /// Creates a connection that is made when it is first used. `reconnected` is called for each connection but the
-    /// first.
+    /// Creates a connection that is made when it is first used. `changed` is called for each [`Change`].
     pub(super) fn new(
         dialer: Dialer,
         runtime: &Handle,
         tally: Arc<Tally>,
-        reconnected: impl Fn() + Send + Sync + 'static,
+        changed: impl Fn(Change) + Send + Sync + 'static,
     ) -> Self {
         let shared = Shared {
             tally,
-            reconnected: Box::new(reconnected),
+            changed: Box::new(changed),
             desk: Mutex::default(),
             unsent: Notify::new(),
             unwanted: watch::Sender::default(),

@@ -14,6 +14,7 @@
 //!    requests unread there: see `Dialer::replace`.
 
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-use super::connection::{Shared, Status};
+use super::connection::{Change, Shared, Status};
 use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
 use super::link::{ConnectionId, Link, Writer};
@@ -88,6 +89,8 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
     dialer.patience = dialer.patience.max(APART);
     let mut failed = 0;
     let mut connection_id: Option<ConnectionId> = None;
+    // Whether there was a connection until this attempt.
+    let mut was_open = false;
     // A connection that comes and goes is not told of each time.
     let told = Pace::default();
     loop {
@@ -101,9 +104,10 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
         let (opened, greeted) = (BootInstant::now(), dialled.is_ok());
         let error = match dialled {
             Ok(link) => {
+                was_open = true;
                 // A first connection is no news: the caller of `build` knows.
-                let was_open = shared.status.borrow().epoch > 0;
-                match was_open.then(|| told.tell()).flatten() {
+                let is_news = shared.status.borrow().epoch > 0;
+                match is_news.then(|| told.tell()).flatten() {
                     Some(untold) => {
                         info!(target: "redlatch", server = %link.place, untold, "reconnected");
                     }
@@ -118,7 +122,12 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
                     () = dialer.leads_elsewhere(Some(here)) => left(),
                 }
             }
-            Err(error) => error,
+            Err(error) => {
+                if mem::take(&mut was_open) {
+                    (shared.changed)(Change::Unreachable);
+                }
+                error
+            }
         };
         debug!(server = %dialer.server, %error, "no connection");
         // Read before `end` takes the error.
@@ -177,7 +186,7 @@ impl Shared {
         let epoch = self.status.borrow().epoch;
         let _open = self.tally.connected(epoch > 1);
         if epoch > 1 {
-            (self.reconnected)();
+            (self.changed)(Change::Reconnected);
         }
         // Whichever half fails first ends both.
         let broken = tokio::select! {
@@ -276,7 +285,7 @@ impl Shared {
     ///
     /// The desk goes first, so that no request is added to a connection that is given up.
     fn end(&self, error: Error) -> Ended {
-        let desk = std::mem::take(&mut *self.lock());
+        let desk = mem::take(&mut *self.lock());
         self.status.send_modify(|status| {
             status.is_open = false;
             status.failure = Some(error.clone());

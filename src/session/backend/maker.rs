@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Disruption;
-use super::connection::Connection;
+use super::connection::{Change, Connection};
 use super::dial::Dialer;
 use super::listener::Listener;
 use super::sentinel::Sentinels;
@@ -84,15 +84,19 @@ impl Maker {
     /// Each connection but the first is reported as a disruption.
     pub(super) fn connection(&self, server: &Server, node: u64) -> Connection {
         let disruptions = self.disruptions.clone();
-        // The server behind a new connection may be another one, or may have lost its data.
-        let reconnected = move || {
-            disruptions.send(Disruption::Node(node)).ok();
+        let changed = move |change| {
+            let disruption = match change {
+                // The server behind a new connection may be another one, or may have lost its data.
+                Change::Reconnected => Disruption::Node(node),
+                Change::Unreachable => Disruption::Unreachable(node),
+            };
+            disruptions.send(disruption).ok();
         };
         Connection::new(
             self.dialer(server),
             &self.runtime,
             self.tally.clone(),
-            reconnected,
+            changed,
         )
     }
 

@@ -93,6 +93,9 @@ enum Servers {
 pub(crate) enum Disruption {
     /// There is another connection to this server: it may be another one, or may have lost its data.
     Node(u64),
+    /// The connection to this server broke, and there is no other one at once. Where nothing is asked for a while, nobody
+    /// else would notice.
+    Unreachable(u64),
     /// These slots have moved to another server: a failover may have lost what was written last.
     Slots(BTreeSet<u16>),
     /// A request to this server has failed, and none before it: until the server [answers](Self::Answers), nothing
@@ -289,6 +292,7 @@ impl Backend {
     pub(crate) fn concerns(&self, disruption: &Disruption, key: &str) -> bool {
         match disruption {
             Disruption::Node(id)
+            | Disruption::Unreachable(id)
             | Disruption::Answers(id)
             | Disruption::Silent { node: id, .. } => {
                 self.home(key).is_some_and(|node| node.id() == *id)

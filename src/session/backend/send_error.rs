@@ -190,8 +190,7 @@ impl Node {
         broken: Broken,
         repeated: bool,
     ) -> Error {
-        let is_slow =
-            matches!(broken, Broken::TimedOut(_)) && self.commands.is_slow(self.patience);
+        let is_slow = matches!(broken, Broken::TimedOut(_)) && self.commands.is_slow(self.patience);
         if !is_slow {
             self.commands.redial_if_stalled(self.patience);
         }

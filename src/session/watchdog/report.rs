@@ -1,11 +1,13 @@
 //! Tells of outages and of losses what [`OutageLog`](crate::session::outage_log::OutageLog) decides.
 
+use std::sync::Arc;
+
 use tracing::{debug, warn};
 
 use super::Watchdog;
 use crate::clock::BootInstant;
 use crate::loss::LossReason;
-use crate::session::backend::Disruption;
+use crate::session::backend::{Disruption, Node};
 use crate::session::hold::Hold;
 use crate::session::outage_log::Names;
 
@@ -17,8 +19,8 @@ impl Watchdog {
         let is_told =
             reason != LossReason::Closed && self.outages.lost(server(), lock, BootInstant::now());
         match is_told {
-            true => warn!(target: "redlatch", %lock, %owner, %reason, "lost"),
-            false => debug!(target: "redlatch", %lock, %owner, %reason, "lost"),
+            true => warn!(target: "redlatch", %lock, %owner, ?reason, "lost"),
+            false => debug!(target: "redlatch", %lock, %owner, ?reason, "lost"),
         }
         // The others that are lost now are told together in a moment, by the task.
         if is_told {
@@ -49,17 +51,22 @@ impl Watchdog {
             }
             Disruption::Answers(node) if !is_out(*node) => self.outages.answers(*node, now),
             // There is a connection again. Where this client holds nothing, nobody else would ask for a long time.
-            Disruption::Node(node) if is_out(*node) => {
-                if let Some(server) = server_of(*node).cloned() {
-                    self.releaser
-                        .runtime
-                        .spawn(async move { server.probe().await });
-                }
-            }
+            Disruption::Node(node) if is_out(*node) => self.probe(server_of(*node)),
+            // Until the next renewal nobody else may ask either.
+            Disruption::Unreachable(node) => self.probe(server_of(*node)),
             Disruption::Silent { .. }
             | Disruption::Answers(_)
             | Disruption::Slots(_)
             | Disruption::Node(_) => {}
+        }
+    }
+
+    /// Has a server asked whether it answers, and notes what becomes of it.
+    fn probe(&self, server: Option<&Arc<Node>>) {
+        if let Some(server) = server.cloned() {
+            self.releaser
+                .runtime
+                .spawn(async move { server.probe().await });
         }
     }
 
