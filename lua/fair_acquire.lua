@@ -100,6 +100,9 @@ end
 
 -- The lock is free: the owner acquires it if nobody is ahead in the queue. Otherwise the first in the queue is told.
 local ttl = redis.call('PTTL', KEYS[1])
+if ttl == -1 and is_no_lock(KEYS[1]) then
+  return {'wrong_kind'}
+end
 if ttl == -2 then
   local field, living
   if last then

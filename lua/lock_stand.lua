@@ -1,13 +1,17 @@
--- Answers a client that may not have the lock now. Prepended to lock_acquire and fenced_acquire, behind lock_turns;
--- their keys and arguments begin alike.
+-- Answers a client that may not have the lock now. Prepended to lock_acquire and fenced_acquire, behind lock_shape and
+-- lock_turns; their keys and arguments begin alike.
 --
 -- If another owner holds the lock, or is to have it next, `refusal` returns an answer that says so, and puts a client
 -- that waits into the turn order. A client that only joins is told that the lock is free. Otherwise it returns nil: the
--- client is no longer in the turn order, and the first and the second there learn how long it has the lock.
+-- client is no longer in the turn order, and the first and the second there learn how long it has the lock. A hash that is
+-- no lock is the wrong kind.
 
 local function refusal()
   local lease, channel, publish, stay = ARGV[5], ARGV[7], ARGV[8], ARGV[9]
   local ttl = redis.call('PTTL', KEYS[1])
+  if ttl == -1 and is_no_lock(KEYS[1]) then
+    return {'wrong_kind'}
+  end
   local is_held = ttl ~= -2
   if not is_held and ARGV[6] == 'join' then
     return {'free'}

@@ -548,12 +548,13 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Plac
     for command in [
         &["RPUSH", place.name(), "x"][..],
         &["ZADD", place.name(), "1", "x"],
+        &["HSET", place.name(), "field", "value"],
         &hash,
     ] {
         probe.command(command);
         let before = stored(&mut probe, place.name());
         let lock = L::of(&client, place.name()).lease(Duration::from_secs(5));
-        assert_eq!(kind(lock.lock().await), ErrorKind::WrongKind);
+        assert_eq!(kind(soon(lock.lock()).await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.try_lock().await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.force_unlock().await), ErrorKind::WrongKind);
         assert_eq!(stored(&mut probe, place.name()), before, "{command:?}");

@@ -260,9 +260,16 @@ async fn poisoned_count_of_the_owner_is_the_wrong_kind_for_every_call() {
             ErrorKind::WrongKind,
             "{poison:?}: adopt"
         );
-        let busy = stranger(&lock).try_lock().await;
-        assert!(matches!(busy, Ok(None)), "{poison:?}: it excludes others");
+        let other = stranger(&lock);
+        assert_eq!(
+            kind(soon(other.lock()).await),
+            ErrorKind::WrongKind,
+            "{poison:?}: nobody would ever give it back"
+        );
         assert_eq!(dump(&mut probe), before, "{poison:?}");
+        probe.command(&["PEXPIRE", "k", "60000"]);
+        let busy = other.try_lock().await;
+        assert!(matches!(busy, Ok(None)), "{poison:?}: it excludes others");
         probe.command(&["DEL", "k"]);
     }
     nothing_left(&server, [&client]).await;
