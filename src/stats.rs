@@ -84,7 +84,8 @@ pub struct Stats {
 #[non_exhaustive]
 pub struct KindStats {
     /// How many are held now: owners that hold a lock, however many levels each of them has, or permits. What was left
-    /// to its owner by [`detach`](crate::LockGuard::detach) counts until its lease ends.
+    /// to its owner by [`detach`](crate::LockGuard::detach) counts until its lease ends. A permit with a lease counts until it is
+    /// given back or dropped, also if its lease has ended.
     pub held: u64,
     /// How many calls are under way now, those included whose first request was sent and not answered.
     pub waiting: u64,

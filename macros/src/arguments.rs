@@ -140,10 +140,14 @@ impl Parse for Arguments {
         let mut guard = Once::default();
 
         while !input.is_empty() {
+            if !input.peek(Ident::peek_any) {
+                let wanted = "`locked` takes its arguments by name: `client = .., name = \"..\"`";
+                return Err(input.error(wanted));
+            }
             let key = input.call(Ident::parse_any)?;
             match key.to_string().as_str() {
                 "client" => client.take(key, input, Expr::parse)?,
-                "name" => name.take(key, input, Expr::parse)?,
+                "name" => name.take(key, input, parse_name)?,
                 "kind" => kind.take(key, input, parse_kind)?,
                 "lease" => lease.take(key, input, parse_lease)?,
                 "wait" => wait.take(key, input, Time::parse)?,
@@ -236,14 +240,25 @@ impl<T> Once<T> {
     }
 }
 
+fn parse_name(input: ParseStream<'_>) -> syn::Result<Expr> {
+    let name: Expr = input.parse()?;
+    match text(&name) {
+        Some(literal) if literal.value().is_empty() => {
+            Err(syn::Error::new(literal.span(), "a lock needs a name"))
+        }
+        _ => Ok(name),
+    }
+}
+
 fn parse_kind(input: ParseStream<'_>) -> syn::Result<&'static str> {
-    let kind: Ident = input.parse()?;
+    let there = input.span();
+    let kind: Option<Ident> = input.parse()?;
     KINDS
         .into_iter()
-        .find(|known| kind == known)
+        .find(|known| kind.as_ref().is_some_and(|kind| kind == known))
         .ok_or_else(|| {
             let wanted = format!("no kind of lock; one of {}", KINDS.join(", "));
-            syn::Error::new(kind.span(), wanted)
+            syn::Error::new(there, wanted)
         })
 }
 

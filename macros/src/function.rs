@@ -42,6 +42,9 @@ impl Parse for Function {
             return Err(input.error("`locked` stands on each function that it is for"));
         }
         let visibility = input.parse()?;
+        if input.peek(Token![struct]) || input.peek(Token![enum]) || input.peek(Token![mod]) {
+            return Err(input.error("`locked` stands on an `async fn`"));
+        }
         let signature: Signature = input.parse()?;
         let returned = match &signature.output {
             ReturnType::Type(_, returned) => Some(&**returned),

@@ -1,0 +1,8 @@
+use redlatch::{Client, Error, locked};
+
+#[locked(client = client, name = "order:{id}", kind = "fair")]
+async fn ship(client: &Client, id: u64) -> Result<u64, Error> {
+    Ok(id)
+}
+
+fn main() {}
