@@ -9,7 +9,7 @@
 
 local answers = {}
 for i, key in ipairs(KEYS) do
-  local value = redis.pcall('HGET', key, ARGV[i * 2 - 1])
+  local value = read('HGET', key, ARGV[i * 2 - 1])
   answers[i] = 0
   if type(value) == 'string' and string.match(value, '^(h%x+):') == ARGV[i * 2] then
     answers[i] = 1

@@ -11,7 +11,7 @@
 -- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
-local value = redis.pcall('HGET', KEYS[1], ARGV[1])
+local value = read('HGET', KEYS[1], ARGV[1])
 if string.match(type(value) == 'string' and value or '', '^(h%x+):') ~= ARGV[2] then
   return {'absent'}
 end

@@ -18,7 +18,7 @@ local field, acquisition_field = ARGV[1], ARGV[2]
 local outcomes, freed = {}, {}
 for i = 1, #KEYS do
   local lock, number, keep = KEYS[i], ARGV[i * 3 + 2], ARGV[i * 3 + 3]
-  local found = redis.pcall('HMGET', lock, field, acquisition_field)
+  local found = read('HMGET', lock, field, acquisition_field)
   local outcome = -2
   if keep == '0' and found[1] == '1' and found[2] == number .. ':1' then
     -- The common case: one level, of this hold alone.

@@ -11,7 +11,7 @@
 local answers = {}
 for i, key in ipairs(KEYS) do
   local acquisition_field, mine, lease = unpack(ARGV, i * 3 - 2, i * 3)
-  local value = redis.pcall('HGET', key, acquisition_field)
+  local value = read('HGET', key, acquisition_field)
   local number, share, ends = record_of(type(value) == 'string' and value)
   answers[i] = 0
   if number == mine then

@@ -14,7 +14,7 @@
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local value = redis.pcall('GET', KEYS[1]) or '0'
+local value = read('GET', KEYS[1]) or '0'
 local found, live = 0, 0
 for _, id in ipairs(ids_of(counts(value) and ARGV[1] or '')) do
   local score = redis.call('ZSCORE', KEYS[3], id)

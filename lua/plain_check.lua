@@ -9,7 +9,7 @@
 local answers = {}
 for i, key in ipairs(KEYS) do
   answers[i] = 0
-  if redis.pcall('GET', key) == ARGV[i] then
+  if read('GET', key) == ARGV[i] then
     answers[i] = 1
   end
 end

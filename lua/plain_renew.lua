@@ -11,7 +11,7 @@ local answers = {}
 for i, key in ipairs(KEYS) do
   local value, lease = unpack(ARGV, i * 2 - 1, i * 2)
   answers[i] = 0
-  if redis.pcall('GET', key) == value then
+  if read('GET', key) == value then
     if redis.call('PTTL', key) < tonumber(lease) then
       redis.call('PEXPIRE', key, lease)
     end

@@ -12,7 +12,7 @@
 local answers = {}
 for i, key in ipairs(KEYS) do
   local field, stem, number = unpack(ARGV, i * 3 - 2, i * 3)
-  local level = level_of(number, stem, field, redis.pcall('HGET', key, field))
+  local level = level_of(number, stem, field, read('HGET', key, field), read)
   answers[i] = 0
   if level then
     -- A reader in Java cuts the TTL of the hash to its own lease when it renews.

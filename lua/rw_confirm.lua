@@ -12,7 +12,7 @@
 -- Returns absent: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
-local level = level_of(ARGV[2], KEYS[2], ARGV[1], redis.pcall('HGET', KEYS[1], ARGV[1]))
+local level = level_of(ARGV[2], KEYS[2], ARGV[1], read('HGET', KEYS[1], ARGV[1]), read)
 if not level then
   return {'absent'}
 end

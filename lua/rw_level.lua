@@ -8,7 +8,7 @@ local function level_key(stem, field, level)
 end
 
 -- Returns the keys of the levels that belong to the hold with acquisition id `number`. `count` is what the hash has for
--- this owner, and `ask` what reads the keys: redis.pcall if an error is to pass for a level of another hold.
+-- this owner, and `ask` what reads the keys: `read`, if a key of another type is to pass for a level of another hold.
 local function levels_of(number, stem, field, count, ask)
   local levels = {}
   for level = 1, math.min(tonumber(count) or 0, 1000) do
@@ -21,10 +21,10 @@ local function levels_of(number, stem, field, count, ask)
 end
 
 -- Returns the first of these keys, or nil, and reads no further.
-local function level_of(number, stem, field, count)
+local function level_of(number, stem, field, count, ask)
   for level = 1, math.min(tonumber(count) or 0, 1000) do
     local key = level_key(stem, field, level)
-    if redis.pcall('GET', key) == number then
+    if ask('GET', key) == number then
       return key
     end
   end

@@ -12,7 +12,7 @@
 local answers = {}
 for i, key in ipairs(KEYS) do
   local field, stem, number, lease = unpack(ARGV, i * 4 - 3, i * 4)
-  local levels = levels_of(number, stem, field, redis.pcall('HGET', key, field), redis.pcall)
+  local levels = levels_of(number, stem, field, read('HGET', key, field), read)
   answers[i] = 0
   if #levels > 0 then
     raise_leases(key, levels, tonumber(lease))

@@ -29,8 +29,9 @@ pub enum LossReason {
     /// The server says that it no longer has this hold: its key expired, was deleted, or has another owner. Another
     /// process may have released the lock by force, or the server may have lost what it had.
     Gone,
-    /// The lease passed before a renewal was confirmed: the server or the network was away, or this process was paused.
-    /// A fixed lease, and one that has reached [`max_hold`](crate::ClientBuilder::max_hold), ends in this way too.
+    /// The lease passed before a renewal was confirmed: the server or the network was away, the server refused the
+    /// renewal, which the log says, or this process was paused. A fixed lease, and one that has reached
+    /// [`max_hold`](crate::ClientBuilder::max_hold), ends in this way too.
     ///
     /// Also the reason of a loss that is noticed by comparing clocks, before the server has said anything.
     Expired,

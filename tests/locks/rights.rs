@@ -1,9 +1,11 @@
 //! The rights of a user that may do what this crate does under one prefix, and nothing else: the line of the README.
 
-use redlatch::{Client, Error, ErrorKind, MultiLock, Owner, RedLock};
+use redlatch::{
+    Client, DistributedLock, Error, ErrorKind, LockGuard, LossReason, MultiLock, Owner, RedLock,
+};
 use redlatch_testkit::{Connection, Reply, Server};
 
-use crate::support::probe::{kind, secs, soon};
+use crate::support::probe::{kind, millis, secs, soon};
 use crate::support::{builder, eventually};
 
 const PREFIX: &str = "orders:";
@@ -144,4 +146,41 @@ async fn line_of_the_readme_opens_no_other_name() {
         ErrorKind::Backend
     );
     assert!(client.lock("1").try_lock().await.unwrap().is_some());
+}
+
+/// Takes a right away from one who holds the lock, which nobody else touches.
+async fn is_refused_without(
+    right: &str,
+    lock: impl DistributedLock<Guard = LockGuard>,
+    admin: &mut Connection,
+) {
+    let guard = lock.lock().await.expect(right);
+    let revoked = admin.command(&["ACL", "SETUSER", "orders", &format!("-{right}")]);
+    assert_eq!(revoked, Reply::Status("OK".to_owned()));
+    let refused = guard.verify().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Backend, "{right}: {refused}");
+    assert_eq!(soon(guard.lost()).await, LossReason::Expired, "{right}");
+    admin.command(&["ACL", "SETUSER", "orders", &format!("+{right}")]);
+    drop(guard);
+}
+
+#[tokio::test]
+async fn missing_right_is_a_refusal_and_no_proof_that_the_lock_is_gone() {
+    let server = Server::start();
+    let mut admin = server.connection();
+    let line = line();
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    admin.command(&words);
+    let brief = builder(url(&server)).watchdog_lease(millis(400));
+    let client = brief.name_prefix(PREFIX).build().await.unwrap();
+    is_refused_without("hget", client.lock("k"), &mut admin).await;
+    is_refused_without("get", client.plain_lock("p"), &mut admin).await;
+    let sides = client.read_write_lock("rw");
+    is_refused_without("hget", sides.writer(), &mut admin).await;
+    is_refused_without("get", sides.reader(), &mut admin).await;
+
+    let set = MultiLock::new(["a", "b"].map(|name| client.lock(name)));
+    let guard = set.lock().await.unwrap();
+    admin.command(&["ACL", "SETUSER", "orders", "-hmget"]);
+    assert_eq!(kind(guard.unlock().await), ErrorKind::Backend);
 }
