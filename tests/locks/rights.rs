@@ -5,7 +5,7 @@ use redlatch::{
 };
 use redlatch_testkit::{Connection, Reply, Server};
 
-use crate::support::probe::{kind, millis, secs, soon};
+use crate::support::probe::{calls_of, kind, millis, reset_calls, secs, soon};
 use crate::support::{builder, eventually};
 
 const PREFIX: &str = "orders:";
@@ -183,4 +183,28 @@ async fn missing_right_is_a_refusal_and_no_proof_that_the_lock_is_gone() {
     let guard = set.lock().await.unwrap();
     admin.command(&["ACL", "SETUSER", "orders", "-hmget"]);
     assert_eq!(kind(guard.unlock().await), ErrorKind::Backend);
+}
+
+#[tokio::test]
+async fn plain_lock_needs_the_line_of_the_readme_without_scripts_only() {
+    let server = Server::start();
+    let mut admin = server.connection();
+    let mut line = line();
+    line.push("-@scripting".to_owned());
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    assert_eq!(admin.command(&words), Reply::Status("OK".to_owned()));
+    let brief = builder(url(&server)).watchdog_lease(millis(600));
+    let client = brief.name_prefix(PREFIX).build().await.unwrap();
+    let lock = client.plain_lock("p");
+    let guard = lock.lock().await.unwrap();
+    reset_calls(&mut admin);
+    eventually("it is renewed", async || {
+        calls_of(&mut admin, "pexpire") > 1
+    })
+    .await;
+    guard.extend(secs(60)).await.unwrap();
+    guard.verify().await.unwrap();
+    assert!(lock.is_held().await.unwrap());
+    guard.unlock().await.unwrap();
+    assert!(!admin.exists("orders:p"));
 }
