@@ -92,6 +92,7 @@
 //!
 //! - a holder of another client, in this process or elsewhere,
 //! - a hold with a fixed lease, which ends by itself,
+//! - a [`RedLock`](crate::RedLock),
 //! - a wait for permits or for a latch, which have no owner.
 //!
 //! # Two locks in two orders
