@@ -248,6 +248,11 @@ impl fmt::Display for Owner {
 /// UUID. Returns `None` for any other text.
 pub(crate) fn client_of(field: &str) -> Option<(Option<&str>, &str)> {
     let (client, _) = field.split_once(':')?;
+    label_and_id(client)
+}
+
+/// Splits the name of a client into its label, if it has one, and its UUID. Returns `None` for any other text.
+pub(crate) fn label_and_id(client: &str) -> Option<(Option<&str>, &str)> {
     let (label, id) = match client.split_once('/') {
         Some((label, id)) => (Some(label), id),
         None => (None, client),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::owner::client_of;
+use crate::owner::{client_of, label_and_id};
 
 /// Who holds a lock, according to the server's record at one time. Returned by
 /// [`holder`](crate::ReentrantLock::holder).
@@ -65,7 +65,7 @@ impl Holder {
     }
 
     /// Returns the [label](crate::ClientBuilder::label) of the holder's client, or `None` if it has none or the owner is a
-    /// named one.
+    /// named one. A leader's is found too, unless the candidate has an [`identity`](crate::Election::identity) of its own.
     ///
     /// # Examples
     ///
@@ -84,7 +84,9 @@ impl Holder {
     /// ```
     #[must_use]
     pub fn label(&self) -> Option<&str> {
-        let (label, _) = client_of(&self.owner)?;
+        // The owner of a leader's term is `<identity>/<term>`, and by default the client is the identity.
+        let of_leader = || label_and_id(self.owner.rsplit_once('/')?.0);
+        let (label, _) = client_of(&self.owner).or_else(of_leader)?;
         label
     }
 

@@ -8,7 +8,7 @@ use crate::support::probe::{
     soon, stranger,
 };
 use crate::support::{builder, client, eventually, start, start_two};
-use redlatch::{ErrorKind, Owner, ReentrantLock};
+use redlatch::{Client, ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::Server;
 
 #[tokio::test]
@@ -520,6 +520,16 @@ async fn label_of_a_client_is_seen_by_others_and_nothing_is_added_without_one() 
     assert_eq!(holder.label(), Some("orders@host-7"));
     assert_eq!(holder.owner(), format!("{}:{}", client.id(), guard.owner()));
     guard.unlock().await.unwrap();
+
+    let label_of_leader = async |client: &Client| {
+        let term = client.leader("l").campaign().await.unwrap();
+        let holder = other.fenced_lock("l").holder().await.unwrap().unwrap();
+        term.step_down().await.unwrap();
+        holder.label().map(str::to_owned)
+    };
+    let label = label_of_leader(&client).await;
+    assert_eq!(label.as_deref(), Some("orders@host-7"));
+    assert_eq!(label_of_leader(&other).await, None);
 
     assert_eq!(other.id().len(), 36);
     let owner = Owner::named("orders@host-7/7:1");
