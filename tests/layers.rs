@@ -416,10 +416,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         (
             "admin",
-            "admin::inspection admin::listing admin::server admin::watch",
+            "admin::inspection admin::listing admin::rights admin::server admin::watch",
         ),
         ("admin::inspection", ""),
         ("admin::listing", "admin admin::inspection"),
+        ("admin::rights", "admin"),
         ("admin::server", ""),
         ("admin::watch", ""),
         ("client", "admin builder"),

@@ -377,9 +377,11 @@ pub(crate) struct Unlock {
 
 /// Check whether the server keeps locks, and whether this user may use them.
 ///
-/// Reads the settings of each server, then acquires and releases a lock of each kind under a name of its own,
-/// `redlatch_doctor:..`, and passes a message. Each line says which promise is broken, and how to mend it. Exits with 1
-/// if a promise is broken; a warning, such as a clock that is off, does not count.
+/// Reads the settings of each server, tries each right that this user needs, then acquires and releases a lock of each
+/// kind under a name of its own, `redlatch_doctor:..`, and passes a message. Each line says which promise is broken, or
+/// which right is missing for which kind, and how to mend it. Exits with 1 if a promise is broken; a warning, such as a
+/// clock that is off, or a right that only a RedLock needs, does not count. For a user who may use one prefix only, give
+/// it by --prefix.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Look only; do not try locks and messages.

@@ -58,7 +58,7 @@ fn finding(what: &'static str, outcome: Outcome, text: impl Into<String>) -> Fin
 pub(crate) async fn doctor(server: &Server, args: &Doctor, as_json: bool) -> Result<u8, Failure> {
     let builder = server::builder(server)?.watchdog_lease(LEASE);
     let client = builder.build().await?;
-    let outcome = examine(&client, args).await;
+    let outcome = examine(&client, server.prefix.as_deref(), args).await;
     client.close().await;
     let findings = outcome?;
     if as_json {
@@ -95,7 +95,11 @@ fn name(outcome: Outcome) -> &'static str {
     }
 }
 
-async fn examine(client: &Client, args: &Doctor) -> Result<Vec<Finding>, Failure> {
+async fn examine(
+    client: &Client,
+    prefix: Option<&str>,
+    args: &Doctor,
+) -> Result<Vec<Finding>, Failure> {
     let mut findings = Vec::new();
     for report in client.admin().servers().await? {
         match report {
@@ -105,9 +109,15 @@ async fn examine(client: &Client, args: &Doctor) -> Result<Vec<Finding>, Failure
     }
     if !args.read_only {
         let probe = format!("redlatch_doctor:{}", client.id());
-        findings.extend(locks(client, &probe).await);
-        findings.push(messages(client, &probe).await);
-        findings.push(turns(client, &probe).await);
+        let prefix = prefix.unwrap_or_default();
+        let mut tried = rights(client, prefix, &probe).await;
+        let mut further = locks(client, &probe).await;
+        further.push(messages(client, prefix, &probe).await);
+        further.push(turns(client, prefix, &probe).await);
+        // That a right is missing says more than what comes of it.
+        further.retain(|finding| tried.iter().all(|known| known.what != finding.what));
+        tried.extend(further);
+        findings.extend(tried);
     }
     Ok(findings)
 }
@@ -258,6 +268,47 @@ fn clock(report: &ServerReport) -> Option<Finding> {
     })
 }
 
+/// Judges whether this user has the rights that each kind needs.
+async fn rights(client: &Client, prefix: &str, probe: &str) -> Vec<Finding> {
+    let missing = match client.admin().check_rights(probe).await {
+        Ok(missing) if missing.is_empty() => {
+            return vec![fine("rights", "this user may send what each kind needs")];
+        }
+        Ok(missing) => missing,
+        Err(error) => return vec![untried("rights", error)],
+    };
+    let findings = missing.into_iter().map(|missing| {
+        let so = match missing.kind {
+            "messages" => "waiters ask every second instead of being told",
+            "fenced" => "fenced locks, leaders and jobs cannot be used, or are lost",
+            "semaphore" | "expirable" | "latch" => "none can be used",
+            "redlock" => "no RedLock can be used, if there is to be any",
+            _ => "such locks cannot be used, or are lost",
+        };
+        let names_keys = missing.rights.iter().any(|right| right.starts_with('~'));
+        let hint = match names_keys && prefix.is_empty() {
+            true => "; if this user may use one prefix only, name it by --prefix",
+            false => "",
+        };
+        let grant = missing.rights.join(" ");
+        let text = format!("this user lacks a right, so {so}; grant {grant}{hint}");
+        match missing.kind {
+            "redlock" => warning(missing.kind, text),
+            _ => broken(missing.kind, text),
+        }
+    });
+    findings.collect()
+}
+
+/// Returns the pattern of all that stands next to the locks under a prefix: keys, and channels.
+fn around(prefix: &str, unprefixed: &str) -> String {
+    match prefix {
+        "" => unprefixed.to_owned(),
+        tagged if tagged.contains('{') => format!("*{tagged}*"),
+        _ => format!("*{{{prefix}*}}*"),
+    }
+}
+
 /// Acquires and releases a lock of each kind.
 async fn locks(client: &Client, probe: &str) -> Vec<Finding> {
     let name = |kind: &str| format!("{probe}:{kind}");
@@ -299,7 +350,8 @@ async fn held(lock: &impl DistributedLock) -> Result<(), Error> {
 }
 
 /// Judges whether releases are heard.
-async fn messages(client: &Client, probe: &str) -> Finding {
+async fn messages(client: &Client, prefix: &str, probe: &str) -> Finding {
+    let channels = around(prefix, "redisson_*");
     let report = match client.admin().check_messages(probe).await {
         Ok(report) => report,
         Err(error) => return untried("messages", error),
@@ -309,13 +361,15 @@ async fn messages(client: &Client, probe: &str) -> Finding {
             "messages",
             format!(
                 "releases are not published, so waiters learn of them only by asking, after up to 5s; grant +publish \
-                 +spublish &redisson_*: {refusal}"
+                 +spublish &{channels}: {refusal}"
             ),
         ),
         (None, _) if !report.is_subscribed => broken(
             "messages",
-            "the server confirms no subscription, so waiters ask every second instead; grant +subscribe +ssubscribe \
-             &redisson_*",
+            format!(
+                "the server confirms no subscription, so waiters ask every second instead; grant +subscribe \
+                 +ssubscribe &{channels}"
+            ),
         ),
         (None, None) => broken(
             "messages",
@@ -329,14 +383,20 @@ async fn messages(client: &Client, probe: &str) -> Finding {
 }
 
 /// Judges whether this user may take part in the turn order.
-async fn turns(client: &Client, probe: &str) -> Finding {
+async fn turns(client: &Client, prefix: &str, probe: &str) -> Finding {
     match client.admin().check_turns(probe).await {
         Ok(None) => fine("turns", "processes that wait take turns"),
         Ok(Some(refusal)) => broken(
             "turns",
             format!(
                 "this user cannot take part in the turn order: waiting processes race for a lock, and those of other \
-                 users are not told of this one's releases: {refusal}"
+                 users are not told of this one's releases; grant {}: {refusal}",
+                match refusal.split_once(" run the '") {
+                    // The command is in quotes.
+                    Some((_, command)) =>
+                        format!("+{}", command.split('\'').next().unwrap_or_default()),
+                    None => format!("~{}", around(prefix, "*")),
+                }
             ),
         ),
         Err(error) => untried("turns", error),

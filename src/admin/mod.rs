@@ -7,6 +7,7 @@
 
 mod inspection;
 mod listing;
+mod rights;
 mod server;
 mod watch;
 
@@ -31,6 +32,7 @@ use crate::session::backend::inquiry::Told;
 use inspection::Keys;
 pub use inspection::{FoundHolder, FoundKind, FoundSide, Inspection};
 pub use listing::{Listing, Unread};
+pub use rights::MissingRights;
 pub use server::ServerReport;
 pub use watch::LockWatch;
 

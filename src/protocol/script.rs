@@ -63,7 +63,7 @@ macro_rules! scripts {
             arity: $arity,
             hash: OnceLock::new(),
         };)*
-        #[cfg(test)]
+        #[cfg(any(test, feature = "admin"))]
         pub(crate) static ALL: &[&Script] = &[$(&$id),*];
     };
 }

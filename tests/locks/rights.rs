@@ -208,3 +208,154 @@ async fn plain_lock_needs_the_line_of_the_readme_without_scripts_only() {
     guard.unlock().await.unwrap();
     assert!(!admin.exists("orders:p"));
 }
+
+/// Gives the user the rights of the README, except those that are taken away: a pattern, or commands.
+fn grant(admin: &mut Connection, without: &str) {
+    let mut words: Vec<String> = line().into_iter().filter(|word| word != without).collect();
+    words.insert(3, "reset".to_owned());
+    if let Some(command) = without.strip_prefix('+') {
+        words.push(format!("-{command}"));
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert_eq!(admin.command(&words), Reply::Status("OK".to_owned()));
+}
+
+/// Returns the kinds that lack a right, by the word of the client.
+async fn lacking(client: &Client, right: &str) -> Vec<&'static str> {
+    let missing = client.admin().check_rights("probe").await.unwrap();
+    let lacks = missing
+        .iter()
+        .filter(|it| it.rights.iter().any(|word| word == right));
+    lacks.map(|it| it.kind).collect()
+}
+
+/// Uses a lock, semaphore or latch of a kind as everybody does.
+async fn used(client: &Client, kind: &str, name: &str) -> Result<(), Error> {
+    match kind {
+        "reentrant" => {
+            let lock = client.lock(name);
+            let (outer, inner) = (lock.lock().await?, lock.lock().await?);
+            inner.unlock().await?;
+            outer.verify().await?;
+            lock.holder().await?;
+            outer.unlock().await
+        }
+        "fenced" => client.fenced_lock(name).lock().await?.unlock().await,
+        "fair" => client.fair_lock(name).lock().await?.unlock().await,
+        "plain" => client.plain_lock(name).lock().await?.unlock().await,
+        "read" => client.read_write_lock(name).read().await?.unlock().await,
+        "write" => client.read_write_lock(name).write().await?.unlock().await,
+        "set" => {
+            MultiLock::new([client.lock(name), client.lock(format!("{name}:2"))])
+                .lock()
+                .await?
+                .unlock()
+                .await
+        }
+        "redlock" => {
+            RedLock::new([client.lock(name)])
+                .lock()
+                .await?
+                .unlock()
+                .await
+        }
+        "semaphore" => {
+            let rooms = client.semaphore(name);
+            rooms.try_set_permits(1).await?;
+            rooms.acquire().await?.release().await
+        }
+        "expirable" => {
+            let rooms = client.expirable_semaphore(name);
+            rooms.try_set_permits(1).await?;
+            rooms.acquire().await?.release().await
+        }
+        "latch" => {
+            let latch = client.latch(name);
+            latch.try_set_count(1).await?;
+            latch.count_down().await.map(drop)
+        }
+        _ => panic!("{kind} is not used here"),
+    }
+}
+
+#[tokio::test]
+async fn right_that_is_missing_is_named_for_each_kind_that_fails_without_it() {
+    let server = Server::start();
+    let mut admin = server.connection();
+    grant(&mut admin, "");
+    let client = connect(&server).await;
+    assert_eq!(client.admin().check_rights("probe").await.unwrap(), []);
+    for (at, (right, kinds)) in [
+        ("+hdel", &["reentrant"][..]),
+        ("+hincrby", &["reentrant"]),
+        ("+hget", &["reentrant"]),
+        ("+hgetall", &["reentrant"]),
+        ("+hmget", &["reentrant", "fenced", "fair", "read", "write"]),
+        ("+pttl", &["reentrant", "fenced", "read"]),
+        ("+time", &["fenced", "expirable"]),
+        ("+get", &["fenced", "plain", "semaphore", "latch"]),
+        ("+set", &["fenced", "plain", "read", "semaphore"]),
+        ("+exists", &["set", "write", "expirable"]),
+        ("+lindex", &["fair"]),
+        ("+decrby", &["semaphore", "expirable"]),
+        ("+incrby", &["semaphore", "expirable"]),
+        ("+zscore", &["expirable"]),
+        ("+zcount", &["expirable"]),
+        ("+zadd", &["expirable"]),
+        ("+info", &["redlock"]),
+        ("~redlatch_redlock_mark", &["redlock"]),
+        (
+            "~*{orders:*}*",
+            &["fenced", "fair", "read", "semaphore", "latch"],
+        ),
+        ("~orders:*", &["reentrant", "plain", "set", "latch"]),
+        ("+evalsha", &["reentrant", "set", "latch"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        grant(&mut admin, right);
+        let named = lacking(&client, right).await;
+        for kind in kinds {
+            assert!(named.contains(kind), "{kind} without {right}: {named:?}");
+            let failed = soon(used(&client, kind, &format!("{kind}:{at}"))).await;
+            assert!(failed.is_err(), "{kind} can do without {right}");
+        }
+    }
+    for command in [
+        "decr",
+        "del",
+        "hlen",
+        "hset",
+        "linsert",
+        "llen",
+        "lpop",
+        "lpos",
+        "lpush",
+        "lrange",
+        "lrem",
+        "pexpire",
+        "pexpireat",
+        "rename",
+        "rpush",
+        "zcard",
+        "zincrby",
+        "zrange",
+        "zrem",
+        "zremrangebyscore",
+        "eval",
+        "ping",
+    ] {
+        let right = format!("+{command}");
+        grant(&mut admin, &right);
+        assert_ne!(lacking(&client, &right).await, [""; 0], "{right}");
+    }
+    grant(&mut admin, "+@scripting");
+    assert!(!lacking(&client, "+evalsha").await.contains(&"plain"));
+    admin.command(&["ACL", "SETUSER", "orders", "-@transaction"]);
+    assert_eq!(lacking(&client, "+@transaction").await, ["plain"]);
+    grant(&mut admin, "");
+    client.close().await;
+    let probes = admin.keys().into_iter().filter(|key| key.contains("probe"));
+    assert_eq!(probes.count(), 0, "nothing is left of the tries");
+}

@@ -36,7 +36,7 @@ fn good_server_is_found_good_and_nothing_remains_there() {
     for (check, outcome, text) in &findings {
         assert_eq!(outcome, "ok", "{check}: {text}");
     }
-    assert_eq!(findings.len(), 13, "{findings:?}");
+    assert_eq!(findings.len(), 14, "{findings:?}");
     let mut connection = server.connection();
     crate::command::eventually("nothing remains", || connection.keys().is_empty());
     let text = outcome(&server, &["doctor", "--read-only"]);
@@ -92,10 +92,12 @@ fn user_without_rights_is_told_what_to_grant() {
     let url = user("orderless", &["~*", "+@all", "-zadd", "&*"]);
     let (code, found) = findings(&url, &[]);
     assert_eq!((code, of(&found, "turns").0), (1, "broken"));
+    assert!(of(&found, "turns").1.contains("grant +zadd"), "{found:?}");
 
     let url = user("elsewhere", &["~mine:*", "+@all", "&*"]);
     let (code, found) = findings(&url, &[]);
     assert_eq!((code, of(&found, "reentrant").0), (1, "broken"));
+    assert!(of(&found, "reentrant").1.contains("--prefix"), "{found:?}");
     let rights = ["~mine:*", "~*{mine:*", "+@all", "&*"];
     let (code, found) = findings(&user("prefixed", &rights), &["--prefix", "mine:"]);
     assert_eq!(code, 0, "{found:?}");
@@ -142,5 +144,59 @@ fn what_could_not_be_found_out_names_the_right_that_is_missing() {
     for check in ["server", "eviction", "persistence"] {
         let (outcome, text) = of(&found, check);
         assert!(outcome == "warning" && text.contains("+info"), "{text}");
+    }
+}
+
+#[test]
+fn right_that_is_missing_is_named_with_the_kinds_that_need_it() {
+    let server = Server::start();
+    let user = |name: &str, rules: &str| {
+        let rules = ["ACL SETUSER", name, "on >secret", rules].join(" ");
+        let words: Vec<&str> = rules.split(' ').collect();
+        assert_eq!(server.connection().command(&words).text(), "OK");
+        let login = format!("redis://{name}:secret@");
+        findings(
+            &server.url().replace("redis://", &login),
+            &["--prefix", "mine:"],
+        )
+    };
+    let keys = "~mine:* ~*{mine:*}* +@all";
+    let (code, found) = user(
+        "unread",
+        &format!("{keys} &*{{mine:*}}* ~redlatch_redlock_mark -hget"),
+    );
+    assert_eq!(code, 1);
+    for (kind, outcome) in [
+        ("reentrant", "broken"),
+        ("fair", "broken"),
+        ("write", "broken"),
+        ("redlock", "warning"),
+        ("plain", "ok"),
+        ("messages", "ok"),
+    ] {
+        let (found, text) = of(&found, kind);
+        assert_eq!(found, outcome, "{kind}: {text}");
+        assert_eq!(text.contains("grant +hget"), outcome != "ok", "{text}");
+    }
+    assert!(
+        found.iter().all(|(what, ..)| what != "semaphore"),
+        "{found:?}"
+    );
+
+    let (code, found) = user("voteless", &format!("{keys} &*{{mine:*}}*"));
+    assert_eq!((code, of(&found, "redlock").0), (0, "warning"));
+    assert!(
+        of(&found, "redlock").1.contains("~redlatch_redlock_mark"),
+        "{found:?}"
+    );
+
+    for (name, rules, grant) in [
+        ("silent", "&*{mine:*}* -ping", "grant +ping"),
+        ("deaf", "resetchannels", "&*{mine:*}*"),
+    ] {
+        let (code, found) = user(name, &format!("{keys} {rules}"));
+        let (outcome, text) = of(&found, "messages");
+        assert_eq!((code, outcome), (1, "broken"), "{text}");
+        assert!(text.contains(grant), "{text}");
     }
 }
