@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, LockGuard, Owner};
+use redlatch::{Client, LockGuard, LossReason, Owner};
 use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
 use support::{builder, eventually, start};
@@ -193,6 +193,25 @@ async fn refusal_to_publish_is_told_once_with_what_to_grant() {
     assert_eq!(told.count(), 1, "{text}");
     client.close().await;
     assert!(!log.text().contains(PASSWORD));
+}
+
+#[tokio::test]
+async fn refused_renewal_is_told_with_the_words_of_the_server() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let mut admin = server.connection();
+    let user = "ACL SETUSER app on >s3cret ~* &* +@all".split(' ');
+    admin.command(&user.collect::<Vec<_>>());
+    let url = format!("redis://app:{PASSWORD}@127.0.0.1:{}", server.port());
+    let brief = builder(url).watchdog_lease(Duration::from_millis(400));
+    let client = brief.build().await.unwrap();
+    let guard = client.lock("k").lock().await.unwrap();
+    admin.command(&["ACL", "SETUSER", "app", "-hget"]);
+    log.tells(&["WARN", "renewal failed", "can't run this command"])
+        .await;
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    client.close().await;
+    log.is_as_documented();
 }
 
 #[tokio::test]
