@@ -143,12 +143,18 @@ pub(crate) enum Command {
 /// tidy up, in which somebody else may already have the lock. Use `kill` if it must not write anything any more, and
 /// `--kind fenced` if the store can check tokens: that is the only complete protection.
 ///
+/// What is ended is the process group that the command was started in, the command itself in whichever group it is, and
+/// on Linux all of its descendants, those with a group or session of their own included, as by `timeout`, `setsid` and
+/// shells with jobs. What is not ended: a daemon, that is a descendant that has left the group and whose parent had ended
+/// before the loss; what another service runs for the command, such as a container; and a process of another user.
+///
 /// The command is also ended if `redlatch` itself is killed, or is stopped for longer than the lease: a small process
 /// next to it, with the same name, sees to that, unless `--on-loss ignore` was asked for. It cannot end a command that
 /// runs as another user, and `pkill -KILL redlatch` kills both.
 ///
-/// INT, TERM, HUP and QUIT are passed on to the process group of the command, each time that they come, USR1 and USR2 to
-/// the command alone. While there is no command, because `redlatch` still waits for the lock or already releases it, they
+/// INT, TERM, HUP and QUIT are passed on to the process group that the command was started in and to the one that it is
+/// in, each time that they come, USR1 and USR2 to the command alone. What the command makes of them is up to it: a shell
+/// on a terminal ignores TERM, and goes on with the lock. While there is no command, because `redlatch` still waits for the lock or already releases it, they
 /// end `redlatch`; a second one does so at once, and then the server frees the lock when its lease ends. If the command
 /// ends by INT, TERM or HUP, so does `redlatch`.
 ///

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill, killpg, raise};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 use redlatch::{Client, ErrorKind};
 use serde_json::{Value, json};
@@ -14,8 +14,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::args::{OnLoss, Run};
 use crate::exit::{self, Ending, Failure};
+use crate::family::Family;
 use crate::job;
 use crate::notes::Notes;
+use crate::process::Process;
 use crate::run::Guard;
 use crate::signals::Signals;
 use crate::span;
@@ -26,7 +28,7 @@ use crate::warden::Warden;
 pub(crate) struct Started {
     child: Child,
     pid: Pid,
-    group: Pid,
+    family: Family,
     warden: Option<Warden>,
 }
 
@@ -97,13 +99,17 @@ impl Started {
         let pid = pid
             .map(Pid::from_raw)
             .ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
-        let group = warden
-            .as_ref()
-            .map_or(pid, |warden| Pid::from_raw(warden.group()));
+        let mut group = pid;
+        if let Some(warden) = &mut warden {
+            group = Pid::from_raw(warden.group());
+            if let Some(command) = Process::find(pid) {
+                warden.looks_after(command);
+            }
+        }
         Ok(Self {
             child,
             pid,
-            group,
+            family: Family::of_child(group, pid),
             warden,
         })
     }
@@ -116,8 +122,8 @@ pub(crate) struct Running<'a> {
     guard: Guard,
     child: Child,
     pid: Pid,
-    /// The process group of the command and its children: that of the warden, if there is one.
-    group: Pid,
+    /// It was started in the process group of the warden, if there is one.
+    family: Family,
     warden: Option<Warden>,
     terminal: Option<Terminal>,
     /// Whether Ctrl-Z was passed on, so that `redlatch` stops with the command.
@@ -134,7 +140,7 @@ impl<'a> Running<'a> {
             guard,
             child: started.child,
             pid: started.pid,
-            group: started.group,
+            family: started.family,
             warden: started.warden,
             terminal: Terminal::open(),
             suspends: false,
@@ -151,8 +157,12 @@ impl<'a> Running<'a> {
     /// Looks after the command until it has ended.
     pub(crate) async fn go_on(&mut self, signals: &mut Signals) -> Result<ExitStatus, Failure> {
         // Often enough for a deadline that moves with each renewal, at every third of the lease.
-        let often =
+        let mut often =
             (self.args.lease.span() / 10).clamp(Duration::from_millis(10), Duration::from_secs(1));
+        if self.terminal.is_some() {
+            // Nobody waits long for the terminal.
+            often = often.min(Duration::from_millis(100));
+        }
         let mut tick = interval(often);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -166,9 +176,12 @@ impl<'a> Running<'a> {
                 signal = signals.next() => self.take(signal, signals),
                 () = until(kill_at) => {
                     self.kill_at = None;
-                    self.send(Signal::SIGKILL);
+                    self.family.tell_all(Signal::SIGKILL);
                 }
-                _ = tick.tick(), if !self.is_lost => self.tell_warden(),
+                _ = tick.tick(), if !self.is_lost => {
+                    self.tell_warden();
+                    self.follow();
+                }
             }
         }
     }
@@ -193,11 +206,11 @@ impl<'a> Running<'a> {
                 if let Some(warden) = &mut self.warden {
                     warden.ends_within(self.args.grace);
                 }
-                self.send(Signal::SIGTERM);
+                self.family.tell_all(Signal::SIGTERM);
                 // A command that is stopped would get it only when it continues.
-                self.send(Signal::SIGCONT);
+                self.family.tell_all(Signal::SIGCONT);
             }
-            OnLoss::Kill => self.send(Signal::SIGKILL),
+            OnLoss::Kill => self.family.tell_all(Signal::SIGKILL),
             OnLoss::Ignore => {}
         }
         // Afterwards, since writing to a terminal or a pipe may take as long as nobody reads.
@@ -216,7 +229,7 @@ impl<'a> Running<'a> {
             Signal::SIGTSTP if self.terminal.is_some() && !job::can_be_continued() => {}
             _ => {
                 self.suspends |= signal == Signal::SIGTSTP && self.terminal.is_some();
-                self.send(signal);
+                self.family.tell_command(signal);
             }
         }
     }
@@ -258,21 +271,29 @@ impl<'a> Running<'a> {
         if was_given && is_ours {
             self.give_terminal();
         } else {
-            self.send(Signal::SIGCONT);
+            self.family.tell_command(Signal::SIGCONT);
         }
     }
 
     fn give_terminal(&mut self) {
         if let Some(terminal) = &mut self.terminal {
-            terminal.give(self.group);
+            // A command in another session, as by `setsid`, cannot have it.
+            let _ =
+                terminal.give(self.family.present_group()) || terminal.give(self.family.group());
         }
         // It may have been stopped because it had no terminal so far.
-        self.send(Signal::SIGCONT);
+        self.family.tell_command(Signal::SIGCONT);
     }
 
-    /// Sends a signal to the command and its children. That there are none any more is no failure.
-    fn send(&self, signal: Signal) {
-        killpg(self.group, signal).ok();
+    /// Has the terminal go with a command that leaves its group, unless it takes it along, as shells do.
+    fn follow(&mut self) {
+        let group = self.family.present_group();
+        if let Some(terminal) = &mut self.terminal
+            && terminal.is_with_another_than(group)
+            && terminal.give(group)
+        {
+            self.family.tell_command(Signal::SIGCONT);
+        }
     }
 
     fn note(&self, event: &str, text: &str) {
@@ -282,13 +303,14 @@ impl<'a> Running<'a> {
 
     /// Releases the lock after the command has ended.
     pub(crate) async fn release(mut self, status: ExitStatus) -> Result<Ending, Failure> {
+        self.family.command_has_ended();
         let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
         let number = status.signal();
         let signal = number.and_then(|number| Signal::try_from(number).ok());
         let ignores = self.args.on_loss == OnLoss::Ignore;
         if self.guard.lease().is_lost() && !ignores {
             // What the command has left behind must not outlive the lock either.
-            self.send(Signal::SIGKILL);
+            self.family.tell_all(Signal::SIGKILL);
         }
         if let Some(warden) = self.warden.take() {
             warden.dismiss();

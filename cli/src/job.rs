@@ -1,10 +1,10 @@
 //! The job of the shell that `redlatch` is part of: its process group.
 
-use std::fs;
-
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
 use rustix::process::{self, WaitId, WaitIdOptions, waitid};
+
+use crate::process::Process;
 
 /// Sends a signal of the keyboard to the job, this process included. Returns whether that was possible.
 ///
@@ -24,16 +24,9 @@ pub(crate) fn can_be_continued() -> bool {
         if getpgid(Some(pid)) != Ok(group) {
             return getsid(Some(pid)) == getsid(None);
         }
-        parent = parent_of(pid);
+        parent = Process::find(pid).map(|process| process.parent);
     }
     false
-}
-
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may contain anything: the state and the parent.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    rest.split(' ').nth(1)?.parse().ok().map(Pid::from_raw)
 }
 
 /// Returns the signal by which this child was stopped, if it was and that was not told before.

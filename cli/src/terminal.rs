@@ -3,7 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal, stdin, stdout};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 /// The terminal that this process was started from.
@@ -11,8 +12,8 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 pub(crate) struct Terminal {
     tty: File,
     own: Pid,
-    /// The group that was given the terminal.
-    given: Option<Pid>,
+    /// The groups that were given the terminal, one after the other.
+    given: Vec<Pid>,
 }
 
 impl Terminal {
@@ -26,7 +27,7 @@ impl Terminal {
         Some(Self {
             tty,
             own: getpgrp(),
-            given: None,
+            given: Vec::new(),
         })
     }
 
@@ -40,23 +41,34 @@ impl Terminal {
     }
 
     pub(crate) fn is_given(&self) -> bool {
-        self.given.is_some()
+        !self.given.is_empty()
     }
 
-    /// Gives the terminal to another group: that group may read from it, and its Ctrl-C goes there.
-    pub(crate) fn give(&mut self, group: Pid) {
-        if self.set(group) {
-            self.given = Some(group);
+    /// Whether the group that was given the terminal last still has it, and another one is to have it.
+    pub(crate) fn is_with_another_than(&self, group: Pid) -> bool {
+        let last = self.given.last().copied();
+        last.is_some_and(|last| last != group && tcgetpgrp(&self.tty) == Ok(last))
+    }
+
+    /// Gives the terminal to another group: that group may read from it, and its Ctrl-C goes there. Returns whether that
+    /// was possible.
+    pub(crate) fn give(&mut self, group: Pid) -> bool {
+        let is_set = self.set(group);
+        if is_set {
+            self.given.push(group);
         }
+        is_set
     }
 
     /// Takes the terminal back from the group that it was given to. Returns whether it was given.
     pub(crate) fn take_back(&mut self) -> bool {
-        let Some(group) = self.given.take() else {
+        let given = std::mem::take(&mut self.given);
+        if given.is_empty() {
             return false;
-        };
-        // The shell may have taken it by now.
-        if tcgetpgrp(&self.tty) == Ok(group) {
+        }
+        // The shell may have taken it by now. A shell under the lock that was killed has left it to nobody.
+        let is_free = |group| given.contains(&group) || killpg(group, None) == Err(Errno::ESRCH);
+        if tcgetpgrp(&self.tty).is_ok_and(is_free) {
             self.set(self.own);
         }
         true

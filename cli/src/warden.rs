@@ -5,10 +5,10 @@
 //! without a word, it ends the command.
 //!
 //! The command is started in the process group of the warden, so there is no moment at which the warden does not know
-//! whom to end. Signals to the group reach the warden too, which blocks them.
+//! whom to end. A command that leaves the group is told by its process id, which is known a moment later. Signals to the
+//! group reach the warden too, which blocks them.
 
 use std::env;
-use std::fs;
 use std::io::{self, Read, Stdin, Write, stdin, stdout};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{getpgrp, getpid};
+use nix::unistd::{Pid, getpgrp};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::process::ChildStdout;
@@ -31,7 +31,9 @@ use tokio::time::timeout;
 
 use crate::args::{self, OnLoss};
 use crate::exit;
+use crate::family::Family;
 use crate::notes::Notes;
+use crate::process::Process;
 
 /// How much later than `redlatch` the warden acts, in milliseconds: as long as `redlatch` runs, it does so itself.
 const LEEWAY: u64 = 20;
@@ -92,6 +94,11 @@ impl Warden {
         self.child.id() as i32
     }
 
+    /// Says which process the command is.
+    pub(crate) fn looks_after(&mut self, command: Process) {
+        self.say(format_args!("command {} {}", command.pid, command.started));
+    }
+
     /// Says for how long the lock is still held.
     pub(crate) fn held_for(&mut self, left: Duration) {
         let until = after(left);
@@ -148,8 +155,9 @@ fn after(span: Duration) -> u64 {
 }
 
 /// What the warden knows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Watch {
+    family: Family,
     /// When the lock is lost.
     lost_at: Option<u64>,
     /// When the command, which was told to end, is killed.
@@ -173,7 +181,11 @@ pub(crate) fn keep_watch(args: &args::Warden, notes: &Notes) -> u8 {
     let (Ok(mut lines), Ok(()), Ok(())) = (lines, blocked.thread_block(), ready()) else {
         return exit::SYSTEM;
     };
-    let mut watch = Watch::default();
+    let mut watch = Watch {
+        family: Family::of_group(getpgrp()),
+        lost_at: None,
+        kill_at: None,
+    };
     loop {
         let wake = [watch.lost_at, watch.kill_at].into_iter().flatten().min();
         let pause = wake.unwrap_or(u64::MAX).saturating_sub(now());
@@ -189,7 +201,7 @@ pub(crate) fn keep_watch(args: &args::Warden, notes: &Notes) -> u8 {
             return watch.alone(args, notes);
         }
         if watch.kill_at.is_some_and(|at| now() >= at) {
-            return kill();
+            return watch.kill();
         }
         if watch.lost_at.is_some_and(|at| now() >= at) {
             watch.lost_at = None;
@@ -259,6 +271,12 @@ impl Watch {
         let at = |at: &str| at.parse().ok().map(|at: u64| at.saturating_add(LEEWAY));
         match line.split_once(' ') {
             Some(("until", end)) => self.lost_at = at(end),
+            Some(("command", command)) => {
+                let command = command.split_once(' ').unwrap_or_default();
+                if let (Ok(pid), Ok(started)) = (command.0.parse(), command.1.parse()) {
+                    self.family.add(Pid::from_raw(pid), started);
+                }
+            }
             Some(("ends", end)) => {
                 self.lost_at = None;
                 self.kill_at = at(end);
@@ -279,7 +297,7 @@ impl Watch {
         let noted = tell(notes);
         while let Some(left) = self.kill_at.map(|at| at.saturating_sub(now()))
             && left > 0
-            && has_company()
+            && self.family.runs()
         {
             thread::sleep(Duration::from_millis(left.min(OFTEN)));
         }
@@ -287,7 +305,7 @@ impl Watch {
         let left = lost_at.map_or(0, |at| at.saturating_sub(now()));
         let moment = Duration::from_millis(left.min(LONGEST.into()));
         noted.recv_timeout(moment).ok();
-        kill()
+        self.kill()
     }
 
     /// Tells the command to end, and notes when it is killed.
@@ -297,9 +315,15 @@ impl Watch {
             return;
         }
         self.kill_at = Some(after(args.grace));
-        send(Signal::SIGTERM);
+        self.family.tell_all(Signal::SIGTERM);
         // A command that is stopped would get it only when it continues.
-        send(Signal::SIGCONT);
+        self.family.tell_all(Signal::SIGCONT);
+    }
+
+    /// Kills the command and its children, and this process with them.
+    fn kill(&mut self) -> u8 {
+        self.family.tell_all(Signal::SIGKILL);
+        0
     }
 }
 
@@ -316,35 +340,4 @@ fn tell(notes: &Notes) -> Receiver<()> {
     };
     thread::Builder::new().spawn(note).ok();
     noted
-}
-
-/// Kills the command and its children, and this process with them.
-fn kill() -> u8 {
-    send(Signal::SIGKILL);
-    0
-}
-
-/// Whether the command or one of its children still runs, as far as the system tells.
-fn has_company() -> bool {
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return true;
-    };
-    let group = getpgrp().to_string();
-    let mut stats = processes.flatten().filter_map(|process| {
-        // Those without a number are no processes of their own.
-        let id: i32 = process.file_name().to_str()?.parse().ok()?;
-        let is_other = id != getpid().as_raw();
-        is_other.then(|| fs::read_to_string(process.path().join("stat")).ok())?
-    });
-    stats.any(|stat| {
-        // Behind the name, which may contain anything: the state, the parent and the group.
-        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        let mut fields = rest.split(' ');
-        !matches!(fields.next(), Some("Z" | "X")) && fields.nth(1) == Some(&group)
-    })
-}
-
-/// Sends a signal to the group of this process. That it has no other member any more is what was wanted.
-fn send(signal: Signal) {
-    killpg(getpgrp(), signal).ok();
 }

@@ -11,24 +11,29 @@ use tempfile::{TempDir, tempdir};
 use crate::command::{Running, eventually, group_of, number_in, outcome, redlatch, runs, send};
 
 /// A command that writes its process id into a file.
-struct Script {
+pub(crate) struct Script {
     _dir: TempDir,
     pid: PathBuf,
 }
 
 impl Script {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempdir().unwrap();
         let pid = dir.path().join("pid");
         Self { _dir: dir, pid }
     }
 
-    /// Returns the arguments that run this script under a lock, after these options.
-    fn args(&self, options: &[&str], script: &str) -> Vec<String> {
-        let script = format!(
+    /// Returns this script, which writes its process id first.
+    pub(crate) fn of(&self, script: &str) -> String {
+        format!(
             "echo $$ >{0}.new; mv {0}.new {0}; {script}",
             self.pid.display()
-        );
+        )
+    }
+
+    /// Returns the arguments that run this script under a lock, after these options.
+    fn args(&self, options: &[&str], script: &str) -> Vec<String> {
+        let script = self.of(script);
         let own = ["--", "sh", "-c", &script];
         [&["run", "l"], options, &own]
             .concat()
@@ -43,7 +48,7 @@ impl Script {
         Running::start(server, &args)
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         number_in(&self.pid)
     }
 }

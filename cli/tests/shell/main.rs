@@ -7,6 +7,7 @@
 
 mod command;
 mod doctor;
+mod family;
 mod list;
 mod loss;
 mod run;

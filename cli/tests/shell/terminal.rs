@@ -373,3 +373,49 @@ fn ctrl_z_stops_nothing_where_no_shell_could_continue_it() {
         terminal.will_show("finished");
     }
 }
+
+#[test]
+fn terminal_goes_with_a_command_that_leaves_its_group() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    terminal.types("$R run t -- timeout 1000 sh -c 'read x; (echo got $x; exec sleep 100)'");
+    eventually("held", || server.connection().exists("t"));
+    terminal.types("hello");
+    terminal.will_show("got hello");
+    terminal.press("C-z");
+    terminal.will_show("Stopped");
+    terminal.types("clear; fg");
+    terminal.will_show("timeout 1000");
+    terminal.interrupt(&server);
+    terminal.types("echo code $?");
+    terminal.will_show("code 130");
+    assert!(!server.connection().exists("t"));
+}
+
+#[test]
+fn shell_that_loses_the_lock_ends_with_its_jobs_and_leaves_the_terminal() {
+    let server = Server::start();
+    let Some(terminal) = Terminal::open(&server) else {
+        return;
+    };
+    let pid = terminal.dir.path().join("pid");
+    let shell = "bash --norc --noprofile -i";
+    let options = "--lease renewed:1s --grace 300ms";
+    // A shell that is killed leaves its modes to the terminal.
+    terminal.types(&format!(
+        "sh -c '$R run {options} t -- {shell}; echo code $?; stty sane; read x; echo got $x'"
+    ));
+    eventually("held", || server.connection().exists("t"));
+    terminal.types(&format!(
+        "sh -c 'echo $$ >{}; exec sleep 100'",
+        pid.display()
+    ));
+    let pid = number_in(&pid);
+    server.connection().command(&["DEL", "t"]);
+    terminal.will_show("code 76");
+    assert!(!runs(pid));
+    terminal.types("hello");
+    terminal.will_show("got hello");
+}
