@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::Duration;
 
-use redlatch::Client;
 use redlatch::admin::Inspection;
+use redlatch::{Client, Error};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -26,24 +26,25 @@ pub(crate) async fn show(client: &Client, args: &Run, notes: &Notes) -> Infallib
     let started = Instant::now();
     sleep(QUIET).await;
     loop {
-        // That the server does not answer is for the wait itself to find out.
-        let found = client.admin().inspect(&args.name).await.ok().flatten();
-        let text = line(args, found.as_ref(), started.elapsed());
+        let found = client.admin().inspect(&args.name).await;
+        let text = line(args, &found, started.elapsed());
         if notes.are_live() {
             notes.live(&text);
             sleep(Duration::from_secs(1)).await;
         } else {
-            let lock = found.as_ref().map(show::json);
+            let lock = found.ok().flatten().as_ref().map(show::json);
             notes.note("waiting", &text, json!({ "name": args.name, "lock": lock }));
             return pending().await;
         }
     }
 }
 
-fn line(args: &Run, found: Option<&Inspection>, waited: Duration) -> String {
+fn line(args: &Run, found: &Result<Option<Inspection>, Error>, waited: Duration) -> String {
     let held = match found {
-        Some(found) => format!("held by {}", show::holders(found)),
-        None => "others go first".to_owned(),
+        Ok(Some(found)) => format!("held by {}", show::holders(found)),
+        Ok(None) => "others go first".to_owned(),
+        // Such as a name that is in use for something else: the wait itself may last for ever.
+        Err(error) => error.to_string(),
     };
     let waited = match (waited.as_secs(), args.wait) {
         (0, None) => String::new(),

@@ -354,6 +354,15 @@ fn name_that_is_something_else_is_no_lock() {
 }
 
 #[test]
+fn wait_says_that_the_name_is_something_else() {
+    let server = Server::start();
+    server.connection().command(&["HSET", "l", "a", "b"]);
+    let ended = outcome(&server, &["run", "--wait", "600ms", "l", "--", "true"]);
+    assert_eq!(ended.code, 75, "{ended:?}");
+    assert!(ended.notes()[0].contains("something else"), "{ended:?}");
+}
+
+#[test]
 fn warden_that_was_stopped_with_the_command_reads_all_before_it_acts() {
     let server = Server::start();
     let script = Script::new();
