@@ -1,10 +1,14 @@
 //! `redlatch inspect` and `watch`: who holds a lock.
 
-use std::io::{Write, stdout};
+use std::future::pending;
+use std::io::{self, Write, stdout};
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlatch::admin::{FoundHolder, FoundKind, FoundSide, Inspection};
 use serde_json::{Value, json};
+use tokio::io::Interest;
+use tokio::net::unix::pipe::Sender;
 
 use crate::args::{Inspect, Server, Watch};
 use crate::exit::{self, Failure};
@@ -40,6 +44,8 @@ pub(crate) async fn watch(server: &Server, args: &Watch, as_json: bool) -> Resul
     let client = server::connect(server).await?;
     let admin = client.admin();
     let mut messages = admin.watch(&args.name)?;
+    let out = stdout().as_fd().try_clone_to_owned();
+    let out = out.and_then(Sender::from_owned_fd_unchecked);
     let mut last: Option<Option<Vec<(String, u64)>>> = None;
     let mut was_away = false;
     loop {
@@ -62,7 +68,8 @@ pub(crate) async fn watch(server: &Server, args: &Watch, as_json: bool) -> Resul
                 // Once for each time that the server is away; it may come back.
                 if !std::mem::replace(&mut was_away, true) {
                     let line = match as_json {
-                        true => json!({ "time": now(), "error": failure.text }).to_string(),
+                        true => json!({ "time": now(), "name": args.name, "error": failure.text })
+                            .to_string(),
                         false => format!("{}  {}", clock(), shown(&failure.text)),
                     };
                     if write(&line)? == Reader::Gone {
@@ -74,6 +81,7 @@ pub(crate) async fn watch(server: &Server, args: &Watch, as_json: bool) -> Resul
         tokio::select! {
             () = messages.message(), if !was_away => {}
             () = tokio::time::sleep(args.interval) => {}
+            () = reader_goes(&out) => break,
         }
     }
     Ok(0)
@@ -101,9 +109,11 @@ fn state(found: &Inspection) -> Vec<(String, u64)> {
 /// Prints one line of `watch`.
 fn line(args: &Watch, found: Option<&Inspection>, as_json: bool) -> Result<Reader, Failure> {
     let text = match (as_json, found) {
-        (true, found) => json!({ "time": now(), "lock": found.map(json) }).to_string(),
+        (true, found) => {
+            json!({ "time": now(), "name": args.name, "lock": found.map(json) }).to_string()
+        }
         (false, Some(found)) if found.count.is_some() => {
-            format!("{}  {}", clock(), count(found))
+            format!("{}  {} {}", clock(), shown(&args.name), count(found))
         }
         (false, Some(found)) if !found.holders.is_empty() => {
             let token = found
@@ -280,12 +290,22 @@ pub(crate) enum Reader {
     Gone,
 }
 
+/// Waits until the other end of the pipe is closed. A file has no such end.
+async fn reader_goes(out: &io::Result<Sender>) {
+    if let Ok(out) = out
+        && out.ready(Interest::ERROR).await.is_ok()
+    {
+        return;
+    }
+    pending::<()>().await;
+}
+
 /// Prints one or more lines.
 pub(crate) fn write(text: &str) -> Result<Reader, Failure> {
     let mut out = stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => Err(Failure::system("cannot print", &error)),
     }
 }

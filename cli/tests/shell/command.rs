@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Once;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -142,6 +142,11 @@ impl Running {
     /// Returns its input, if that is a pipe.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.0.as_mut()?.stdin.take()
+    }
+
+    /// Returns its output.
+    pub(crate) fn stdout(&mut self) -> Option<ChildStdout> {
+        self.0.as_mut()?.stdout.take()
     }
 
     /// Waits for the end.

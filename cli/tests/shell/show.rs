@@ -335,6 +335,26 @@ fn watch_prints_a_line_at_each_change() {
 }
 
 #[test]
+fn watch_ends_when_its_reader_goes() {
+    let server = Server::start();
+    let mut watch = Running::start(&server, &["watch", "w", "--interval", "1d"]);
+    assert!(watch.line().ends_with("w free"));
+    drop(watch.stdout());
+    assert_eq!(watch.end().code, 0);
+}
+
+#[test]
+fn watch_names_a_semaphore_in_each_line() {
+    let server = Server::start();
+    server.connection().command(&["SET", "permits", "3"]);
+    let mut watch = Running::start(&server, &["watch", "permits"]);
+    assert!(watch.line().contains("Z  permits 3 free permits"));
+    let mut watch = Running::start(&server, &["watch", "permits", "--json"]);
+    let line: Value = serde_json::from_str(&watch.line()).unwrap();
+    assert_eq!(line["name"], "permits", "{line}");
+}
+
+#[test]
 fn watch_hears_of_a_release_without_looking() {
     let server = Server::start();
     let held = Running::holding(&server.url(), "write", "w");
