@@ -196,6 +196,12 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "10s")]
     pub(crate) grace: Duration,
 
+    /// What `ls` and `inspect` show in front of the owner, such as job@host.
+    ///
+    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_` and `-`.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -50,6 +50,9 @@ pub(crate) async fn run(server: &Server, args: Run, notes: &Notes) -> Result<End
     if let Lease::Renewed(lease) = args.lease {
         builder = builder.watchdog_lease(lease);
     }
+    if let Some(label) = &args.label {
+        builder = builder.label(label);
+    }
     // A signal ends the attempt to connect, too.
     let client = tokio::select! {
         client = builder.build() => client?,

@@ -33,6 +33,25 @@ fn command_has_the_lock_and_its_names_and_the_lock_is_released() {
 }
 
 #[test]
+fn label_is_shown_with_the_owner() {
+    let server = Server::start();
+    for kind in KINDS {
+        let show = "echo $REDLATCH_OWNER; read x; true";
+        let args = ["run", "--label", "job@host", "--kind", kind, kind, "--"];
+        let mut command = redlatch(&server.url(), &[&args[..], &["sh", "-c", show]].concat());
+        command.stdin(std::process::Stdio::piped());
+        let mut run = Running::of(command);
+        assert!(run.line().starts_with("job@host/"));
+        let found = outcome(&server, &["inspect", kind]);
+        assert!(found.out.contains("held by   job@host/"), "{found:?}");
+        drop(run.stdin());
+        assert_eq!(run.end().code, 0);
+    }
+    let ended = outcome(&server, &["run", "--label", "two words", "l", "--", "true"]);
+    assert_eq!(ended.code, 2, "{ended:?}");
+}
+
+#[test]
 fn each_kind_runs_and_leaves_nothing_but_the_last_token() {
     let server = Server::start();
     for kind in KINDS {

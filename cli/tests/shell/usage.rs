@@ -113,6 +113,7 @@ fn every_option_refuses_a_value_that_makes_no_sense() {
                 "--timeout" | "--wait" | "--lease" | "--grace" | "--interval" => "5 minutes",
                 "--kind" => "red",
                 "--on-loss" => "panic",
+                "--label" => "two words",
                 // They take no value.
                 "--json" | "--force" | "--yes" | "--read-only" | "--help" => "please",
                 other => panic!("{other} is new: which value makes no sense?"),
@@ -134,7 +135,7 @@ fn every_option_refuses_a_value_that_makes_no_sense() {
             seen.insert(option);
         }
     }
-    assert_eq!(seen.len(), 14, "{seen:?}");
+    assert_eq!(seen.len(), 15, "{seen:?}");
 }
 
 #[test]
