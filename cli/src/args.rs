@@ -126,8 +126,6 @@ pub(crate) enum Command {
     ///
     /// `redlatch man | man -l -` shows it.
     Man,
-    #[command(name = "__warden", hide = true)]
-    Warden(Warden),
 }
 
 /// Run a command while holding a lock.
@@ -410,9 +408,14 @@ pub(crate) struct Completions {
     pub(crate) shell: Shell,
 }
 
-/// The process that ends the command if `redlatch` cannot.
-#[derive(Debug, clap::Args)]
+/// The command line of the process that ends the command if `redlatch` cannot. No help and no completion shows it.
+#[derive(Debug, Parser)]
 pub(crate) struct Warden {
+    /// The name of the lock.
+    #[arg(long)]
+    pub(crate) name: String,
+    #[arg(long)]
+    pub(crate) json: bool,
     #[arg(long, value_enum)]
     pub(crate) on_loss: OnLoss,
     #[arg(long, value_parser = span::parse)]
@@ -432,7 +435,7 @@ pub(crate) fn man() -> Result<u8, Failure> {
     let mut out = Vec::new();
     let rendered = (|| {
         Man::new(command.clone()).render(&mut out)?;
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        for sub in command.get_subcommands() {
             let man = Man::new(sub.clone());
             man.render_synopsis_section(&mut out)?;
             man.render_description_section(&mut out)?;

@@ -30,15 +30,23 @@ mod terminal;
 mod unlock;
 mod warden;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command};
+use args::{Args, Command, Warden};
 use exit::{Ending, Failure};
 use notes::Notes;
 
 fn main() -> ExitCode {
+    let mut words = env::args_os();
+    if words.nth(1).is_some_and(|word| word == warden::WORD) {
+        return match Warden::try_parse_from(env::args_os().skip(1)) {
+            Ok(args) => ExitCode::from(warden::keep_watch(&args)),
+            Err(error) => exit::wrong_use(&error),
+        };
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return exit::wrong_use(&error),
@@ -57,7 +65,6 @@ fn carry_out(args: Args, notes: &Notes) -> Result<Ending, Failure> {
     let code = match args.command {
         Command::Completions(wanted) => args::completions(wanted.shell),
         Command::Man => args::man(),
-        Command::Warden(watch) => Ok(warden::keep_watch(&watch, notes)),
         command => {
             // One thread: there is little to do, and signals of the terminal are blocked for this thread alone.
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -73,7 +80,7 @@ fn carry_out(args: Args, notes: &Notes) -> Result<Ending, Failure> {
                     Command::Watch(wanted) => show::watch(&server, &wanted, args.json).await,
                     Command::Unlock(wanted) => unlock::unlock(&server, &wanted, args.json).await,
                     Command::Doctor(wanted) => doctor::doctor(&server, &wanted, args.json).await,
-                    Command::Completions(_) | Command::Man | Command::Warden(_) => Ok(0),
+                    Command::Completions(_) | Command::Man => Ok(0),
                 };
                 code.map(Ending::Code)
             });

@@ -35,6 +35,9 @@ use crate::family::Family;
 use crate::notes::Notes;
 use crate::process::Process;
 
+/// The word by which `redlatch` is a warden.
+pub(crate) const WORD: &str = "__warden";
+
 /// How much later than `redlatch` the warden acts, in milliseconds: as long as `redlatch` runs, it does so itself.
 const LEEWAY: u64 = 20;
 /// The longest sleep. A sleep does not count the time in which the machine is suspended.
@@ -65,8 +68,9 @@ impl Warden {
             OnLoss::Ignore => return Ok(None),
         };
         let mut child = Command::new(this_program()?)
-            .args(["__warden", "--on-loss", on_loss, "--grace"])
+            .args([WORD, "--on-loss", on_loss, "--grace"])
             .arg(format!("{}ms", args.grace.as_millis()))
+            .arg(format!("--name={}", args.name))
             .args(notes.are_json().then_some("--json"))
             // The URL may hold a password.
             .env_remove("REDIS_URL")
@@ -165,7 +169,7 @@ struct Watch {
 }
 
 /// Runs the warden. Returns its exit code.
-pub(crate) fn keep_watch(args: &args::Warden, notes: &Notes) -> u8 {
+pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
     let mut blocked = SigSet::all();
     // Faults of this process itself, and what cannot be blocked.
     for signal in [
@@ -198,7 +202,7 @@ pub(crate) fn keep_watch(args: &args::Warden, notes: &Notes) -> u8 {
             }
         }
         if lines.have_ended {
-            return watch.alone(args, notes);
+            return watch.alone(args);
         }
         if watch.kill_at.is_some_and(|at| now() >= at) {
             return watch.kill();
@@ -287,14 +291,14 @@ impl Watch {
     }
 
     /// Ends the command after `redlatch` has gone without a word.
-    fn alone(mut self, args: &args::Warden, notes: &Notes) -> u8 {
+    fn alone(mut self, args: &args::Warden) -> u8 {
         let lost_at = self.lost_at.take();
         if self.kill_at.is_none() {
             // Nobody renews the lock any more, so the grace is over when its lease is.
             self.end(args);
             self.kill_at = self.kill_at.into_iter().chain(lost_at).min();
         }
-        let noted = tell(notes);
+        let noted = tell(args);
         while let Some(left) = self.kill_at.map(|at| at.saturating_sub(now()))
             && left > 0
             && self.family.runs()
@@ -330,12 +334,13 @@ impl Watch {
 /// Says why the command is ended. Returns what ends as soon as that is written.
 ///
 /// In a thread of its own: nobody may read a pipe, and Ctrl-S stops a terminal. If there is none, nothing is said.
-fn tell(notes: &Notes) -> Receiver<()> {
+fn tell(args: &args::Warden) -> Receiver<()> {
     let (done, noted) = channel();
-    let notes = notes.clone();
+    let notes = Notes::new(args.json);
+    let name = args.name.clone();
     let note = move || {
-        let text = "redlatch itself was killed: its command is ended";
-        notes.note("killed", text, json!({}));
+        let text = format!("redlatch itself was killed while it held {name}: its command is ended");
+        notes.note("killed", &text, json!({ "name": name }));
         drop(done);
     };
     thread::Builder::new().spawn(note).ok();

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use redlatch_testkit::Server;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
 use crate::command::{Running, eventually, group_of, number_in, outcome, redlatch, runs, send};
@@ -267,7 +267,11 @@ fn warden_says_why_the_command_ends() {
         run.signal("KILL");
         let ended = run.end();
         let note: Value = serde_json::from_str(&ended.err).unwrap();
-        assert_eq!(note["event"], "killed", "{note}");
+        assert_eq!(
+            (&note["event"], &note["name"]),
+            (&json!("killed"), &json!("l"))
+        );
+        assert!(note["text"].as_str().unwrap().contains("held l"), "{note}");
         server.connection().command(&["DEL", "l"]);
     }
 }
@@ -350,6 +354,9 @@ fn name_that_is_something_else_is_no_lock() {
     let server = Server::start();
     server.connection().command(&["SET", "l", "text"]);
     let ended = outcome(&server, &["run", "l", "--", "true"]);
+    assert_eq!(ended.code, 69, "{ended:?}");
+    let _holder = Running::holding(&server.url(), "reentrant", "m");
+    let ended = outcome(&server, &["run", "--kind", "read", "m", "--", "true"]);
     assert_eq!(ended.code, 69, "{ended:?}");
 }
 
