@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
     /// Print JSON: an object for each line, or one list.
     ///
-    /// What `redlatch` notes on stderr is JSON then, too; what says that it was used wrongly is not.
+    /// All that `redlatch` itself writes to stderr is JSON then, too, errors in its use included.
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
 
@@ -58,7 +58,8 @@ Exit codes:
   1      `inspect`: nobody holds it; `unlock`: nothing was released;
          `doctor`: something breaks a promise; `ls`: not every key could be read
   2      wrong use; nothing was done
-  69     the server cannot be reached, or refuses; `ls`: one server of a cluster
+  69     the server cannot be reached, or refuses; the name is in use for another
+         kind of lock, or for something else; `ls`: one server of a cluster is away
   71     the system lacks something
   75     `run`: somebody else holds the lock, and the time to wait is over
   76     `run`: the lock was lost before the command had ended
@@ -107,6 +108,7 @@ pub(crate) struct Server {
         global = true,
         value_name = "SPAN",
         value_parser = timeout,
+        allow_hyphen_values = true,
         default_value = "1s",
         help_heading = "Server"
     )]
@@ -168,7 +170,7 @@ pub(crate) struct Run {
     pub(crate) name: String,
 
     /// How long to wait for the lock; 0 makes one attempt. Without it, waits until the lock is free.
-    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
     /// `renewed:SPAN` renews a lease of this length while the command runs; a SPAN alone is never renewed.
@@ -178,6 +180,7 @@ pub(crate) struct Run {
         long,
         value_name = "LEASE",
         value_parser = lease,
+        allow_hyphen_values = true,
         default_value = "renewed"
     )]
     pub(crate) lease: Lease,
@@ -191,7 +194,7 @@ pub(crate) struct Run {
     pub(crate) on_loss: OnLoss,
 
     /// How long the command may live after TERM, before it is killed.
-    #[arg(long, value_name = "SPAN", value_parser = span::parse, default_value = "10s")]
+    #[arg(long, value_name = "SPAN", value_parser = span::parse, allow_hyphen_values = true, default_value = "10s")]
     pub(crate) grace: Duration,
 
     /// What `ls` and `inspect` show in front of the owner, such as job@host.
@@ -360,7 +363,7 @@ pub(crate) struct Watch {
     pub(crate) name: String,
 
     /// How often to look if no message arrives.
-    #[arg(long, value_name = "SPAN", value_parser = interval, default_value = "1s")]
+    #[arg(long, value_name = "SPAN", value_parser = interval, allow_hyphen_values = true, default_value = "1s")]
     pub(crate) interval: Duration,
 }
 

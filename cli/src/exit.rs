@@ -1,17 +1,17 @@
 //! Exit codes, and failures that end the command.
 
+use std::env;
 use std::error::Error as _;
 use std::fmt::Display;
-use std::io::{Write, stderr};
 use std::process::{self, ExitCode};
 
-use clap::error::ErrorKind as Wrong;
+use clap::error::{ContextKind, ContextValue, ErrorKind as Wrong};
 use nix::sys::signal::Signal;
 use redlatch::{Error, ErrorKind};
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::job;
-use crate::shown::shown;
+use crate::notes::Notes;
 
 /// Wrong use, as of most commands.
 pub(crate) const USAGE: u8 = 2;
@@ -110,14 +110,35 @@ pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
         error.print().ok();
         return ExitCode::SUCCESS;
     }
-    if matches!(
-        error.kind(),
-        Wrong::DisplayHelpOnMissingArgumentOrSubcommand | Wrong::MissingSubcommand
-    ) {
-        complain("say what to do, for example `redlatch run NAME -- COMMAND`; see redlatch --help");
-        return ExitCode::from(USAGE);
-    }
+    let about = match error.kind() {
+        Wrong::DisplayHelpOnMissingArgumentOrSubcommand | Wrong::MissingSubcommand => {
+            "say what to do, for example `redlatch run NAME -- COMMAND`".to_owned()
+        }
+        Wrong::InvalidUtf8
+            if env::var_os("REDIS_URL").is_some_and(|url| url.to_str().is_none()) =>
+        {
+            "REDIS_URL is not valid UTF-8".to_owned()
+        }
+        _ => what_is_wrong(error),
+    };
+    // The words behind `--` are the command's.
+    let mut own = env::args_os().take_while(|word| word != "--");
+    let notes = Notes::new(own.any(|word| word == "--json"));
+    let failure = Failure::usage(format_args!("{about}; see redlatch --help"));
+    notes.failed(&failure);
+    ExitCode::from(failure.code)
+}
+
+/// Returns the first part of what clap says, in one line.
+fn what_is_wrong(error: &clap::Error) -> String {
     let text = error.render().to_string();
+    if error.kind() == Wrong::UnknownArgument
+        && text.contains("Usage: redlatch run")
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && !word.starts_with('-')
+    {
+        return format!("{word:?} is neither an option nor the name: put the command behind `--`");
+    }
     let about: Vec<&str> = text
         .lines()
         .map(str::trim)
@@ -125,12 +146,5 @@ pub(crate) fn wrong_use(error: &clap::Error) -> ExitCode {
         .filter(|line| !line.is_empty())
         .collect();
     let about = about.join(" ");
-    let about = about.strip_prefix("error: ").unwrap_or(&about);
-    complain(&format!("{about}; see redlatch --help"));
-    ExitCode::from(USAGE)
-}
-
-/// Writes a line to stderr, if anybody reads it.
-fn complain(text: &str) {
-    writeln!(stderr(), "redlatch: {}", shown(text)).ok();
+    about.strip_prefix("error: ").unwrap_or(&about).to_owned()
 }

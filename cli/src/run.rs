@@ -44,6 +44,13 @@ enum NoGuard {
 
 /// Runs the command under the lock.
 pub(crate) async fn run(server: &Server, args: Run, notes: &Notes) -> Result<Ending, Failure> {
+    if args
+        .command
+        .first()
+        .is_none_or(|program| program.is_empty())
+    {
+        return Err(Failure::usage("the command behind -- is empty"));
+    }
     let mut signals =
         Signals::listen().map_err(|error| Failure::system("cannot take signals", &error))?;
     let mut builder = server::builder(server)?;

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use redlatch_testkit::Server;
+use serde_json::{Value, json};
 
 use crate::command::redlatch;
 
@@ -43,7 +44,10 @@ fn wrong_use_is_one_line_and_code_2() {
         (NOWHERE, &["run", "n", "--kind", "red", "--", "true"]),
         (NOWHERE, &["run", "n", "--on-loss", "panic", "--", "true"]),
         (NOWHERE, &["run", "n", "--grace", "soon", "--", "true"]),
+        (NOWHERE, &["run", "n", "--label", "two words", "--", "true"]),
+        (NOWHERE, &["run", "n", "--", ""]),
         (NOWHERE, &["run", "", "--", "true"]),
+        (NOWHERE, &["__warden"]),
         (NOWHERE, &["run", &long, "--", "true"]),
         (NOWHERE, &["inspect"]),
         (NOWHERE, &["inspect", ""]),
@@ -70,6 +74,37 @@ fn wrong_use_is_one_line_and_code_2() {
         assert_eq!(err.lines().count(), 1, "{args:?}: {err}");
         assert!(
             err.starts_with("redlatch: ") && !err.contains("__warden"),
+            "{err}"
+        );
+        let ended = redlatch(url, &[&["--json"], args].concat())
+            .output()
+            .unwrap();
+        let failure: Value = serde_json::from_slice(&ended.stderr).unwrap();
+        assert_eq!(
+            (&failure["event"], &failure["code"]),
+            (&json!("failed"), &json!(2))
+        );
+    }
+}
+
+#[test]
+fn wrong_use_says_what_to_do() {
+    for (args, says) in [
+        (&["run", "n", "true"][..], "put the command behind `--`"),
+        (
+            &["run", "n", "--wait", "-1s", "--", "true"],
+            "\"-1s\" is not a span of time",
+        ),
+        (
+            &["run", "n", "--lease", "-1s", "--", "true"],
+            "\"-1s\" is not a span of time",
+        ),
+        (&["run", "n", "--", ""], "the command behind -- is empty"),
+    ] {
+        let ended = redlatch(NOWHERE, args).output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert!(
+            ended.status.code() == Some(2) && err.contains(says),
             "{err}"
         );
     }
@@ -160,7 +195,11 @@ fn text_that_is_no_utf_8_is_wrong_use() {
         .env("REDIS_URL", OsStr::from_bytes(b"redis://\xff"))
         .output()
         .unwrap();
-    assert_eq!(ended.status.code(), Some(2));
+    let err = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        ended.status.code() == Some(2) && err.contains("REDIS_URL"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -184,7 +223,7 @@ fn exit_codes_are_in_the_readme_as_in_the_manual() {
 fn failures_are_json_if_asked_for() {
     let ended = redlatch(NOWHERE, &["--json", "ls"]).output().unwrap();
     assert_eq!(ended.status.code(), Some(69));
-    let failure: serde_json::Value = serde_json::from_slice(&ended.stderr).unwrap();
+    let failure: Value = serde_json::from_slice(&ended.stderr).unwrap();
     assert_eq!(
         (&failure["event"], &failure["code"]),
         (&"failed".into(), &69.into())
