@@ -154,9 +154,9 @@ pub(crate) enum Command {
 ///
 /// INT, TERM, HUP and QUIT are passed on to the process group that the command was started in and to the one that it is
 /// in, each time that they come, USR1 and USR2 to the command alone. What the command makes of them is up to it: a shell
-/// on a terminal ignores TERM, and goes on with the lock. While there is no command, because `redlatch` still waits for the lock or already releases it, they
-/// end `redlatch`; a second one does so at once, and then the server frees the lock when its lease ends. If the command
-/// ends by INT, TERM or HUP, so does `redlatch`.
+/// on a terminal ignores TERM, and goes on with the lock. While there is no command, because `redlatch` still waits for
+/// the lock or already releases it, they end `redlatch`; a second one does so at once, and then the server frees the lock
+/// when its lease ends. If the command ends by INT, TERM or HUP, so does `redlatch`.
 ///
 /// On a terminal the command has the terminal. Ctrl-C that ends the command ends a script around `redlatch`, too. Ctrl-Z
 /// stops the command, `redlatch` and a script around it, and if the lease runs out before `fg`, the command is ended.
