@@ -953,7 +953,7 @@ fn reader_with_the_longest_lease_leaves_nothing_of_a_dead_one_whenever_it_goes()
         reader("A:1", 1).lease(60_000),
         reader("A:2", 2).lease(60_000),
     );
-    for _ in 0..3_000 {
+    for _ in 0..10_000 {
         scene.take(&dead);
         scene.take(&read);
         scene.die(&[level_key("A:1", 1)]);
@@ -998,7 +998,7 @@ fn hash_does_not_outlive_the_levels_that_it_was_raised_for_whenever_the_clock_go
             _ => reader("A:1", 1),
         };
         let level = held.level(1);
-        for _ in 0..1_000 {
+        for _ in 0..4_000 {
             scene.take(&held);
             scene.expire(&level, LEASE);
             scene.expire("k", 9_000);
@@ -1030,7 +1030,7 @@ fn hash_that_is_cut_down_does_not_outlive_its_longest_level_whenever_the_clock_g
     for (verb, run) in verbs {
         let mut scene = Scene::new();
         let (write, inner) = (writer("A:1", 1), reader("A:1", 2).lease(60_000));
-        for _ in 0..1_000 {
+        for _ in 0..4_000 {
             scene.take(&write);
             scene.take(&inner);
             run(&mut scene, &inner);
