@@ -99,17 +99,18 @@ impl Started {
         let pid = pid
             .map(Pid::from_raw)
             .ok_or_else(|| Failure::new(exit::SYSTEM, "the command has no process id"))?;
+        let command = Process::find(pid);
         let mut group = pid;
         if let Some(warden) = &mut warden {
             group = Pid::from_raw(warden.group());
-            if let Some(command) = Process::find(pid) {
+            if let Some(command) = command {
                 warden.looks_after(command);
             }
         }
         Ok(Self {
             child,
             pid,
-            family: Family::of_child(group, pid),
+            family: Family::of_child(group, pid, command),
             warden,
         })
     }

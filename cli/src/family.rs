@@ -18,12 +18,12 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// The family of a child of this process, which has not been waited for.
-    pub(crate) fn of_child(group: Pid, command: Pid) -> Self {
+    /// The family of a child of this process, which has not been waited for. `found` is what `/proc` says of it.
+    pub(crate) fn of_child(group: Pid, command: Pid, found: Option<Process>) -> Self {
         Self {
             group,
             command: Some(command),
-            members: Process::find(command).into_iter().collect(),
+            members: found.into_iter().collect(),
         }
     }
 
