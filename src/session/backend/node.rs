@@ -33,8 +33,8 @@ use crate::protocol::script::{Arg, Call, Steps, Unscripted};
 /// How many times a server is asked whether it knows sharded channels, if no answer comes.
 const PROBES: usize = 3;
 
-/// The most holds that a server is asked about at a time. It takes some ten milliseconds for so many, so that even one
-/// that has little of a processor answers all of them in time.
+/// The most holds that a server is asked about at a time. A server renews that many in about ten milliseconds, so even
+/// one that gets little processor time answers before the requests time out.
 const ROOM: usize = 2_000;
 
 /// The connections to one server, and what is known of it.

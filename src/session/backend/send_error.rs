@@ -190,10 +190,6 @@ impl Node {
         broken: Broken,
         repeated: bool,
     ) -> Error {
-        let is_slow = matches!(broken, Broken::TimedOut(_)) && self.commands.is_slow(self.patience);
-        if !is_slow {
-            self.commands.redial_if_stalled(self.patience);
-        }
         let error = match &broken {
             Broken::Garbled(error) => error.clone().unanswered(),
             // Only if no send can have run is the call known to have changed nothing.
@@ -212,8 +208,10 @@ impl Node {
             )
             .unanswered(),
         };
+        let is_late = matches!(broken, Broken::TimedOut(_));
         let error = broken.causes(error);
-        if !is_slow {
+        if !(is_late && self.commands.is_slow(self.patience)) {
+            self.commands.redial_if_stalled(self.patience);
             self.is_silent(started, false, &error);
         }
         error

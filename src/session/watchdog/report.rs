@@ -15,7 +15,7 @@ impl Watchdog {
     /// Tells of a loss. A hold that ends with its client is no surprise to anybody.
     pub(super) fn tell_loss(&self, hold: &Hold, reason: LossReason) {
         let (lock, owner) = (hold.key().name.key(), &hold.owner);
-        let server = || self.releaser.backend.home(lock).map(|node| node.id());
+        let server = || self.node(hold).map(|node| node.id());
         let is_told =
             reason != LossReason::Closed && self.outages.lost(server(), lock, BootInstant::now());
         match is_told {
