@@ -296,7 +296,7 @@ async fn hold_has_a_span_from_its_grant_to_its_end_if_asked_for() {
 
     // The call is over, and the hold goes on.
     let request = info_span!("request");
-    let guard = lock.lock().instrument(request.clone()).await.unwrap();
+    let guard = lock.lock().instrument(request).await.unwrap();
     log.tells(&["request:hold{lock=k owner=req-7}", "new"])
         .await;
     log.tells(&["request:acquire{lock=k owner=req-7}", "close"])

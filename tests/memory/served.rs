@@ -1,7 +1,9 @@
 //! What a server in memory answers to peers that are no clients of this process.
 
-use redlatch::{Client, MemoryServer};
+use redlatch::MemoryServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+use crate::client;
 
 /// Returns a peer that is served.
 fn peer(server: &MemoryServer) -> DuplexStream {
@@ -44,11 +46,7 @@ async fn peer_that_closes_its_half_is_owed_what_a_silent_server_did_not_answer()
 #[tokio::test]
 async fn bytes_that_are_no_command_are_refused_and_the_server_goes_on() {
     let server = MemoryServer::new();
-    let client = Client::builder()
-        .config(server.config())
-        .build()
-        .await
-        .unwrap();
+    let client = client(&server).await;
     let nested = "*1\r\n".repeat(100_000);
     for asked in [
         &*nested,
@@ -72,12 +70,6 @@ async fn bytes_that_are_no_command_are_refused_and_the_server_goes_on() {
             "{begin:?}: {said}"
         );
     }
-    client
-        .lock("job")
-        .lock()
-        .await
-        .unwrap()
-        .unlock()
-        .await
-        .unwrap();
+    let guard = client.lock("job").lock().await.unwrap();
+    guard.unlock().await.unwrap();
 }
