@@ -118,7 +118,7 @@ impl<'a> Waiting<'a> {
                 return Ok(Some(output));
             }
             let channels = self.catch_up(wanted);
-            let step = match self.waiter.start(channels, wanted) {
+            let step = match self.waiter.start(BootInstant::now(), channels, wanted) {
                 Start::Ask => match wanted.ask(self).await? {
                     Asked::Ready(output) => return Ok(Some(output)),
                     Asked::Busy(refusal) => self.refused(refusal),

@@ -11,7 +11,8 @@
 //! 2. **Every park ends**: at the limit, at the end of the holder's lease, at the poll cap, or when it is time to
 //!    remind others of this call. It ends within a second as long as a subscription is not acknowledged.
 //! 3. **A hold of this process spares the question** while it stands, because its end is signalled here. But only until
-//!    the first wake-up, which may mean that the server has given the lock to others.
+//!    the first wake-up, which may mean that the server has given the lock to others; or, where no message wakes the
+//!    call, for one poll cap at a time.
 //! 4. **A call that is not told by name** also listens to the channel on which everybody is told.
 
 use std::time::Duration;
@@ -127,6 +128,8 @@ pub(crate) enum Step {
 pub(crate) struct Waiter {
     policy: Policy,
     trusts_local_holds: bool,
+    /// A call without messages asks no later than this, though a hold of this process stands.
+    spared_until: Option<BootInstant>,
     /// The call has waited for a hold of this process.
     is_in_succession: bool,
     /// A park has ended or a message has arrived. Only set for kinds that listen.
@@ -142,6 +145,7 @@ impl Waiter {
         Self {
             policy,
             trusts_local_holds: policy.trusts_local_holds,
+            spared_until: None,
             is_in_succession: false,
             is_woken: false,
             before: Channels::default(),
@@ -165,20 +169,27 @@ impl Waiter {
     }
 
     /// Begins a round: decides whether to ask the server.
-    pub(crate) fn start(&mut self, channels: Channels, local: &impl Local) -> Start {
+    pub(crate) fn start(
+        &mut self,
+        now: BootInstant,
+        channels: Channels,
+        local: &impl Local,
+    ) -> Start {
         self.before = channels;
+        let is_due = self.spared_until.is_some_and(|until| now >= until);
         let is_held = self.trusts_local_holds && local.is_held();
         if is_held {
             self.is_in_succession = true;
             // A call without messages trusts a hold only if the hold is renewed. Without renewals nobody here notices,
             // before the lease ends, that the hold was released by force elsewhere.
-            if self.policy.listens || local.is_renewed() {
+            if self.policy.listens || local.is_renewed() && !is_due {
                 return Start::Spare;
             }
         } else if self.is_in_succession && local.has_had_its_share() {
             self.is_in_succession = false;
             return Start::Yield;
         }
+        self.spared_until = None;
         Start::Ask
     }
 
@@ -208,7 +219,10 @@ impl Waiter {
         let step = match self.policy.listens {
             true => wait.busy(now, Ttl::Never, jitter),
             // No attempt was made, so the next pause must not grow because of this one.
-            false => wait.clamp(now, poll_cap),
+            false => {
+                let until = *self.spared_until.get_or_insert_with(|| now.plus(poll_cap));
+                wait.clamp(now, now.until(until))
+            }
         };
         self.wait_for(step, None, false)
     }

@@ -140,7 +140,7 @@ impl Caller {
         self.before = self.listening();
         let own = self.before;
         let mut waiter = self.waiter.clone();
-        let start = waiter.start(channels(own), self);
+        let start = waiter.start(BootInstant::from_millis(0), channels(own), self);
         assert_eq!(start, Start::Ask);
         self.waiter = waiter;
         self.phase = Phase::Asked;

@@ -783,3 +783,23 @@ async fn lock_that_is_freed_by_force_elsewhere_is_found_by_a_pause_here() {
     }
     nothing_left(&server, [&client, &other]).await;
 }
+
+/// The guard is renewed, and the next renewal is far away.
+#[tokio::test]
+async fn lock_that_the_server_has_lost_is_found_by_the_poll_cap_though_a_hold_here_stands() {
+    let server = Server::start();
+    let builder = builder(server.url()).watchdog_lease(secs(600));
+    let client = builder.poll_cap(millis(200)).build().await.unwrap();
+    let lock = client.plain_lock(NAME);
+    let held = stranger(&lock).lock().await.unwrap();
+    let waiter = stranger(&lock);
+    let waiter = tokio::spawn(async move { waiter.lock().await });
+    eventually("it waits", async || {
+        format!("{client:?}").contains("waiting: 1,")
+    })
+    .await;
+    server.connection().command(&["DEL", NAME]);
+    let next = soon(waiter).await.unwrap().unwrap();
+    assert_eq!(kind(held.unlock().await), ErrorKind::LeaseLost);
+    next.unlock().await.unwrap();
+}

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::support::probe::{NEVER, calls_of, kind, millis, reset_calls, secs, soon, stranger};
-use crate::support::{client, eventually, start, start_two};
+use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{Backoff, Client, ErrorKind};
 use redlatch_testkit::Server;
 
@@ -194,4 +194,24 @@ async fn nothing_is_asked_behind_a_hold_that_is_renewed_here() {
     let asked = calls_of(&mut probe, "evalsha") + calls_of(&mut probe, "eval");
     assert_eq!(asked, 0, "its end is told here");
     held.unlock().await.unwrap();
+}
+
+/// The guard is renewed, and the next renewal is far away.
+#[tokio::test]
+async fn lock_that_the_server_has_lost_is_found_by_the_poll_cap_though_a_hold_here_stands() {
+    let server = Server::start();
+    let builder = builder(server.url()).watchdog_lease(secs(600));
+    let client = builder.poll_cap(millis(200)).build().await.unwrap();
+    let lock = client.spin_lock(NAME);
+    let held = stranger(&lock).lock().await.unwrap();
+    let waiter = stranger(&lock);
+    let waiter = tokio::spawn(async move { waiter.lock().await });
+    eventually("it waits", async || {
+        format!("{client:?}").contains("waiting: 1,")
+    })
+    .await;
+    server.connection().command(&["DEL", NAME]);
+    let next = soon(waiter).await.unwrap().unwrap();
+    assert_eq!(kind(held.unlock().await), ErrorKind::LeaseLost);
+    next.unlock().await.unwrap();
 }

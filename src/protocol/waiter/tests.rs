@@ -116,16 +116,23 @@ proptest! {
         let mut waiter = Waiter::new(policy);
         // Computed independently of the waiter.
         let (mut trusts, mut woken) = (policy.trusts_local_holds, false);
+        let mut spared_since = None;
         for round in rounds {
-            let start = waiter.start(round.before, &round);
+            let start = waiter.start(now, round.before, &round);
             let step = match start {
                 Start::Ask if round.yields => waiter.yielded(&mut wait, now, 0.5),
                 Start::Ask => waiter.refused(&mut wait, now, round.refusal, 0.5),
                 Start::Yield => waiter.yielded(&mut wait, now, 0.5),
                 Start::Spare => waiter.spared(&mut wait, now, CAP, 0.5),
             };
-            let trusted = trusts && round.is_held && (policy.listens || round.is_renewed);
+            let is_due = spared_since.is_some_and(|since: BootInstant| since.until(now) >= CAP);
+            let trusted = trusts && round.is_held && (policy.listens || round.is_renewed && !is_due);
             prop_assert_eq!(start == Start::Spare, trusted);
+            match start {
+                Start::Ask => spared_since = None,
+                Start::Spare => _ = spared_since.get_or_insert(now),
+                Start::Yield => {}
+            }
             prop_assert!(start != Start::Yield || round.has_had_its_share && !trusted);
             let was_refused = start == Start::Ask && !round.yields;
             let (park, own) = match step {
@@ -190,35 +197,76 @@ proptest! {
     }
 }
 
+/// A hold of this process that is renewed.
+struct Held;
+
+impl Local for Held {
+    fn is_held(&self) -> bool {
+        true
+    }
+
+    fn is_renewed(&self) -> bool {
+        true
+    }
+}
+
 #[test]
 fn hold_of_this_process_spares_the_question_until_the_first_wake_up() {
-    struct Held;
-    impl Local for Held {
-        fn is_held(&self) -> bool {
-            true
-        }
-    }
     let policy = Policy {
         trusts_local_holds: true,
         ..COUNTER
     };
+    let now = BootInstant::from_millis(0);
     let mut waiter = Waiter::new(policy);
     let channels = |own| Channels {
         own,
         common: Listening::No,
     };
     let (unconfirmed, confirmed) = (Listening::Unconfirmed, Listening::Confirmed(0));
-    assert_eq!(waiter.start(channels(Listening::No), &Held), Start::Spare);
+    assert_eq!(
+        waiter.start(now, channels(Listening::No), &Held),
+        Start::Spare
+    );
     waiter.listens(channels(unconfirmed), CAP);
     waiter.woken(confirmed);
     // That messages arrive from now on says nothing about the holder.
-    assert_eq!(waiter.start(channels(confirmed), &Held), Start::Spare);
+    assert_eq!(waiter.start(now, channels(confirmed), &Held), Start::Spare);
     waiter.listens(channels(confirmed), CAP);
     waiter.woken(Listening::Confirmed(1));
     assert_eq!(
-        waiter.start(channels(Listening::Confirmed(1)), &Held),
+        waiter.start(now, channels(Listening::Confirmed(1)), &Held),
         Start::Ask
     );
+}
+
+/// The server may have lost the hold, and the next renewal may be far away.
+#[test]
+fn call_without_messages_asks_once_a_poll_cap_though_a_hold_of_this_process_stands() {
+    let policy = Policy {
+        listens: false,
+        trusts_local_holds: true,
+        ..COUNTER
+    };
+    let mut now = BootInstant::from_millis(0);
+    let wake_source = WakeSource::pauses(Backoff::exponential(), CAP);
+    let mut wait = Wait::new(now, Deadline::Never, CAP, wake_source);
+    let mut waiter = Waiter::new(policy);
+    let start = |waiter: &mut Waiter, now| waiter.start(now, Channels::default(), &Held);
+    for _ in 0..2 {
+        let until = now.plus(CAP);
+        // What happens here wakes the call, and is no reason to trust the hold for longer.
+        while now < until {
+            assert_eq!(start(&mut waiter, now), Start::Spare);
+            let Step::Park(at_most) = waiter.spared(&mut wait, now, CAP, 0.5) else {
+                panic!("it does not park");
+            };
+            assert_eq!(now.plus(at_most), until);
+            now = now.plus(at_most.min(CAP * 2 / 5));
+            waiter.woken(Listening::No);
+        }
+        assert_eq!(start(&mut waiter, now), Start::Ask);
+        waiter.refused(&mut wait, now, Ttl::Never.into(), 0.5);
+    }
 }
 
 #[test]
