@@ -157,6 +157,8 @@ impl AcquireRequest {
         place: &Place<'_>,
         wait: &Wait,
     ) -> Result<Option<Outcome>, Error> {
+        // The call may be polled for an answer, and not at its place.
+        place.catch_up(BootInstant::now().plus(self.timeout()));
         if let Some(outcome) = Box::pin(self.join(local)).await? {
             return Ok(Some(outcome));
         }

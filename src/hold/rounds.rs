@@ -141,6 +141,7 @@ impl QuorumAcquire {
             return Ok(Some(Outcome::Front(place)));
         }
         let first = &self.requests[0];
+        place.catch_up(BootInstant::now().plus(first.timeout()));
         // A named owner may hold the lock through other processes: that is a re-entry, and never queues. A round in
         // vain gives back what it got, and the call goes on to wait.
         if first.owner.is_named()

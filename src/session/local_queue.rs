@@ -9,6 +9,8 @@
 //!    others join its grant. As their roles say, neither comes to ask past the first of the other side if that one came
 //!    before and has not asked; this holds for at most a second. A call with `Role::Beside` asks when it likes.
 //! 2. A call that has come to the front stays there until it leaves, or until others go first because nobody polls it.
+//! 3. A call that nobody polls, and that has not come to the front, is set aside: it comes to no front until it is
+//!    polled again, and then has its old place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{replace, take};
@@ -106,10 +108,15 @@ pub(super) struct LocalQueue {
     waiters: BTreeMap<Ticket, Waiter>,
     /// The calls that wait for their turn, or have it.
     ///
-    /// A subset of the waiters. The first of each set is the one that asks, or is next to.
+    /// A subset of the waiters. The first of each set is the next to ask.
     in_queue: Sides<BTreeSet<Ticket>>,
+    /// The call that has come to the front of each side. Not always the first in the set: one that was set aside may
+    /// come back before it.
+    front: Sides<Option<Ticket>>,
     /// The calls that ask when they like. They are told of what the front is told of, and stand in nobody's way.
     beside: Sides<BTreeSet<Ticket>>,
+    /// The calls that were set aside. Each is in no other set until it is polled.
+    aside: BTreeSet<Ticket>,
     /// The readers up to this one keep no writer from asking: one of them has asked for all, and the server keeps the
     /// order.
     asked: Ticket,
@@ -188,10 +195,8 @@ impl LocalQueue {
     /// Removes a call, wherever it stands. Whoever is first after it comes to the front by the next
     /// [`move_up`](Self::move_up).
     pub(super) fn leave(&mut self, ticket: Ticket) {
+        self.withdraw(ticket);
         if let Some(waiter) = self.waiters.remove(&ticket) {
-            if let Some(those) = self.those(waiter.side, waiter.role) {
-                those.remove(&ticket);
-            }
             self.wakers.gone.extend(waiter.waker);
         }
     }
@@ -204,11 +209,11 @@ impl LocalQueue {
 
     /// Returns how many calls wait to ask.
     pub(super) fn len(&self) -> usize {
-        let all = self.in_queue.both().chain(self.beside.both());
-        all.map(BTreeSet::len).sum()
+        let in_sets = self.in_queue.both().chain(self.beside.both());
+        in_sets.map(BTreeSet::len).sum::<usize>() + self.aside.len()
     }
 
-    /// Returns how many calls of this side stand in the queue.
+    /// Returns how many calls of this side stand in the queue, without those that nobody polls.
     pub(super) fn standing(&self, side: Side) -> usize {
         self.in_queue.of(side).len()
     }
@@ -232,15 +237,21 @@ impl LocalQueue {
     /// For a call that nobody polls, for a reader that has waited long enough, and for an owner that has the other
     /// side.
     pub(super) fn goes_beside(&mut self, ticket: Ticket) {
-        let Some(waiter) = self.waiters.get_mut(&ticket) else {
-            return;
-        };
-        waiter.is_first = true;
-        let (side, before) = (waiter.side, replace(&mut waiter.role, Role::Beside));
-        if let Some(those) = self.those(side, before) {
-            those.remove(&ticket);
+        self.withdraw(ticket);
+        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+            waiter.is_first = true;
+            waiter.role = Role::Beside;
+            self.beside.of_mut(waiter.side).insert(ticket);
         }
-        self.beside.of_mut(side).insert(ticket);
+    }
+
+    /// Lets others go before a call that has not come to the front, and that nobody polls. It keeps its place for when
+    /// it is polled again.
+    ///
+    /// To be called in one step with finding that nobody has polled it: a poll before that would go unnoticed.
+    pub(super) fn sets_aside(&mut self, ticket: Ticket) {
+        self.withdraw(ticket);
+        self.aside.insert(ticket);
     }
 
     /// Ends a call's wait for those of the other side.
@@ -262,7 +273,7 @@ impl LocalQueue {
             return;
         }
         // Readers behind a writer have not been asked for: they have to wait for it.
-        let behind = self.first(Side::Exclusive).unwrap_or(Ticket::MAX);
+        let behind = self.next(Side::Exclusive).unwrap_or(Ticket::MAX);
         let last = readers.range(..behind).next_back();
         self.asked = last.copied().unwrap_or(ticket).max(ticket);
         self.readers_came = self.readers_came.max(latest);
@@ -273,12 +284,18 @@ impl LocalQueue {
         came.max(self.readers_came.unwrap_or(came))
     }
 
-    /// Notes the waker to wake when something happens. The call is being polled.
+    /// Notes the waker to wake when something happens. The call is being polled, and has no request on its way.
     pub(super) fn waits(&mut self, ticket: Ticket, waker: Option<Waker>) {
         if let Some(waiter) = self.waiters.get_mut(&ticket) {
-            waiter.alive = waiter.alive.max(BootInstant::now());
+            waiter.alive = BootInstant::now();
             let before = replace(&mut waiter.waker, waker);
             self.wakers.gone.extend(before);
+            let (side, role) = (waiter.side, waiter.role);
+            if self.aside.remove(&ticket)
+                && let Some(those) = self.those(side, role)
+            {
+                those.insert(ticket);
+            }
         }
     }
 
@@ -332,18 +349,26 @@ impl LocalQueue {
                 && let Some(waiter) = self.waiters.get_mut(&first)
                 && !replace(&mut waiter.is_first, true)
             {
+                *self.front.of_mut(waiter.side) = Some(first);
                 self.wakers.woken.extend(waiter.waker.take());
             }
         }
         take(&mut self.wakers)
     }
 
-    /// Wakes the calls at the front, and `these`, so that they show that they are polled. Returns all of them.
+    /// Wakes the calls at the front and those that have `lent` an undo, wherever they stand; with `everyone`, all that
+    /// stand in the queue. So they show that they are polled. Returns all of them.
     ///
-    /// `these` are the calls that have left an undo here, wherever they stand. A call that is polled answers by
-    /// [`waits`](Self::waits) or [`is_alive`](Self::is_alive).
-    pub(super) fn poke(&mut self, these: impl Iterator<Item = Ticket>) -> Vec<Ticket> {
-        let poked: Vec<_> = self.firsts().chain(these).collect();
+    /// A call that is polled answers by [`waits`](Self::waits) or [`is_alive`](Self::is_alive).
+    pub(super) fn poke(
+        &mut self,
+        lent: impl Iterator<Item = Ticket>,
+        everyone: bool,
+    ) -> BTreeSet<Ticket> {
+        let mut poked: BTreeSet<_> = self.firsts().chain(lent).collect();
+        if everyone {
+            poked.extend(self.in_queue.both().flatten());
+        }
         for ticket in &poked {
             if let Some(waiter) = self.waiters.get_mut(ticket) {
                 self.wakers.woken.extend(waiter.waker.take());
@@ -352,16 +377,16 @@ impl LocalQueue {
         poked
     }
 
-    /// Returns those of `poked` that nobody has polled since `since`, if any other call waits.
-    ///
-    /// With nobody else waiting it does no harm to wait for such a call.
-    pub(super) fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> Vec<Ticket> {
-        let is_unpolled = |ticket: &&Ticket| {
-            let waiter = self.waiters.get(ticket);
-            waiter.is_some_and(|it| it.is_first && it.alive < since)
-        };
-        let poked = poked.iter().filter(|_| self.is_crowded());
-        poked.filter(is_unpolled).copied().collect()
+    /// Returns those of `poked` that nobody has polled since `since`, if that keeps others waiting: if one of them has
+    /// come to the front, and any other call waits.
+    pub(super) fn unpolled(&self, poked: &BTreeSet<Ticket>, since: BootInstant) -> Vec<Ticket> {
+        let is_unpolled = |it: &Ticket| self.waiters.get(it).is_some_and(|it| it.alive < since);
+        let unpolled = poked.iter().copied().filter(is_unpolled);
+        let unpolled: Vec<_> = unpolled.filter(|_| self.is_crowded()).collect();
+        match unpolled.iter().any(|ticket| self.is_first(*ticket)) {
+            true => unpolled,
+            false => Vec::new(),
+        }
     }
 
     /// Whether more than one call waits to ask.
@@ -390,9 +415,9 @@ impl LocalQueue {
         let other = match waiter.side {
             // Readers that have asked have their place on the server, so a writer may ask behind them.
             Side::Exclusive => self
-                .first(Side::Shared)
+                .next(Side::Shared)
                 .filter(|it| *it > self.asked && !lets_go_first(it)),
-            Side::Shared => self.first(Side::Exclusive),
+            Side::Shared => self.next(Side::Exclusive),
         };
         match waiter.role {
             Role::InOrder => other.is_some_and(|other| other < first),
@@ -401,13 +426,31 @@ impl LocalQueue {
         }
     }
 
+    /// Returns the call that has come to the front of this side, or is the next to.
     fn first(&self, side: Side) -> Option<Ticket> {
+        self.front.of(side).or_else(|| self.next(side))
+    }
+
+    /// Returns the call of this side that came before all others that stand in the queue.
+    fn next(&self, side: Side) -> Option<Ticket> {
         self.in_queue.of(side).first().copied()
     }
 
     fn firsts(&self) -> impl Iterator<Item = Ticket> + use<> {
         let firsts = [Side::Exclusive, Side::Shared].map(|side| self.first(side));
         firsts.into_iter().flatten()
+    }
+
+    /// Takes a call out of the set that it is in.
+    fn withdraw(&mut self, ticket: Ticket) {
+        let Some(&Waiter { side, role, .. }) = self.waiters.get(&ticket) else {
+            return;
+        };
+        if let Some(those) = self.those(side, role) {
+            those.remove(&ticket);
+        }
+        self.aside.remove(&ticket);
+        self.front.of_mut(side).take_if(|front| *front == ticket);
     }
 
     /// Returns the set that a call with this role stands in, if it asks at all.
@@ -490,7 +533,7 @@ mod tests {
             let front = stand(queue, Side::Exclusive);
             let next = stand(queue, Side::Exclusive);
             let since = BootInstant::now();
-            let poked = queue.poke([].into_iter());
+            let poked = queue.poke([].into_iter(), false);
             if is_polled {
                 queue.waits(front, Some(Waker::noop().clone()));
             }
@@ -504,12 +547,46 @@ mod tests {
         }
     }
 
+    fn pass(queue: &mut LocalQueue, ticket: Ticket) {
+        match queue.is_first(ticket) {
+            true => queue.goes_beside(ticket),
+            false => queue.sets_aside(ticket),
+        }
+    }
+
+    #[test]
+    fn those_that_nobody_polls_are_passed_together_and_have_their_places_when_they_are_polled() {
+        let queue = &mut LocalQueue::default();
+        let calls = [(); 5].map(|()| stand(queue, Side::Exclusive));
+        let [_, second, third, polled, last] = calls;
+        let since = BootInstant::now();
+        let poked = queue.poke([].into_iter(), true);
+        queue.waits(polled, Some(Waker::noop().clone()));
+        queue.waits(last, Some(Waker::noop().clone()));
+        for ticket in queue.unpolled(&poked, since) {
+            pass(queue, ticket);
+        }
+        queue.move_up().wake();
+        assert_eq!(queue.len(), 5, "all of them wait");
+        assert!(queue.is_first(polled));
+        queue.waits(third, None);
+        queue.waits(second, None);
+        queue.move_up().wake();
+        assert_eq!(firsts(queue, [second, third, last]), [false; 3]);
+        for (leaves, follows) in [(polled, second), (second, third), (third, last)] {
+            leave(queue, leaves);
+            assert!(queue.is_first(follows));
+        }
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Stand(Side),
         Leave(usize),
         Ask(usize),
         Beside(usize),
+        Pass(usize),
+        Poll(usize),
     }
 
     fn event() -> impl Strategy<Value = Event> {
@@ -519,6 +596,8 @@ mod tests {
             2 => (0..9_usize).prop_map(Event::Leave),
             2 => (0..9_usize).prop_map(Event::Ask),
             1 => (0..9_usize).prop_map(Event::Beside),
+            2 => (0..9_usize).prop_map(Event::Pass),
+            2 => (0..9_usize).prop_map(Event::Poll),
         ]
     }
 
@@ -527,40 +606,58 @@ mod tests {
         #[test]
         fn line_moves_up_in_order(events in vec(event(), 0..40)) {
             let mut queue = LocalQueue::default();
-            // The calls in the queue, with their sides, and whether one has asked for them.
-            let mut standing: Vec<(Ticket, Side, bool)> = Vec::new();
+            // The calls in the queue, with their sides, and those that nobody polls.
+            let mut standing: Vec<(Ticket, Side)> = Vec::new();
+            let mut aside: Vec<(Ticket, Side)> = Vec::new();
+            // The readers up to this one have asked.
+            let mut asked = 0;
             let mut were_first = BTreeSet::new();
             for event in events {
                 match event {
-                    Event::Stand(side) => standing.push((queue.stand(side, Role::InOrder), side, false)),
+                    Event::Stand(side) => standing.push((queue.stand(side, Role::InOrder), side)),
                     Event::Leave(at) if at < standing.len() => queue.leave(standing.remove(at).0),
+                    Event::Leave(at) if at < standing.len() + aside.len() => {
+                        queue.leave(aside.remove(at - standing.len()).0);
+                    }
                     Event::Beside(at) if at < standing.len() => queue.goes_beside(standing.remove(at).0),
+                    Event::Pass(at) if at < standing.len() => {
+                        let (ticket, side) = standing.remove(at);
+                        if !queue.is_first(ticket) {
+                            aside.push((ticket, side));
+                        }
+                        pass(&mut queue, ticket);
+                    }
+                    Event::Poll(at) if at < aside.len() => {
+                        let (ticket, side) = aside.remove(at);
+                        queue.waits(ticket, None);
+                        standing.push((ticket, side));
+                        standing.sort_by_key(|it| it.0);
+                    }
                     Event::Ask(at) if at < standing.len() => {
-                        let (ticket, side, _) = standing[at];
+                        let (ticket, side) = standing[at];
                         if side == Side::Shared && queue.is_first(ticket) {
                             queue.has_asked(ticket, None);
-                            let behind = standing.iter().skip_while(|it| it.1 == Side::Shared);
-                            let writer = behind.map(|it| it.0).next().unwrap_or(Ticket::MAX);
-                            for it in standing.iter_mut().filter(|it| it.0 < writer.max(ticket + 1)) {
-                                it.2 |= it.1 == Side::Shared;
-                            }
+                            let writer = standing.iter().find(|it| it.1 == Side::Exclusive);
+                            let behind = writer.map_or(Ticket::MAX, |it| it.0).max(ticket + 1);
+                            let readers = standing.iter().filter(|it| it.1 == Side::Shared);
+                            asked = readers.map(|it| it.0).filter(|it| *it < behind).fold(asked, Ticket::max);
                         }
                     }
                     _ => {}
                 }
                 queue.move_up().wake();
-                let asks = |it: &&(Ticket, Side, bool)| queue.is_first(it.0);
+                let asks = |it: &&(Ticket, Side)| queue.is_first(it.0);
                 prop_assert_eq!(standing.is_empty(), standing.iter().filter(asks).count() == 0);
+                prop_assert!(!aside.iter().any(|it| queue.is_first(it.0)));
                 for side in SIDES {
-                    let of_side: Vec<_> = standing.iter().filter(|it| it.1 == side).collect();
-                    prop_assert!(of_side.iter().skip(1).all(|it| !queue.is_first(it.0)));
-                    for it in of_side.iter().filter(|it| queue.is_first(it.0)) {
-                        let in_the_way = |other: &&(Ticket, Side, bool)| {
-                            other.0 < it.0 && other.1 != side && !other.2
-                        };
+                    let of_side = standing.iter().filter(|it| it.1 == side);
+                    let firsts: Vec<_> = of_side.filter(asks).collect();
+                    prop_assert!(firsts.len() < 2);
+                    for it in firsts {
                         // The first reader of those that stand there asks for the others.
                         let other_side = standing.iter().find(|other| other.1 != side);
-                        let overtakes = other_side.into_iter().find(in_the_way);
+                        let has_asked = |other: &Ticket| side == Side::Exclusive && *other <= asked;
+                        let overtakes = other_side.filter(|other| other.0 < it.0 && !has_asked(&other.0));
                         let is_new = were_first.insert(it.0);
                         prop_assert!(!is_new || overtakes.is_none(), "{it:?} overtakes {overtakes:?}");
                     }

@@ -13,6 +13,7 @@
 //! 3. An undo is dropped outside the mutex. One that was lent is dropped before the next call comes to the front, so
 //!    that its release is ahead of what that call asks.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,11 +24,11 @@ use super::sync::{Spawner, sleep};
 use crate::clock::BootInstant;
 use crate::owner::Owner;
 
-/// How often the call at the front is asked to show that it is polled, while others stand behind it. A future that
-/// shares a task with another may not be polled, and other calls must not wait for it.
-const UNPOLLED: Duration = Duration::from_secs(1);
+/// How often the call at the front is asked to show that it is polled, while others stand behind it; if it is not, so
+/// are these. A future that shares a task with another may not be polled, and other calls must not wait for it.
+pub(crate) const UNPOLLED: Duration = Duration::from_secs(1);
 /// How long it has to show that. Longer than an executor is usually busy with other tasks.
-const SHOWN_WITHIN: Duration = Duration::from_millis(100);
+pub(super) const SHOWN_WITHIN: Duration = Duration::from_millis(100);
 
 /// What a call that waits in the local queue is to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,34 +257,51 @@ impl<D: Send + 'static> LocalLockRef<D> {
 
     /// Starts the task that lets others go before a call at the front that nobody polls.
     ///
-    /// In each round it wakes those calls and looks a moment later which have not been polled. Their undos are dropped
-    /// first, then they go beside, which brings the next call to the front: what it asks comes behind the releases.
+    /// In each round it wakes the calls at the front, and looks a moment later which of them have not been polled. If
+    /// any, it looks at all others too, so that those which nobody polls cost the rest one round together.
     fn watch_front(&self, runtime: &Spawner) {
         let local = self.clone();
         runtime.spawn(async move {
             while local.is_crowded() {
                 sleep(UNPOLLED).await;
-                // Taken before the calls are poked, so that a poll in response counts as later.
-                let since = BootInstant::now();
-                let poked = local.change(|state| state.queue.poke(state.asked.keys().copied()));
-                sleep(SHOWN_WITHIN).await;
-                // Taken out under the mutex: a call that is polled just now finds its undo gone, and begins again.
-                let (unpolled, undone) = local.unpolled(&poked, since);
-                // The releases go out ahead of what the next calls ask.
-                drop(undone);
-                local.change(|state| unpolled.iter().for_each(|it| state.queue.goes_beside(*it)));
+                let (poked, since) = local.poke(false).await;
+                if local.lock().queue.unpolled(&poked, since).is_empty() {
+                    continue;
+                }
+                let (poked, since) = local.poke(true).await;
+                local.pass(&poked, since);
             }
         });
     }
 
-    /// Returns those of `poked` that nobody has polled since `since`, if any other call waits, and the undos of what
-    /// they have asked for.
-    fn unpolled(&self, poked: &[Ticket], since: BootInstant) -> (Vec<Ticket>, Vec<D>) {
+    /// Wakes the calls at the front, or `everyone` in the queue, and gives them a moment to show that they are polled.
+    /// Returns them, and since when they should have been.
+    async fn poke(&self, everyone: bool) -> (BTreeSet<Ticket>, BootInstant) {
+        // Taken before the calls are poked, so that a poll in response counts as later.
+        let since = BootInstant::now();
+        let poked = self.change(|state| {
+            let lent = state.asked.keys().copied();
+            state.queue.poke(lent, everyone)
+        });
+        sleep(SHOWN_WITHIN).await;
+        (poked, since)
+    }
+
+    /// Lets others go before those of `poked` that nobody has polled since `since`. Their undos are dropped before the
+    /// next call comes to the front: what it asks comes behind the releases.
+    fn pass(&self, poked: &BTreeSet<Ticket>, since: BootInstant) {
         let mut state = self.lock();
         let unpolled = state.queue.unpolled(poked, since);
+        // Taken out under the mutex: a call that is polled just now finds its undo gone, and begins again.
         let undone = unpolled.iter().filter_map(|it| state.asked.remove(it));
-        let undone = undone.collect();
-        (unpolled, undone)
+        let undone: Vec<_> = undone.collect();
+        let (firsts, others): (Vec<Ticket>, Vec<Ticket>) =
+            unpolled.iter().partition(|it| state.queue.is_first(**it));
+        // Under the same mutex: a call that is polled just now comes back.
+        others.iter().for_each(|it| state.queue.sets_aside(*it));
+        drop(state);
+        drop(undone);
+        self.change(|state| firsts.iter().for_each(|it| state.queue.goes_beside(*it)));
     }
 
     /// Whether more than one call waits to ask. If not, the watch is over.
@@ -299,11 +317,12 @@ mod tests {
     use std::future::pending;
     use std::sync::Arc;
 
+    use futures_util::FutureExt;
     use shuttle::future::{block_on, spawn, yield_now};
     use shuttle::rand::Rng;
 
     use super::super::local_lock::LocalLocks;
-    use super::super::sync::{TIMERS, ended};
+    use super::super::sync::{TIMERS, ended, oneshot};
     use super::*;
     use crate::name::{LockName, Users};
 
@@ -347,12 +366,12 @@ mod tests {
     }
 
     #[test]
-    fn call_that_nobody_polls_is_passed_with_what_it_asked_for() {
+    fn calls_that_nobody_polls_are_passed_with_what_they_asked_for_and_come_back() {
         let calls = || {
             TIMERS.set(true);
             let [local, _] = sides();
             let local = Arc::new(local);
-            let unpolled = {
+            let at_front = {
                 let local = local.clone();
                 spawn(async move {
                     let place = local.stand(Role::InOrder, None, &Spawner::current());
@@ -364,10 +383,28 @@ mod tests {
                 while local.lock().asked.is_empty() {
                     yield_now().await;
                 }
+                let behind = [(); 2].map(|()| {
+                    let (local, (polls, is_polled)) = (local.clone(), oneshot::channel());
+                    let call = spawn(async move {
+                        let place = local.stand(Role::InOrder, None, &Spawner::current());
+                        assert!(place.comes().now_or_never().is_none());
+                        is_polled.await.expect("it is polled again");
+                        assert_eq!(place.comes().await, Turn::First);
+                    });
+                    (polls, call)
+                });
+                while local.lock().queue.len() < 3 {
+                    yield_now().await;
+                }
                 let place = local.stand(Role::InOrder, None, &Spawner::current());
                 assert_eq!(place.comes().await, Turn::First);
                 assert!(local.lock().asked.is_empty(), "it is undone");
-                unpolled.abort();
+                drop(place);
+                for (polls, call) in behind {
+                    polls.send(()).expect("it waits for that");
+                    call.await.expect("it comes to the front");
+                }
+                at_front.abort();
             });
         };
         shuttle::check_random(calls, ORDERS);
