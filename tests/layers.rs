@@ -273,7 +273,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::asking",
-            "session::local_lock session::local_queue session::outgoing",
+            "session::local_lock session::local_queue session::outgoing session::owners",
         ),
         (
             "session::place",
@@ -310,6 +310,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         (
             "session::keeper",
             "session::grants session::hold session::releaser",
+        ),
+        (
+            "session::unpolled",
+            "session::grants session::place session::releaser",
         ),
         ("session::pace", ""),
         ("session::outage_log", ""),

@@ -14,6 +14,8 @@
 use std::future::pending;
 use std::pin::pin;
 
+use tokio::time::sleep;
+
 use super::attempt::{Attempt, Attempted};
 use super::place::Outcome;
 use super::request::AcquireRequest;
@@ -24,6 +26,7 @@ use crate::protocol::lock::AcquireMode;
 use crate::protocol::wait::{Step, Wait};
 use crate::session::LocalLock;
 use crate::session::hub::Subscription;
+use crate::session::place::UNPOLLED;
 use crate::session::share::Asking;
 
 impl AcquireRequest {
@@ -48,10 +51,7 @@ impl AcquireRequest {
         }
         let mut attempt = Attempt::new(self, local);
         // Registered before the first request, since any release after that may grant the hold.
-        attempt.expect_grant();
-        // A place may last for long: a single attempt of this owner no longer waits for the turn to ask, while its
-        // calls that queue still do.
-        asking.stands_in_server_queue();
+        attempt.expect_grant(&asking);
         // Listened to from the first answer on that names it, and for as long as this call stands in the queue.
         let mut foreign: Option<Box<Subscription>> = None;
         loop {
@@ -62,12 +62,14 @@ impl AcquireRequest {
             if let Some(foreign) = &mut foreign {
                 foreign.catch_up();
             }
+            attempt.is_alive();
             match Box::pin(attempt.send(AcquireMode::Stand { priority })).await {
                 Ok(Attempted::Granted(guard)) => return Ok(Outcome::Granted(guard)),
                 // The call has its place. No TTL tells when to ask again: it is told.
                 Ok(Attempted::Busy(_)) => {}
                 Ok(Attempted::Yielded) => return Ok(Outcome::Reenter),
                 Err(error) => {
+                    attempt.is_alive();
                     Box::pin(self.client.pause(self.name.key(), wait, error)).await?;
                     continue;
                 }
@@ -119,15 +121,42 @@ impl AcquireRequest {
     }
 
     /// Waits for the turn to ask for this owner. Returns `None` if it does not come within the limit. While another
-    /// call of the owner stands in the server queue, that is as long as it stands there: it may bring the lock for
-    /// both.
+    /// call of the owner stands in the server queue, that is as long as it stands there and is polled: it may bring the
+    /// lock for both.
     async fn asking<'a>(
         &'a self,
         local: &'a LocalLock,
         wait: &Wait,
     ) -> Result<Option<Asking<'a>>, Error> {
-        let turn = pin!(local.asking(&self.owner));
+        let turn = pin!(async {
+            tokio::select! {
+                biased;
+                asking = local.asking(&self.owner) => asking,
+                never = self.pass_unpolled(local) => never,
+            }
+        });
         self.client.in_queue(&self.name, wait, turn).await
+    }
+
+    /// Ends the turn of each other call of this owner that nobody polls. Such a call may share its task with this one,
+    /// and is then not polled before this one ends.
+    async fn pass_unpolled(&self, local: &LocalLock) -> ! {
+        loop {
+            if let Some(claim) = local.claim(&self.owner) {
+                let is_over = match claim.queued {
+                    Some(number) => self.client.releaser.pass(number).await,
+                    // A call that does not queue has the turn for the time of one request.
+                    None => {
+                        sleep(self.client.settings.command_timeout).await;
+                        true
+                    }
+                };
+                if is_over && local.claim(&self.owner) == Some(claim) {
+                    local.end_turn(&self.owner, claim);
+                }
+            }
+            sleep(UNPOLLED).await;
+        }
     }
 }
 

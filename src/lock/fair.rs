@@ -23,9 +23,10 @@ use crate::hold::guard::LockGuard;
 /// call ends or its future is dropped; the other waiters keep theirs. A process that crashes or cannot reach the server
 /// loses its places after three seconds, and so delays the others by no more than about four seconds. If it was alive
 /// after all, its waiters queue again, at the end, and a warning is logged. The same happens to a waiter whose place
-/// Redisson removed. A waiting future that is not polled is passed over one second after its turn has come, and queues
-/// again when it is polled. If the server's clock is set back, waiters keep their places, and a waiter that has crashed
-/// loses its place three seconds after the step.
+/// Redisson removed. A waiting future that is not polled is passed over one second after its turn has come, together
+/// with all others of its process that are not polled, and queues again when it is polled. If another call of its owner
+/// waits, that happens at once. If the server's clock is set back, waiters keep their places, and a waiter that has
+/// crashed loses its place three seconds after the step.
 ///
 /// # Priority
 ///

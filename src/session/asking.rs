@@ -9,6 +9,7 @@
 use super::local_lock::{LocalLockRef, State};
 use super::local_queue::{LocalQueue, Side};
 use super::outgoing::Barrier;
+use super::owners::Claim;
 use crate::owner::Owner;
 
 impl<D> State<D> {
@@ -40,9 +41,12 @@ impl<D> LocalLockRef<D> {
         barrier: Barrier,
     ) -> Option<Asking<'a, D>> {
         let mut state = self.lock();
-        let open = state.is_clear(self.side, owner, barrier);
-        let claimed = open && state.owners.of_mut(self.side).claim_turn(owner);
-        claimed.then(|| Asking { local: self, owner })
+        if !state.is_clear(self.side, owner, barrier) {
+            return None;
+        }
+        let claim = state.owners.of_mut(self.side).claim_turn(owner)?;
+        drop(state);
+        Some(self.has_turn(owner, claim))
     }
 
     /// Returns the turn to ask if this side of the lock is idle here: no hold, no handoff, no release on its way, and
@@ -55,8 +59,12 @@ impl<D> LocalLockRef<D> {
             && state.left.is_empty()
             && state.turns.yield_period().is_none()
             && state.owners.of(self.side).holds().next().is_none();
-        let claimed = idle && state.owners.of_mut(self.side).claim_turn(owner);
-        claimed.then(|| Asking { local: self, owner })
+        if !idle {
+            return None;
+        }
+        let claim = state.owners.of_mut(self.side).claim_turn(owner)?;
+        drop(state);
+        Some(self.has_turn(owner, claim))
     }
 
     /// Waits for the releases on their way, unless a handoff lies here, then for the turn to ask. Returns `None` if a
@@ -73,29 +81,48 @@ impl<D> LocalLockRef<D> {
                 return None;
             }
             let owners = state.owners.of_mut(self.side);
-            if owners
-                .slot(owner)
-                .is_some_and(|slot| slot.is_in_server_queue)
-            {
+            if owners.claim(owner).is_some_and(|it| it.queued.is_some()) {
                 // Its grant may take as long as the queue is.
-                return Some(false);
+                return Some(None);
             }
-            owners.claim_turn(owner).then_some(true)
+            owners.claim_turn(owner).map(Some)
         };
-        let claimed = self.until(owner, true, turn).await;
-        claimed.then(|| Asking { local: self, owner })
+        let claim = self.until(owner, true, turn).await?;
+        Some(self.has_turn(owner, claim))
     }
 
     /// Waits until no other call asks the server for this owner's first level. The owner may hold the lock by then.
     ///
     /// Does not wait for the releases on their way.
     pub(crate) async fn asking<'a>(&'a self, owner: &'a Owner) -> Asking<'a, D> {
-        let claim = |state: &mut State<D>| {
-            let claimed = state.owners.of_mut(self.side).claim_turn(owner);
-            claimed.then_some(())
-        };
-        self.until(owner, false, claim).await;
-        Asking { local: self, owner }
+        let claim = |state: &mut State<D>| state.owners.of_mut(self.side).claim_turn(owner);
+        let claim = self.until(owner, false, claim).await;
+        self.has_turn(owner, claim)
+    }
+
+    /// Returns the turn to ask for this owner, if a call has it.
+    pub(crate) fn claim(&self, owner: &Owner) -> Option<Claim> {
+        self.lock().owners.of(self.side).claim(owner)
+    }
+
+    /// Ends the turn of a call of this owner, and tells the owner's calls that wait for that. Another call may have
+    /// the turn from then on.
+    ///
+    /// To be called while that call lives only if nobody polls it, and nothing that it asked for is still to come.
+    pub(crate) fn end_turn(&self, owner: &Owner, claim: Claim) {
+        self.change(|state| {
+            state.owners.of_mut(self.side).end_turn(owner, claim);
+            // Only the calls with `Role::Apart` wait for this turn.
+            state.tell(owner, LocalQueue::stir_apart);
+        });
+    }
+
+    fn has_turn<'a>(&'a self, owner: &'a Owner, claim: Claim) -> Asking<'a, D> {
+        Asking {
+            local: self,
+            owner,
+            claim,
+        }
     }
 }
 
@@ -106,26 +133,17 @@ impl<D> LocalLockRef<D> {
 pub(crate) struct Asking<'a, D> {
     local: &'a LocalLockRef<D>,
     owner: &'a Owner,
+    claim: Claim,
 }
 
 impl<D> Asking<'_, D> {
-    /// Notes that the call stands in a server queue from now on.
+    /// Notes that the call stands in a server queue from now on, by this acquisition id.
     ///
     /// Calls that wait for the turn get none, and go on without it.
-    pub(crate) fn stands_in_server_queue(&self) {
-        self.set(true);
-    }
-
-    /// Notes whether the call has the turn and stands in a server queue, and tells the owner's calls that wait for a
-    /// change.
-    fn set(&self, in_server_queue: bool) {
+    pub(crate) fn stands_in_server_queue(&self, number: u64) {
         self.local.change(|state| {
             let owners = state.owners.of_mut(self.local.side);
-            owners.edit(self.owner, |slot| {
-                slot.is_asking = in_server_queue;
-                slot.is_in_server_queue = in_server_queue;
-            });
-            // Only the calls with `Role::Apart` wait for this turn.
+            owners.queues(self.owner, self.claim, number);
             state.tell(self.owner, LocalQueue::stir_apart);
         });
     }
@@ -133,7 +151,7 @@ impl<D> Asking<'_, D> {
 
 impl<D> Drop for Asking<'_, D> {
     fn drop(&mut self) {
-        self.set(false);
+        self.local.end_turn(self.owner, self.claim);
     }
 }
 

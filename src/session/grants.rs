@@ -42,6 +42,8 @@ struct Waiting {
     told: Option<Told>,
     /// The waiter, if it was polled since it was told last.
     waker: Option<Waker>,
+    /// When the waiter was last polled, or the instant before which it may be polled for the answer to a request only.
+    alive: BootInstant,
 }
 
 /// What a waiter is told.
@@ -65,6 +67,7 @@ impl Grants {
             hold: hold.clone(),
             told: None,
             waker: None,
+            alive: BootInstant::now(),
         };
         self.lock().waiting.insert(number, waiting);
         Expected {
@@ -149,11 +152,33 @@ impl Grants {
         }
     }
 
-    /// Takes out the hold of a waiter that is given up. Returns `None` if the waiter has gone on with its grant.
+    /// Wakes a waiter, so that it shows that it is polled.
+    pub(crate) fn poke(&self, number: u64) {
+        let mut state = self.lock();
+        let waiting = state.waiting.get_mut(&number);
+        let waker = waiting.and_then(|waiting| waiting.waker.take());
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns the other waiters for the lock of a waiter that has not taken what it was told. Returns `None` if it has.
+    pub(super) fn beside_untaken(&self, number: u64) -> Option<Vec<u64>> {
+        let state = self.lock();
+        let untaken = state.waiting.get(&number)?;
+        let lock = untaken.told.map(|_| untaken.hold.key().local_key())?;
+        let others = state
+            .waiting
+            .iter()
+            .filter(|(other, waiting)| **other != number && waiting.hold.key().local_key() == lock);
+        Some(others.map(|(other, _)| *other).collect())
+    }
+
+    /// Takes out the hold of a waiter that nobody has polled since `since`. Returns `None` if it was polled, or has gone
+    /// on with its grant.
     ///
     /// The caller releases the hold: nobody else will.
-    pub(crate) fn give_up(&self, number: &str) -> Option<Arc<Hold>> {
-        self.take(numeral(number)?)
+    pub(crate) fn give_up(&self, number: u64, since: BootInstant) -> Option<Arc<Hold>> {
+        self.take(number, |waiting| waiting.alive < since)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -169,9 +194,14 @@ impl Grants {
         waiting.into_values().map(|waiting| waiting.hold).collect()
     }
 
-    /// Takes a hold out of both maps. Whoever gets it has the right to act on its grant.
-    fn take(&self, number: u64) -> Option<Arc<Hold>> {
+    pub(super) fn stands(&self, number: u64) -> bool {
+        self.lock().waiting.contains_key(&number)
+    }
+
+    /// Takes a hold out of both maps, if it may be. Whoever gets it has the right to act on its grant.
+    fn take(&self, number: u64, may: impl FnOnce(&Waiting) -> bool) -> Option<Arc<Hold>> {
         let mut state = self.lock();
+        state.waiting.get(&number).filter(|waiting| may(waiting))?;
         let Waiting { hold, waker, .. } = state.waiting.remove(&number)?;
         if let Some(placed) = state.placed.get_mut(&hold.key().local_key()) {
             placed.remove(&number);
@@ -191,6 +221,7 @@ impl Grants {
         let Some(waiting) = state.waiting.get_mut(&number) else {
             return Poll::Ready(Told::Ask);
         };
+        waiting.alive = BootInstant::now();
         if let Some(told) = waiting.told.take() {
             return Poll::Ready(told);
         }
@@ -244,16 +275,24 @@ impl Expected {
         poll_fn(|context| self.grants.poll_told(self.number, context)).await
     }
 
+    /// Notes that the waiter is polled, and may not wait to be told before `until`.
+    pub(crate) fn is_alive(&self, until: BootInstant) {
+        let mut state = self.grants.lock();
+        if let Some(waiting) = state.waiting.get_mut(&self.number) {
+            waiting.alive = until;
+        }
+    }
+
     /// Whether the hold has not been given up: a grant that comes is then this waiter's.
     pub(crate) fn stands(&self) -> bool {
-        self.grants.lock().waiting.contains_key(&self.number)
+        self.grants.stands(self.number)
     }
 
     /// Goes on with a grant, however it became known. Returns `false` if the hold was given up meanwhile.
     ///
     /// The waiter that is told `true` has the hold, and its `Undo` with it.
     pub(crate) fn claim(&self) -> bool {
-        self.grants.take(self.number).is_some()
+        self.grants.take(self.number, |_| true).is_some()
     }
 }
 

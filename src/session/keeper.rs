@@ -177,9 +177,10 @@ impl Keeper {
                         self.releaser.granted(number, sent);
                     }
                     let grants = &self.releaser.grants;
-                    // It has the lock by a request whose answer was lost, or by its name: asking finds that.
+                    // It has the lock by a request whose answer was lost, or was not read, or by its name: asking finds
+                    // that.
                     if let Some(number) = holder {
-                        grants.tell(&number, Told::Ask);
+                        self.releaser.tell_holder(&number, Told::Ask);
                     }
                     // A place that is known to be missing is told once, and is no news after that.
                     for number in missing {

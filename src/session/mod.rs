@@ -53,6 +53,7 @@ pub(crate) mod tally;
 pub(crate) mod turns;
 pub(crate) mod undo;
 pub(crate) mod unlock;
+mod unpolled;
 pub(crate) mod watchdog;
 
 use std::fmt;

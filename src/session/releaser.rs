@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tracing::debug;
 
 use super::backend::Backend;
-use super::grants::{Grants, Told};
+use super::grants::Grants;
 use super::hold::Hold;
 use super::hub::Hub;
 use super::local_lock::LocalLocks;
@@ -33,10 +32,6 @@ use crate::protocol::hold_key::HoldKey;
 const QUIET_TRIPS: u32 = 3;
 const SHORTEST_QUIET: Duration = Duration::from_millis(1);
 const LONGEST_QUIET: Duration = Duration::from_millis(100);
-
-/// How long a waiter that the lock was moved to may take to go on with it. A future that shares a task with the
-/// releaser may not be polled, and the others in the queue must not wait for it.
-const GRANT_LIES: Duration = Duration::from_secs(1);
 
 /// What it takes to give a hold back.
 ///
@@ -90,25 +85,6 @@ impl Releaser {
         counts.then(|| self.hub.listeners(key.name.channel()))
     }
 
-    /// Handles a request sent at `sent` that has moved the lock to the hold with this acquisition id.
-    ///
-    /// The waiter has a second to go on with it. After that its hold is taken out, so that it begins again if it is
-    /// polled later, and the lock is released for the others.
-    pub(super) fn granted(self: &Arc<Self>, number: String, sent: BootInstant) {
-        // Otherwise the waiter has left, and owes a release of its own.
-        // A grant that is told twice, by a release and by a sign of life, has one such limit.
-        if self.grants.tell(&number, Told::Granted(sent)) {
-            let releaser = self.clone();
-            self.runtime.spawn(async move {
-                sleep(GRANT_LIES).await;
-                if let Some(hold) = releaser.grants.give_up(&number) {
-                    debug!(lock = %hold.key().name.key(), owner = %hold.owner, "released a grant that was not taken");
-                    releaser.release_unused(&hold);
-                }
-            });
-        }
-    }
-
     /// Leaves every server queue, and releases what was moved to a waiter that has not gone on with it. Called when the
     /// client closes.
     pub(crate) fn leave_queues(self: &Arc<Self>) {
@@ -118,7 +94,7 @@ impl Releaser {
     }
 
     /// Releases in the background whatever the server has of a hold: the lock, a place in the queue, or nothing.
-    fn release_unused(self: &Arc<Self>, hold: &Arc<Hold>) {
+    pub(super) fn release_unused(self: &Arc<Self>, hold: &Arc<Hold>) {
         let local = self.local_locks.enter(hold.key().local_key());
         drop(self.undo(hold, &local));
     }

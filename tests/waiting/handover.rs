@@ -395,6 +395,7 @@ async fn grant_that_nobody_polls_goes_to_those_behind_it() {
     }
     is_passed!(client.lock("reentrant"));
     is_passed!(client.fenced_lock("fenced"));
+    is_passed!(client.fair_lock("fair"));
     is_passed!(client.spin_lock("spin"));
     is_passed!(client.plain_lock("plain"));
     is_passed!(client.read_write_lock("rw").writer());

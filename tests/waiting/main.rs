@@ -13,3 +13,4 @@ mod readers;
 #[path = "../support/mod.rs"]
 mod support;
 mod turns;
+mod unpolled;

@@ -27,13 +27,24 @@ use crate::protocol::acquired::Tokens;
 use crate::protocol::fair;
 use crate::session::grants::Told;
 use crate::session::left::Handoff;
-use crate::session::share::LeftHere;
+use crate::session::share::{Asking, LeftHere};
 
 impl Attempt<'_> {
     /// Registers the hold before it enters a server queue: from now on a release of this process may grant it. Must
     /// come before the first request, since a grant that finds no waiter is taken for that of a waiter that has left.
-    pub(crate) fn expect_grant(&mut self) {
+    ///
+    /// A place may last for long: a single attempt of this owner no longer waits for the turn to ask, while its calls
+    /// that queue still do.
+    pub(crate) fn expect_grant(&mut self, asking: &Asking<'_>) {
         self.expected = Some(self.request.client.releaser.grants.expect(&self.hold));
+        asking.stands_in_server_queue(self.hold.key().numeral());
+    }
+
+    /// Notes that the call is polled, though it does not wait to be told: it is about to send a request, or to pause.
+    pub(crate) fn is_alive(&self) {
+        if let Some(expected) = &self.expected {
+            expected.is_alive(BootInstant::now().plus(self.hold.timeout));
+        }
     }
 
     /// Returns whether the hold was granted, nobody went on with it, and it is being released. It must not be asked for
