@@ -217,6 +217,36 @@ fn calls_after_the_connecting_runtime_answer_closed() {
     assert_eq!(kind(guardless), ErrorKind::Closed);
 }
 
+/// As in a `LazyLock` that is filled inside `block_on`: the runtime ends before it has polled any task of the client.
+#[test]
+fn client_whose_runtime_only_connected_it_answers_closed() {
+    let server = Server::start();
+    let other = runtime();
+    for is_lazy in [false, true] {
+        let short = Builder::new_current_thread().enable_all().build().unwrap();
+        let builder = builder(server.url()).command_timeout(secs(60));
+        let builder = if is_lazy { builder.connect_lazily() } else { builder };
+        let client = short.block_on(builder.build()).unwrap();
+        let lock = client.lock("k");
+        // Nobody reads its answer: the runtime does not run.
+        let asked = other.spawn({
+            let lock = lock.clone();
+            async move { lock.lock().await }
+        });
+        other.block_on(eventually("the call has begun", async || {
+            client.stats().total().waiting > 0
+        }));
+        drop(short);
+        other.block_on(async {
+            assert_eq!(kind(soon(asked).await.unwrap()), ErrorKind::Closed);
+            assert_eq!(kind(soon(lock.lock()).await), ErrorKind::Closed, "lazy: {is_lazy}");
+            assert_eq!(kind(soon(client.ping()).await), ErrorKind::Closed);
+            assert!(!client.is_connected());
+            soon(client.close()).await;
+        });
+    }
+}
+
 #[test]
 fn plain_executor_locks_waits_and_is_woken_under_an_explicit_owner() {
     let server = Server::start();

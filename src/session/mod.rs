@@ -184,7 +184,9 @@ impl Session {
         debug!(target: "redlatch", client = %session.client_id, backend = ?session.backend, "connected");
         // The hub has a task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
-        tokio::spawn(serve(session.clone(), hub, worker, disruptions));
+        // Made here: a runtime that ends before it has polled the task drops only what the task was given.
+        let ended = Ended(session.clone());
+        tokio::spawn(serve(ended, hub, worker, disruptions));
         Ok(ClientHandle(session))
     }
 
@@ -451,14 +453,15 @@ impl Drop for ClientHandle {
 }
 
 /// Runs the tasks of a session until it closes, then gives back what can be given back.
+///
+/// If the runtime ends, it drops this future: `ended` then tells the calls that wait elsewhere.
 async fn serve(
-    session: Arc<Session>,
+    ended: Ended,
     hub: AbortOnDropHandle<()>,
     mut worker: Worker,
     disruptions: Disruptions,
 ) {
-    // If the runtime ends, it drops this future: `Ended` then tells the calls that wait elsewhere.
-    let ended = Ended(session.clone());
+    let session = ended.0.clone();
     let backend = session.backend.clone();
     let tasks = async {
         tokio::join!(

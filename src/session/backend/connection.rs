@@ -216,6 +216,11 @@ impl Connection {
         self.shared.status.borrow().is_open
     }
 
+    /// Whether there will never be another connection: the client is closed, or its runtime has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.status.borrow().is_over
+    }
+
     /// How many connections there were.
     ///
     /// Read before a request is sent, it names the connection of that request or an earlier one.

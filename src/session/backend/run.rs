@@ -142,6 +142,10 @@ impl<'a> Run<'a> {
                 }
                 Err(error) => error,
             };
+            if self.node.commands.is_over() {
+                // No send would be answered any more, and the caller is not to wait for the end of its budget.
+                return Err(Error::closed());
+            }
             let pause = self.adapt(&error)?;
             if self.is_late(&error, pause).await {
                 return Err(self.given_up(error));
