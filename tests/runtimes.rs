@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::Instant;
 
-use redlatch::{Client, Error, ErrorKind, LockGuard, LossReason, Owner, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, LossReason, MultiLock, Owner, ReentrantLock};
 use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
 use support::probe::{
@@ -225,7 +225,11 @@ fn client_whose_runtime_only_connected_it_answers_closed() {
     for is_lazy in [false, true] {
         let short = Builder::new_current_thread().enable_all().build().unwrap();
         let builder = builder(server.url()).command_timeout(secs(60));
-        let builder = if is_lazy { builder.connect_lazily() } else { builder };
+        let builder = if is_lazy {
+            builder.connect_lazily()
+        } else {
+            builder
+        };
         let client = short.block_on(builder.build()).unwrap();
         let lock = client.lock("k");
         // Nobody reads its answer: the runtime does not run.
@@ -239,12 +243,54 @@ fn client_whose_runtime_only_connected_it_answers_closed() {
         drop(short);
         other.block_on(async {
             assert_eq!(kind(soon(asked).await.unwrap()), ErrorKind::Closed);
-            assert_eq!(kind(soon(lock.lock()).await), ErrorKind::Closed, "lazy: {is_lazy}");
+            assert_eq!(
+                kind(soon(lock.lock()).await),
+                ErrorKind::Closed,
+                "lazy: {is_lazy}"
+            );
             assert_eq!(kind(soon(client.ping()).await), ErrorKind::Closed);
             assert!(!client.is_connected());
             soon(client.close()).await;
         });
     }
+}
+
+/// The watchdog runs on the runtime of the client, and is late if that is busy.
+#[test]
+fn loss_is_told_at_its_deadline_though_the_runtime_of_the_client_is_busy() {
+    let server = Server::start();
+    let (busy, other) = (runtime(), runtime());
+    let builder = Client::builder().url(server.url()).watchdog_lease(secs(1));
+    let client = busy.block_on(builder.build()).unwrap();
+    let owner = Owner::unique();
+    let lock = |name: &str| client.lock(name).owned_by(&owner);
+    let take = |name: &str| busy.block_on(lock(name).lock()).unwrap();
+    let (told, stopped, plain) = (take("told"), take("stopped"), take("plain"));
+    let set = MultiLock::new([lock("a"), lock("b")]);
+    let set = busy.block_on(set.lock()).unwrap();
+    let run = lock("run");
+    let run = other.spawn(async move { run.run(pending::<()>()).await });
+    other.block_on(eventually("all are held", async || {
+        client.stats().total().held == 6
+    }));
+    let (go_on, stays) = std::sync::mpsc::channel::<()>();
+    busy.spawn(async move { stays.recv().ok() });
+
+    let reason = |ended: Result<(), Error>| ended.unwrap_err().loss_reason().unwrap();
+    other.block_on(async {
+        let stopped = stopped.run_until_lost(pending());
+        assert_eq!(soon(told.lost()).await, LossReason::Expired);
+        assert_eq!(reason(soon(stopped).await), LossReason::Expired);
+        assert_eq!(soon(set.lost()).await, LossReason::Expired);
+        assert_eq!(reason(soon(run).await.unwrap()), LossReason::Expired);
+    });
+    assert_eq!(block_on(plain.lost()), LossReason::Expired);
+    assert!(
+        [&told, &stopped, &plain]
+            .iter()
+            .all(|guard| guard.is_lost())
+    );
+    drop(go_on);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -75,7 +77,22 @@ impl Lease {
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     pub async fn lost(&self) -> LossReason {
-        self.hold.ended().await
+        let client = &self.request.client;
+        tokio::select! {
+            biased;
+            reason = self.hold.ended() => return reason,
+            // The watchdog is late if the runtime of the client is busy.
+            () = client.with_timers(self.run_out()) => {}
+        }
+        drop(client.watchdog.lose(&self.hold, LossReason::Expired));
+        self.loss().unwrap_or(LossReason::Expired)
+    }
+
+    /// Waits until the lease has passed, however often it is renewed until then.
+    async fn run_out(&self) {
+        while !self.is_lost() {
+            sleep(self.remaining()).await;
+        }
     }
 
     /// Returns `true` if the lease can no longer be trusted. This compares clocks without asking the server, so the
