@@ -11,6 +11,7 @@ mod support;
 
 use std::env;
 use std::future::pending;
+use std::mem::forget;
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -108,7 +109,7 @@ async fn run_closes_the_client_on_every_way_out() {
                 drop(client.lock("").lock().await?);
             }
             // Neither released nor left behind: it lives as long as the client does.
-            std::mem::forget(guard);
+            forget(guard);
             Ok::<_, Error>(client.clone())
         })
         .await;
@@ -530,6 +531,61 @@ async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
         probe.command(&["FLUSHALL"]);
     }
     client.close().await;
+}
+
+/// A server that does not know a script by its hash may hang before it says so, and then there is nobody to send the
+/// script.
+#[test]
+fn what_is_given_back_by_a_process_that_ends_is_sent_as_a_whole() {
+    let server = Server::start();
+    let short = Builder::new_current_thread().enable_all().build().unwrap();
+    short.block_on(async {
+        let client = client(&server).await;
+        let set = MultiLock::new(["a", "b"].map(|name| client.lock(name)));
+        let (permits, leased) = (
+            client.semaphore("permits"),
+            client.expirable_semaphore("leased"),
+        );
+        permits.try_set_permits(1).await.unwrap();
+        leased.try_set_permits(1).await.unwrap();
+        let lock = client.lock("lock").lock().await.unwrap();
+        let fair = client.fair_lock("fair").lock().await.unwrap();
+        let plain = client.plain_lock("plain").lock().await.unwrap();
+        let read = client.read_write_lock("read").read().await.unwrap();
+        let set = set.lock().await.unwrap();
+        let (permit, leased) = (
+            permits.acquire().await.unwrap(),
+            leased.acquire().await.unwrap(),
+        );
+        server.freeze();
+        // The process ends while it waits for the answers, and nothing of it is even dropped.
+        forget([lock, fair, plain, read].map(|guard| begin(guard.unlock())));
+        forget((
+            begin(set.unlock()),
+            begin(permit.release()),
+            begin(leased.release()),
+        ));
+    });
+    drop(short);
+    server.thaw();
+    runtime().block_on(async {
+        for name in ["lock", "fair", "plain", "read", "a", "b"] {
+            eventually_free(&server, name).await;
+        }
+        let client = client(&server).await;
+        let (permits, leased) = (
+            client.semaphore("permits"),
+            client.expirable_semaphore("leased"),
+        );
+        eventually("the permits are back", async || {
+            let free = (
+                permits.available_permits().await,
+                leased.available_permits().await,
+            );
+            (free.0.unwrap(), free.1.unwrap()) == (1, 1)
+        })
+        .await;
+    });
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl Owed for Arc<PermitRecord> {
 
     async fn run(&mut self) -> Result<bool, Error> {
         let call = self.call();
-        let answer = self.permits.backend.run(&call, self.timeout).await?;
+        let answer = self.permits.backend.give_back(&call, self.timeout).await?;
         let all = match Returned::decode(&answer.reply, self.key.name.key())? {
             // Permits with a lease may have run out one by one.
             Returned::Done(live) if !self.key.ids().is_empty() => live >= i64::from(self.key.count),

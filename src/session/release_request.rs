@@ -79,7 +79,7 @@ impl Releaser {
             release.heard = heard;
             Box::pin(self.backend.conclude(posted, &call, hold.timeout)).await
         } else {
-            let mut request = pin!(self.backend.run(&call, hold.timeout));
+            let mut request = pin!(self.backend.give_back(&call, hold.timeout));
             // The first poll sends the request, unless there is no connection.
             // The caller would poll it next anyway. Done here, so that `is_ahead` is noted before any other task can
             // run.
@@ -142,7 +142,7 @@ impl Releaser {
         for (release, _) in &mut releases {
             release.is_on_its_way = true;
         }
-        let answered = self.backend.run(&call, timeout).await;
+        let answered = self.backend.give_back(&call, timeout).await;
         for (release, _) in &mut releases {
             release.is_on_its_way = false;
         }

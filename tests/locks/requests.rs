@@ -7,6 +7,7 @@ use crate::support::probe::{
     soon, subscribers,
 };
 use crate::support::{builder, client, eventually, start, start_two};
+use futures_util::future::try_join_all;
 use redlatch::LockGuard;
 use redlatch_testkit::Server;
 
@@ -58,7 +59,8 @@ async fn scripts_travel_whole_only_when_the_server_does_not_know_them() {
     let (server, client) = start().await;
     let lock = client.lock("k");
     let mut probe = server.connection();
-    for forget in [true, false, true, false] {
+    // What gives back goes whole at once on a connection that has not seen it: there may be no second try.
+    for (forget, by_hash) in [(true, 1), (false, 2), (true, 2), (false, 2)] {
         if forget {
             probe.command(&["SCRIPT", "FLUSH"]);
         }
@@ -66,8 +68,22 @@ async fn scripts_travel_whole_only_when_the_server_does_not_know_them() {
         lock.lock().await.unwrap().unlock().await.unwrap();
         let whole = calls_of(&mut probe, "eval");
         assert_eq!(whole, if forget { 2 } else { 0 });
-        assert_eq!(calls_of(&mut probe, "evalsha"), 2);
+        assert_eq!(calls_of(&mut probe, "evalsha"), by_hash);
     }
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn crowd_of_releases_on_a_new_connection_sends_their_script_once() {
+    let (server, client) = start().await;
+    let locks = (0..50).map(|n| client.lock(format!("k{n}")));
+    let guards = try_join_all(locks.map(|lock| async move { lock.lock().await })).await;
+    let mut probe = server.connection();
+    reset_calls(&mut probe);
+    let released = guards.unwrap().into_iter().map(LockGuard::unlock);
+    try_join_all(released).await.unwrap();
+    let sent = ["eval", "evalsha"].map(|command| calls_of(&mut probe, command));
+    assert_eq!(sent, [1, 49]);
     nothing_left(&server, [&client]).await;
 }
 

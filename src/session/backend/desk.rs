@@ -68,7 +68,8 @@ pub(super) struct Desk {
     heard: Option<BootInstant>,
     /// Whether something came that cannot be read.
     is_garbled: bool,
-    /// Scripts whose calls the server has answered on this connection: it knows them by their hashes.
+    /// Scripts that the server knows by their hashes when it reads the next request: it has answered calls of them on
+    /// this connection, or their text is on its way.
     known: Vec<&'static Script>,
 }
 
@@ -151,6 +152,9 @@ impl Desk {
         }
         // The entry and the bytes go in together: see invariant 1.
         let reply = self.wait_for(request);
+        if let Some(script) = request.brings() {
+            self.learn(script);
+        }
         self.unsent.extend_from_slice(request.bytes());
         if let Some(socket) = socket.filter(|_| at_once) {
             // An error here comes up again in the writing task, which reports it.
@@ -241,15 +245,21 @@ impl Desk {
         if !self.waiting.is_empty() {
             self.heard = Some(BootInstant::now());
         }
-        // A refusal does not show that the server has the script: NOSCRIPT is one.
-        let is_answer = said.is_some_and(Result::is_ok);
-        if let Some(script) = waiting
-            .script
-            .filter(|script| is_answer && !self.knows(script))
-        {
-            self.known.push(script);
+        if let Some(script) = waiting.script {
+            // A refusal may say that the server does not have the script, or keep the server from reading its text.
+            match said.is_some_and(Result::is_ok) {
+                true => self.learn(script),
+                false => self.known.retain(|known| !std::ptr::eq(*known, script)),
+            }
         }
         Some(waiting)
+    }
+
+    /// Notes that the server knows this script.
+    fn learn(&mut self, script: &'static Script) {
+        if !self.knows(script) {
+            self.known.push(script);
+        }
     }
 
     /// Returns when the oldest request came in that still waits for its reply.

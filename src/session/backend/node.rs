@@ -380,7 +380,9 @@ pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
         true => Request::of(&["ASKING"]),
         false => Request::default(),
     };
-    request.runs(call.script).and(length, words, form.publish)
+    request
+        .runs(call.script, form.whole)
+        .and(length, words, form.publish)
 }
 
 impl PartialEq for Node {

@@ -4,14 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Answer;
 use super::Backend;
 use super::connection;
 use super::desk;
 use super::node::{Form, Node, request};
 use super::send_error::SendError;
 use crate::clock::BootInstant;
-use crate::error::Error;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::Call;
 
@@ -46,18 +44,6 @@ impl Backend {
     pub(crate) fn post(&self, call: &Call<'_>) -> Option<Posted> {
         let key = call.keys.first()?;
         self.home(key)?.post(call, self.channels().publish())
-    }
-
-    /// Waits for the answer to a call that was posted, as [`run`](Self::run) does for a call that it sends itself.
-    ///
-    /// `budget` counts from now. If the answer is lost, the call is sent again within it.
-    pub(crate) async fn conclude(
-        &self,
-        posted: Posted,
-        call: &Call<'_>,
-        budget: Duration,
-    ) -> Result<Answer, Error> {
-        self.go_on(call, budget, Some(posted)).await
     }
 }
 

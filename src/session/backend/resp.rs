@@ -51,6 +51,8 @@ pub(super) struct Request {
     commands: usize,
     /// The script that the last command runs, if it runs one.
     script: Option<&'static Script>,
+    /// Whether that command has the text of the script, and not its hash.
+    is_whole: bool,
 }
 
 impl Request {
@@ -96,15 +98,21 @@ impl Request {
         self
     }
 
-    /// Notes the script that the last command runs.
-    pub(super) fn runs(mut self, script: &'static Script) -> Self {
+    /// Notes the script that the last command runs, and whether as a whole.
+    pub(super) fn runs(mut self, script: &'static Script, is_whole: bool) -> Self {
         self.script = Some(script);
+        self.is_whole = is_whole;
         self
     }
 
     /// Returns the script that the last command runs: its reply shows that the server has it.
     pub(super) fn script(&self) -> Option<&'static Script> {
         self.script
+    }
+
+    /// Returns the script whose text is in the last command: the server has it for the commands behind this one.
+    pub(super) fn brings(&self) -> Option<&'static Script> {
+        self.script.filter(|_| self.is_whole)
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

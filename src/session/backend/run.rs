@@ -57,20 +57,35 @@ impl Backend {
     ///
     /// Whatever it may leave on a server then belongs to the caller's `Undo`.
     pub(crate) async fn run(&self, call: &Call<'_>, budget: Duration) -> Result<Answer, Error> {
-        self.go_on(call, budget, None).await
+        Run::new(self, call, budget, None)?.answered(None).await
     }
 
-    /// Does the same as [`run`](Self::run), for a call that may have been `posted` before.
+    /// Does the same as [`run`](Self::run), for a call that gives back what a server has.
     ///
-    /// The first answer is then waited for on the connection that the call was written to; what follows is the same.
-    pub(super) async fn go_on(
+    /// Its first request suffices, also if this process ends before the answer.
+    pub(crate) async fn give_back(
         &self,
         call: &Call<'_>,
         budget: Duration,
-        posted: Option<Posted>,
     ) -> Result<Answer, Error> {
-        let run = Run::new(self, call, budget, posted.as_ref())?;
-        run.answered(posted).await
+        let mut run = Run::new(self, call, budget, None)?;
+        run.gives_back = true;
+        run.answered(None).await
+    }
+
+    /// Waits for the answer to a call that was posted, as [`give_back`](Self::give_back) does for a call that it sends
+    /// itself. The first answer is waited for on the connection that the call was written to.
+    ///
+    /// `budget` counts from now. If the answer is lost, the call is sent again within it.
+    pub(crate) async fn conclude(
+        &self,
+        posted: Posted,
+        call: &Call<'_>,
+        budget: Duration,
+    ) -> Result<Answer, Error> {
+        let mut run = Run::new(self, call, budget, Some(&posted))?;
+        run.gives_back = true;
+        run.answered(Some(posted)).await
     }
 }
 
@@ -85,6 +100,8 @@ struct Run<'a> {
     /// The server of the next send.
     node: Arc<Node>,
     form: Form,
+    /// There may be nobody to send it once more if the server hangs and does not know the script by its hash.
+    gives_back: bool,
     /// An instant before the next send, or before the one that was posted.
     sent: BootInstant,
     /// An earlier send may have run.
@@ -120,6 +137,7 @@ impl<'a> Run<'a> {
             end: started.plus(budget),
             node,
             form,
+            gives_back: false,
             sent,
             repeated: false,
             strayed: false,
@@ -166,8 +184,10 @@ impl<'a> Run<'a> {
         match posted {
             Some(posted) => Box::pin(self.node.replied(self.call, posted, self.budget)).await,
             None => {
+                let mut form = self.form;
+                form.whole |= self.gives_back && !self.node.commands.knows(self.call.script);
                 let left = self.sent.until(self.end);
-                self.node.ask(self.call, self.form, left).await
+                self.node.ask(self.call, form, left).await
             }
         }
     }
