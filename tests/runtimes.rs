@@ -26,7 +26,7 @@ use support::probe::{
     acquiring, begin, calls_of, eventually_free, eventually_heard, kind, millis, nothing_left,
     reset_calls, secs, soon, stranger,
 };
-use support::{builder, client, eventually, start, start_two};
+use support::{builder, client, eventually, start, start_two, with_tls};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -476,14 +476,15 @@ async fn dropped_connect_and_refused_connect_leave_nothing_open() {
     eventually_unconnected(&server).await;
 }
 
-/// The variable that tells the process that gives up: the server, the flavour of its runtime, the kind it acquires.
+/// The variable that tells the process that gives up: the server, the flavour of its runtime, the kind and the name that
+/// it acquires.
 const GIVES_UP: &str = "REDLATCH_GIVES_UP";
 
 #[test]
 #[ignore = "a process of its own, started by the test below"]
 fn gives_up() {
     let told = env::var(GIVES_UP).expect("started by the test below");
-    let [url, flavour, kind] = told.split(' ').collect::<Vec<_>>()[..] else {
+    let [url, flavour, kind, name] = told.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{told}");
     };
     let runtime = match flavour {
@@ -493,10 +494,20 @@ fn gives_up() {
     // Like a `main` that returns an error while it holds something.
     let ended: Result<(), &str> = runtime.unwrap().block_on(async {
         let client = Client::connect(url).await.unwrap();
-        let _taken = try_take(&client, kind, "k").await.unwrap().expect("free");
+        let _taken = try_take(&client, kind, name).await.unwrap().expect("free");
         Err("no time to say goodbye")
     });
     std::process::exit(ended.is_err().into());
+}
+
+/// Has a process give up while it holds this.
+fn give_up(url: &str, flavour: &str, kind: &str, name: &str) {
+    let ended = Command::new(env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "gives_up", "--nocapture"])
+        .env(GIVES_UP, format!("{url} {flavour} {kind} {name}"))
+        .stdout(Stdio::null())
+        .status();
+    assert_eq!(ended.unwrap().code(), Some(1), "{kind} on {flavour}");
 }
 
 #[tokio::test]
@@ -512,12 +523,7 @@ async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
             let semaphore = client.expirable_semaphore("k");
             semaphore.try_set_permits(1).await.unwrap();
         }
-        let ended = Command::new(env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "gives_up", "--nocapture"])
-            .env(GIVES_UP, format!("{} {flavour} {kind}", server.url()))
-            .stdout(Stdio::null())
-            .status();
-        assert_eq!(ended.unwrap().code(), Some(1), "{kind} on {flavour}");
+        give_up(&server.url(), flavour, kind, "k");
         let what = format!("round {round}: {kind} on {flavour} leaves nothing");
         eventually(&what, async || match kind {
             "semaphore" => client.semaphore("k").available_permits().await.unwrap() == 1,
@@ -531,6 +537,35 @@ async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
         probe.command(&["FLUSHALL"]);
     }
     client.close().await;
+}
+
+#[tokio::test]
+async fn guard_dropped_by_an_error_out_of_main_leaves_nothing_over_tls() {
+    let Some(server) = with_tls(Server::builder().tls()) else {
+        return;
+    };
+    let roots = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&roots, server.ca_pem()).unwrap();
+    let url = format!("{}?tls_roots={}", server.url(), roots.path().display());
+    let client = Client::connect(&url).await.unwrap();
+    for round in 0..2 * KINDS.len() {
+        let kind = KINDS[round / 2];
+        let flavour = ["current_thread", "multi_thread"][round % 2];
+        let name = format!("k{round}");
+        if kind == "semaphore" {
+            client.semaphore(&name).try_set_permits(1).await.unwrap();
+        } else if kind == "expirable" {
+            let semaphore = client.expirable_semaphore(&name);
+            semaphore.try_set_permits(1).await.unwrap();
+        }
+        give_up(&url, flavour, kind, &name);
+        // Readers share the lock with one that was left behind.
+        let kind = if kind == "read" { "write" } else { kind };
+        eventually(&format!("{kind} on {flavour} is free"), async || {
+            try_take(&client, kind, &name).await.unwrap().is_some()
+        })
+        .await;
+    }
 }
 
 /// A server that does not know a script by its hash may hang before it says so, and then there is nobody to send the

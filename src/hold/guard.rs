@@ -27,9 +27,9 @@ use crate::session::unlock::LevelRelease;
 ///
 /// `drop` never waits: it writes the release to the connection, so that a `?` out of `main` leaves the lock free. Some
 /// releases are sent by a background task instead, which ends with the runtime: a release that the connection does not
-/// accept at once, every release over TLS, the release of one level of several, and that of a plain lock without
-/// scripts. If a task of this process waits for the lock, the lock is left to that task. If the runtime ends before the
-/// release is sent, the lock is free when its lease has passed.
+/// accept at once, the release of one level of several, and that of a plain lock without scripts. If a task of this
+/// process waits for the lock, the lock is left to that task. If the runtime ends before the release is sent, the lock
+/// is free when its lease has passed.
 ///
 /// `let _ = lock.lock().await?` drops the guard at once, and so releases the lock. A guard that is leaked with
 /// `mem::forget` keeps its lock until its fixed lease ends; without one, as long as the process lives, or for

@@ -393,8 +393,9 @@ impl Session {
     }
 }
 
-/// Returns the timers for calls that no tokio runtime polls, or more than one. They are not those of the client's
-/// runtime, since a timer that is polled after its runtime has ended panics. Returns `None` if the system has no thread
+/// Returns the timers for calls that no tokio runtime polls, or more than one, and for those that no busy runtime may
+/// delay. They are not those of the client's runtime, since a timer that is polled after its runtime has ended panics.
+/// Returns `None` if the system has no thread
 /// for them.
 fn timers() -> Option<&'static Handle> {
     static TIMERS: OnceLock<Option<Handle>> = OnceLock::new();

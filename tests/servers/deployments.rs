@@ -1,10 +1,11 @@
 //! Every way to reach a server, each tested with a real one: password, user, database, TLS, sentinels.
 
 use std::net::TcpListener;
+use std::time::Duration;
 
-use crate::support::{eventually, probe};
+use crate::support::{eventually, probe, with_tls};
 use redlatch::{Client, Config, ErrorKind, Owner, Protocol, Tls};
-use redlatch_testkit::{Connection, Reply, Sentinel, Server, ServerBuilder, skip};
+use redlatch_testkit::{Connection, Reply, Sentinel, Server};
 
 /// Lets two owners take turns on a lock, then closes the client.
 async fn take_turns(client: &Client) {
@@ -76,18 +77,6 @@ async fn databases_are_apart_though_channels_are_not() {
     take_turns(&in_three).await;
 }
 
-/// Starts a server with TLS. Returns `None` if the server was built without it.
-fn with_tls(builder: ServerBuilder) -> Option<Server> {
-    match builder.try_start() {
-        Ok(server) => Some(server),
-        Err(log) if log.to_lowercase().contains("tls") => {
-            skip("tls", "this server was built without TLS");
-            None
-        }
-        Err(log) => panic!("{log}"),
-    }
-}
-
 #[tokio::test]
 async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
     let Some(server) = with_tls(Server::builder().tls()) else {
@@ -109,6 +98,40 @@ async fn tls_with_a_given_authority_connects_and_with_the_systems_is_refused() {
         matches!(error.kind(), ErrorKind::Backend | ErrorKind::InvalidInput) && advice,
         "{error}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_tls_cannot_write_at_once_arrives_whole_and_in_order() {
+    let Some(server) = with_tls(Server::builder().tls()) else {
+        return;
+    };
+    let config = Config::server("127.0.0.1", server.port()).tls(Tls::new().roots(server.ca_pem()));
+    let builder = Client::builder().config(config);
+    let builder = builder.command_timeout(Duration::from_secs(60));
+    let client = builder.build().await.unwrap();
+    let guard = client.lock("k").lock().await.unwrap();
+    let sent = || client.stats().traffic.bytes_sent;
+    let before = sent();
+    server.freeze();
+    let mut asked = Vec::new();
+    for n in 0..4_000 {
+        let lock = client.lock(format!("{n:01000}"));
+        let lock = lock.owned_by(&Owner::named(format!("{n:01000}")));
+        asked.push(tokio::spawn(async move {
+            lock.try_lock().await.unwrap().expect("free").unlock().await
+        }));
+    }
+    eventually("more is asked than sockets hold", async || {
+        sent() - before > 12_000_000
+    })
+    .await;
+    drop(guard);
+    server.thaw();
+    for answered in asked {
+        answered.await.unwrap().unwrap();
+    }
+    assert!(client.lock("k").try_lock().await.unwrap().is_some());
+    client.close().await;
 }
 
 #[tokio::test]

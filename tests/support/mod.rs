@@ -18,7 +18,7 @@ pub mod stop;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, ClientBuilder};
-use redlatch_testkit::Server;
+use redlatch_testkit::{Server, ServerBuilder, skip};
 
 /// Returns the builder of a client for this server that notices faults soon enough for a test.
 pub fn builder(url: impl AsRef<str>) -> ClientBuilder {
@@ -49,6 +49,18 @@ pub async fn start_two() -> (Server, Client, Client) {
     let (server, one) = start().await;
     let two = client(&server).await;
     (server, one, two)
+}
+
+/// Starts a server with TLS. Returns `None` if the server was built without it.
+pub fn with_tls(builder: ServerBuilder) -> Option<Server> {
+    match builder.try_start() {
+        Ok(server) => Some(server),
+        Err(log) if log.to_lowercase().contains("tls") => {
+            skip("tls", "this server was built without TLS");
+            None
+        }
+        Err(log) => panic!("{log}"),
+    }
 }
 
 /// Returns the SHA-1 by which a script is sent, to be looked for in a request.

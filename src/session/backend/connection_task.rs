@@ -20,8 +20,6 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
-#[cfg(feature = "tls")]
-use tokio::io::AsyncWriteExt;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, info};
@@ -29,7 +27,7 @@ use tracing::{debug, info};
 use super::connection::{Change, Shared, Status};
 use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
-use super::link::{ConnectionId, Link, Writer};
+use super::link::{ConnectionId, Link, Socket};
 use super::resp;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -165,17 +163,12 @@ impl Shared {
     async fn serve(&self, link: Link) -> Error {
         let Link {
             reader,
-            writer,
+            socket,
             version,
             ..
         } = link;
-        let socket = match &writer {
-            Writer::Open(socket) => Some(socket.clone()),
-            #[cfg(feature = "tls")]
-            Writer::Secured(_) => None,
-        };
         // The desk comes before the status, so that a caller that waits until the connection is open finds it.
-        *self.lock() = Desk::new(socket);
+        *self.lock() = Desk::new(socket.clone());
         self.status.send_modify(|status| {
             *status = Status {
                 epoch: status.epoch + 1,
@@ -191,7 +184,7 @@ impl Shared {
         // Whichever half fails first ends both.
         let broken = tokio::select! {
             broken = self.read(reader, version) => broken,
-            broken = self.write(writer) => broken,
+            broken = self.write(&socket) => broken,
             () = self.outlived(epoch) => return replaced(),
         };
         let Err(error) = broken;
@@ -250,33 +243,22 @@ impl Shared {
 
     /// Writes the bytes that callers left in the desk, until the connection breaks.
     ///
-    /// With an open socket callers write too, as far as the socket takes the bytes at once.
-    async fn write(&self, mut writer: Writer) -> Result<std::convert::Infallible, io::Error> {
+    /// Callers write too, as far as the socket takes the bytes at once.
+    async fn write(&self, socket: &Socket) -> Result<std::convert::Infallible, io::Error> {
         loop {
             self.unsent.notified().await;
             // Tasks that are ready to send do so first, and all that has gathered is written at once. Otherwise this
             // task would run directly after the one that woke it, ahead of all others, and each request would be
             // written by itself.
             yield_now().await;
-            match &mut writer {
-                Writer::Open(socket) => loop {
-                    socket.writable().await?;
-                    let mut desk = self.lock();
-                    // Under the mutex, since callers write to the same socket and the bytes have to keep their order.
-                    desk.write(socket)?;
-                    if !desk.has_unsent() {
-                        break;
-                    }
-                },
-                #[cfg(feature = "tls")]
-                Writer::Secured(writer) => loop {
-                    let bytes = self.lock().take_unsent();
-                    if bytes.is_empty() {
-                        break;
-                    }
-                    writer.write_all(&bytes).await?;
-                    writer.flush().await?;
-                },
+            loop {
+                socket.writable().await?;
+                let mut desk = self.lock();
+                // Under the mutex, since callers write to the same socket and the bytes have to keep their order.
+                desk.write(socket)?;
+                if !desk.has_unsent() {
+                    break;
+                }
             }
         }
     }

@@ -60,7 +60,7 @@ pub(super) struct Desk {
     /// Counts of the bytes of this connection: those given to the desk, and those that the socket has taken. The end of
     /// a request is compared with `taken` to tell whether the request was sent.
     given: u64,
-    /// Never more than `given`. With TLS it counts what was handed to the encryption.
+    /// Never more than `given`.
     taken: u64,
     /// Whether a reply has come on this connection.
     has_answered: bool,
@@ -75,8 +75,7 @@ pub(super) struct Desk {
 
 /// A connection that takes requests.
 struct Open {
-    /// The socket, if callers can write to it themselves. `None` with TLS, whose state belongs to the writing task.
-    socket: Option<Arc<Socket>>,
+    socket: Arc<Socket>,
     /// The process that connected. A forked child has a copy of the socket and of the desk, and must not use them.
     process: u32,
 }
@@ -114,7 +113,7 @@ impl Broken {
 
 impl Desk {
     /// Creates the desk of a new connection.
-    pub(super) fn new(socket: Option<Arc<Socket>>) -> Self {
+    pub(super) fn new(socket: Arc<Socket>) -> Self {
         Self {
             open: Some(Open {
                 socket,
@@ -156,7 +155,7 @@ impl Desk {
             self.learn(script);
         }
         self.unsent.extend_from_slice(request.bytes());
-        if let Some(socket) = socket.filter(|_| at_once) {
+        if at_once {
             // An error here comes up again in the writing task, which reports it.
             self.write(&socket).ok();
         }
@@ -224,14 +223,6 @@ impl Desk {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Takes out all bytes that are to be written, for a caller that writes them as a whole.
-    #[cfg(feature = "tls")]
-    pub(super) fn take_unsent(&mut self) -> BytesMut {
-        // From here on nobody knows how much has arrived, so all of it counts as sent.
-        self.taken += self.unsent.len() as u64;
-        self.unsent.split()
     }
 
     /// Takes note of the next reply; `said` is `None` if it cannot be read. Returns what waits for it, or `None` if
@@ -324,7 +315,7 @@ mod tests {
         let (mut far, _) = listener.accept().await.unwrap();
         near.writable().await.unwrap();
         let (_reader, writer) = near.into_split();
-        let mut desk = Desk::new(Some(Arc::new(Socket::Tcp(writer))));
+        let mut desk = Desk::new(Arc::new(Socket::Tcp(writer)));
         let request = Request::of(&["PING", &"x".repeat(100)]);
         let mut replies = vec![desk.send(&request).unwrap()];
         assert!(!desk.has_unsent(), "nothing was under way");

@@ -17,9 +17,11 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::contact::{Step, failed, late, refused};
-use super::link::{ConnectionId, Link, Socket, Writer};
+use super::link::{ConnectionId, Link, Socket};
 use super::refusal::code;
 use super::resp::{Request, Said, Version};
+#[cfg(feature = "tls")]
+use super::secured::SecuredReader;
 use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use super::tls::Connector;
@@ -72,8 +74,8 @@ impl Dialer {
                 let place = path.display().to_string();
                 let opened = self.step(&place, Step::Connect, UnixStream::connect(path));
                 let (reader, writer) = opened.await?.into_split();
-                let writer = Writer::Open(Arc::new(Socket::Unix(writer)));
-                self.introduced(Link::new(reader, writer, place)).await
+                self.introduced(Link::new(reader, Socket::Unix(writer), place))
+                    .await
             }
             #[cfg(not(unix))]
             Deployment::UnixSocket(_) => Err(Error::invalid("this system has no unix sockets")),
@@ -82,8 +84,8 @@ impl Dialer {
                 let place = server.to_string();
                 let opened = self.step(&place, Step::Connect, ready(server.connect()));
                 let (reader, writer) = opened.await?;
-                let writer = Writer::Open(Arc::new(Socket::Memory(writer)));
-                self.introduced(Link::new(reader, writer, place)).await
+                self.introduced(Link::new(reader, Socket::Memory(writer), place))
+                    .await
             }
             _ => self.dial_server(&self.server).await,
         }
@@ -151,13 +153,12 @@ impl Dialer {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let secured = tls.secure(&server.host, stream);
-            let stream = self.step(&place, Step::Secure, secured).await?;
-            let (reader, writer) = tokio::io::split(stream);
-            return Ok(Link::new(reader, Writer::Secured(Box::new(writer)), place));
+            let secured = Arc::new(self.step(&place, Step::Secure, secured).await?);
+            let reader = SecuredReader(secured.clone());
+            return Ok(Link::new(reader, Socket::Secured(secured), place));
         }
         let (reader, writer) = stream.into_split();
-        let writer = Writer::Open(Arc::new(Socket::Tcp(writer)));
-        Ok(Link::new(reader, writer, place))
+        Ok(Link::new(reader, Socket::Tcp(writer), place))
     }
 
     /// Logs in, selects the database and sets the name of the connection.

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
-#[cfg(feature = "tls")]
-use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::tcp;
 #[cfg(unix)]
 use tokio::net::unix;
@@ -15,6 +13,8 @@ use tokio::net::unix;
 use crate::memory::MemoryWriter;
 
 use super::resp::{self, Heard, Request, Said, Version};
+#[cfg(feature = "tls")]
+use super::secured::Secured;
 
 /// The first bytes that a server with TLS sends to a client that does not speak TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
@@ -25,7 +25,7 @@ const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 pub(super) struct Link {
     /// The half that is read, by one task.
     pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
-    pub(super) writer: Writer,
+    pub(super) socket: Arc<Socket>,
     /// What the login has chosen.
     pub(super) version: Version,
     /// The address or the path that it leads to.
@@ -38,20 +38,13 @@ pub(super) struct Link {
     arrived: BytesMut,
 }
 
-/// The writing half of a connection.
-pub(super) enum Writer {
-    /// Can be written to from every task, without waiting.
-    Open(Arc<Socket>),
-    /// Has a state of its own, and so a single task that writes.
-    #[cfg(feature = "tls")]
-    Secured(Box<dyn AsyncWrite + Send + Unpin>),
-}
-
 /// The writing half of a socket. Takes bytes without waiting, from any task.
 pub(super) enum Socket {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
+    #[cfg(feature = "tls")]
+    Secured(Arc<Secured>),
     #[cfg(feature = "memory")]
     Memory(MemoryWriter),
 }
@@ -91,6 +84,8 @@ impl Socket {
             Self::Tcp(half) => half.try_write(bytes),
             #[cfg(unix)]
             Self::Unix(half) => half.try_write(bytes),
+            #[cfg(feature = "tls")]
+            Self::Secured(secured) => secured.try_write(bytes),
             #[cfg(feature = "memory")]
             Self::Memory(half) => half.try_write(bytes),
         }
@@ -102,9 +97,24 @@ impl Socket {
             Self::Tcp(half) => half.writable().await,
             #[cfg(unix)]
             Self::Unix(half) => half.writable().await,
+            #[cfg(feature = "tls")]
+            Self::Secured(secured) => secured.writable().await,
             #[cfg(feature = "memory")]
             Self::Memory(_) => Ok(()),
         }
+    }
+
+    /// Writes all the bytes, and waits for room where necessary.
+    async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.writable().await?;
+            match self.try_write(bytes) {
+                Ok(taken) => bytes = &bytes[taken..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -112,12 +122,12 @@ impl Link {
     /// Creates a link that speaks RESP2 until the login chooses another version.
     pub(super) fn new(
         reader: impl AsyncRead + Send + Unpin + 'static,
-        writer: Writer,
+        socket: Socket,
         place: String,
     ) -> Self {
         Self {
             reader: Box::new(reader),
-            writer,
+            socket: Arc::new(socket),
             version: Version::Resp2,
             place,
             connection_id: None,
@@ -154,7 +164,7 @@ impl Link {
     /// A future that is dropped may have sent a part: the link is of no use then.
     pub(super) async fn send(&mut self, requests: &[Request]) -> io::Result<()> {
         let bytes: Vec<u8> = requests.iter().flat_map(Request::bytes).copied().collect();
-        self.writer.write_all(&bytes).await
+        self.socket.write_all(&bytes).await
     }
 
     /// Waits for the next reply or push. Cancel safe: nothing is lost if the future is dropped.
@@ -171,30 +181,6 @@ impl Link {
             }
             if self.reader.read_buf(&mut self.arrived).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-    }
-}
-
-impl Writer {
-    /// Writes all the bytes, and waits for room where necessary.
-    pub(super) async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        match self {
-            #[cfg(feature = "tls")]
-            Self::Secured(writer) => {
-                writer.write_all(bytes).await?;
-                writer.flush().await
-            }
-            Self::Open(socket) => {
-                while !bytes.is_empty() {
-                    socket.writable().await?;
-                    match socket.try_write(bytes) {
-                        Ok(taken) => bytes = &bytes[taken..],
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                Ok(())
             }
         }
     }

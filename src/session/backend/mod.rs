@@ -35,6 +35,8 @@ mod post;
 mod refusal;
 mod resp;
 mod run;
+#[cfg(feature = "tls")]
+mod secured;
 mod send_error;
 mod sentinel;
 mod silence;

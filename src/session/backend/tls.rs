@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use rustls_native_certs::load_native_certs;
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
+use super::secured::Secured;
 use crate::config::tls::{Certificate, Pem, Tls};
 use crate::error::Error;
 
@@ -70,13 +70,10 @@ impl Connector {
     /// Sets up TLS on a stream to `host`.
     ///
     /// Fails if the server does not prove that it has this name, or that of the configuration.
-    pub(super) async fn secure(
-        &self,
-        host: &str,
-        stream: TcpStream,
-    ) -> io::Result<TlsStream<TcpStream>> {
+    pub(super) async fn secure(&self, host: &str, stream: TcpStream) -> io::Result<Secured> {
         let connector = tokio_rustls::TlsConnector::from(self.rustls.clone());
-        connector.connect(self.name(host)?, stream).await
+        let stream = connector.connect(self.name(host)?, stream).await?;
+        Ok(Secured::new(stream))
     }
 
     /// Returns the same, in the form that rustls wants.
