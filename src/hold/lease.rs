@@ -82,7 +82,7 @@ impl Lease {
             biased;
             reason = self.hold.ended() => return reason,
             // The watchdog is late if the runtime of the client is busy.
-            () = client.with_timers(self.run_out()) => {}
+            () = client.timed(self.run_out()) => {}
         }
         drop(client.watchdog.lose(&self.hold, LossReason::Expired));
         self.loss().unwrap_or(LossReason::Expired)

@@ -247,8 +247,7 @@ impl Session {
         &self,
         call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
     ) -> Result<T, Error> {
-        // `try_id` is the cheaper check, but succeeds only inside a tokio task.
-        if tokio::task::try_id().is_some() || Handle::try_current().is_ok() {
+        if has_runtime() {
             return call.await;
         }
         let call = async {
@@ -259,6 +258,14 @@ impl Session {
             }
         };
         Box::pin(self.with_timers(call)).await
+    }
+
+    /// Runs a future that waits for nothing but time, by the timers of the runtime that polls it, if there is one.
+    pub(crate) async fn timed<F: Future>(&self, future: F) -> F::Output {
+        match has_runtime() {
+            true => future.await,
+            false => Box::pin(self.with_timers(future)).await,
+        }
     }
 
     /// Gives a future timers that outlast the runtime it is polled in.
@@ -393,9 +400,14 @@ impl Session {
     }
 }
 
-/// Returns the timers for calls that no tokio runtime polls, or more than one, and for those that no busy runtime may
-/// delay. They are not those of the client's runtime, since a timer that is polled after its runtime has ended panics.
-/// Returns `None` if the system has no thread
+/// Whether a tokio runtime polls the caller.
+fn has_runtime() -> bool {
+    // `try_id` is the cheaper check, but succeeds only inside a tokio task.
+    tokio::task::try_id().is_some() || Handle::try_current().is_ok()
+}
+
+/// Returns the timers for calls that no tokio runtime polls, or more than one. They are not those of the client's
+/// runtime, since a timer that is polled after its runtime has ended panics. Returns `None` if the system has no thread
 /// for them.
 fn timers() -> Option<&'static Handle> {
     static TIMERS: OnceLock<Option<Handle>> = OnceLock::new();

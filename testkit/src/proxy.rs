@@ -123,19 +123,14 @@ impl Proxy {
     /// Cuts off one reply: the next request that contains `needle` passes, and the connection closes in place of the
     /// next bytes from the server. When the client sees the end, the server has run the request.
     pub fn cut_reply_to(&self, needle: impl Into<Vec<u8>>) {
-        self.traps.set(Trap {
-            needle: needle.into(),
-            fate: Fate::CutReply,
-        });
+        self.traps.set(Trap::new(needle.into(), Fate::CutReply));
     }
 
     /// Cuts a connection after one reply: the next request that contains `needle` passes, and so do the next bytes from
     /// the server, followed at once by the end of the connection.
     pub fn cut_after_reply_to(&self, needle: impl Into<Vec<u8>>) {
-        self.traps.set(Trap {
-            needle: needle.into(),
-            fate: Fate::CutAfterReply,
-        });
+        self.traps
+            .set(Trap::new(needle.into(), Fate::CutAfterReply));
     }
 
     /// Returns whether [`cut_reply_to`](Self::cut_reply_to) or [`cut_after_reply_to`](Self::cut_after_reply_to) still
@@ -148,20 +143,15 @@ impl Proxy {
     /// client loses its connection; the server does not.
     pub fn hold_request(&self, needle: impl Into<Vec<u8>>) -> Parcel {
         let (caught, arrival) = oneshot::channel();
-        self.traps.set(Trap {
-            needle: needle.into(),
-            fate: Fate::Hold(caught),
-        });
+        self.traps.set(Trap::new(needle.into(), Fate::Hold(caught)));
         Parcel::new(arrival)
     }
 
     /// Stops one connection: that of the next request that contains `needle` waits, with that request, at the gate.
     pub fn stop(&self, needle: impl Into<Vec<u8>>) -> Gate {
         let (gate, waiting) = Gate::new();
-        self.traps.set(Trap {
-            needle: needle.into(),
-            fate: Fate::Wait(waiting),
-        });
+        self.traps
+            .set(Trap::new(needle.into(), Fate::Wait(waiting)));
         gate
     }
 

@@ -1,15 +1,37 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use sha1_smol::Sha1;
 use tokio::sync::oneshot;
 
 use crate::gate::Waiting;
 use crate::parcel::Caught;
+use crate::script::scripts;
 
 /// A fate for the first request that contains the needle.
 #[derive(Debug)]
 pub(crate) struct Trap {
-    pub(crate) needle: Vec<u8>,
-    pub(crate) fate: Fate,
+    needle: Vec<u8>,
+    /// The text of the script whose hash the needle is: a request may have either.
+    text: Option<String>,
+    fate: Fate,
+}
+
+impl Trap {
+    pub(crate) fn new(needle: Vec<u8>, fate: Fate) -> Self {
+        let hash = |text: &String| Sha1::from(text).digest().to_string();
+        let mut texts = scripts().into_iter();
+        let text = texts.find(|text| hash(text).as_bytes() == needle);
+        Self { needle, text, fate }
+    }
+
+    fn is_for(&self, request: &[u8]) -> bool {
+        let contains = |part: &[u8]| request.windows(part.len()).any(|bytes| bytes == part);
+        contains(&self.needle)
+            || self
+                .text
+                .as_ref()
+                .is_some_and(|text| contains(text.as_bytes()))
+    }
 }
 
 #[derive(Debug)]
@@ -46,11 +68,7 @@ impl Traps {
             Fate::Wait(waiting) => !waiting.is_open(),
             Fate::CutReply | Fate::CutAfterReply => true,
         });
-        let sprung = waiting.iter().position(|trap| {
-            request
-                .windows(trap.needle.len())
-                .any(|bytes| bytes == trap.needle)
-        })?;
+        let sprung = waiting.iter().position(|trap| trap.is_for(request))?;
         Some(waiting.remove(sprung).fate)
     }
 

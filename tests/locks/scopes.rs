@@ -163,7 +163,7 @@ async fn databases_do_not_exclude_each_other_and_share_messages_only() {
     .await;
     elsewhere.unlock().await.unwrap();
     eventually("the message had it ask once more", async || {
-        calls_of(&mut probe, "evalsha") == 4
+        calls_of(&mut probe, "evalsha") == 3
     })
     .await;
     assert!(!waiting.is_finished());
