@@ -177,12 +177,16 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::backend::statement", ""),
         ("session::backend::refusal", ""),
         ("session::backend::resp", ""),
-        ("session::backend::tls", ""),
+        ("session::backend::secured", ""),
+        ("session::backend::tls", "session::backend::secured"),
         ("session::backend::contact", "session::backend::tls"),
-        ("session::backend::link", "session::backend::resp"),
+        (
+            "session::backend::link",
+            "session::backend::resp session::backend::secured",
+        ),
         (
             "session::backend::dial",
-            "session::backend::contact session::backend::link session::backend::refusal session::backend::resp session::backend::sentinel session::backend::tls",
+            "session::backend::contact session::backend::link session::backend::refusal session::backend::resp session::backend::secured session::backend::sentinel session::backend::tls",
         ),
         (
             "session::backend::sentinel",
@@ -450,7 +454,10 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("mlua", &["memory/scripts.rs"]),
-    ("tokio_rustls", &["session/backend/tls.rs"]),
+    (
+        "tokio_rustls",
+        &["session/backend/secured.rs", "session/backend/tls.rs"],
+    ),
     ("percent_encoding", &["config/url.rs"]),
     ("serde", &["config/", "stats.rs"]),
     ("rustix", &["clock.rs"]),
