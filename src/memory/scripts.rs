@@ -14,13 +14,46 @@ use super::data::Data;
 use super::reply::{Answer, Refusal, Reply, score_text};
 use super::table;
 
+/// Replaces the globals by what a script may see of them: it can change none, nor ask for one that there is not.
+const PROTECT: &str = "
+local globals = ...
+local function refuse()
+  error('Attempt to modify a readonly table', 2)
+end
+local function protected(table, index)
+  return setmetatable({}, {__index = index or table, __newindex = refuse, __metatable = false})
+end
+for name, value in pairs(globals) do
+  if type(value) == 'table' then
+    globals[name] = protected(value)
+  end
+end
+globals._G = protected(globals, function(_, name)
+  local value = globals[name]
+  if value == nil then
+    error(\"Script attempted to access nonexistent global variable '\" .. tostring(name) .. \"'\", 2)
+  end
+  return value
+end)
+return globals._G
+";
+
 /// The scripts that a server knows, and what runs them.
 #[derive(Default)]
 pub(super) struct Scripts {
     /// Made when the first script comes.
-    lua: Option<Lua>,
+    engine: Option<Engine>,
     /// By the SHA-1 of their source.
     known: HashMap<String, Function>,
+}
+
+/// What runs scripts.
+struct Engine {
+    lua: Lua,
+    /// What scripts see, and cannot change.
+    globals: Table,
+    /// The functions of the server.
+    redis: Table,
 }
 
 /// A script with its keys and arguments.
@@ -36,7 +69,7 @@ impl Scripts {
     pub(super) fn load(&mut self, source: &[u8]) -> Result<String, Refusal> {
         let sha = Sha1::from(source).digest().to_string();
         if !self.known.contains_key(&sha) {
-            let chunk = self.lua()?.load(source).set_name("@user_script");
+            let chunk = self.engine()?.lua.load(source).set_name("@user_script");
             let script = chunk.into_function().map_err(|error| {
                 Refusal::new(format!(
                     "ERR Error compiling script (new function): {error}"
@@ -56,15 +89,17 @@ impl Scripts {
         let script = self.known.get(&call.sha).cloned();
         let script =
             script.ok_or_else(|| Refusal::new("NOSCRIPT No matching script. Please use EVAL."))?;
-        let lua = self.lua()?;
-        let globals = lua.globals();
+        let Engine {
+            lua,
+            globals,
+            redis,
+        } = self.engine()?;
         let data = RefCell::new(data);
         let ask = |words: &MultiValue| {
             let words = words.iter().map(word).collect::<Result<Vec<_>, _>>()?;
             table::run_for_script(&mut data.borrow_mut(), call.database, &words)
         };
         let returned = lua.scope(|scope| {
-            let redis: Table = globals.get("redis")?;
             let raising = scope.create_function(|lua, words: MultiValue| match ask(&words) {
                 Ok(reply) => to_lua(lua, reply),
                 Err(refusal) => Err(mlua::Error::external(located(lua, refusal, &call.sha))),
@@ -82,22 +117,26 @@ impl Scripts {
         returned.map_err(|error| refused(&error, &call.sha))
     }
 
-    /// Returns what runs scripts, with the functions that Redis adds.
-    fn lua(&mut self) -> Result<&Lua, Refusal> {
-        if self.lua.is_none() {
+    fn engine(&mut self) -> Result<&Engine, Refusal> {
+        if self.engine.is_none() {
             let made = made().map_err(|error| Refusal::new(format!("ERR no Lua: {error}")))?;
-            self.lua = Some(made);
+            self.engine = Some(made);
         }
-        self.lua.as_ref().ok_or_else(|| Refusal::new("ERR no Lua"))
+        self.engine
+            .as_ref()
+            .ok_or_else(|| Refusal::new("ERR no Lua"))
     }
 }
 
-fn made() -> mlua::Result<Lua> {
+/// Returns what runs scripts, with the functions that Redis adds.
+fn made() -> mlua::Result<Engine> {
     // Nothing that reaches out of the server: no files, no modules.
     let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
     let lua = Lua::new_with(libraries, LuaOptions::default())?;
     let globals = lua.globals();
-    for name in ["dofile", "loadfile", "print"] {
+    for name in [
+        "dofile", "getfenv", "loadfile", "newproxy", "print", "setfenv",
+    ] {
         globals.set(name, Value::Nil)?;
     }
     let redis = lua.create_table()?;
@@ -127,8 +166,13 @@ fn made() -> mlua::Result<Lua> {
             Ok(Sha1::from(text.as_bytes()).digest().to_string())
         })?,
     )?;
-    globals.set("redis", redis)?;
-    Ok(lua)
+    globals.set("redis", &redis)?;
+    lua.set_globals(lua.load(PROTECT).call(&globals)?)?;
+    Ok(Engine {
+        lua,
+        globals,
+        redis,
+    })
 }
 
 /// Returns an argument of `redis.call` as the word of a command.
@@ -178,7 +222,7 @@ fn from_lua(value: Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::String(text) => Reply::bulk(text.as_bytes().to_vec()),
         Value::Integer(number) => Reply::Integer(number),
-        Value::Number(number) => Reply::Integer(number as i64),
+        Value::Number(number) => Reply::Integer(whole(number)),
         Value::Boolean(true) => Reply::Integer(1),
         Value::Table(table) => {
             if let Value::String(text) = table.raw_get("err")? {
@@ -199,6 +243,14 @@ fn from_lua(value: Value) -> mlua::Result<Reply> {
     })
 }
 
+/// Returns a number without its fraction, as C has it: those that no integer can be are the least one.
+fn whole(number: f64) -> i64 {
+    match number < i64::MAX as f64 {
+        true => number as i64,
+        false => i64::MIN,
+    }
+}
+
 /// Adds to a refusal where in the script it was met.
 fn located(lua: &Lua, Refusal(text): Refusal, sha: &str) -> Refusal {
     let line = lua.inspect_stack(1, |at| at.current_line()).flatten();
@@ -211,7 +263,10 @@ fn refused(error: &mlua::Error, sha: &str) -> Refusal {
     if let Some(refusal) = error.downcast_ref::<Refusal>() {
         return refusal.clone();
     }
-    let text = error.to_string();
+    let text = match error {
+        mlua::Error::RuntimeError(text) => text.clone(),
+        other => other.to_string(),
+    };
     let text = text.lines().next().unwrap_or_default();
     Refusal(format!("ERR {text} script: {sha}, on @user_script."))
 }

@@ -57,13 +57,16 @@ impl Options {
     }
 
     /// Returns the score that a member is to get, or `None` if its score is to stay as it is.
-    fn score(&self, old: Option<f64>, given: f64) -> Option<f64> {
+    fn score(&self, old: Option<f64>, given: f64) -> Result<Option<f64>, Refusal> {
         let Some(old) = old else {
-            return (!self.only_old).then_some(given);
+            return Ok((!self.only_old).then_some(given));
         };
-        let score = if self.adds { old + given } else { given };
+        let score = match self.adds {
+            true => sum(old, given)?,
+            false => given,
+        };
         let stays = self.only_new || self.only_up && score <= old || self.only_down && score >= old;
-        (!stays).then_some(score)
+        Ok((!stays).then_some(score))
     }
 }
 
@@ -78,27 +81,27 @@ pub(super) fn zadd(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
         let (mut count, mut last) = (0, None);
         for (given, member) in pairs {
             let old = sorted.score(member);
-            last = options.score(old, given);
+            last = options.score(old, given)?;
             if let Some(score) = last {
                 sorted.set(member, score);
                 count += usize::from(old.is_none() || options.counts_changed && old != Some(score));
             }
         }
-        match options.adds {
+        Ok(match options.adds {
             true => last.map_or(Reply::Nil, Reply::Score),
             false => Reply::count(count),
-        }
-    })
+        })
+    })?
 }
 
 /// `ZINCRBY key number member`
 pub(super) fn zincrby(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let more = number(&args[1])?;
     keys.edit(&args[0], |sorted: &mut Sorted| {
-        let score = sorted.score(&args[2]).unwrap_or(0.0) + more;
+        let score = sum(sorted.score(&args[2]).unwrap_or(0.0), more)?;
         sorted.set(&args[2], score);
-        Reply::Score(score)
-    })
+        Ok(Reply::Score(score))
+    })?
 }
 
 /// `ZREM key member..`
@@ -187,6 +190,22 @@ fn between(min: &[u8], max: &[u8]) -> Result<impl Fn(f64) -> bool, Refusal> {
     })
 }
 
+/// Reads a score, which is refused if it is too large or too small for a number.
 fn number(word: &[u8]) -> Result<f64, Refusal> {
-    float(word).ok_or_else(|| Refusal::new("ERR value is not a valid float"))
+    let digits = word.split(|byte| byte.eq_ignore_ascii_case(&b'e')).next();
+    let has = |digit: fn(&u8) -> bool| digits.unwrap_or_default().iter().any(digit);
+    let is_lost = |score: &f64| match score {
+        _ if score.is_infinite() => has(u8::is_ascii_digit),
+        _ => *score == 0.0 && has(|byte| (b'1'..=b'9').contains(byte)),
+    };
+    let score = float(word).filter(|score| !is_lost(score));
+    score.ok_or_else(|| Refusal::new("ERR value is not a valid float"))
+}
+
+fn sum(score: f64, more: f64) -> Result<f64, Refusal> {
+    let sum = score + more;
+    match sum.is_nan() {
+        true => Err(Refusal::new("ERR resulting score is not a number (NaN)")),
+        false => Ok(sum),
+    }
 }

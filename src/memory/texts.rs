@@ -17,10 +17,14 @@ pub(super) fn get(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
 /// `GETRANGE key start end`
 pub(super) fn getrange(keys: &mut Keys<'_>, args: Args<'_>) -> Answer {
     let (start, stop) = (integer(&args[1])?, integer(&args[2])?);
-    let text = keys.read::<Vec<u8>>(&args[0])?;
-    Ok(Reply::bulk(text.map_or(&[][..], |text| {
-        &text[span(start, stop, text.len())]
-    })))
+    let text = keys.read::<Vec<u8>>(&args[0])?.map_or(&[][..], |text| text);
+    // Other than in a list, a stop before the first byte stands for the first byte, unless it is before the start, too.
+    let stop = match stop {
+        0.. => stop,
+        _ if start < 0 && start > stop => return Ok(Reply::bulk("")),
+        _ => (stop + text.len() as i64).max(0),
+    };
+    Ok(Reply::bulk(&text[span(start, stop, text.len())]))
 }
 
 /// `SET key value [NX|XX] [PX milliseconds|EX seconds|PXAT milliseconds|KEEPTTL]`

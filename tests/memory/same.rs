@@ -321,3 +321,76 @@ fn random_calls_of_all_scripts_do_the_same_as_on_a_real_server() {
         "only {sorts} sorts of answer: {reached:#?}"
     );
 }
+
+#[test]
+fn odd_words_do_the_same_as_on_a_real_server() {
+    let (real, memory) = (Server::start(), Listening::start());
+    if real.connection().command(&["FUNCTION", "LIST"]) == Reply::Nil {
+        return skip("redis7", "errors of scripts are worded otherwise");
+    }
+    let mut both = Both::connect(&real, &memory);
+    let mut differences = Vec::new();
+    let mut tell = |words: &[&str]| differences.extend(both.tell(words).err());
+    for score in [
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "0e5",
+        "0.0e-999",
+        "inf",
+        "-inf",
+        "+INFINITY",
+        "nan",
+        "1e",
+    ] {
+        tell(&["DEL", "z"]);
+        tell(&["ZADD", "z", score, "a"]);
+        tell(&["ZINCRBY", "z", score, "b"]);
+        tell(&["ZCOUNT", "z", score, score]);
+    }
+    tell(&["DEL", "z"]);
+    tell(&["ZADD", "z", "inf", "a"]);
+    tell(&["ZINCRBY", "z", "-inf", "a"]);
+    tell(&["ZADD", "z", "INCR", "-inf", "a"]);
+    tell(&["ZINCRBY", "none", "nan", "a"]);
+    tell(&["EXISTS", "none"]);
+    for text in ["abc", ""] {
+        tell(&["SET", "k", text]);
+        let (least, most) = (i64::MIN.to_string(), i64::MAX.to_string());
+        for start in ["0", "1", "-1", "-100", &*least, &*most] {
+            for end in ["0", "1", "-1", "-50", &*least, &*most] {
+                tell(&["GETRANGE", "k", start, end]);
+            }
+        }
+    }
+    for script in [
+        "return {1/0, -1/0, 0/0, 1e19, -1e19, 3.99, -3.99}",
+        "return 9007199254740993",
+        "redis.call('SET', 'n', 1/0) return redis.call('GET', 'n')",
+        "x = 1",
+        "return x",
+        "function f() end",
+        "KEYS = {}",
+        "redis = nil",
+        "redis.x = 1",
+        "redis.call = nil",
+        "string.x = 1",
+        "_G.x = 1",
+        "return _G.x",
+        "return redis.nothing == nil",
+        "local ok, why = pcall(function() x = 1 end) return why",
+        "local ok, why = pcall(function() return x end) return why",
+        "return loadstring('return 5')()",
+        "return pcall(loadstring('x = 1'))",
+        "return type(print)",
+        "return type(setfenv)",
+        "return type(getfenv)",
+        "return type(newproxy)",
+        "KEYS[1] = 'a' return KEYS[1]",
+        "return {#KEYS, #ARGV}",
+        "return {'a'} .. 'b'",
+    ] {
+        tell(&["EVAL", script, "0"]);
+    }
+    assert!(differences.is_empty(), "{differences:#?}");
+}
