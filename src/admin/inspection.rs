@@ -7,6 +7,7 @@ use crate::name::LockName;
 use crate::owner::client_of;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::reply::Reply;
+use crate::protocol::steps::is_lock;
 use crate::session::backend::inquiry::Told;
 
 /// What the server records under a name at one time.
@@ -19,7 +20,7 @@ pub struct Inspection {
     pub kind: FoundKind,
     /// Who holds it: empty if the lock is free, and for semaphores and latches.
     pub holders: Vec<FoundHolder>,
-    /// How long the key remains if nobody renews it, or `None` if it has no end. A read-write lock remains for as long
+    /// How long the key remains if nobody renews it, or `None` if it has no end, as of a lock of redis-py. A read-write lock remains for as long
     /// as the longest of its holders.
     pub remaining_lease: Option<Duration>,
     /// The waiters in order, as far as the server knows: the owners that wait for a fair lock, otherwise the ids of the
@@ -247,6 +248,7 @@ impl Inspection {
         keys: &Keys,
     ) -> Result<(), Error> {
         let is_wrong = || Error::wrong_kind(keys.key());
+        let is_own = has_own_field(&fields);
         let holders = match fields {
             Ok(fields) => Some(holders(&pairs(&fields)).ok_or_else(is_wrong)?),
             // A string, or this user may not read it.
@@ -254,6 +256,12 @@ impl Inspection {
         };
         match (holders, value) {
             (Some((holders, kind)), _) if !holders.is_empty() => {
+                let names_client = || holders.iter().any(|holder| has_client(&holder.owner));
+                // Without a lease, a hash of numbers alone may be anything.
+                let is_known = is_own || kind == FoundKind::ReadWrite || names_client();
+                if self.remaining_lease.is_none() && !is_known {
+                    return Err(is_wrong());
+                }
                 self.holders = holders;
                 self.kind = kind;
             }
@@ -267,6 +275,7 @@ impl Inspection {
                         false => FoundKind::Counter,
                     };
                 }
+                _ if !is_lock(&value, self.remaining_lease.is_some()) => return Err(is_wrong()),
                 _ => {
                     self.kind = FoundKind::Plain;
                     self.holders = vec![FoundHolder {

@@ -110,8 +110,8 @@ impl Admin {
 
     /// Returns what is under a name, or `None` if nothing is.
     ///
-    /// Shows locks of every kind, semaphores and latches, those of Redisson's included, and any string, which may be a
-    /// plain lock.
+    /// Shows locks of every kind, semaphores and latches, those of Redisson's included, and any string with a lease, which
+    /// may be a plain lock. What has no lease is a lock only if it names a client, or has the token of redis-py's `Lock`.
     ///
     /// # Errors
     ///

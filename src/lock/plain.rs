@@ -23,6 +23,10 @@ use crate::protocol::hold_key::Kind;
 /// notifies nobody. A reentrant, fair, fenced or spin lock stores another type of value under the same name: it returns
 /// [`WrongKind`](crate::ErrorKind::WrongKind) while this lock is held, as this lock does while one of them is held.
 ///
+/// A string without a lease is not shown or released by [`force_unlock`](Self::force_unlock), unless it is the token of
+/// redis-py's `Lock`, which has no timeout by default: it may be anything else of the application, and its value may be
+/// secret. Queries return [`WrongKind`](crate::ErrorKind::WrongKind). It excludes this lock all the same.
+///
 /// # Waiting
 ///
 /// A plain lock publishes nothing and subscribes to nothing. The waiters of one process form one local queue. The first

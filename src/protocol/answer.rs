@@ -222,7 +222,7 @@ impl ForceReleased {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["released", "free", "others", "wrong_kind"];
     #[cfg(test)]
-    pub(crate) const PLAIN_TAGS: &[&str] = &["released", "free"];
+    pub(crate) const PLAIN_TAGS: &[&str] = &["released", "free", "wrong_kind"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
@@ -239,8 +239,6 @@ impl ForceReleased {
 impl Inspected {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["held", "free", "wrong_kind"];
-    #[cfg(test)]
-    pub(crate) const PLAIN_TAGS: &[&str] = &["held", "free"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {

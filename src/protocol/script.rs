@@ -95,8 +95,8 @@ scripts! {
     PLAIN_EXTEND = "lease_end", "plain_extend" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RENEW = "key_read", "plain_renew" Arity::PerKey { args: 2 };
     PLAIN_CHECK = "key_read", "plain_check" Arity::PerKey { args: 1 };
-    PLAIN_FORCE_RELEASE = "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
-    PLAIN_INSPECT = "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
+    PLAIN_FORCE_RELEASE = "plain_shape", "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
+    PLAIN_INSPECT = "plain_shape", "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
     READ_ACQUIRE = "rw_level", "rw_taking", "read_acquire" Arity::Fixed { keys: 4, args: 8 };
     WRITE_ACQUIRE = "rw_level", "rw_taking", "write_acquire" Arity::Fixed { keys: 4, args: 8 };
     RW_REENTER = "rw_level", "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
@@ -414,7 +414,7 @@ mod tests {
             (&PLAIN_RENEW, reply::STANDS),
             (&PLAIN_CHECK, reply::STANDS),
             (&PLAIN_FORCE_RELEASE, answer::ForceReleased::PLAIN_TAGS),
-            (&PLAIN_INSPECT, answer::Inspected::PLAIN_TAGS),
+            (&PLAIN_INSPECT, answer::Inspected::TAGS),
             (&READ_ACQUIRE, acquired::Acquired::READ_TAGS),
             (&RW_CONFIRM, answer::Confirmed::TAGS),
             (&WRITE_ACQUIRE, acquired::Acquired::WRITE_TAGS),

@@ -111,6 +111,11 @@ impl<'a> Step<'a> {
             Self::Renew { value, lease } if ours(value) => (raised(lease), Reply::Integer(1)),
             Self::Renew { .. } => (None, Reply::Integer(0)),
             Self::Check { value } => (None, Reply::Integer(ours(value).into())),
+            Self::Inspect | Self::ForceRelease
+                if holder.is_some_and(|value| !is_lock(value, ttl >= 0)) =>
+            {
+                (None, tag("wrong_kind"))
+            }
             Self::Inspect => (
                 None,
                 holder.map_or_else(|| tag("free"), |value| held(value, ttl)),
@@ -135,6 +140,13 @@ impl<'a> Step<'a> {
             answer: gone.then_some(Reply::Integer(0)),
         }
     }
+}
+
+/// Returns whether a string is a lock, as `lua/plain_shape.lua` does.
+pub(crate) fn is_lock(value: &str, has_lease: bool) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_token = value.len() == 32 && value.bytes().all(is_digit) && value.as_bytes()[12] == b'1';
+    has_lease || is_token
 }
 
 /// Returns the answer for a free lock that was taken.

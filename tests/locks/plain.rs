@@ -129,14 +129,44 @@ async fn foreign_holder_is_waited_for_by_pauses_without_a_message() {
         // The lease ends long before the next pause would.
         probe.command(&["SET", NAME, "token", "PX", "300"]);
         take(&lock).await.unlock().await.unwrap();
-        // A key without a TTL leaves only the caller's limit to end the wait.
-        probe.command(&["SET", NAME, "token"]);
+        // A key without a TTL leaves only the caller's limit to end the wait. It is one of redis-py.
+        probe.command(&["SET", NAME, "f4a1c2d03b4e11ef9c1a0242ac120002"]);
         assert!(lock.try_lock_for(millis(100)).await.unwrap().is_none());
         assert_eq!(lock.remaining_lease().await.unwrap(), None);
         assert!(lock.force_unlock().await.unwrap());
         assert!(!probe.exists(NAME));
     }
     assert_eq!(calls_of(&mut probe, "publish"), 0);
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn string_without_a_lease_is_no_lock_and_is_neither_shown_nor_released() {
+    let (server, client) = start().await;
+    let mut probe = server.connection();
+    let digest = "f4a1c2d03b4e41ef9c1a0242ac120002";
+    for by in BOTH {
+        let lock = client.plain_lock(NAME).release_by(by);
+        for text in ["secret=7", digest, &digest[1..], "true"] {
+            probe.command(&["SET", NAME, text, "PX", "60000"]);
+            let found = client.admin().inspect(NAME).await.unwrap().unwrap();
+            assert_eq!(found.holders[0].owner, text);
+            probe.command(&["PERSIST", NAME]);
+            let errors = [
+                lock.is_locked().await.map(drop),
+                lock.holder().await.map(drop),
+                lock.force_unlock().await.map(drop),
+                client.admin().inspect(NAME).await.map(drop),
+            ];
+            for error in errors.map(Result::unwrap_err) {
+                assert_eq!(error.kind(), ErrorKind::WrongKind, "{error}");
+                assert!(!format!("{error:?}").contains(text), "{error:?}");
+            }
+            assert!(lock.try_lock().await.unwrap().is_none(), "it may be a lock");
+            assert_eq!(value(&mut probe), is(text));
+            probe.command(&["DEL", NAME]);
+        }
+    }
     nothing_left(&server, [&client]).await;
 }
 

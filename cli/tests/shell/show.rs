@@ -157,6 +157,38 @@ fn what_is_no_lock_is_not_listed() {
 }
 
 #[test]
+fn what_has_no_lease_is_neither_shown_nor_released() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    connection.command(&["SET", "app:config", "hunter2"]);
+    connection.command(&["HSET", "app:visits", "hunter2", "7"]);
+    for name in ["app:config", "app:visits"] {
+        for args in [
+            &["inspect", name][..],
+            &["--json", "inspect", name],
+            &["unlock", "--force", "--yes", name],
+        ] {
+            let ended = outcome(&server, args);
+            assert_eq!((ended.code, &*ended.out), (69, ""), "{ended:?}");
+            assert!(ended.err.contains("something else"), "{ended:?}");
+            assert!(!ended.err.contains("hunter2"), "{ended:?}");
+        }
+        assert!(connection.exists(name));
+    }
+    let run = ["run", "--kind", "plain", "--wait", "600ms", "app:config"];
+    for format in [&["--", "true"][..], &["--json", "--", "true"]] {
+        let ended = outcome(&server, &[&run[..], format].concat());
+        assert_eq!(ended.code, 75, "{ended:?}");
+        assert!(ended.err.contains("something else"), "{ended:?}");
+        assert!(!ended.err.contains("hunter2"), "{ended:?}");
+    }
+    // As redis-py's lock is by default.
+    connection.command(&["SET", "report", "f4a1c2d03b4e11ef9c1a0242ac120002"]);
+    let ended = outcome(&server, &["unlock", "--force", "--yes", "report"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+}
+
+#[test]
 fn prefix_and_pattern_select_what_is_listed() {
     let server = Server::start();
     let _holders =
