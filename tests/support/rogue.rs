@@ -23,7 +23,7 @@ pub fn rogue(server: &Server, answer: Vec<u8>) -> String {
             thread::spawn(move || {
                 let mut bytes = [0; 65_536];
                 while let Ok(read @ 1..) = client.read(&mut bytes) {
-                    let script = bytes[..read].windows(7).any(|word| word == b"EVALSHA");
+                    let script = bytes[..read].windows(4).any(|word| word == b"EVAL");
                     let sent = match script {
                         true if answer.is_empty() => return,
                         true => client.write_all(&answer),

@@ -195,11 +195,14 @@ impl<'a> Run<'a> {
     /// Chooses the form and the server of the next send, and returns the pause before it.
     ///
     /// [`Duration::MAX`] stands for an error after which the call is not sent again. Fails if a single server
-    /// redirects.
+    /// redirects, or if a server does not know a script that it was just sent.
     fn adapt(&mut self, error: &SendError) -> Result<Duration, Error> {
         // ASKING holds for one request. It is kept only if the same server is sent the same request in another form.
         let asked = std::mem::take(&mut self.form.asking);
         Ok(match error {
+            SendError::UnknownScript if self.form.whole => {
+                return Err(self.doubtful(self.call.blame(unlearned(&self.node))));
+            }
             // Without scripts the node sends steps the next time: nothing has to change here.
             SendError::UnknownScript | SendError::Scriptless => {
                 self.form.whole |= matches!(error, SendError::UnknownScript);
@@ -306,6 +309,15 @@ impl<'a> Run<'a> {
 /// Returns the key whose slot decides where a call goes.
 fn key<'a>(call: &Call<'a>) -> &'a str {
     call.keys.first().copied().unwrap_or_default()
+}
+
+/// Builds the error of a server that was sent a script as a whole, and says that it does not know it.
+fn unlearned(node: &Node) -> Error {
+    let text = format!(
+        "{node:?} does not know a script that was just sent to it as a whole; is there a proxy in front of it that does \
+         not pass EVAL on?"
+    );
+    Error::new(ErrorKind::Backend, text)
 }
 
 /// Builds the error of a server that redirects a request although it was configured as a single one.
