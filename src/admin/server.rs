@@ -10,7 +10,7 @@ use crate::session::backend::inquiry::Told;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerReport {
-    /// The address by which the client knows the server. With sentinels, that of the first sentinel.
+    /// The address by which the client knows the server. With sentinels, that of the primary that they name.
     pub address: String,
     /// The product and its version, such as `Redis 7.0.15`.
     pub version: Option<String>,

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
+    KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
 /// The certificate authority of one server, and the certificates that it issued to the server and to a client.
@@ -16,7 +16,7 @@ pub(crate) struct Certificate {
 }
 
 impl Certificate {
-    pub(crate) fn for_loopback() -> Result<Self, rcgen::Error> {
+    pub(crate) fn for_loopback(has_expired: bool) -> Result<Self, rcgen::Error> {
         let mut authority = CertificateParams::new([])?;
         authority
             .distinguished_name
@@ -31,6 +31,9 @@ impl Certificate {
             .distinguished_name
             .push(DnType::CommonName, "localhost");
         server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        if has_expired {
+            server.not_after = date_time_ymd(2020, 1, 1);
+        }
         let key = KeyPair::generate()?;
         let mut client = CertificateParams::new([])?;
         client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -143,6 +143,7 @@ pub struct ServerBuilder {
     password: Option<String>,
     tls: bool,
     client_certificates: bool,
+    expired_certificate: bool,
     replica: bool,
 }
 
@@ -185,6 +186,12 @@ impl ServerBuilder {
         self.tls()
     }
 
+    /// Serves only TLS, with a certificate that has expired.
+    pub fn expired_certificate(mut self) -> Self {
+        self.expired_certificate = true;
+        self.tls()
+    }
+
     /// Replicates the server on this port. The replica counts as started once it is synchronised.
     pub fn replica_of(mut self, port: u16) -> Self {
         self.replica = true;
@@ -205,7 +212,10 @@ impl ServerBuilder {
     /// Starts the server. The error says what to install, or contains the log.
     pub fn try_start(self) -> Result<Server, String> {
         let certificate = match self.tls {
-            true => Some(Certificate::for_loopback().map_err(|error| error.to_string())?),
+            true => {
+                let certificate = Certificate::for_loopback(self.expired_certificate);
+                Some(certificate.map_err(|error| error.to_string())?)
+            }
             false => None,
         };
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;

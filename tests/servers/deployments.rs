@@ -209,6 +209,19 @@ async fn certificate_may_be_for_another_host_if_that_is_named() {
     take_turns(&reached_by("127.0.0.1", &named).await.unwrap()).await;
 }
 
+#[tokio::test]
+async fn certificate_that_has_expired_is_told_and_tls_is_not_advised_against() {
+    let Some(server) = with_tls(Server::builder().expired_certificate()) else {
+        return;
+    };
+    let tls = Tls::new().roots(server.ca_pem());
+    let config = Config::server("127.0.0.1", server.port()).tls(tls);
+    let error = Client::builder().config(config).build().await.unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("has expired"), "{said}");
+    assert!(!said.contains("redis://"), "{said}");
+}
+
 /// The cluster has one server, which announces itself by its TLS port.
 #[tokio::test]
 async fn cluster_over_tls_is_reached_by_its_url() {

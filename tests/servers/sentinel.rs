@@ -39,6 +39,23 @@ async fn fail_over(set: &Sentinels) -> (&Server, Instant) {
     }
 }
 
+#[tokio::test]
+async fn primary_that_is_silent_is_named_and_not_the_sentinel() {
+    let primary = Server::start();
+    let sentinel = Sentinel::start(&primary, "main");
+    let client = builder(sentinel.url()).build().await.unwrap();
+    let admin = client.admin();
+    let address = format!("127.0.0.1:{}", primary.port());
+    let report = admin.servers().await.unwrap().remove(0).unwrap();
+    assert_eq!(report.address, address);
+    primary.freeze();
+    let unread = admin.servers().await.unwrap().remove(0).unwrap_err();
+    assert_eq!(unread.server, address);
+    let error = client.lock("k").try_lock().await.unwrap_err();
+    assert!(error.to_string().contains(&address), "{error}");
+    primary.thaw();
+}
+
 /// A replicated hold goes on after the failover, and its waiter gets in when it ends.
 async fn waits_through_a_failover<L: Lock>() {
     let set = Sentinels::start();

@@ -26,6 +26,7 @@ use super::dial::Dialer;
 use super::link::Link;
 use super::resp::{Request, Said};
 use crate::clock::BootInstant;
+use crate::config::Server;
 use crate::error::Error;
 use crate::protocol::script::Script;
 use crate::session::tally::Tally;
@@ -166,6 +167,11 @@ impl Connection {
     /// A server that was restarted knows none, but neither does the desk of the new connection.
     pub(super) fn knows(&self, script: &'static Script) -> bool {
         self.shared.lock().knows(script)
+    }
+
+    /// Returns the primary that the sentinels name, if there are sentinels and one does.
+    pub(super) fn primary(&self) -> Option<Server> {
+        self.dialer.sentinels.as_ref()?.named()
     }
 
     /// Asks for another connection in place of the one with the number `epoch`, if that is still the present one.

@@ -43,8 +43,9 @@ pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error)
         (io::ErrorKind::NotFound, Step::Connect) => {
             Some("is the server running, and is this its `unixsocket`?")
         }
+        // Whoever sends a certificate does use TLS.
         #[cfg(feature = "tls")]
-        (_, Step::Secure) => Some(WITHOUT_TLS),
+        (_, Step::Secure) if tls::fault(&error).is_none() => Some(WITHOUT_TLS),
         (
             // A server that speaks only TLS hangs up on plain commands.
             io::ErrorKind::UnexpectedEof

@@ -187,7 +187,7 @@ impl Node {
         if self.silence.note(started, is_replica, error) {
             let silent = Disruption::Silent {
                 node: self.id,
-                server: self.name.to_string(),
+                server: format!("{self:?}"),
                 since: started,
                 error: error.clone(),
             };
@@ -391,8 +391,10 @@ impl PartialEq for Node {
     }
 }
 
+/// The address, and with sentinels that of the primary.
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.name)
+        let primary = self.commands.primary();
+        write!(f, "{}", primary.as_ref().unwrap_or(&self.name))
     }
 }

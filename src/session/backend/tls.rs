@@ -148,12 +148,17 @@ fn read(what: &str, pem: &Pem) -> Result<Vec<u8>, Error> {
     }
 }
 
+/// Returns what rustls found, if the error is of TLS itself.
+pub(super) fn fault(error: &io::Error) -> Option<&rustls::Error> {
+    let error = error.get_ref()? as &(dyn StdError + 'static);
+    error.downcast_ref()
+}
+
 /// Returns what may be wrong if TLS fails, as far as the error tells.
 ///
 /// Only what rustls itself found says more than the text of the error.
 pub(super) fn advice(error: &io::Error) -> Option<&'static str> {
-    let error = error.get_ref()? as &(dyn StdError + 'static);
-    match error.downcast_ref::<rustls::Error>()? {
+    match fault(error)? {
         rustls::Error::InvalidMessage(_) => {
             Some("it does not use TLS; without TLS, the URL begins with redis://")
         }
@@ -166,6 +171,12 @@ pub(super) fn advice(error: &io::Error) -> Option<&'static str> {
         ) => Some(
             "its certificate is for another host; give that host with Tls::server_name, or ?tls_server_name=.. in the URL",
         ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => Some("its certificate has expired, or the clock of this machine is ahead"),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => Some("its certificate is not valid yet, or the clock of this machine is behind"),
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
             "it needs a client certificate; give one with Tls::certificate_files, or ?tls_certificate=..&tls_key=.. in the \
              URL",
