@@ -51,15 +51,26 @@ pub enum ErrorKind {
 ///
 /// Match on [`kind`](Self::kind). The text describes what happened and what to do. The message of the server or of the
 /// network is available as the [`source`](std::error::Error::source).
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{message}")]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     outlook: Outlook,
     loss: Option<LossReason>,
-    #[source]
     source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    /// The cause itself and not its `Arc`, so that it can be downcast.
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(self.source.as_deref()?)
+    }
 }
 
 /// How a waiting call treats an error.
@@ -281,11 +292,9 @@ impl Error {
     pub(crate) fn is_of_nobody_there(&self) -> bool {
         use std::io::ErrorKind;
 
-        let source = self
-            .source
-            .as_deref()
-            .map(|source| source as &(dyn StdError + 'static));
-        let error = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+        let error = self
+            .source()
+            .and_then(|source| source.downcast_ref::<std::io::Error>());
         error.is_some_and(|error| {
             matches!(
                 error.kind(),

@@ -38,7 +38,8 @@ async fn server_that_is_not_there_is_a_backend_error_of_connect() {
     let error = Client::connect(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     assert!(error.to_string().contains("connect"), "{error}");
-    assert!(error.source().is_some());
+    let cause = error.source().expect("a cause");
+    assert!(cause.is::<std::io::Error>(), "{cause}");
     assert!(started.elapsed() < secs(10));
     let error = Client::connect("redis://nowhere.invalid:6379")
         .await
@@ -428,6 +429,30 @@ async fn answers_that_no_server_gives_are_short_errors_and_no_panic() {
         let shown = shown(&error);
         assert!(shown.len() < 8_000, "{start}: {} bytes", shown.len());
     }
+}
+
+#[tokio::test]
+async fn server_that_never_knows_a_script_is_not_asked_again_and_again() {
+    let server = Server::start();
+    let answer = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+    let client = builder(rogue(&server, answer.into()))
+        .build()
+        .await
+        .unwrap();
+    let lock = client.lock("k");
+    for error in [
+        soon(lock.lock()).await.map(drop),
+        soon(lock.try_lock_for(secs(60))).await.map(drop),
+        soon(lock.is_locked()).await.map(drop),
+        soon(client.plain_lock("p").lock()).await.map(drop),
+    ] {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(error.to_string().contains("EVAL"), "{error}");
+    }
+    soon(client.close()).await;
+    let requests = client.stats().traffic.requests;
+    assert!(requests < 40, "{requests}");
 }
 
 #[tokio::test]
