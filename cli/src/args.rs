@@ -149,8 +149,10 @@ pub(crate) enum Command {
 /// before the loss; what another service runs for the command, such as a container; and a process of another user.
 ///
 /// The command is also ended if `redlatch` itself is killed, or is stopped for longer than the lease: a small process
-/// next to it, with the same name, sees to that, unless `--on-loss ignore` was asked for. It cannot end a command that
-/// runs as another user, and `pkill -KILL redlatch` kills both.
+/// next to it, with the same name, sees to that, unless `--on-loss ignore` was asked for. It is started again if it is
+/// killed. It cannot end a command that runs as another user, and `pkill -KILL redlatch` kills both.
+///
+/// As the first process of a container, `redlatch` also waits for the orphans, as an init does.
 ///
 /// INT, TERM, HUP and QUIT are passed on to the process group that the command was started in and to the one that it is
 /// in, each time that they come, USR1 and USR2 to the command alone. What the command makes of them is up to it: a shell
@@ -170,6 +172,8 @@ pub(crate) struct Run {
     pub(crate) name: String,
 
     /// How long to wait for the lock; 0 makes one attempt. Without it, waits until the lock is free.
+    ///
+    /// The wait goes on while the server is away, before it was first reached, too. A server that refuses ends it.
     #[arg(long, value_name = "SPAN", value_parser = span::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 
@@ -329,7 +333,7 @@ fn between(span: Duration, [least, most]: [Duration; 2]) -> Result<Duration, Str
 ///
 /// Looks at every key of the server, or of each server of a cluster, without blocking it. Shows locks of all kinds that
 /// redlatch and Redisson write. A plain lock is listed only if redlatch made up its value, since other strings may be
-/// anything; `inspect` shows each of them. What is listed was true at some time during the look.
+/// anything; `inspect` shows each of them that has a lease. What is listed was true at some time during the look.
 ///
 /// Prints what it has found once in a second, in alphabetical order, so a short list is in order as a whole. Names on
 /// stderr what it could not read, and lists the rest: exits with 1 if this user may not read a key, and with 69 if a

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill, raise};
@@ -64,7 +65,7 @@ impl Started {
         let mut command = Command::new(program);
         command
             .args(rest)
-            .process_group(warden.as_ref().map_or(0, Warden::group))
+            .process_group(warden.as_ref().map_or(0, Warden::id))
             .env("REDLATCH_LOCK", &args.name)
             .env(
                 "REDLATCH_OWNER",
@@ -102,7 +103,7 @@ impl Started {
         let command = Process::find(pid);
         let mut group = pid;
         if let Some(warden) = &mut warden {
-            group = Pid::from_raw(warden.group());
+            group = Pid::from_raw(warden.id());
             if let Some(command) = command {
                 warden.looks_after(command);
             }
@@ -188,9 +189,40 @@ impl<'a> Running<'a> {
     }
 
     fn tell_warden(&mut self) {
+        if self.warden.as_ref().is_some_and(Warden::is_gone) {
+            self.replace_warden();
+        }
         if let Some(warden) = &mut self.warden {
             warden.held_for(self.guard.lease().remaining());
         }
+    }
+
+    /// Starts another warden in place of one that was killed: without one nobody ends the command if this process is
+    /// killed, too.
+    fn replace_warden(&mut self) {
+        let what = "the process next to the command, which ends it if redlatch cannot, was killed";
+        let text = match self.restart_warden() {
+            Ok(()) => format!("{what}: another one is started"),
+            Err(error) => {
+                self.warden = None;
+                format!("{what}, and another one cannot be started: {error}")
+            }
+        };
+        let (notes, fields) = (self.notes.clone(), json!({ "name": self.args.name }));
+        // In a thread of its own: nobody may read a pipe, and the lock is to be renewed meanwhile.
+        thread::Builder::new()
+            .spawn(move || notes.note("warden", &text, fields))
+            .ok();
+    }
+
+    fn restart_warden(&mut self) -> io::Result<()> {
+        if let Some(warden) = &mut self.warden {
+            warden.replace(self.family.group(), self.args, self.notes)?;
+            if let Some(command) = Process::find(self.pid) {
+                warden.looks_after(command);
+            }
+        }
+        Ok(())
     }
 
     /// Ends the command, since the lock is lost.
@@ -221,7 +253,10 @@ impl<'a> Running<'a> {
 
     fn take(&mut self, signal: Signal, signals: &mut Signals) {
         match signal {
-            Signal::SIGCHLD => self.stopped(signals),
+            Signal::SIGCHLD => {
+                self.reap();
+                self.stopped(signals);
+            }
             // They mean something to the command alone, and would end those of its children that do not know them.
             Signal::SIGUSR1 | Signal::SIGUSR2 => {
                 kill(self.pid, signal).ok();
@@ -233,6 +268,12 @@ impl<'a> Running<'a> {
                 self.family.tell_command(signal);
             }
         }
+    }
+
+    /// Takes note of the end of children that this process has not started.
+    fn reap(&self) {
+        let warden = self.warden.as_ref().map(|it| Pid::from_raw(it.id()));
+        job::reap(&[self.pid, warden.unwrap_or(self.pid)]);
     }
 
     /// Finds out whether the command was stopped, and does what a shell would.

@@ -13,8 +13,10 @@ use crate::show;
 use crate::shown::shown;
 use crate::span;
 
-/// The lease of a lock that is tried: if `redlatch` dies meanwhile, the lock remains for this long.
+/// The lease of a lock that is tried, at least: if `redlatch` dies meanwhile, the lock remains for this long.
 const LEASE: Duration = Duration::from_secs(2);
+/// How many requests that take as long as they may fit into that lease: one acquires the lock, and one releases it.
+const REQUESTS: u32 = 5;
 /// A clock that is off by more is worth a word.
 const CLOCK_OFF: Duration = Duration::from_secs(1);
 
@@ -56,9 +58,12 @@ fn finding(what: &'static str, outcome: Outcome, text: impl Into<String>) -> Fin
 }
 
 pub(crate) async fn doctor(server: &Server, args: &Doctor, as_json: bool) -> Result<u8, Failure> {
-    let builder = server::builder(server)?.watchdog_lease(LEASE);
-    let client = builder.build().await?;
-    let outcome = examine(&client, server.prefix.as_deref(), args).await;
+    let lease = LEASE.max(REQUESTS * server.timeout);
+    let client = server::builder(server)?
+        .watchdog_lease(lease)
+        .build()
+        .await?;
+    let outcome = examine(&client, server.prefix.as_deref(), args, lease).await;
     client.close().await;
     let findings = outcome?;
     if as_json {
@@ -99,6 +104,7 @@ async fn examine(
     client: &Client,
     prefix: Option<&str>,
     args: &Doctor,
+    lease: Duration,
 ) -> Result<Vec<Finding>, Failure> {
     let mut findings = Vec::new();
     for report in client.admin().servers().await? {
@@ -111,7 +117,7 @@ async fn examine(
         let probe = format!("redlatch_doctor:{}", client.id());
         let prefix = prefix.unwrap_or_default();
         let mut tried = rights(client, prefix, &probe).await;
-        let mut further = locks(client, &probe).await;
+        let mut further = locks(client, &probe, lease).await;
         further.push(messages(client, prefix, &probe).await);
         further.push(turns(client, prefix, &probe).await);
         // That a right is missing says more than what comes of it.
@@ -310,7 +316,7 @@ fn around(prefix: &str, unprefixed: &str) -> String {
 }
 
 /// Acquires and releases a lock of each kind.
-async fn locks(client: &Client, probe: &str) -> Vec<Finding> {
+async fn locks(client: &Client, probe: &str, lease: Duration) -> Vec<Finding> {
     let name = |kind: &str| format!("{probe}:{kind}");
     let tried = [
         ("reentrant", held(&client.lock(name("reentrant"))).await),
@@ -318,7 +324,7 @@ async fn locks(client: &Client, probe: &str) -> Vec<Finding> {
         // Its last token is not to remain for good.
         (
             "fenced",
-            held(&client.fenced_lock(name("fenced")).token_ttl(LEASE)).await,
+            held(&client.fenced_lock(name("fenced")).token_ttl(lease)).await,
         ),
         ("spin", held(&client.spin_lock(name("spin"))).await),
         ("plain", held(&client.plain_lock(name("plain"))).await),
@@ -360,8 +366,8 @@ async fn messages(client: &Client, prefix: &str, probe: &str) -> Finding {
         (Some(refusal), _) => broken(
             "messages",
             format!(
-                "releases are not published, so waiters learn of them only by asking, after up to 5s; grant +publish \
-                 +spublish &{channels}: {refusal}"
+                "releases are not published, so waiters learn of them only by asking, after up to 5s{}",
+                refused(refusal, &format!("+publish +spublish &{channels}"))
             ),
         ),
         (None, _) if !report.is_subscribed => broken(
@@ -386,20 +392,32 @@ async fn messages(client: &Client, prefix: &str, probe: &str) -> Finding {
 async fn turns(client: &Client, prefix: &str, probe: &str) -> Finding {
     match client.admin().check_turns(probe).await {
         Ok(None) => fine("turns", "processes that wait take turns"),
-        Ok(Some(refusal)) => broken(
-            "turns",
-            format!(
-                "this user cannot take part in the turn order: waiting processes race for a lock, and those of other \
-                 users are not told of this one's releases; grant {}: {refusal}",
-                match refusal.split_once(" run the '") {
-                    // The command is in quotes.
-                    Some((_, command)) =>
-                        format!("+{}", command.split('\'').next().unwrap_or_default()),
-                    None => format!("~{}", around(prefix, "*")),
+        Ok(Some(refusal)) => {
+            let right = match refusal.split_once(" run the '") {
+                // The command is in quotes.
+                Some((_, command)) => {
+                    format!("+{}", command.split('\'').next().unwrap_or_default())
                 }
-            ),
-        ),
+                None => format!("~{}", around(prefix, "*")),
+            };
+            broken(
+                "turns",
+                format!(
+                    "this user cannot take part in the turn order: waiting processes race for a lock, and those of \
+                     other users are not told of this one's releases{}",
+                    refused(&refusal, &right)
+                ),
+            )
+        }
         Err(error) => untried("turns", error),
+    }
+}
+
+/// Returns the words in which a server refuses, behind the rights that mend it if it is for want of rights.
+fn refused(words: &str, rights: &str) -> String {
+    match words.starts_with("NOPERM") {
+        true => format!("; grant {rights}: {words}"),
+        false => format!(": {words}"),
     }
 }
 
@@ -419,6 +437,14 @@ fn span_of(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rights_are_asked_for_only_if_one_is_missing() {
+        let refusal = "NOPERM this user has no permissions to access one of the keys";
+        assert_eq!(refused(refusal, "~*"), format!("; grant ~*: {refusal}"));
+        let moved = "MOVED 42 10.0.0.1:6379";
+        assert_eq!(refused(moved, "~*"), format!(": {moved}"));
+    }
 
     #[test]
     fn versions_before_the_oldest_are_told() {

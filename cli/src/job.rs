@@ -1,7 +1,8 @@
 //! The job of the shell that `redlatch` is part of: its process group.
 
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{Pid, getpgid, getpgrp, getpid, getppid, getsid};
 use rustix::process::{self, WaitId, WaitIdOptions, waitid};
 
 use crate::process::Process;
@@ -27,6 +28,19 @@ pub(crate) fn can_be_continued() -> bool {
         parent = Process::find(pid).map(|process| process.parent);
     }
     false
+}
+
+/// Waits for the children that have ended, other than these, if this is the first process of a container: the children of
+/// all processes that have ended become its own.
+pub(crate) fn reap(others: &[Pid]) {
+    if getpid().as_raw() != 1 {
+        return;
+    }
+    for child in Process::all() {
+        if child.has_ended && child.parent == getpid() && !others.contains(&child.pid) {
+            waitpid(child.pid, Some(WaitPidFlag::WNOHANG)).ok();
+        }
+    }
 }
 
 /// Returns the signal by which this child was stopped, if it was and that was not told before.

@@ -1,7 +1,16 @@
 //! `redlatch run`: a command under a lock.
 
+use std::error::Error as _;
+use std::io;
+use std::iter::successors;
+use std::mem;
+use std::time::Duration;
+
 use nix::sys::signal::{Signal, raise};
-use redlatch::{Client, Error, FencedGuard, Lease as LeaseOfHold, LockGuard, Owner};
+use redlatch::{Client, ClientBuilder, Error, FencedGuard, Lease as LeaseOfHold, LockGuard, Owner};
+use serde_json::json;
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, sleep};
 
 use crate::args::{Kind, Lease, Run, Server};
 use crate::command::{Running, Started};
@@ -12,6 +21,11 @@ use crate::progress;
 use crate::server;
 use crate::signals::Signals;
 use crate::span;
+
+/// The pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A wait that nobody sees the end of: a century.
+const EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// The guard of a lock of any kind.
 #[derive(Debug)]
@@ -60,12 +74,13 @@ pub(crate) async fn run(server: &Server, args: Run, notes: &Notes) -> Result<End
     if let Some(label) = &args.label {
         builder = builder.label(label);
     }
-    // A signal ends the attempt to connect, too.
+    let started = Instant::now();
+    // A signal ends the attempts to connect, too.
     let client = tokio::select! {
-        client = builder.build() => client?,
+        client = connect(&builder, &args, notes) => client?,
         signal = ending(&mut signals) => return Ok(Ending::Signal(signal)),
     };
-    let outcome = under_lock(&client, &args, notes, &mut signals).await;
+    let outcome = under_lock(&client, &args, started, notes, &mut signals).await;
     // Leaves the queue, and sends a release that was not answered once more.
     tokio::select! {
         () = client.close() => outcome,
@@ -73,13 +88,48 @@ pub(crate) async fn run(server: &Server, args: Run, notes: &Notes) -> Result<End
     }
 }
 
+/// Connects. While the server is away, tries again for as long as the lock is waited for.
+async fn connect(builder: &ClientBuilder, args: &Run, notes: &Notes) -> Result<Client, Error> {
+    let started = Instant::now();
+    let mut is_told = false;
+    loop {
+        let error = match builder.clone().build().await {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        let is_over = args
+            .wait
+            .is_some_and(|wait| started.elapsed() + PAUSE >= wait);
+        if is_over || !is_away(&error) {
+            return Err(error);
+        }
+        if !mem::replace(&mut is_told, true) {
+            let text = format!("waiting for {}: {error}", args.name);
+            notes.note("waiting", &text, json!({ "name": args.name, "lock": null }));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Whether the network is to blame for an attempt to connect that failed. A server that refuses, or that does not prove
+/// who it is, does so the next time, too.
+fn is_away(error: &Error) -> bool {
+    let causes = successors(error.source(), |cause| (*cause).source());
+    let mut network = causes.filter_map(|cause| match cause.downcast_ref::<io::Error>() {
+        Some(error) => Some(error.kind() != io::ErrorKind::InvalidData),
+        None => cause.is::<Elapsed>().then_some(true),
+    });
+    network.next().unwrap_or(false)
+}
+
 async fn under_lock(
     client: &Client,
     args: &Run,
+    started: Instant,
     notes: &Notes,
     signals: &mut Signals,
 ) -> Result<Ending, Failure> {
-    let guard = match wait(client, args, notes, signals).await? {
+    let guard = match wait(client, args, started, notes, signals).await? {
         Ok(guard) => guard,
         Err(NoGuard::Signal(signal)) => return Ok(Ending::Signal(signal)),
         Err(NoGuard::Busy) => {
@@ -113,11 +163,12 @@ async fn under_lock(
 async fn wait(
     client: &Client,
     args: &Run,
+    started: Instant,
     notes: &Notes,
     signals: &mut Signals,
 ) -> Result<Result<Guard, NoGuard>, Failure> {
     let taken = tokio::select! {
-        taken = acquire(client, args) => Ok(taken),
+        taken = acquire(client, args, started) => Ok(taken),
         signal = ending(signals) => Err(NoGuard::Signal(signal)),
         never = progress::show(client, args, notes) => match never {},
     };
@@ -138,24 +189,24 @@ async fn ending(signals: &mut Signals) -> Signal {
                 raise(Signal::SIGSTOP).ok();
             }
             Signal::SIGTSTP | Signal::SIGCONT => {}
-            Signal::SIGCHLD | Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+            Signal::SIGCHLD => job::reap(&[]),
+            Signal::SIGUSR1 | Signal::SIGUSR2 => {}
             signal => return signal,
         }
     }
 }
 
-async fn acquire(client: &Client, args: &Run) -> Result<Option<Guard>, Error> {
+async fn acquire(client: &Client, args: &Run, started: Instant) -> Result<Option<Guard>, Error> {
     let owner = Owner::unique();
+    // With a limit, a wait goes on through outages.
+    let left = args.wait.unwrap_or(EVER).saturating_sub(started.elapsed());
     macro_rules! acquire {
         ($lock:expr, $guard:path) => {{
             let mut lock = $lock.owned_by(&owner);
             if let Lease::Fixed(lease) = args.lease {
                 lock = lock.lease(lease);
             }
-            let taken = match args.wait {
-                None => lock.lock().await.map(Some),
-                Some(wait) => lock.try_lock_for(wait).await,
-            };
+            let taken = lock.try_lock_for(left).await;
             taken.map(|guard| guard.map($guard))
         }};
     }

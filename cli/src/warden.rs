@@ -10,6 +10,7 @@
 
 use std::env;
 use std::io::{self, Read, Stdin, Write, stdin, stdout};
+use std::mem;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -62,10 +63,40 @@ pub(crate) struct Warden {
 impl Warden {
     /// Starts the warden, or returns `None` if the command is to go on without the lock.
     pub(crate) async fn start(args: &args::Run, notes: &Notes) -> io::Result<Option<Self>> {
+        if args.on_loss == OnLoss::Ignore {
+            return Ok(None);
+        }
+        let mut warden = Self::spawn(0, args, notes)?;
+        let out = warden.child.stdout.take();
+        let out = ChildStdout::from_std(out.ok_or(io::ErrorKind::BrokenPipe)?);
+        // A signal to the group would end a warden that does not block it yet.
+        timeout(START, out?.read_u8()).await??;
+        Ok(Some(warden))
+    }
+
+    /// Whether the warden has ended: it reads this pipe for as long as it lives.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut pipe = [PollFd::new(self.pipe.as_fd(), PollFlags::empty())];
+        poll(&mut pipe, 0_u8).is_ok_and(|changed| changed > 0)
+    }
+
+    /// Starts another warden in place of this one, which is gone, in the process group of the command.
+    pub(crate) fn replace(
+        &mut self,
+        group: Pid,
+        args: &args::Run,
+        notes: &Notes,
+    ) -> io::Result<()> {
+        let next = Self::spawn(group.as_raw(), args, notes)?;
+        // Only now: until it was waited for, nobody else can have its id, which is that of the group.
+        mem::replace(self, next).child.wait().map(drop)
+    }
+
+    /// Starts a warden in this process group, or in one of its own.
+    fn spawn(group: i32, args: &args::Run, notes: &Notes) -> io::Result<Self> {
         let on_loss = match args.on_loss {
-            OnLoss::Term => "term",
             OnLoss::Kill => "kill",
-            OnLoss::Ignore => return Ok(None),
+            OnLoss::Term | OnLoss::Ignore => "term",
         };
         let mut child = Command::new(this_program()?)
             .args([WORD, "--on-loss", on_loss, "--grace"])
@@ -76,24 +107,20 @@ impl Warden {
             .env_remove("REDIS_URL")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .process_group(0)
+            .process_group(group)
             .spawn()?;
-        let (Some(pipe), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        // A signal to the group would end a warden that does not block it yet.
-        timeout(START, ChildStdout::from_std(out)?.read_u8()).await??;
+        let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         // A warden that somebody stopped must not stop this process: it misses some lines then.
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(Some(Self {
+        Ok(Self {
             child,
             pipe,
             told: 0,
-        }))
+        })
     }
 
-    /// Returns the process group for the command.
-    pub(crate) fn group(&self) -> i32 {
+    /// Returns the process id. It is that of the process group for the command, if this is the first warden.
+    pub(crate) fn id(&self) -> i32 {
         // A process id of the system fits.
         self.child.id() as i32
     }
@@ -263,7 +290,7 @@ impl Lines {
         }
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n');
         let rest = self.rest.split_off(whole.map_or(0, |end| end + 1));
-        let lines = std::mem::replace(&mut self.rest, rest);
+        let lines = mem::replace(&mut self.rest, rest);
         let lines = String::from_utf8_lossy(&lines);
         lines.lines().map(str::to_owned).collect()
     }

@@ -221,6 +221,22 @@ pub(crate) fn state_of(pid: i32) -> String {
     state.unwrap_or_default().to_owned()
 }
 
+/// Returns the children of a process that run with this word on their command line.
+pub(crate) fn children_of(parent: i32, word: &str) -> Vec<i32> {
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_one = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        rest.split(' ').nth(1) == Some(&*parent.to_string())
+            && line
+                .split(|byte| *byte == 0)
+                .any(|it| it == word.as_bytes())
+    };
+    pids.filter(is_one).collect()
+}
+
 /// Returns the process group of a process: the id of the warden, if it runs under a lock.
 pub(crate) fn group_of(pid: i32) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");

@@ -1,6 +1,8 @@
 //! `redlatch doctor`, on good servers and on bad ones.
 
-use redlatch_testkit::Server;
+use std::time::Duration;
+
+use redlatch_testkit::{Proxy, Server};
 use serde_json::Value;
 
 use crate::command::{Outcome, outcome, redlatch};
@@ -41,6 +43,16 @@ fn good_server_is_found_good_and_nothing_remains_there() {
     crate::command::eventually("nothing remains", || connection.keys().is_empty());
     let text = outcome(&server, &["doctor", "--read-only"]);
     assert_eq!((text.code, text.out.lines().count()), (0, 4), "{text:?}");
+}
+
+#[test]
+fn server_that_is_far_away_is_found_good() {
+    let server = Server::builder().persistent().start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let proxy = runtime.block_on(Proxy::start(server.port()));
+    proxy.delay(Duration::from_millis(350));
+    let (code, findings) = findings(&proxy.url(), &["--timeout", "3s"]);
+    assert_eq!(code, 0, "{findings:?}");
 }
 
 #[test]

@@ -8,7 +8,9 @@ use redlatch_testkit::Server;
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
-use crate::command::{Running, eventually, group_of, number_in, outcome, redlatch, runs, send};
+use crate::command::{
+    Running, children_of, eventually, group_of, number_in, outcome, redlatch, runs, send,
+};
 
 /// A command that writes its process id into a file.
 pub(crate) struct Script {
@@ -287,6 +289,42 @@ fn warden_does_not_wait_for_a_command_that_has_ended() {
 }
 
 #[test]
+fn warden_that_is_killed_is_replaced_and_the_next_one_ends_the_command() {
+    let server = Server::start();
+    let script = Script::new();
+    let options = ["--lease", "renewed:2s", "--grace", "100ms"];
+    let run = script.start(
+        &server,
+        &options,
+        "trap '' TERM; while :; do sleep 0.05; done",
+    );
+    let pid = script.pid();
+    let mut wardens = vec![group_of(pid)];
+    for _ in 0..2 {
+        let warden = wardens[wardens.len() - 1];
+        assert_eq!(children_of(run.pid(), "__warden"), [warden]);
+        send("KILL", warden);
+        let others = || children_of(run.pid(), "__warden");
+        eventually("another one", || {
+            others().iter().any(|it| !wardens.contains(it))
+        });
+        wardens.extend(others());
+        assert!(runs(pid) && server.connection().exists("l"));
+    }
+    let warden = wardens[wardens.len() - 1];
+    assert_eq!(
+        group_of(warden),
+        wardens[0],
+        "it is in the group of the command"
+    );
+    run.signal("KILL");
+    eventually("the warden ends the command", || !runs(pid));
+    eventually("and itself", || !runs(warden));
+    let notes = run.end();
+    assert!(notes.err.contains("another one is started"), "{notes:?}");
+}
+
+#[test]
 fn warden_that_is_not_needed_is_gone() {
     let server = Server::start();
     let script = Script::new();
@@ -328,13 +366,49 @@ fn server_that_is_away_at_the_end_changes_no_exit_code() {
 #[test]
 fn server_that_is_away_at_the_start_is_told() {
     let server = Server::start();
-    let url = server.url();
-    drop(server);
-    let ended = redlatch(&url, &["run", "l", "--", "true"])
-        .output()
-        .unwrap();
-    assert_eq!(ended.status.code(), Some(69));
-    assert_eq!(String::from_utf8(ended.stderr).unwrap().lines().count(), 1);
+    server.kill();
+    for (wait, notes) in [("0", 1), ("1s", 2)] {
+        let ended = outcome(&server, &["run", "--wait", wait, "l", "--", "true"]);
+        assert_eq!((ended.code, ended.notes().len()), (69, notes), "{ended:?}");
+    }
+}
+
+#[test]
+fn wait_without_a_limit_goes_on_until_the_server_is_there() {
+    let server = Server::start();
+    server.kill();
+    let args = ["run", "--lease", "renewed:300ms", "l", "--", "echo", "in"];
+    let mut run = Running::start(&server, &args);
+    // Longer than any patience of the library's.
+    sleep(Duration::from_secs(2));
+    assert!(!run.has_ended());
+    server.restart();
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (0, "in\n"), "{ended:?}");
+    assert!(ended.notes()[0].contains("nothing listens"), "{ended:?}");
+    // A server that is there and refuses is not waited for.
+    let secret = Server::builder().password("s3cret").start();
+    let url = secret.url().replace("s3cret", "other");
+    let run = Running::of(redlatch(&url, &["run", "l", "--", "true"]));
+    assert_eq!(run.end().code, 69);
+}
+
+#[test]
+fn wait_without_a_limit_goes_on_through_an_outage() {
+    let server = Server::start();
+    let script = Script::new();
+    let _holder = script.start(&server, &[], "sleep 100");
+    script.pid();
+    let args = ["run", "--lease", "renewed:300ms", "l", "--", "echo", "in"];
+    let mut run = Running::start(&server, &args);
+    eventually("it waits", || !server.connection().channels().is_empty());
+    server.kill();
+    // Many times its lease, which is how long the library waits for a server by itself.
+    sleep(Duration::from_secs(5));
+    assert!(!run.has_ended());
+    server.restart();
+    let ended = run.end();
+    assert_eq!((ended.code, &*ended.out), (0, "in\n"), "{ended:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use redlatch_testkit::{Server, skip};
 
-use crate::command::{Running, eventually, redlatch, state_of};
+use crate::command::{Outcome, Running, eventually, redlatch, state_of};
 
 #[test]
 fn signals_are_passed_on_to_the_command() {
@@ -135,8 +135,9 @@ fn ending_by_a_signal_is_seen_by_whoever_waits() {
     }
 }
 
-#[test]
-fn first_process_of_a_container_ends_with_a_code() {
+/// Returns how a script ends under a `redlatch` that is the first process of a container. Returns `None` if there can be
+/// no container.
+fn contained(server: &Server, script: &str) -> Option<Outcome> {
     let container = || {
         let mut unshare = std::process::Command::new("unshare");
         unshare.args(["--map-root-user", "--pid", "--fork", "--mount-proc"]);
@@ -144,18 +145,41 @@ fn first_process_of_a_container_ends_with_a_code() {
     };
     let probe = container().arg("true").output();
     if !probe.is_ok_and(|ended| ended.status.success()) {
-        return skip("unshare", "unshare is missing, or may not be used");
+        skip("unshare", "unshare is missing, or may not be used");
+        return None;
     }
+    let mut command = container();
+    command
+        .args([env!("CARGO_BIN_EXE_redlatch"), "run", "s", "--"])
+        .args(["sh", "-c", script])
+        .env("REDIS_URL", server.url());
+    Some(Running::of(command).end())
+}
+
+#[test]
+fn first_process_of_a_container_ends_with_a_code() {
     let server = Server::start();
     for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
-        let script = format!("kill -{signal} $$");
-        let mut command = container();
-        command
-            .args([env!("CARGO_BIN_EXE_redlatch"), "run", "s", "--"])
-            .args(["sh", "-c", &script])
-            .env("REDIS_URL", server.url());
-        let ended = Running::of(command).end();
+        let Some(ended) = contained(&server, &format!("kill -{signal} $$")) else {
+            return;
+        };
         assert_eq!((ended.code, &*ended.err), (code, ""), "{signal}");
+    }
+}
+
+#[test]
+fn first_process_of_a_container_waits_for_the_orphans() {
+    let server = Server::start();
+    // Their parent has ended before they do.
+    let script = "orphans=$(for n in 1 2 3; do sh -c 'sleep 0.1 >/dev/null & echo $!'; done)
+        for n in $(seq 200); do
+            left=
+            for orphan in $orphans; do [ -e /proc/$orphan ] && left=$orphan; done
+            [ -z \"$left\" ] && exit 7
+            sleep 0.05
+        done";
+    if let Some(ended) = contained(&server, script) {
+        assert_eq!((ended.code, &*ended.err), (7, ""));
     }
 }
 
