@@ -38,6 +38,9 @@ use crate::wait::{Asked, Waiting, Wanted};
 /// [deletes](Self::delete) it. A waiter that is woken late may find that the count has been set again in the meantime,
 /// and then continues to wait.
 ///
+/// Where the reply to a call was lost, a key next to the latch, by which a copy of the call is known, stands for two
+/// minutes. Java ignores it.
+///
 /// There is one difference from Redisson: [`delete`](Self::delete) wakes the waiters of both sides, whereas Redisson's
 /// own delete leaves Redisson's waiters waiting.
 ///

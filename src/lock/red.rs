@@ -30,6 +30,9 @@ use crate::scope::within;
 /// and protects more: **this lock has no token**, since no order of tokens holds across several servers. If it is
 /// enough that work is rarely done twice, a [`ReentrantLock`](crate::ReentrantLock) on one server will do.
 ///
+/// **A fleet of servers that were all just started grants nothing** for up to [`max_lease`](Self::max_lease) and two
+/// seconds, a minute by default: see [below](#servers-that-forget).
+///
 /// # What it needs
 ///
 /// - **Clocks that run at the same rate.** A server whose clock jumps ahead during a lease grants its part to another
