@@ -116,7 +116,11 @@ async fn connect(builder: &ClientBuilder, args: &Run, notes: &Notes) -> Result<C
 fn is_away(error: &Error) -> bool {
     let causes = successors(error.source(), |cause| (*cause).source());
     let mut network = causes.filter_map(|cause| match cause.downcast_ref::<io::Error>() {
-        Some(error) => Some(error.kind() != io::ErrorKind::InvalidData),
+        // A certificate that is not trusted, and answers of what is no such server.
+        Some(error) => Some(!matches!(
+            error.kind(),
+            io::ErrorKind::InvalidData | io::ErrorKind::Other
+        )),
         None => cause.is::<Elapsed>().then_some(true),
     });
     network.next().unwrap_or(false)

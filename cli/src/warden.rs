@@ -89,7 +89,8 @@ impl Warden {
     ) -> io::Result<()> {
         let next = Self::spawn(group.as_raw(), args, notes)?;
         // Only now: until it was waited for, nobody else can have its id, which is that of the group.
-        mem::replace(self, next).child.wait().map(drop)
+        mem::replace(self, next).child.wait().ok();
+        Ok(())
     }
 
     /// Starts a warden in this process group, or in one of its own.
