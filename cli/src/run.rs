@@ -7,7 +7,9 @@ use std::mem;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use redlatch::{Client, ClientBuilder, Error, FencedGuard, Lease as LeaseOfHold, LockGuard, Owner};
+use redlatch::{
+    Client, ClientBuilder, Error, ErrorKind, FencedGuard, Lease as LeaseOfHold, LockGuard, Owner,
+};
 use serde_json::json;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep};
@@ -123,7 +125,7 @@ fn is_away(error: &Error) -> bool {
         )),
         None => cause.is::<Elapsed>().then_some(true),
     });
-    network.next().unwrap_or(false)
+    error.kind() == ErrorKind::Backend && network.next().unwrap_or(false)
 }
 
 async fn under_lock(

@@ -386,11 +386,14 @@ fn wait_without_a_limit_goes_on_until_the_server_is_there() {
     let ended = run.end();
     assert_eq!((ended.code, &*ended.out), (0, "in\n"), "{ended:?}");
     assert!(ended.notes()[0].contains("nothing listens"), "{ended:?}");
-    // A server that is there and refuses is not waited for.
+    // What refuses, or cannot work, is not waited for.
     let secret = Server::builder().password("s3cret").start();
-    let url = secret.url().replace("s3cret", "other");
-    let run = Running::of(redlatch(&url, &["run", "l", "--", "true"]));
-    assert_eq!(run.end().code, 69);
+    let wrong = secret.url().replace("s3cret", "other");
+    let unread = "rediss://127.0.0.1:1?tls_roots=/nowhere.pem".to_owned();
+    for (url, code) in [(wrong, 69), (unread, 2)] {
+        let run = Running::of(redlatch(&url, &["run", "l", "--", "true"]));
+        assert_eq!(run.end().code, code);
+    }
 }
 
 #[test]
