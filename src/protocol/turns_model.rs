@@ -2,7 +2,8 @@
 //!
 //! It has processes of ours, which have places in the turn order and are told by name, and one process of Redisson's,
 //! which ignores the turn order and listens to the common channel. If a message on the common channel reaches anybody,
-//! the lock is left to Redisson's clients for a short turn, ahead of the turn order. A request and its answer are two
+//! the lock is left to Redisson's clients for a short turn, ahead of the turn order. One of the processes may hear
+//! nothing: it asks after pauses, and has a place from its second request on. A request and its answer are two
 //! steps, and so are a subscription and its acknowledgement, so anything may come between them. Faults befall a process
 //! or the server at any time. Each rule can be left out, and the checker must find what then goes wrong.
 
@@ -66,6 +67,10 @@ enum Rule {
     AnyTurn,
     /// A process that was told, and comes too late for the lock, still counts as told.
     KeepNote,
+    /// A process that hears nothing is taken to be gone.
+    DeafGone,
+    /// The turn of a process that hears nothing may end before it asks.
+    DeafLate,
 }
 
 /// One configuration of the model.
@@ -77,6 +82,8 @@ struct Scenario {
     sections: u8,
     /// How many times Redisson's process does.
     java: u8,
+    /// The last process hears nothing.
+    deaf: bool,
     /// Processes go on listening to their channels between their sections.
     keeps: bool,
     /// The faults that may happen, each once.
@@ -158,10 +165,12 @@ impl Scenario {
                 Phase::Parked(_) if process.soon && !world.is_left() => {
                     events.push(Event::Soon(c));
                 }
+                Phase::Parked(_) if process.deaf => events.push(Event::Poll(c)),
                 _ => {}
             }
             for channel in [Channel::Own, Channel::Common] {
                 match process.ears[channel as usize] {
+                    Ear::Asked if process.deaf => {}
                     Ear::Asked | Ear::Broken => events.push(Event::Listen(c, channel)),
                     Ear::Open => events.push(Event::Acknowledge(c, channel)),
                     Ear::Off | Ear::Known | Ear::Left => {}
@@ -179,7 +188,7 @@ impl Scenario {
         }
         if world.told == Told::Yes && world.rule != Rule::EndlessTurn {
             let first = &world.processes[world.line[0]];
-            if !first.comes() {
+            if !first.comes() || first.deaf && world.rule == Rule::DeafLate {
                 events.push(Event::TurnEnds);
             }
         }
@@ -212,7 +221,9 @@ impl Model for Scenario {
             line: Vec::new(),
             told: Told::No,
             foreign: Told::No,
-            processes: vec![Process::new(self.sections); self.processes],
+            processes: (1..=self.processes)
+                .map(|nth| Process::new(self.sections, self.deaf && nth == self.processes))
+                .collect(),
             java: Java::new(self.java),
             faults: self.faults.to_vec(),
             befall: self.befall,
@@ -225,10 +236,10 @@ impl Model for Scenario {
         events.extend(Self::prompt(world));
         for (c, process) in world.processes.iter().enumerate() {
             // The processes are alike, so it is enough that they begin one after another.
-            let is_late = c > 0 && world.processes[c - 1].is_new(self.sections);
+            let is_late = c > 0 && !process.deaf && world.processes[c - 1].is_new(self.sections);
             match process.phase {
                 Phase::Idle if process.sections > 0 && !is_late => events.push(Event::Start(c)),
-                Phase::Parked(_) => events.push(Event::Poll(c)),
+                Phase::Parked(_) if !process.deaf => events.push(Event::Poll(c)),
                 _ => {}
             }
             if process.copy.is_some() {

@@ -23,6 +23,8 @@ pub(super) struct Process {
     pub(super) copy: Option<(u8, bool)>,
     /// The process gives up its place, and the server does not know yet.
     pub(super) leaving: bool,
+    /// Nothing reaches the process: its subscriptions are never carried out.
+    pub(super) deaf: bool,
     /// A fault befell the process, so it has no claim to its turn.
     pub(super) befallen: bool,
 }
@@ -86,9 +88,10 @@ pub(super) enum JavaPhase {
 }
 
 impl Process {
-    pub(super) fn new(sections: u8) -> Self {
+    pub(super) fn new(sections: u8, deaf: bool) -> Self {
         Self {
             sections,
+            deaf,
             phase: Phase::Idle,
             ears: [Ear::Off; 2],
             mail: [false; 2],
@@ -120,14 +123,20 @@ impl Process {
         match self.phase {
             Phase::Asked { .. } => true,
             Phase::Answered(_) | Phase::Parked(_) => {
-                self.mail.contains(&true) || self.news || self.ears.iter().any(is_about)
+                self.deaf
+                    || self.mail.contains(&true)
+                    || self.news
+                    || self.ears.iter().any(is_about)
             }
             Phase::Idle | Phase::Holding | Phase::Frozen | Phase::Dead => false,
         }
     }
 
     pub(super) fn ask(&mut self) {
-        let stands = matches!(self.ears[0], Ear::Known | Ear::Broken);
+        let stands = match self.ears[0] {
+            Ear::Asked => self.deaf,
+            ear => matches!(ear, Ear::Known | Ear::Broken),
+        };
         self.phase = Phase::Asked { stands };
         self.news = false;
         self.soon = false;

@@ -17,6 +17,7 @@ const WITH_JAVA: Scenario = Scenario {
     processes: 2,
     sections: 2,
     java: 1,
+    deaf: false,
     keeps: false,
     faults: &[],
     befall: 1,
@@ -84,6 +85,29 @@ fn everybody_is_woken_though_a_waiter_is_cancelled_or_late_or_java_dies() {
     assert_eq!(broken(with(LATE, AMONG_US)), NOTHING);
     assert_eq!(broken(with(LATE, EACH_ONCE)), NOTHING);
     assert_eq!(broken(with(ENDS, WITH_JAVA)), NOTHING);
+}
+
+#[test]
+fn process_that_hears_nothing_goes_in_turn() {
+    let deaf = true;
+    for keeps in [false, true] {
+        let sections = 2;
+        let among_us = Scenario {
+            keeps,
+            sections,
+            deaf,
+            ..AMONG_US
+        };
+        assert_eq!(broken(among_us.clone()), NOTHING);
+        for rule in [Rule::DeafGone, Rule::DeafLate] {
+            assert!(breaks(without(rule, among_us.clone()), ORDER));
+        }
+    }
+    let beside_java = Scenario { deaf, ..WITH_JAVA };
+    assert_eq!(broken(beside_java), NOTHING);
+    let among_us = Scenario { deaf, ..AMONG_US };
+    assert_eq!(broken(with(LATE, among_us.clone())), NOTHING);
+    assert_eq!(broken(with(GONE, among_us)), [EMPTY]);
 }
 
 /// What such a process leaves behind is removed by the next process that comes.

@@ -131,7 +131,8 @@ impl World {
 
     /// `begin_turn` of `lock_turns.lua`.
     fn tell(&mut self, c: usize) -> bool {
-        if !self.processes[c].hears(Channel::Own) {
+        let comes_untold = self.processes[c].deaf && self.rule != Rule::DeafGone;
+        if !comes_untold && !self.processes[c].hears(Channel::Own) {
             return false;
         }
         self.send(c);
