@@ -13,8 +13,9 @@
 -- ARGV[7] the lock's channel
 -- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore the waiters
 -- ARGV[9] how long to stand in the turn order if the lock is busy, in milliseconds; 0: not at all
--- ARGV[10] how long the token is remembered, in milliseconds; 0: without limit
--- ARGV[11] how many tokens: one for the owner, the others for owners of this client that the lock is passed on to
+-- ARGV[10] within how many milliseconds this client comes when it is its turn; negative: without being told
+-- ARGV[11] how long the token is remembered, in milliseconds; 0: without limit
+-- ARGV[12] how many tokens: one for the owner, the others for owners of this client that the lock is passed on to
 -- Returns granted, hold count, first token, how many: the share is reached; an owner that held the lock gets the last
 --   token
 -- Returns busy, TTL in milliseconds or -1 for none: another owner holds the lock, or this owner by another acquisition
@@ -43,22 +44,22 @@ if not total then
     return refused
   end
   -- Lua counts exactly only up to 2^53.
-  if tonumber(last or 0) > 9007199254740992 - ARGV[11] then
+  if tonumber(last or 0) > 9007199254740992 - ARGV[12] then
     return {'spent'}
   end
   -- The clock keeps tokens rising even if the server has forgotten the last one.
   local now = redis.call('TIME')
   local token = math.max(tonumber(last or 0) + 1, now[1] * 1000000 + now[2])
   take(ARGV[4], ARGV[5])
-  local final = string.format('%.0f', token + (ARGV[11] - 1))
+  local final = string.format('%.0f', token + (ARGV[12] - 1))
   redis.call('SET', KEYS[2], final)
-  if ARGV[10] ~= '0' then
-    redis.call('PEXPIRE', KEYS[2], ARGV[10])
+  if ARGV[11] ~= '0' then
+    redis.call('PEXPIRE', KEYS[2], ARGV[11])
     -- A hold that is renewed may outlast the remembered token. Its owner can still join it, and it can still be taken
     -- over, so the hash keeps a copy.
     redis.call('HSET', KEYS[1], '|token', final)
   end
-  return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[11])}
+  return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[12])}
 end
 
 -- The owner has levels: raises this client's share of them, unless another acquisition of this client has it.

@@ -10,6 +10,7 @@
 -- ARGV[7] the lock's channel
 -- ARGV[8] publish command, PUBLISH or SPUBLISH; empty: ignore the waiters
 -- ARGV[9] how long to stand in the turn order if the lock is busy, in milliseconds; 0: not at all
+-- ARGV[10] within how many milliseconds this client comes when it is its turn; negative: without being told
 -- Returns granted, hold count: the share is reached; the lease is no shorter than before
 -- Returns busy, TTL in milliseconds or -1 for none: another owner holds the lock, or this owner by another acquisition
 --   id, unless that lease has ended; or the lock is free, and reserved for that long for the first in the turn order

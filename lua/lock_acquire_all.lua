@@ -29,10 +29,10 @@ local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 local client, mine = string.match(acquisition_field, '^|?([^:]*)'), {}
 local function is_left(i)
   local channel = ARGV[i * 3 + 4]
-  if not is_waited_for(channel) then
+  if not is_waited_for(KEYS[i], channel) then
     return false
   end
-  local line = line_of(channel, ARGV[4])
+  local line = line_of(KEYS[i], channel, ARGV[4])
   local first, _, moved = line.first(client)
   if first == client then
     mine[#mine + 1] = {line, moved and '0' or 'next:' .. ARGV[i * 3 + 2]}

@@ -21,7 +21,7 @@ end
 if ARGV[4] == '-1' then
   return {'stands', -1}
 end
-local waiting = redis.pcall('ZRANGE', turns_beside(ARGV[6]), 0, 1)
+local waiting = redis.pcall('ZRANGE', turns_beside(KEYS[1], ARGV[6]), 0, 1)
 local client = string.match(ARGV[1], '^|?([^:]*)')
 if waiting[2] or waiting[1] and waiting[1] ~= client then
   return {'stands', 0}

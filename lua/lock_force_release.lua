@@ -34,5 +34,5 @@ for i = 1, #fields, 2 do
     redis.pcall(ARGV[2], ARGV[3] .. ':' .. string.match(fields[i], '^|?([^:]*)'), ARGV[1])
   end
 end
-local told = tell_freed(ARGV[3], ARGV[2], ARGV[1])
+local told = tell_freed(KEYS[1], ARGV[3], ARGV[2], ARGV[1])
 return {'released', type(told) == 'table' and told or nil}

@@ -1,15 +1,15 @@
 -- Tells waiters that a lock was released. Prepended to the scripts that release it, behind lock_turns.
 --
--- The message goes to the lock's channel. If anybody receives it, the lock is left to Redisson's clients for a while;
--- otherwise the first in the turn order is told that it is its turn. The result is that of publishing on the lock's
--- channel: the number of receivers, or the error.
+-- The message goes to the lock's channel, unless it is empty. If anybody listens there, the lock is left to Redisson's
+-- clients for a while; otherwise the first in the turn order is told that it is its turn. The result is the number of
+-- those that listen to the lock's channel, or the error.
 
-local function tell_freed(channel, publish, message)
-  local heard = redis.pcall(publish, channel, message)
+local function tell_freed(lock, channel, publish, message)
+  local heard = message == '' and 0 or tell(publish, channel, message)
   if type(heard) == 'number' and heard > 0 then
-    line_of(channel, publish).to_foreign()
-  elseif is_waited_for(channel) then
-    line_of(channel, publish).first(nil, true)
+    line_of(lock, channel, publish).to_foreign()
+  elseif is_waited_for(lock, channel) then
+    line_of(lock, channel, publish).first(nil, true)
   end
   return heard
 end

@@ -5,7 +5,7 @@
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
 -- ARGV[4] share to keep, in levels
--- ARGV[5] message to publish
+-- ARGV[5] message to publish; empty: tell only those in the turn order
 -- ARGV[6] publish command, PUBLISH or SPUBLISH; empty: tell nobody
 -- ARGV[7] the lock's channel. Not among KEYS, where it would name a key that does not exist: while a slot is being
 --   moved, the server refuses a script that has one key here and another one elsewhere
@@ -28,5 +28,5 @@ redis.call('DEL', KEYS[1])
 if ARGV[6] == '' then
   return {'released', 0}
 end
-local told = tell_freed(ARGV[7], ARGV[6], ARGV[5])
+local told = tell_freed(KEYS[1], ARGV[7], ARGV[6], ARGV[5])
 return type(told) == 'number' and {'released', told} or {'released', 0, told}

@@ -40,7 +40,7 @@ end
 local refused
 for i, outcome in ipairs(outcomes) do
   if outcome == 0 then
-    local told = tell_freed(ARGV[i * 3 + 4], ARGV[4], ARGV[3])
+    local told = tell_freed(KEYS[i], ARGV[i * 3 + 4], ARGV[4], ARGV[3])
     if type(told) == 'table' then
       refused = told
     else

@@ -16,10 +16,10 @@ local function refusal()
   if not is_held and ARGV[6] == 'join' then
     return {'free'}
   end
-  if not is_held and (publish == '' or not is_waited_for(channel)) then
+  if not is_held and (publish == '' or not is_waited_for(KEYS[1], channel)) then
     return
   end
-  local line, client = line_of(channel, publish), string.match(ARGV[2], '^|?([^:]*)')
+  local line, client = line_of(KEYS[1], channel, publish), string.match(ARGV[2], '^|?([^:]*)')
   if not is_held then
     local first, left, moved = line.first(client)
     if first == client then
@@ -38,7 +38,7 @@ local function refusal()
   end
   -- A holder of ours also has an acquisition field.
   local is_foreign = is_held and redis.call('HLEN', KEYS[1]) == 1
-  local place = line.stand(client, stay, is_held)
+  local place = line.stand(client, stay, ARGV[10], is_held)
   -- Only the first two have to look whether the first has come for the lock.
   return {'stands', not is_held and place > 1 and -1 or ttl, place, is_foreign and 1 or 0}
 end

@@ -7,7 +7,7 @@
 -- Returns left: it is no longer in the turn order
 -- Publishes on the channels of the clients that this makes first or second, so that they ask and learn their position
 
-local line = line_of(ARGV[1], ARGV[2])
+local line = line_of(KEYS[1], ARGV[1], ARGV[2])
 local place = line.place(ARGV[3])
 line.leave(ARGV[3])
 if place then

@@ -135,6 +135,12 @@ impl Backoff {
         Ok(())
     }
 
+    /// Returns the longest pause that there may be.
+    pub(crate) fn longest_pause(&self) -> Duration {
+        let [least, most] = [0.0, 1.0].map(|random| self.pause(u32::MAX, random));
+        least.max(most)
+    }
+
     /// Returns the pause after this number of earlier attempts, with `random` in 0..1.
     pub(crate) fn pause(&self, tries: u32, random: f64) -> Duration {
         let doubled = self.first.saturating_mul(2u32.saturating_pow(tries));

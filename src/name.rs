@@ -8,11 +8,12 @@ use crate::error::Error;
 const LONGEST: usize = 1024;
 
 /// What the keys next to locks begin with, those of Redisson's included.
-const BESIDE: [&str; 11] = [
+const BESIDE: [&str; 12] = [
     "redisson_lock_queue",
     "redisson_lock_timeout",
     "redisson_lock_token",
     "redisson_unlock_latch",
+    "redlatch_braced_turns",
     "redlatch_call",
     "redlatch_lock_places",
     "redlatch_permit",
@@ -111,6 +112,15 @@ impl LockName {
     pub(crate) fn beside(&self, prefix: &str) -> String {
         debug_assert!(BESIDE.contains(&prefix), "{prefix} is not in the list");
         prefixed(prefix, &self.key)
+    }
+
+    /// Returns the key of the turn order. `k` and `{k}` have one each, though they share a channel.
+    #[cfg(feature = "admin")]
+    pub(crate) fn turns(&self) -> String {
+        self.beside(match self.ensure_own_keys() {
+            Ok(()) => "redlatch_turns",
+            Err(_) => "redlatch_braced_turns",
+        })
     }
 
     /// Returns the beginning of the keys that are next to the lock and named after it.

@@ -311,7 +311,7 @@ fn taking<'a>(
     acquisition_field: &'a str,
     channel: &'a str,
     publish: &'a str,
-) -> [&'a str; 9] {
+) -> [&'a str; 10] {
     [
         field,
         acquisition_field,
@@ -321,6 +321,7 @@ fn taking<'a>(
         "take",
         channel,
         publish,
+        "0",
         "0",
     ]
 }

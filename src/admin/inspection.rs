@@ -116,7 +116,7 @@ impl Keys {
             stem: name.stem(),
             queue: name.beside("redisson_lock_queue"),
             token: name.beside("redisson_lock_token"),
-            turns: name.beside("redlatch_turns"),
+            turns: name.turns(),
             writer: name.beside("redlatch_rwlock_writer"),
             reader: name.beside("redlatch_rwlock_reader"),
             taken: format!("{}:timeout", name.stem()),

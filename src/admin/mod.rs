@@ -429,7 +429,7 @@ impl Admin {
         let check = async {
             self.client.ensure_open()?;
             let (name, _) = self.names(name)?;
-            let turns = &*name.beside("redlatch_turns");
+            let turns = &*name.turns();
             let backend = &self.client.backend;
             let commands = [
                 vec!["ZADD", turns, "0", "probe"],

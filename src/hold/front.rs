@@ -14,6 +14,7 @@
 //! others go ahead of it: its request is undone, and it begins again with another acquisition id.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::attempt::{Attempt, Attempted};
 use super::place::{InQueue, Outcome};
@@ -26,10 +27,13 @@ use crate::protocol::hold_key::Kind;
 use crate::protocol::lock::{self, AcquireMode};
 use crate::protocol::policy::Policy;
 use crate::protocol::wait::Wait;
-use crate::protocol::waiter::{Local, Refusal, Waiter};
+use crate::protocol::waiter::{Local, Refusal, UNCONFIRMED_POLL, Waiter};
 use crate::session::LocalLock;
 use crate::session::turns::Turns;
 use crate::wait::{Asked, Waiting, Wanted};
+
+/// The least time that a call has for a request that it sends by itself, in addition to its last one.
+const SLACK: Duration = Duration::from_millis(100);
 
 /// What the call at the front has: one attempt for all its tries. It lives as long as the call is at the front; its
 /// place is kept by the caller and outlives it.
@@ -41,6 +45,12 @@ struct First<'a> {
     /// When the call counts as come, among readers and writers. For a writer that may be later than it was.
     came: BootInstant,
     attempt: Attempt<'a>,
+    /// When the call came to the front.
+    since: BootInstant,
+    /// The last request has told the server that this call hears when it is its turn.
+    hears: bool,
+    /// Nobody can tell this call of its turn, though it listens.
+    is_untold: bool,
 }
 
 impl AcquireRequest {
@@ -69,6 +79,9 @@ impl AcquireRequest {
             policy,
             came,
             attempt: Attempt::waiting(self, local, place, came),
+            since: BootInstant::now(),
+            hears: false,
+            is_untold: false,
         };
         let mut waiting = Waiting::new(&self.client, &self.name, wait, policy).at(place);
         let outcome = waiting.until(&mut first).await?;
@@ -174,13 +187,19 @@ impl First<'_> {
         Some(Ok(Attempted::Yielded))
     }
 
-    /// Asks the server, also for a place in the turn order if this call can be told when its turn comes.
+    /// Asks the server, also for a place in the turn order if this call will come when it is its turn.
     async fn send(&mut self, waiter: &Waiter) -> Result<Attempted, Error> {
-        let mode = match waiter.is_in_turn() {
-            true => self.in_turn(),
-            false => AcquireMode::Free,
-        };
+        self.hears = waiter.is_in_turn() && !self.is_untold;
+        let mode = self.mode();
+        let sent = BootInstant::now();
         let attempted = self.attempt.send(mode).await;
+        if matches!(attempted, Ok(Attempted::Granted(_) | Attempted::Busy(_))) {
+            let trip = sent.until(BootInstant::now());
+            self.local.turns(|turns| turns.trip = trip);
+        }
+        if self.attempt.standing == Some(Standing::Nowhere) {
+            (self.hears, self.is_untold) = (false, true);
+        }
         if matches!(attempted, Ok(Attempted::Granted(_))) {
             // Plain locks are not passed on, and yet a row of calls here must not keep others out: each grant to a call
             // that has waited for a hold of this process counts like a handoff.
@@ -195,24 +214,60 @@ impl First<'_> {
         attempted
     }
 
+    /// Decides whether to ask for a place in the turn order. A call that hears nothing does so when it has asked in vain
+    /// for a second, if it goes on asking often enough to come in its turn.
+    fn mode(&self) -> AcquireMode {
+        let trip = self.local.turns(|turns| turns.trip);
+        if self.hears {
+            return self.in_turn(trip * 2, true);
+        }
+        let pauses = self.request.wake_source.longest_pause();
+        let pause = pauses.unwrap_or_else(|| self.asks_in());
+        let is_late = self.since.until(BootInstant::now()) >= UNCONFIRMED_POLL;
+        match self.policy.takes_turns && is_late && pause <= UNCONFIRMED_POLL {
+            true => self.in_turn(pause + trip * 2 + SLACK, false),
+            false => AcquireMode::Free,
+        }
+    }
+
     /// Asks for the lock, or else for a place in the turn order that outlasts the time until the next request. That
     /// comes within one poll cap; the place lasts for two of them and a request that times out.
-    fn in_turn(&self) -> AcquireMode {
+    fn in_turn(&self, within: Duration, hears: bool) -> AcquireMode {
         // Noted before the request is sent: even without an answer, this process may have a place.
         self.local.turns(|turns| turns.is_placed = true);
         let lasts = self.request.client.settings.poll_cap * 2 + self.request.timeout();
-        AcquireMode::InTurn { lasts }
+        AcquireMode::InTurn {
+            lasts,
+            within,
+            hears,
+        }
+    }
+
+    /// Returns after how long a call that hears nothing asks again: from the second on, after an eighth of what it has
+    /// waited. Others leave the lock to it for as long, at most.
+    fn asks_in(&self) -> Duration {
+        let waited = self.since.until(BootInstant::now());
+        if waited < UNCONFIRMED_POLL {
+            return UNCONFIRMED_POLL - waited;
+        }
+        (waited / 8).min(UNCONFIRMED_POLL)
     }
 
     /// Returns what the last answer means for the wait: when to ask again, and on which channel this call is told.
     fn refusal(&self, ttl: Ttl) -> Refusal {
+        let Policy {
+            listens,
+            takes_turns,
+            ..
+        } = self.policy;
+        let asks_in = || (listens && takes_turns && !self.hears).then(|| self.asks_in());
         Refusal {
             ttl,
             is_told_with_all: self
                 .attempt
                 .standing
                 .is_some_and(Standing::is_told_with_all),
-            remind_in: self.attempt.reminder(),
+            remind_in: self.attempt.reminder().or_else(asks_in),
         }
     }
 

@@ -53,7 +53,7 @@ impl HoldKey {
             Kind::Fair(queue) => fair::release(self, queue, share),
             Kind::Plain(by) => plain::release(self, *by),
             Kind::Read(sides) | Kind::Write(sides) => read_write::release(self, sides, share),
-            kind => lock::release(self, share, kind.publish()),
+            _ => lock::release(self, share),
         };
         call.of(self.kind.title())
     }
@@ -241,7 +241,11 @@ mod tests {
                 key.acquire(
                     1,
                     lease,
-                    AcquireMode::InTurn { lasts: lease.get() },
+                    AcquireMode::InTurn {
+                        lasts: lease.get(),
+                        within: lease.get(),
+                        hears: false,
+                    },
                     None,
                     1,
                 ),

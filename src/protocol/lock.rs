@@ -12,7 +12,7 @@ use crate::protocol::script::{self, Arg, Call, Cut};
 
 /// What Redisson publishes on an unlock.
 pub(crate) const UNLOCKED: i64 = 0;
-/// Takes the place of the publish command where nobody is to be told.
+/// Takes the place of the publish command, or of the message, where nobody is to be told.
 pub(crate) const SILENT: Arg<'static> = Arg::Text("");
 
 /// Whether an attempt may take a lock that is free, or only join its owner; and whether it waits its turn.
@@ -22,9 +22,12 @@ pub(crate) enum AcquireMode {
     JoinOnly,
     /// The lock is on one of several servers. That server alone has no say in who is next, so its waiters are ignored.
     Vote,
-    /// The waiters of the lock take turns: if it is busy, take a place in the turn order, for at least `lasts`.
+    /// The waiters of the lock take turns: if it is busy, take a place in the turn order, for at least `lasts`. When it
+    /// is its turn, this process asks `within` that time: of the message if it `hears` of its turn, else by itself.
     InTurn {
         lasts: Duration,
+        within: Duration,
+        hears: bool,
     },
     /// For a fair lock: wait in the server queue until it is this owner's turn.
     Stand {
@@ -56,13 +59,21 @@ pub(crate) fn acquire_by<'a>(
     lease: LeaseTime,
     mode: AcquireMode,
 ) -> Call<'a> {
-    let lasts = match mode {
-        AcquireMode::InTurn { lasts } => i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX),
-        _ => 0,
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let (lasts, within) = match mode {
+        AcquireMode::InTurn {
+            lasts,
+            within,
+            hears,
+        } => {
+            let within = millis(within).max(1);
+            (millis(lasts), if hears { within } else { -within })
+        }
+        _ => (0, 0),
     };
     let publish = match mode {
         AcquireMode::Vote => SILENT,
-        _ => key.kind.publish(),
+        _ => Arg::Publish,
     };
     let rest = [
         share.into(),
@@ -71,6 +82,7 @@ pub(crate) fn acquire_by<'a>(
         Arg::Text(key.name.channel()),
         publish,
         Arg::Number(lasts),
+        Arg::Number(within),
     ];
     call(key, script, rest)
 }
@@ -97,9 +109,14 @@ pub(crate) fn reenter(key: &HoldKey, share: u32, lease: LeaseTime) -> Call<'_> {
     call(key, &script::LOCK_REENTER, [share.into(), lease.into()])
 }
 
-pub(crate) fn release<'a>(key: &'a HoldKey, share: u32, publish: Arg<'a>) -> Call<'a> {
+/// Makes a call that releases a lock. Where Redisson does not tell of a release, only those in the turn order are told.
+pub(crate) fn release(key: &HoldKey, share: u32) -> Call<'_> {
     let channel = Arg::Text(key.name.channel());
-    let rest = [share.into(), Arg::Number(UNLOCKED), publish, channel];
+    let message = match key.kind.policy().listens {
+        true => Arg::Number(UNLOCKED),
+        false => SILENT,
+    };
+    let rest = [share.into(), message, Arg::Publish, channel];
     call(key, &script::LOCK_RELEASE, rest)
 }
 

@@ -7,7 +7,8 @@ use super::hold_key::Kind;
 pub(crate) struct Policy {
     /// Messages tell of a release. Otherwise a call asks after pauses.
     pub(crate) listens: bool,
-    /// The waiting processes have places in a turn order on the server, which tells the first of them by name.
+    /// The waiting processes have places in a turn order on the server, which tells the first of them by name if they
+    /// listen.
     pub(crate) takes_turns: bool,
     /// While a hold of this process stands, the server is not asked, because the end of that hold is signalled here.
     /// Not set where the server is told who waits.
@@ -52,6 +53,7 @@ impl Kind {
             },
             Self::Spin => Policy {
                 listens: false,
+                takes_turns: true,
                 trusts_local_holds: true,
                 passes_on: true,
                 ..lock

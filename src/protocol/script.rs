@@ -69,7 +69,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    LOCK_ACQUIRE = "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 1, args: 9 };
+    LOCK_ACQUIRE = "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 1, args: 10 };
     LOCK_ACQUIRE_ALL = "lock_record", "lock_share", "lock_turns", "lock_acquire_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_REENTER = "lock_record", "lock_share", "lock_raise", "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
     LOCK_CONFIRM = "key_read", "lock_turns", "lock_confirm" Arity::Fixed { keys: 1, args: 6 };
@@ -83,7 +83,7 @@ scripts! {
     LOCK_INSPECT = "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
     TURN_LEAVE = "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
     LEADER_TELL = "leader_tell" Arity::Fixed { keys: 1, args: 2 };
-    FENCED_ACQUIRE = "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 11 };
+    FENCED_ACQUIRE = "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "fenced_acquire" Arity::Fixed { keys: 2, args: 12 };
     FENCED_TOKEN = "fenced_token" Arity::Fixed { keys: 2, args: 0 };
     FAIR_ACQUIRE = "lock_shape", "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
     FAIR_SIGN = "lock_record", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
@@ -121,7 +121,7 @@ scripts! {
     PERMIT_RETURN = "key_read", "counter_shape", "permit_id", "permit_add", "permit_return" Arity::Fixed { keys: 4, args: 3 };
     PERMIT_EXTEND = "permit_id", "permit_extend" Arity::Fixed { keys: 2, args: 4 };
     PERMIT_COUNT = "counter_shape", "permit_add", "permit_count" Arity::Fixed { keys: 3, args: 1 };
-    RED_ACQUIRE = "red_guard", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 2, args: 13 };
+    RED_ACQUIRE = "red_guard", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 2, args: 14 };
     RED_PLAIN_ACQUIRE = "red_guard", "plain_acquire" Arity::Fixed { keys: 2, args: 7 };
 }
 

@@ -35,6 +35,14 @@ impl WakeSource {
     pub(crate) fn pauses(backoff: Backoff, cap: Duration) -> Self {
         Self::Pauses(Arc::new(Pauses { backoff, cap }))
     }
+
+    /// Returns the longest pause of a call that asks after pauses.
+    pub(crate) fn longest_pause(&self) -> Option<Duration> {
+        match self {
+            Self::Pauses(pauses) => Some(pauses.backoff.longest_pause().min(pauses.cap)),
+            Self::Messages { .. } | Self::ServerQueue { .. } => None,
+        }
+    }
 }
 
 /// The limits of one acquisition that waits.

@@ -36,6 +36,10 @@ pub(crate) struct Turns {
     ///
     /// Set before the request that may make one, so that a leave is sent even if the answer is lost.
     pub(crate) is_placed: bool,
+    /// How long the last request for the lock took that a waiting call sent.
+    ///
+    /// The turn of this process has to last for longer.
+    pub(crate) trip: Duration,
 }
 
 /// The others that a process that had the lock lets go first: as many as were told that the lock is free. Each of them

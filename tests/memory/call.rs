@@ -153,6 +153,8 @@ impl Script {
             () if starts("level to take over") => &["1", "2"],
             () if starts("when this call arrived") => &["-1000000", "-5000000"],
             () if starts("at_least") => &["at_least", "0", "1700000000000"],
+            () if starts("within how many") => &["0", "1", "400", "-1", "-400"],
+            () if starts("message to publish") && has("empty") => &["0", "0", ""],
             () if starts("message to publish") => &["0"],
             () if starts("publish command") && has("empty") => {
                 &["PUBLISH", "PUBLISH", "SPUBLISH", ""]

@@ -134,7 +134,7 @@ fn cases() -> Vec<Case> {
         case(
             "lock_acquire",
             "k",
-            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0",
+            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0",
             "granted 1",
             "k",
         ),
@@ -182,7 +182,7 @@ fn cases() -> Vec<Case> {
         case(
             "fenced_acquire",
             &format!("k {TOKEN}"),
-            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 1",
+            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 0 1",
             "granted 1 9007199254740001 1",
             "k",
         )
@@ -302,7 +302,7 @@ fn tokens_that_were_reserved_are_answered_once() {
     scene.does(&["SET", TOKEN, "9007199254740000"]);
     let keys = words(&format!("k {TOKEN}"));
     let args = words(&filled(
-        "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 3",
+        "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 0 3",
     ));
     let mut send = || scene.run("fenced_acquire", &keys, &args);
     assert_eq!(send(), "granted 1 9007199254740001 3");
@@ -434,7 +434,7 @@ const TAKERS: [[&str; 5]; 5] = [
     [
         "lock_acquire",
         "k",
-        "1 30000 join redisson_lock__channel:{k} PUBLISH 0",
+        "1 30000 join redisson_lock__channel:{k} PUBLISH 0 0",
         "granted 2",
         "busy",
     ],
@@ -448,7 +448,7 @@ const TAKERS: [[&str; 5]; 5] = [
     [
         "fenced_acquire",
         "k t",
-        "1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 1",
+        "1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 0 1",
         "granted 2 5 1",
         "busy",
     ],
@@ -550,7 +550,7 @@ fn token_in_the_hash_that_is_no_number_is_the_wrong_kind_and_stays() {
         (
             "fenced_acquire",
             &joined,
-            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 5000 1",
+            "{0} {1} {2} 1 30000 take redisson_lock__channel:{k} PUBLISH 0 0 5000 1",
         ),
     ];
     for (script, keys, args) in joins {

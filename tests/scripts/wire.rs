@@ -431,12 +431,12 @@ fn request_that_arrives_once_more_lowers_no_share() {
         (
             "lock_acquire",
             &["k"][..],
-            &["1", "9000", "take", CHANNEL, "PUBLISH", "0"][..],
+            &["1", "9000", "take", CHANNEL, "PUBLISH", "0", "0"][..],
         ),
         (
             "fenced_acquire",
             &["k", "token"],
-            &["1", "9000", "take", CHANNEL, "PUBLISH", "0", "0", "1"],
+            &["1", "9000", "take", CHANNEL, "PUBLISH", "0", "0", "0", "1"],
         ),
         (
             "lock_acquire_all",

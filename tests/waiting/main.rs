@@ -13,4 +13,5 @@ mod readers;
 #[path = "../support/mod.rs"]
 mod support;
 mod turns;
+mod unheard;
 mod unpolled;

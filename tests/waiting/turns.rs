@@ -401,3 +401,55 @@ async fn clock_that_was_set_back_makes_nobody_wait_for_what_was_set_back() {
     eventually_free(&server, "k").await;
     nothing_left(&server, [&holder, &client]).await;
 }
+
+#[tokio::test]
+async fn release_of_a_spin_lock_tells_the_first_in_line() {
+    let server = Server::start();
+    let (holder, client) = (patient(server.url()).await, patient(server.url()).await);
+    let guard = holder.spin_lock("k").lock().await.unwrap();
+    let waiter = waits(&server, &client).await;
+    guard.unlock().await.unwrap();
+    passes(waiter).await;
+    nothing_left(&server, [&holder, &client]).await;
+}
+
+#[tokio::test]
+async fn name_in_braces_has_a_turn_order_of_its_own() {
+    let server = Server::start();
+    let (holder, client) = (patient(server.url()).await, patient(server.url()).await);
+    let other = patient(server.url()).await;
+    let guard = holder.lock("{k}").lock().await.unwrap();
+    let waiter = acquiring(&client.lock("{k}"));
+    eventually_waiting(&client, 1).await;
+    eventually_heard(&server, "k", 1).await;
+    for _ in 0..3 {
+        let free = soon(other.lock("k").lock()).await.unwrap();
+        free.unlock().await.unwrap();
+    }
+    assert!(line(&server).is_empty(), "nobody waits for the other name");
+    guard.unlock().await.unwrap();
+    passes(waiter).await;
+    nothing_left(&server, [&holder, &client, &other]).await;
+}
+
+#[tokio::test]
+async fn who_watches_all_channels_is_no_waiter() {
+    let server = Server::start();
+    let (holder, next) = (patient(server.url()).await, patient(server.url()).await);
+    let mut monitor = server.connection();
+    monitor.command(&["PSUBSCRIBE", "*"]);
+    let guard = holder.lock("k").lock().await.unwrap();
+    let mut probe = server.connection();
+    for dead in ["dead-1", "dead-2"] {
+        probe.command(&["ZADD", LINE, "1", dead]);
+    }
+    let waiter = waits(&server, &next).await;
+    guard.unlock().await.unwrap();
+    let ahead = line(&server).into_iter().find(|it| it != next.id());
+    assert_eq!(
+        ahead, None,
+        "neither the dead nor Redisson's clients have a turn"
+    );
+    passes(waiter).await;
+    nothing_left(&server, [&holder, &next]).await;
+}
