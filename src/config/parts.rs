@@ -1,11 +1,12 @@
 //! A configuration by the names of its parts, as `serde` reads and writes it.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::server::{PORT, SENTINEL_PORT};
@@ -15,31 +16,87 @@ use super::url::duration;
 use crate::config::{Config, Deployment, Login, Protocol, Secret, Server};
 use crate::error::Error;
 
+/// Makes a function for each field that reads it. Serde's own error about a value of another type repeats the value,
+/// which may be a password in the wrong place.
+macro_rules! fields {
+    ($module:ident: $($field:ident = $what:literal,)*) => {
+        mod $module {
+            use serde::de::Error as _;
+            use serde::{Deserialize, Deserializer};
+
+            $(pub(super) fn $field<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+                given: D,
+            ) -> Result<T, D::Error> {
+                let flaw = concat!("`", stringify!($field), "` must be ", $what);
+                T::deserialize(given).map_err(|_| D::Error::custom(flaw))
+            })*
+        }
+    };
+}
+
+fields! { field:
+    server = "text: host:port",
+    cluster = "a list of texts: host:port",
+    unix_socket = "a path, as text",
+    user = "text in quotes",
+    password = "text in quotes",
+    database = "a number from 0 on",
+    protocol = "\"resp3\" or \"resp2\"",
+    connect_timeout = "text with a unit, as in \"500ms\" or \"2s\"",
+    command_timeout = "text with a unit, as in \"500ms\" or \"2s\"",
+    service = "text in quotes",
+    servers = "a list of texts: host:port",
+}
+
+#[cfg(feature = "tls")]
+fields! { tls_field:
+    roots = "text in quotes",
+    roots_file = "a path, as text",
+    certificate = "text in quotes",
+    certificate_file = "a path, as text",
+    key = "text in quotes",
+    key_file = "a path, as text",
+    server_name = "text in quotes",
+}
+
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Parts {
+    #[serde(deserialize_with = "field::server")]
     server: Option<String>,
+    #[serde(deserialize_with = "field::cluster")]
     cluster: Option<Vec<String>>,
+    #[serde(deserialize_with = "table")]
     sentinels: Option<Sentinels>,
+    #[serde(deserialize_with = "field::unix_socket")]
     unix_socket: Option<PathBuf>,
+    #[serde(deserialize_with = "field::user")]
     user: Option<String>,
+    #[serde(deserialize_with = "field::password")]
     password: Option<Secret>,
+    #[serde(deserialize_with = "field::database")]
     database: u32,
     #[cfg(feature = "tls")]
+    #[serde(deserialize_with = "table")]
     tls: Option<TlsParts>,
+    #[serde(deserialize_with = "field::protocol")]
     protocol: Protocol,
+    #[serde(deserialize_with = "field::connect_timeout")]
     connect_timeout: Option<String>,
+    #[serde(deserialize_with = "field::command_timeout")]
     command_timeout: Option<String>,
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Sentinels {
+    #[serde(deserialize_with = "field::service")]
     service: String,
+    #[serde(deserialize_with = "field::servers")]
     servers: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "field::user")]
     user: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "field::password")]
     password: Option<Secret>,
 }
 
@@ -47,12 +104,19 @@ struct Sentinels {
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct TlsParts {
+    #[serde(deserialize_with = "tls_field::roots")]
     roots: Option<String>,
+    #[serde(deserialize_with = "tls_field::roots_file")]
     roots_file: Option<PathBuf>,
+    #[serde(deserialize_with = "tls_field::certificate")]
     certificate: Option<String>,
+    #[serde(deserialize_with = "tls_field::certificate_file")]
     certificate_file: Option<PathBuf>,
+    #[serde(deserialize_with = "tls_field::key")]
     key: Option<String>,
+    #[serde(deserialize_with = "tls_field::key_file")]
     key_file: Option<PathBuf>,
+    #[serde(deserialize_with = "tls_field::server_name")]
     server_name: Option<String>,
 }
 
@@ -253,6 +317,49 @@ impl<'de> Deserialize<'de> for Config {
     }
 }
 
+/// Reads a part that has parts of its own, if it is given. A text in its place is not repeated.
+fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(given: D) -> Result<Option<T>, D::Error> {
+    struct Table<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Table<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table")
+        }
+
+        fn visit_none<E>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, given: D) -> Result<Option<T>, D::Error> {
+            given.deserialize_any(self)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Option<T>, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+
+        fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<Option<T>, E> {
+            Err(E::invalid_type(Unexpected::Other("something else"), &self))
+        }
+
+        fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Option<T>, E> {
+            self.visit_str("")
+        }
+
+        fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Option<T>, E> {
+            self.visit_str("")
+        }
+
+        fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Option<T>, E> {
+            self.visit_str("")
+        }
+    }
+
+    given.deserialize_option(Table(PhantomData))
+}
+
 impl Serialize for Config {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let parts = Parts::try_from(self).map_err(serde::ser::Error::custom)?;
@@ -262,10 +369,7 @@ impl Serialize for Config {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The error is replaced: serde's error about a value of another type repeats the value.
-        let text = String::deserialize(deserializer);
-        text.map(Self::new)
-            .map_err(|_| D::Error::custom("a password must be text in quotes"))
+        String::deserialize(deserializer).map(Self::new)
     }
 }
 
@@ -277,7 +381,7 @@ impl Serialize for Secret {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{from_value, json, to_value};
+    use serde_json::{from_str, from_value, json, to_value};
 
     use super::*;
 
@@ -353,11 +457,76 @@ mod tests {
                 "`roots_file`",
             ),
         ] {
-            let error = from_value::<Config>(written.clone())
-                .expect_err("refused")
-                .to_string();
-            assert!(error.contains(word), "{written}: {error}");
-            assert!(!error.contains("77"), "{error}");
+            let text = written.to_string();
+            for error in [
+                from_value::<Config>(written).expect_err("refused"),
+                from_str::<Config>(&text).expect_err("refused"),
+            ] {
+                let shown = format!("{error} {error:?}");
+                assert!(shown.contains(word), "{text}: {shown}");
+                assert!(!shown.contains("77"), "{shown}");
+            }
         }
+    }
+
+    #[test]
+    fn what_stands_in_the_wrong_place_is_not_repeated() {
+        let wrong = [
+            json!("77"),
+            json!(77),
+            json!(-77),
+            json!(7.7),
+            json!(["77"]),
+            json!({"x": 77}),
+        ];
+        let fields = [
+            "server",
+            "cluster",
+            "sentinels",
+            "unix_socket",
+            "user",
+            "password",
+            "database",
+            "protocol",
+            "connect_timeout",
+            "command_timeout",
+            #[cfg(feature = "tls")]
+            "tls",
+        ];
+        let inside = [
+            ("sentinels", "service"),
+            ("sentinels", "servers"),
+            ("sentinels", "user"),
+            ("sentinels", "password"),
+            #[cfg(feature = "tls")]
+            ("tls", "roots"),
+            #[cfg(feature = "tls")]
+            ("tls", "key"),
+            #[cfg(feature = "tls")]
+            ("tls", "key_file"),
+            #[cfg(feature = "tls")]
+            ("tls", "server_name"),
+        ];
+        let mut refused = 0;
+        for value in wrong {
+            let plain = fields.map(|field| json!({ field: value }));
+            let nested = inside.map(|(field, part)| json!({ field: { part: value } }));
+            for written in plain.into_iter().chain(nested) {
+                let text = written.to_string();
+                let errors = [
+                    from_value::<Config>(written).err(),
+                    from_str::<Config>(&text).err(),
+                ];
+                for error in errors.into_iter().flatten() {
+                    let shown = format!("{error} {error:?}");
+                    assert!(
+                        !shown.contains("77") && !shown.contains("7.7"),
+                        "{text}: {shown}"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 150, "{refused}");
     }
 }

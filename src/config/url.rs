@@ -12,6 +12,8 @@ use crate::error::Error;
 const SCHEMES: &str = "a server's URL begins with redis://, redis-sentinel://, redis-cluster:// or redis+unix://, or with \
                        rediss for TLS";
 
+const STRAY_PARAMETER: &str = "it has an unknown parameter; in a password, write ? as %3F";
+
 /// The kind of deployment that a URL describes, by its scheme.
 #[derive(Clone, Copy)]
 enum Form {
@@ -57,7 +59,9 @@ impl FromStr for Config {
             let read = Protocol::read(&protocol);
             config.protocol = read.ok_or_else(|| misread("its protocol is neither 2 nor 3"))?;
         }
-        query.ensure_empty()?;
+        // The last @ separates the login: one that is behind the question mark shows that the login has reached into
+        // the parameters.
+        query.ensure_empty(rest[front.len()..].contains('@'))?;
         config.check()?;
         Ok(config)
     }
@@ -199,24 +203,25 @@ impl Query {
         self.take(key)?.map(read).transpose()
     }
 
-    fn ensure_empty(self) -> Result<(), Error> {
+    /// Refuses a parameter that nobody has taken. Names it unless it may be a part of a password.
+    fn ensure_empty(self, may_be_a_login: bool) -> Result<(), Error> {
         let Some((key, _)) = self.0.first() else {
             return Ok(());
         };
         Err(misread(&match key.as_str() {
+            _ if may_be_a_login => STRAY_PARAMETER.to_owned(),
             "db" | "database" => format!(
                 "{key:?} is not a parameter: write a database as redis://host:6379/3, for a unix socket as \
                  redis+unix:///path?db=3"
             ),
             key if key.starts_with("tls_") => format!("{key:?} is a parameter of rediss URLs only"),
-            // Any other text may be the rest of a password, and must not be shown.
             key if key
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b)) =>
             {
                 format!("{key:?} is not a parameter of a URL with this scheme")
             }
-            _ => "it has an unknown parameter; in a password, write ? as %3F".to_owned(),
+            _ => STRAY_PARAMETER.to_owned(),
         }))
     }
 }
@@ -403,6 +408,9 @@ mod tests {
                 "\"password\" is not a parameter",
             ),
             ("redis://u:12?secret@h", "%3F"),
+            ("redis://u:12?secret&x@h", "%3F"),
+            ("redis://u:12?tls_secret=&x@h", "%3F"),
+            ("redis://u:12?db=secret@h", "%3F"),
             ("redis://u:secret@h#secret", "%23"),
             ("redis://u:#secret@h", "%23"),
             ("redis://u:/secret@h", "port"),
