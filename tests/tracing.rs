@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, LockGuard, LossReason, Owner};
+use redlatch::{Client, Config, LockGuard, LossReason, Owner, Protocol};
 use redlatch_testkit::{Proxy, Server};
 use support::mixed::{KINDS, try_take};
 use support::{builder, eventually, start};
@@ -593,4 +593,64 @@ async fn server_that_answers_late_is_no_outage_and_keeps_its_connection() {
     assert_eq!(client.stats().connections.reconnects, 0);
     let told = log.told();
     assert!(told.is_empty(), "{told:#?}");
+}
+
+/// The server shows a part of each password, in one line, and this client none of it.
+#[tokio::test]
+async fn no_part_of_a_password_that_the_server_repeats_is_shown() {
+    let (log, _recording) = Log::record();
+    // Four letters of any of them are nowhere else.
+    let numbered = |count: usize| (0..count).map(|n| format!("Q{n:03}")).collect::<String>();
+    let passwords = [
+        numbered(60),
+        numbered(2),
+        numbered(1) + "\n" + &numbered(3),
+        numbered(2) + "\r\n'" + &numbered(2),
+        format!("'{}\" {}", numbered(1), numbered(2)),
+    ];
+    let port = support::rogue::parrot();
+    let mut shown = String::new();
+    for password in &passwords {
+        for user in [None, Some("locker")] {
+            for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                let config = Config::server("127.0.0.1", port).password(password);
+                let config = config.protocol(protocol);
+                let config = match user {
+                    Some(user) => config.user(user),
+                    None => config,
+                };
+                let builder = support::impatient(Client::builder().config(config));
+                shown += &told_by(builder.clone().build().await.unwrap_err());
+                let client = builder.connect_lazily().build().await.unwrap();
+                shown += &told_by(client.lock("k").try_lock().await.unwrap_err());
+                shown += &format!("{client:?}");
+                client.close().await;
+            }
+        }
+    }
+    let sentinels = Config::sentinels("main", [("127.0.0.1", port)]);
+    let sentinels = sentinels.sentinel_password(&passwords[0]);
+    let builder = support::impatient(Client::builder().config(sentinels));
+    shown += &told_by(builder.build().await.unwrap_err());
+    assert!(shown.contains("unknown command"), "{shown}");
+    log.tells(&["WARN", "outage", "unknown command"]).await;
+    shown += &log.text();
+    for password in &passwords {
+        let letters: Vec<char> = password.chars().collect();
+        for part in letters.windows(4) {
+            let part: String = part.iter().collect();
+            assert!(!shown.contains(&part), "{part:?} in {shown}");
+        }
+    }
+}
+
+/// Returns all that an error tells, in every form.
+fn told_by(error: redlatch::Error) -> String {
+    let mut told = format!("{error:?} {error:#?}\n");
+    let mut next: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(error) = next {
+        told += &format!("{error} {error:?}\n");
+        next = error.source();
+    }
+    told
 }

@@ -179,7 +179,7 @@ impl Config {
     }
 
     /// Creates a configuration for a single server, or for the primary of a replicated one. `host` is a name or an
-    /// address.
+    /// address. A server of a cluster is refused when the client connects: it has a part of the locks only.
     ///
     /// # Examples
     ///

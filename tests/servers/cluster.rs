@@ -155,12 +155,6 @@ async fn servers_are_connected_to_when_they_are_needed_and_one_that_answers_suff
     let lock = client.lock(name_on(&cluster, 2));
     lock.lock().await.unwrap().unlock().await.unwrap();
     assert_eq!([first, second, third].map(connections), [0, 1, 1]);
-
-    let single = Client::connect(first.url()).await.unwrap();
-    let error = single.lock(name_on(&cluster, 2)).try_lock().await;
-    let error = error.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!(error.to_string().contains("redis-cluster://"), "{error}");
     client.close().await;
 }
 
@@ -645,10 +639,27 @@ async fn server_and_cluster_that_are_taken_for_each_other_say_so() {
     assert_eq!(error.kind(), ErrorKind::Backend);
     assert!(error.to_string().contains("is not in a cluster"), "{error}");
 
-    let client = Client::connect(SHARED.nodes()[0].url()).await.unwrap();
-    let elsewhere = client.lock(name_on(&SHARED, 1)).try_lock().await;
-    let error = elsewhere.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!(error.to_string().contains("redis-cluster://"), "{error}");
-    client.close().await;
+    // By any of its servers, without HELLO too, and as soon as there is a connection.
+    let node = &SHARED.nodes()[0];
+    let rights = ["on", ">x", "~*", "&*", "+@all", "-hello"];
+    node.connection()
+        .command(&[&["ACL", "SETUSER", "oldish"], &rights[..]].concat());
+    let expected = format!("redis-cluster://127.0.0.1:{}", node.port());
+    for url in [
+        node.url(),
+        node.url() + "?protocol=2",
+        node.url().replace("//", "//oldish:x@"),
+    ] {
+        let error = Client::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{url}");
+        assert!(error.to_string().contains(&expected), "{url}: {error}");
+        let client = builder(&url).connect_lazily().build().await.unwrap();
+        // Of a slot that this server has, and yet refused.
+        let error = soon(client.lock(name_on(&SHARED, 0)).try_lock()).await;
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{url}");
+        assert!(error.to_string().contains(&expected), "{url}: {error}");
+        client.close().await;
+    }
+    node.connection().command(&["ACL", "DELUSER", "oldish"]);
 }

@@ -1,7 +1,7 @@
 //! Builds the errors of failed attempts to connect: why there is no connection, and what may be wrong.
 //!
 //! An error names the place, what happened, and what to look at, as far as the kind of failure says. It never has a
-//! password in it: what a server repeats was veiled before.
+//! password in it: of a server's own words only those are shown that are written here.
 
 use std::io;
 
@@ -14,6 +14,49 @@ use crate::error::{Error, ErrorKind};
 #[cfg(feature = "tls")]
 const WITHOUT_TLS: &str = "does it use TLS? Without TLS, the URL begins with redis://";
 const WITH_TLS: &str = "does it accept only TLS? With TLS, the URL begins with rediss://";
+
+/// The words with which servers refuse a client, up to where they differ, and what to do about it. The first entry that
+/// fits counts.
+const REFUSALS: &[(&str, Option<&str>)] = &[
+    (
+        "NOAUTH",
+        Some("it needs a password; set one with Config::password, or redis://user:password@host"),
+    ),
+    ("WRONGPASS", Some(WRONG_LOGIN)),
+    ("ERR invalid password", Some(WRONG_LOGIN)),
+    (
+        "DENIED",
+        Some("it accepts only clients on its own machine until it has a password"),
+    ),
+    (
+        "ERR max number of clients",
+        Some(
+            "it accepts no more clients; see its `maxclients` setting, and CLIENT LIST for those that are connected",
+        ),
+    ),
+    (
+        "ERR AUTH <password> called without any password configured",
+        Some(NO_PASSWORD),
+    ),
+    (
+        "ERR Client sent AUTH, but no password is set",
+        Some(NO_PASSWORD),
+    ),
+    (
+        "ERR DB index is out of range",
+        Some("it has fewer databases; see its `databases` setting"),
+    ),
+    (
+        "ERR unknown command",
+        Some("is it a Redis or Valkey server?"),
+    ),
+    ("LOADING", Some("it is still loading its data")),
+    ("BUSY", Some("it is busy with a script")),
+    ("NOPERM", Some("this user may not log in in this way")),
+    ("ERR", None),
+];
+const WRONG_LOGIN: &str = "the user or the password is wrong, or the user is disabled";
+const NO_PASSWORD: &str = "a password was given, but it has none";
 
 /// The step of connecting that failed or was not answered. The advice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,32 +118,19 @@ pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
     error_of(place, what, advice).caused_by(late)
 }
 
-/// Builds the error of a server that refused, with its own `words`.
-pub(super) fn refused(place: &str, words: &str) -> Error {
-    error_of(place, words, advice(words)).said(words)
+/// Builds the error of a server that refused to let this client in.
+///
+/// Servers repeat what they were sent, in part or in other letters, and that may be a password. So nothing of what this
+/// one `said` is shown but the beginning that it has in common with one of the [`REFUSALS`].
+pub(super) fn refused(place: &str, said: &str) -> Error {
+    let known = REFUSALS.iter().find(|(words, _)| said.starts_with(words));
+    let (words, advice) = known.unwrap_or(&("it refused", None));
+    error_of(place, words, *advice).said(words)
 }
 
-/// Returns what to do about the `words` in which a server refused, if that is known.
-///
-/// By the first word, which is the code of the refusal, and by the rest where the code says too little.
-fn advice(words: &str) -> Option<&'static str> {
-    match words.split(' ').next()? {
-        "NOAUTH" => Some(
-            "it needs a password; set one with Config::password, or redis://user:password@host",
-        ),
-        "WRONGPASS" => Some("the user or the password is wrong, or the user is disabled"),
-        "DENIED" => Some("it accepts only clients on its own machine until it has a password"),
-        "ERR" if words.contains("max number of clients") => Some(
-            "it accepts no more clients; see its `maxclients` setting, and CLIENT LIST for those that are connected",
-        ),
-        "ERR" if words.contains("without any password configured") => {
-            Some("a password was given, but it has none")
-        }
-        "ERR" if words.contains("DB index is out of range") => {
-            Some("it has fewer databases; see its `databases` setting")
-        }
-        _ => None,
-    }
+/// Builds the error of a server that is not one to take locks from, as `what` says.
+pub(super) fn unfit(place: &str, what: &str) -> Error {
+    error_of(place, what, None)
 }
 
 /// Builds the error: the place, what happened, and the advice, if there is one.

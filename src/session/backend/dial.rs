@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-use super::contact::{Step, failed, late, refused};
+use super::contact::{Step, failed, late, refused, unfit};
 use super::link::{ConnectionId, Link, Socket};
 use super::refusal::code;
 use super::resp::{Request, Said, Version};
@@ -122,15 +122,14 @@ impl Dialer {
     async fn dial_primary(&self, server: &Server) -> Result<Link, Error> {
         let mut link = self.dial_server(server).await?;
         let [role] = self.talk(&mut link, &[Request::of(&["ROLE"])]).await?;
-        match role {
+        match is_of_replica(Some(&role)) {
             // A sentinel may learn of a failover late.
-            Ok(role) if !is_primary(&role) => {
+            true => {
                 let text =
                     format!("the sentinels name {server} as the primary, but it is a replica");
                 Err(Error::new(ErrorKind::Backend, text))
             }
-            // If this user may not ask for the role, the first script tells: a replica refuses it.
-            _ => Ok(link),
+            false => Ok(link),
         }
     }
 
@@ -166,29 +165,30 @@ impl Dialer {
     /// After the login, all in one round trip. The id that the server has for the connection comes last.
     async fn introduced(&self, mut link: Link) -> Result<Link, Error> {
         let greeting = self.log_in(&mut link, &self.config.login).await?;
-        // A sentinel would accept the connection, and refuse every script.
-        if greeting.field("mode") == Some("sentinel") {
-            let place = &link.place;
-            let text = format!(
-                "it is a sentinel; use the URL redis-sentinel://{place}?sentinelServiceName=.."
-            );
-            return Err(refused(place, &text));
-        }
         let number = self.config.database.to_string();
         let version = env!("CARGO_PKG_VERSION");
-        let requests = [
-            Request::of(&["SELECT", &number]),
+        // A connection begins with database 0.
+        let selects = self.config.database != 0;
+        let mut requests = vec![
             Request::of(&["CLIENT", "SETNAME", &self.name]),
             Request::of(&["CLIENT", "SETINFO", "LIB-NAME", "redlatch"]),
             Request::of(&["CLIENT", "SETINFO", "LIB-VER", version]),
-            Request::of(&["CLIENT", "INFO"]),
         ];
-        let (requests, selects) = match self.config.database {
-            // A connection begins with database 0.
-            0 => (&requests[1..], false),
-            _ => (&requests[..], true),
+        if selects {
+            requests.insert(0, Request::of(&["SELECT", &number]));
+        }
+        let greeted_as = greeting.field("mode");
+        if greeted_as.is_none() {
+            requests.push(Request::of(&["INFO", "server"]));
+        }
+        requests.push(Request::of(&["CLIENT", "INFO"]));
+        let said = self.talk_all(&mut link, &requests).await?;
+        let informed = || {
+            said.iter()
+                .flatten()
+                .find_map(|told| told.info("redis_mode"))
         };
-        let said = self.talk_all(&mut link, requests).await?;
+        self.ensure_fit(&link.place, greeted_as.or_else(informed))?;
         match said.first() {
             // Without a password RESP2 has no login, so a server that wants one says NOAUTH only here.
             Some(Err(text)) if selects || code(text) == "NOAUTH" => Err(refused(&link.place, text)),
@@ -202,6 +202,28 @@ impl Dialer {
                 Ok(link)
             }
         }
+    }
+
+    /// Refuses a server that accepts the connection and is not what the configuration says, by the `mode` that it runs
+    /// in. A sentinel would refuse every script. A server of a cluster would take the locks of its own slots, and list
+    /// no others.
+    ///
+    /// If the server does not tell its mode, the first call that it refuses or redirects shows it.
+    fn ensure_fit(&self, place: &str, mode: Option<&str>) -> Result<(), Error> {
+        let scheme = if self.is_secure() { "rediss" } else { "redis" };
+        let text = match (mode, &self.config.deployment) {
+            (Some("sentinel"), _) => format!(
+                "it is a sentinel; use the URL {scheme}-sentinel://{place}?sentinelServiceName=.."
+            ),
+            (Some("cluster"), Deployment::UnixSocket(_)) => {
+                "it is in a cluster; use a URL redis-cluster://host:port".to_owned()
+            }
+            (Some("cluster"), Deployment::Server(_) | Deployment::Sentinels { .. }) => {
+                format!("it is in a cluster; use the URL {scheme}-cluster://{place}")
+            }
+            _ => return Ok(()),
+        };
+        Err(unfit(place, &text))
     }
 
     /// Connects in place of a connection that is gone, and has the server end that one.
@@ -249,7 +271,7 @@ impl Dialer {
                 {
                     link.version = Version::Resp2;
                 }
-                [Err(text)] => return Err(refused(&link.place, &veiled(&text, password))),
+                [Err(text)] => return Err(refused(&link.place, &text)),
             }
         }
         let Some(password) = password else {
@@ -261,7 +283,7 @@ impl Dialer {
         };
         match self.talk(link, &[auth]).await? {
             [Ok(_)] => Ok(Reply::Nil),
-            [Err(text)] => Err(refused(&link.place, &veiled(&text, Some(password)))),
+            [Err(text)] => Err(refused(&link.place, &text)),
         }
     }
 
@@ -276,7 +298,7 @@ impl Dialer {
         let said = self.talk_all(link, requests).await?;
         // There are as many replies as requests.
         said.try_into()
-            .map_err(|_| refused(&link.place, "it sent an unexpected number of replies"))
+            .map_err(|_| unfit(&link.place, "it sent an unexpected number of replies"))
     }
 
     async fn talk_all(&self, link: &mut Link, requests: &[Request]) -> Result<Vec<Said>, Error> {
@@ -293,14 +315,18 @@ impl Dialer {
         step: Step,
         done: impl Future<Output = io::Result<T>>,
     ) -> Result<T, Error> {
+        match timeout(self.patience, done).await {
+            Ok(done) => done.map_err(|error| failed(place, step, self.is_secure(), error)),
+            Err(elapsed) => Err(late(place, step, elapsed)),
+        }
+    }
+
+    fn is_secure(&self) -> bool {
         #[cfg(feature = "tls")]
         let is_secure = self.tls.is_some();
         #[cfg(not(feature = "tls"))]
         let is_secure = false;
-        match timeout(self.patience, done).await {
-            Ok(done) => done.map_err(|error| failed(place, step, is_secure, error)),
-            Err(elapsed) => Err(late(place, step, elapsed)),
-        }
+        is_secure
     }
 }
 
@@ -321,17 +347,12 @@ async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpSt
     TcpStream::connect(last).await
 }
 
-/// Whether this is a primary's answer to `ROLE`.
-pub(super) fn is_primary(role: &Reply) -> bool {
-    matches!(role, Reply::List(role) if role.first() == Some(&Reply::Text("master".into())))
-}
-
-/// Returns what a server said, without the password: a server that does not know a command repeats its arguments.
-fn veiled(text: &str, password: Option<&str>) -> String {
-    match password {
-        Some(password) if !password.is_empty() => text.replace(password, ".."),
-        _ => text.to_owned(),
-    }
+/// Whether this is a replica's answer to `ROLE`.
+///
+/// A server that does not tell counts as a primary: if it is none, it refuses the first script that takes a lock.
+pub(super) fn is_of_replica(role: Option<&Said>) -> bool {
+    let master = Reply::Text("master".into());
+    matches!(role, Some(Ok(Reply::List(role))) if role.first() != Some(&master))
 }
 
 #[cfg(test)]

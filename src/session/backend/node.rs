@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::Disruption;
 use super::connection::{Broken, Connection};
-use super::dial::is_primary;
+use super::dial::is_of_replica;
 use super::listener::{Listener, Messages};
 use super::maker::Maker;
 use super::refusal::understood;
@@ -171,9 +171,9 @@ impl Node {
             Err(SendError::Broken(_)) => {}
             Err(SendError::Replica(error)) => self.is_silent(BootInstant::now(), true, error),
             _ if self.spoke() != Heard::PerhapsReplica => {}
-            // A replica, too, answers a call that only reads or finds a lock busy. So the server is asked for its role.
+            // A replica, too, refuses a key of the wrong kind, say. So the server is asked for its role.
             _ => match Box::pin(self.query(&["ROLE"], left)).await {
-                Ok(Ok(role)) if !is_primary(&role) => {}
+                Ok(role) if is_of_replica(Some(&role)) => {}
                 _ => {
                     self.silence.end();
                     self.answers_again();
