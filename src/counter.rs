@@ -12,7 +12,8 @@ use crate::options::Deadline;
 use crate::protocol::counter::RequestMark;
 use crate::protocol::policy::COUNTER;
 use crate::protocol::reply::Reply;
-use crate::protocol::script::Call;
+use crate::protocol::script::{Call, Request};
+use crate::protocol::sent_over::SentOver;
 use crate::protocol::wait::{Wait, WakeSource};
 use crate::session::ClientHandle;
 use crate::session::hold::fresh_acquisition_id;
@@ -69,13 +70,20 @@ impl Counter {
         call: impl for<'a> FnOnce(&'a LockName, &'a RequestMark) -> Call<'a> + Send,
     ) -> Result<Reply, Error> {
         let mark = Arc::new(RequestMark::new(name, fresh_acquisition_id()));
+        let mut sent = Sent {
+            client: &self.client,
+            mark: &mark,
+            over: SentOver::default(),
+            is_answered: false,
+        };
         let answer = {
-            let call = call(name, &mark);
+            let call = call(name, &mark).over(&sent.over);
             self.client.run(&call, self.timeout()).await?
         };
+        sent.is_answered = true;
         // A call that was sent once and answered cannot arrive again. Otherwise the mark has to outlive a late copy.
         if !answer.repeated {
-            self.forget(mark);
+            self.forget(mark.clone());
         }
         Ok(answer.reply)
     }
@@ -101,6 +109,24 @@ impl Counter {
 
     pub(crate) fn waiting<'a>(&'a self, name: &'a LockName, wait: &'a mut Wait) -> Waiting<'a> {
         Waiting::new(&self.client, name, wait, COUNTER)
+    }
+}
+
+/// A call that was sent and changes the count. If nobody waits for its answer any more, its mark is removed behind it,
+/// where no copy can follow. Elsewhere the mark stays until it expires.
+struct Sent<'a> {
+    client: &'a ClientHandle,
+    mark: &'a RequestMark,
+    over: SentOver,
+    is_answered: bool,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let forget = self.mark.call().over(&self.over);
+            drop(self.client.backend.post(&forget));
+        }
     }
 }
 

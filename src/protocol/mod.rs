@@ -26,6 +26,7 @@ pub(crate) mod renewal;
 pub(crate) mod reply;
 pub(crate) mod script;
 pub(crate) mod semaphore;
+pub(crate) mod sent_over;
 pub(crate) mod steps;
 #[cfg(test)]
 mod turns_model;

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use crate::error::Error;
 use crate::options::{LeaseTime, ReleaseBy};
+use crate::protocol::sent_over::SentOver;
 
 /// A script from `lua/`: its own file, preceded by the files that it shares with others. The header of a file is its
 /// contract; a test compares it with the arity given here.
@@ -165,6 +166,8 @@ pub(crate) struct Call<'a> {
     pub(crate) keys: Vec<&'a str>,
     pub(crate) args: Vec<Arg<'a>>,
     pub(crate) unscripted: Unscripted<'a>,
+    /// Where the sends of this call are noted, or those that it is posted behind.
+    pub(crate) over: Option<&'a SentOver>,
 }
 
 /// How a call is made on a server that runs no scripts.
@@ -221,6 +224,12 @@ pub(crate) enum Step<'a> {
 /// A request from which a call can be made at any time, and sent until it is answered.
 pub(crate) trait Request: fmt::Debug + Send + Sync {
     fn call(&self) -> Call<'_>;
+
+    /// Returns what can be posted in place of that call if it goes [over](Call::over) one connection with what it
+    /// undoes, and so leaves nothing in doubt.
+    fn call_behind(&self) -> Option<Call<'_>> {
+        None
+    }
 }
 
 impl<'a> Call<'a> {
@@ -261,6 +270,7 @@ impl<'a> Call<'a> {
             keys,
             args,
             unscripted: Unscripted::Refused("this lock"),
+            over: None,
         }
     }
 
@@ -278,6 +288,13 @@ impl<'a> Call<'a> {
             (1, Some(lock)) => error.about(lock),
             _ => error.about_all(count, locks()),
         }
+    }
+
+    /// Has the sends of this call noted. A call that is posted is written only behind those that were noted, on the one
+    /// connection that all of them went over, and otherwise not at all.
+    pub(crate) fn over(mut self, over: &'a SentOver) -> Self {
+        self.over = Some(over);
+        self
     }
 
     /// Names the kind of lock that makes the call, for servers that run no scripts.

@@ -37,9 +37,8 @@ use crate::session::undo::Undo;
 /// [`ExpirableSemaphore`](crate::ExpirableSemaphore) come back by themselves, at the end of their lease.
 ///
 /// Each [`SemaphorePermit`] has a small key next to the semaphore, `redlatch_permit:{name}:..`. The key is removed when
-/// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. Where the reply to a call
-/// was lost, or a copy of it may still be on its way, a key by which a copy is known stands for two minutes. Java ignores
-/// both.
+/// the permits are released or [forgotten](SemaphorePermit::forget), and expires after a day. If the connection broke
+/// before a call was answered, a key by which a copy of the call is known may remain for two minutes. Java ignores both.
 ///
 /// # Examples
 ///

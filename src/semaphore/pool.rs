@@ -228,7 +228,7 @@ impl Take<'_> {
         // answer.
         client.reaper.ensure_credit(&record.key.name)?;
         self.undo.get_or_insert_with(|| record.undo());
-        let answer = match client.run(&record.key.acquire(), record.timeout).await {
+        let answer = match client.run(&record.acquire(), record.timeout).await {
             Ok(answer) => answer,
             Err(error) => {
                 if error.is_unanswered() {

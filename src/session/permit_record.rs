@@ -24,6 +24,7 @@ use crate::protocol::counted::Returned;
 use crate::protocol::counter::RequestMark;
 use crate::protocol::script::{Call, Request};
 use crate::protocol::semaphore::{GiveBack, PermitKey, TRIED};
+use crate::protocol::sent_over::SentOver;
 
 /// The permits of one call.
 ///
@@ -37,6 +38,8 @@ pub(crate) struct PermitRecord {
     /// How long one request for them may take.
     pub(crate) timeout: Duration,
     permits: Arc<PermitRegistry>,
+    /// What the request that takes them is sent over.
+    over: SentOver,
     state: Mutex<State>,
 }
 
@@ -70,6 +73,7 @@ impl PermitRecord {
             key,
             timeout,
             permits: permits.clone(),
+            over: SentOver::default(),
             state: Mutex::default(),
         })
     }
@@ -79,7 +83,14 @@ impl PermitRecord {
     /// From now on they are owed back until the `Undo` is disarmed.
     pub(crate) fn undo(self: &Arc<Self>) -> Undo<Arc<Self>> {
         self.permits.lock().insert(self.id, self.clone());
+        // All requests before this were answered, or their outcome is noted as unknown.
+        self.over.clear();
         Undo::arm(self.clone())
+    }
+
+    /// Returns the call that takes the permits.
+    pub(crate) fn acquire(&self) -> Call<'_> {
+        self.key.acquire().over(&self.over)
     }
 
     /// Notes that the permits were granted by a request sent at `sent`.
@@ -152,6 +163,18 @@ impl PermitRecord {
         )
     }
 
+    /// Decides how the permits are given back, unless that was decided before.
+    fn decide(&self) -> GiveBack {
+        let mut state = self.lock();
+        let State {
+            granted, in_doubt, ..
+        } = *state;
+        *state.how.get_or_insert_with(|| {
+            let age = granted.map(|granted| granted.until(BootInstant::now()));
+            GiveBack::new(in_doubt || granted.is_none(), age)
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,16 +185,19 @@ impl Request for PermitRecord {
     ///
     /// Says the same each time: a server that has carried it out recognizes the copy by its mark.
     fn call(&self) -> Call<'_> {
-        let mut state = self.lock();
-        let State {
-            granted, in_doubt, ..
-        } = *state;
-        let how = *state.how.get_or_insert_with(|| {
-            let age = granted.map(|granted| granted.until(BootInstant::now()));
-            GiveBack::new(in_doubt || granted.is_none(), age)
-        });
-        drop(state);
-        self.key.give_back(how)
+        self.key.give_back(self.decide())
+    }
+
+    /// Returns the call for permits of which nobody knows whether they were taken, posted behind the request for them:
+    /// it leaves nothing that has to expire. Returns `None` if that is known, or once another call was decided on.
+    ///
+    /// If it has no answer, [`call`](Self::call) follows. Whichever of the two is carried out first gives the permits
+    /// back: both need the mark that taking them has left.
+    fn call_behind(&self) -> Option<Call<'_>> {
+        let state = self.lock();
+        let is_open = state.granted.is_none() && !state.in_doubt && state.how.is_none();
+        let how = GiveBack::new(false, None);
+        is_open.then(|| self.key.give_back(how).over(&self.over))
     }
 }
 
@@ -252,6 +278,8 @@ impl PermitRegistry {
         let owed = std::mem::take(&mut *self.lock());
         for record in owed.into_values() {
             record.ended();
+            // The call that asks for them may still be under way, and send its request again behind this.
+            record.decide();
             self.post(record);
         }
     }

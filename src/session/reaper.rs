@@ -104,7 +104,10 @@ impl Reaper {
     ///
     /// What the connection takes is carried out even if this process ends right after.
     pub(crate) fn send_now(&self, request: Arc<dyn Request>, timeout: Duration, end: BootInstant) {
-        let posted = self.0.backend.post(&request.call());
+        let backend = &self.0.backend;
+        let behind = request.call_behind();
+        let behind = behind.and_then(|call| backend.post(&call));
+        let posted = behind.or_else(|| backend.post(&request.call()));
         self.repeat(request, posted, timeout, end);
     }
 

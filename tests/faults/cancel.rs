@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::polls::Polls;
 use crate::support::scene::{Scene, patient, take};
-use crate::support::{builder, eventually};
+use crate::support::{builder, eventually, sha};
 use redlatch::{Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -342,6 +342,130 @@ async fn dropped_call_on_a_guard_leaves_its_hold_alone() {
         }
     }
     scene.ends_clean().await;
+}
+
+/// Whatever counts on the server: each call is dropped at each of its polls, on a connection that holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_call_on_a_counter_leaves_no_mark() {
+    let scene = Scene::open(patient).await;
+    let (counted, expirable, latches) = (
+        |name: &str| scene.client.semaphore(name),
+        |name: &str| scene.client.expirable_semaphore(name),
+        |name: &str| scene.client.latch(name),
+    );
+    Polls::sweep(&scene.proxy, "acquire", async |name, polls| {
+        counted(name).try_set_permits(2).await.unwrap();
+        finish(polls.run(counted(name).acquire_many(2)).await);
+        finish(polls.run(counted(name).acquire()).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "acquire with a lease", async |name, polls| {
+        let semaphore = expirable(name).lease(LEASE);
+        semaphore.try_set_permits(2).await.unwrap();
+        finish(polls.run(semaphore.acquire_many(2)).await);
+        finish(polls.run(semaphore.acquire()).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "release", async |name, polls| {
+        counted(name).try_set_permits(1).await.unwrap();
+        let permit = counted(name).acquire().await.unwrap();
+        finish(polls.run(permit.release()).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "set permits", async |name, polls| {
+        finish(polls.run(counted(name).try_set_permits(1)).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "add", async |name, polls| {
+        finish(polls.run(counted(name).add_permits(1)).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "drain", async |name, polls| {
+        finish(polls.run(counted(name).drain_permits()).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "set a count", async |name, polls| {
+        finish(polls.run(latches(name).try_set_count(1)).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "count down", async |name, polls| {
+        finish(polls.run(latches(name).count_down()).await);
+    })
+    .await;
+    Polls::sweep(&scene.proxy, "delete", async |name, polls| {
+        finish(polls.run(latches(name).delete()).await);
+    })
+    .await;
+    let mut probe = scene.server.connection();
+    eventually("no mark is left", async || {
+        !probe.keys().iter().any(|key| key.starts_with("redlatch_"))
+    })
+    .await;
+}
+
+/// The request was sent over two connections when its caller gives up. What undoes it goes over the second one, and the
+/// copy from the first one comes after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn copy_from_an_earlier_connection_takes_no_permit_of_a_dropped_call() {
+    let scene = Scene::open(patient).await;
+    for script in ["semaphore_acquire", "permit_acquire"] {
+        let (counted, expirable) = (
+            scene.client.semaphore(script),
+            scene.client.expirable_semaphore(script),
+        );
+        counted.try_set_permits(2).await.unwrap();
+        let late = scene.proxy.hold_request(sha(script));
+        let mut again = scene.proxy.stop(sha(script));
+        tokio::select! {
+            biased;
+            () = again.reached() => {}
+            _ = async {
+                match script {
+                    "permit_acquire" => expirable.acquire().await.map(drop),
+                    _ => counted.acquire().await.map(drop),
+                }
+            } => panic!("it was stopped"),
+        }
+        again.open();
+        let mut probe = scene.server.connection();
+        let beside = format!("redlatch_permit:{{{script}}}:");
+        eventually("it is undone", async || {
+            let marks = probe.keys().into_iter();
+            marks.filter(|key| key.starts_with(&beside)).count() == 1
+                && format!("{:?}", scene.client).contains("permits: 0,")
+        })
+        .await;
+        scene.requests_have_run().await;
+        late.deliver().await;
+        assert_eq!(counted.available_permits().await.unwrap(), 2, "{script}");
+    }
+}
+
+/// The first request names a script that the server does not know, so the call has another one to send.
+#[tokio::test(flavor = "multi_thread")]
+async fn call_that_sends_again_behind_the_end_of_its_client_takes_no_permit() {
+    let scene = Scene::open(patient).await;
+    let elsewhere = scene.other.semaphore("s");
+    elsewhere.try_set_permits(2).await.unwrap();
+    let mut admin = scene.server.connection();
+    admin.command(&["SCRIPT", "FLUSH", "SYNC"]);
+    let client = &scene.client;
+    let permits = async |shown: &str| {
+        eventually(shown, async || format!("{client:?}").contains(shown)).await;
+    };
+    scene.proxy.hold_replies();
+    let close = async {
+        permits("permits: 1,").await;
+        let release = async {
+            permits("permits: 0,").await;
+            scene.proxy.release_replies();
+        };
+        tokio::join!(client.close(), release);
+    };
+    let semaphore = client.semaphore("s");
+    let (acquired, ()) = tokio::join!(semaphore.acquire(), close);
+    assert_eq!(acquired.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(elsewhere.available_permits().await.unwrap(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -162,6 +162,20 @@ impl Connection {
         self.shared.give(request, Desk::post).ok()
     }
 
+    /// Does the same if the connection with the number `epoch` is still the present one.
+    ///
+    /// With the desk locked: while the status says that a connection is open, the desk is of no later one.
+    pub(super) fn post_on(&self, epoch: u64, request: &Request) -> Option<desk::Reply> {
+        let on_it = |desk: &mut Desk, request: &Request| {
+            let status = self.shared.status.borrow();
+            match status.is_open && status.epoch == epoch {
+                true => desk.post(request),
+                false => Err(no_connection()),
+            }
+        };
+        self.shared.give(request, on_it).ok()
+    }
+
     /// Whether the server is known to have this script, so that its hash is enough.
     ///
     /// A server that was restarted knows none, but neither does the desk of the new connection.

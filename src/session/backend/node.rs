@@ -29,6 +29,7 @@ use crate::error::{Error, ErrorKind};
 use crate::options::ReleaseBy;
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{Arg, Call, Steps, Unscripted};
+use crate::protocol::sent_over::Carrier;
 
 /// How many times a server is asked whether it knows sharded channels, if no answer comes.
 const PROBES: usize = 3;
@@ -136,6 +137,12 @@ impl Node {
     /// Returns the number of this node, which no other node of this process has.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns the connection for commands that there is now. A request that is sent from here on goes over this one or
+    /// a later one.
+    pub(super) fn carrier(&self) -> Carrier {
+        (self.id, self.commands.epoch())
     }
 
     /// Returns the address. Redirections without a host are relative to it.

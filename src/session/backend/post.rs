@@ -61,7 +61,12 @@ impl Node {
             publish,
         };
         let (sent, epoch) = (BootInstant::now(), self.commands.epoch());
-        let reply = self.commands.post(&request(call, form))?;
+        let request = request(call, form);
+        let reply = match call.over {
+            Some(over) if !over.is_only((self.id(), epoch)) => None,
+            Some(_) => self.commands.post_on(epoch, &request),
+            None => self.commands.post(&request),
+        }?;
         let node = self.clone();
         Some(Posted {
             node,

@@ -186,6 +186,9 @@ impl<'a> Run<'a> {
             None => {
                 let mut form = self.form;
                 form.whole |= self.gives_back && !self.node.commands.knows(self.call.script);
+                if let Some(over) = self.call.over {
+                    over.note(self.node.carrier());
+                }
                 let left = self.sent.until(self.end);
                 self.node.ask(self.call, form, left).await
             }
