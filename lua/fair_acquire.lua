@@ -120,6 +120,7 @@ if ttl == -2 then
 end
 -- Not available: a try ends here and leaves no place.
 if ARGV[5] == 'try' then
+  ensure_primary()
   return {'busy', ttl}
 end
 

@@ -49,6 +49,7 @@ end
 
 for i = 1, free and locks or 0 do
   if is_left(i) then
+    ensure_primary()
     return {'busy', i}
   end
 end
@@ -79,6 +80,7 @@ for i = 1, locks do
   local total = found[1]
   if not total then
     if not free and (call('EXISTS', KEYS[i]) == 1 or is_left(i)) then
+      ensure_primary()
       return {'busy', i}
     end
     if fenced then
@@ -100,6 +102,7 @@ for i = 1, locks do
     end
     local share, ends, replaced = share_of(found[2], number, total)
     if not share then
+      ensure_primary()
       return {'busy', i}
     end
     before[i] = ends

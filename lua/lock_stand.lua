@@ -33,6 +33,7 @@ local function refusal()
     end
     ttl = left
   end
+  ensure_primary()
   if stay == '0' then
     return {'busy', ttl}
   end

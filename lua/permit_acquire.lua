@@ -52,6 +52,7 @@ end
 if free < permits then
   local first = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
   local score = tonumber(first[2] or NEVER)
+  ensure_primary()
   return {'busy', score < NEVER and math.max(score - now, 0) or -1, refused}
 end
 -- Some of these permits may have been returned since they were granted: the others are not acquired twice, nor is their

@@ -31,8 +31,9 @@ if ARGV[3] ~= '0' then
   redis.call('DEL', KEYS[4])
   redis.call('SET', KEYS[4], 'returned', 'PX', ARGV[3])
 end
-local refused
-if found > 0 then
-  refused = select(2, add_permits(found, tonumber(value), ARGV[2]))
+if found == 0 then
+  ensure_primary()
+  return {'returned', 0}
 end
+local refused = select(2, add_permits(found, tonumber(value), ARGV[2]))
 return {'returned', live, refused}

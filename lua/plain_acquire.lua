@@ -14,6 +14,7 @@ if not value then
   return {'granted', 1}
 end
 if ARGV[3] ~= 'hold' or value ~= ARGV[1] then
+  ensure_primary()
   return {'busy', redis.call('PTTL', KEYS[1])}
 end
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then

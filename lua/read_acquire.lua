@@ -80,6 +80,7 @@ if reads == 0 and not writes then
     busy = waits_for_writer()
   end
   if busy then
+    ensure_primary()
     return {'busy', busy, arrival(), prefer == 'arrival' and lasts > 0 and put_mark(KEYS[4]) or 0}
   end
 end

@@ -23,6 +23,7 @@ if mark then
   return {'granted', free}
 end
 if free < permits then
+  ensure_primary()
   return {'busy', -1}
 end
 redis.call('DECRBY', KEYS[1], permits)

@@ -55,6 +55,7 @@ elseif ARGV[5] == 'arrival' then
   end
 end
 if ttl then
+  ensure_primary()
   return {'busy', ttl, arrival(), ARGV[5] ~= 'readers' and ARGV[7] ~= '0' and put_mark(KEYS[3]) or 0}
 end
 

@@ -82,7 +82,8 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         ("protocol", ""),
         ("protocol::reply", ""),
-        ("protocol::script", ""),
+        ("protocol::sent_over", ""),
+        ("protocol::script", "protocol::sent_over"),
         ("protocol::answer", "protocol::reply"),
         ("protocol::acquired", "protocol::answer protocol::reply"),
         ("protocol::hold_key", ""),
@@ -230,7 +231,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::inquiry",
-            "session::backend session::backend::connection session::backend::node session::backend::refusal session::backend::resp session::backend::run session::backend::slots",
+            "session::backend session::backend::connection session::backend::dial session::backend::node session::backend::refusal session::backend::resp session::backend::run session::backend::slots",
         ),
         ("session::backend::channels", "session::backend::node"),
         (

@@ -245,7 +245,7 @@ impl Scan {
         });
         let looks = self.page.iter().flat_map(|key| self.of.looks(key));
         let commands: Vec<_> = scan.into_iter().chain(looks).collect();
-        admin.client.backend.inquire(&self.node, &commands).await
+        admin.client.backend.look(&self.node, &commands).await
     }
 
     /// Goes back to the first key, which has the server name every key again.

@@ -152,7 +152,7 @@ impl Admin {
         let shape = self
             .client
             .backend
-            .inquire_about(keys.key(), &keys.shape())
+            .look_at(keys.key(), &keys.shape())
             .await?;
         if !inspection::may_be_lock(&shape) {
             return Err(Error::wrong_kind(keys.key()));
@@ -165,7 +165,7 @@ impl Admin {
         let keys = self.keys(name)?;
         let backend = &self.client.backend;
         let questions = keys.questions(backend.counts_by());
-        let told = backend.inquire_about(keys.key(), &questions).await?;
+        let told = backend.look_at(keys.key(), &questions).await?;
         let is_own = told.first().is_some_and(inspection::has_own_field);
         let Some(mut found) = inspection::read(name, &keys, told)? else {
             return Ok(None);
@@ -187,7 +187,7 @@ impl Admin {
         let mut left = Vec::new();
         for together in levels.concat().chunks(LEVELS) {
             let questions: Vec<_> = together.iter().map(|key| vec!["PTTL", &**key]).collect();
-            let told = backend.inquire_about(keys.key(), &questions).await?;
+            let told = backend.look_at(keys.key(), &questions).await?;
             left.extend(told.iter().map(inspection::left_of));
         }
         let mut left = left.into_iter();

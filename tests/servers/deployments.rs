@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::support::{eventually, probe, with_tls};
-use redlatch::{Client, Config, ErrorKind, Owner, Protocol, Tls};
+use redlatch::{Client, Config, ErrorKind, MultiLock, Owner, PermitId, Protocol, ReleaseBy, Tls};
 use redlatch_testkit::{Connection, Reply, Sentinel, Server};
 
 /// Lets two owners take turns on a lock, then closes the client.
@@ -302,4 +302,103 @@ async fn replica_says_that_it_takes_no_locks_until_it_is_the_primary() {
     let guard = waiter.await.unwrap().unwrap();
     guard.unlock().await.unwrap();
     take_turns(&client).await;
+}
+
+/// Asks all that is answered by reading, or by finding that something is taken. Returns what comes of each.
+async fn questions(client: &Client) -> Vec<(&'static str, Result<(), redlatch::Error>)> {
+    let lock = client.lock("held").owned_by(&Owner::unique());
+    let named = client.lock("held").owned_by(&Owner::named("worker"));
+    let sides = client.read_write_lock("written");
+    let by_steps = client
+        .plain_lock("plain")
+        .release_by(ReleaseBy::Transaction);
+    let admin = client.admin();
+    let list = async {
+        let mut list = admin.list("*").unwrap();
+        match list.next().await {
+            Some(Err(unread)) => Err(unread.error),
+            _ => Ok(()),
+        }
+    };
+    macro_rules! outcomes {
+        ($($what:literal: $asked:expr),* $(,)?) => { vec![$(($what, $asked.await.map(drop))),*] };
+    }
+    outcomes! {
+        "latch.wait_for": client.latch("latch").wait_for(Duration::from_millis(50)),
+        "latch.count": client.latch("latch").count(),
+        "available_permits": client.semaphore("taken").available_permits(),
+        "available_permits with leases": client.expirable_semaphore("taken").available_permits(),
+        "try_acquire": client.semaphore("taken").try_acquire(),
+        "try_acquire with leases": client.expirable_semaphore("taken").try_acquire(),
+        "release_permit": client.expirable_semaphore("taken").release_permit(&PermitId::default()),
+        "is_locked": lock.is_locked(),
+        "holder": lock.holder(),
+        "try_lock": lock.try_lock(),
+        "unlock": async { named.unlock().await.or_else(|error| match error.kind() {
+            ErrorKind::NotHeld => Ok(()),
+            _ => Err(error),
+        }) },
+        "force_unlock": client.lock("free").force_unlock(),
+        "spin": client.spin_lock("held").try_lock(),
+        "fenced": client.fenced_lock("led").is_locked(),
+        "fenced.try_lock": client.fenced_lock("led").try_lock(),
+        "fair": client.fair_lock("fair").is_locked(),
+        "fair.try_lock": client.fair_lock("fair").try_lock(),
+        "fair.force_unlock": client.fair_lock("free").force_unlock(),
+        "reader": sides.reader().is_locked(),
+        "reader.try_read": sides.try_read(),
+        "writer.try_write": sides.try_write(),
+        "writer.force_unlock": client.read_write_lock("free").writer().force_unlock(),
+        "plain": client.plain_lock("plain").is_locked(),
+        "plain.try_lock": client.plain_lock("plain").try_lock(),
+        "plain.force_unlock": client.plain_lock("free").force_unlock(),
+        "plain by steps": by_steps.is_locked(),
+        "plain.try_lock by steps": by_steps.try_lock(),
+        "set": MultiLock::new(["held", "free"].map(|name| client.lock(name))).try_lock(),
+        "leader": client.leader("led").current(),
+        "inspect": admin.inspect("held"),
+        "inspect nothing": admin.inspect("free"),
+        "list": list,
+    }
+}
+
+#[tokio::test]
+async fn replica_answers_no_question_whenever_it_became_one() {
+    let server = Server::start();
+    let holder = Client::connect(server.url()).await.unwrap();
+    holder.latch("latch").try_set_count(3).await.unwrap();
+    holder.semaphore("taken").try_set_permits(0).await.unwrap();
+    let _held = (
+        holder.lock("held").lock().await.unwrap(),
+        holder.fair_lock("fair").lock().await.unwrap(),
+        holder.read_write_lock("written").write().await.unwrap(),
+        holder.plain_lock("plain").lock().await.unwrap(),
+        holder.leader("led").campaign().await.unwrap(),
+    );
+    let client = Client::connect(server.url()).await.unwrap();
+    let mut admin = server.connection();
+    let fails = async |client: &Client| {
+        for (what, outcome) in questions(client).await {
+            let error = outcome.expect_err(what);
+            assert_eq!(error.kind(), ErrorKind::Backend, "{what}: {error}");
+            assert!(
+                error.to_string().contains("is a replica"),
+                "{what}: {error}"
+            );
+        }
+    };
+    let answers = async |client: &Client| {
+        for (what, outcome) in questions(client).await {
+            assert!(outcome.is_ok(), "{what}: {outcome:?}");
+        }
+    };
+    answers(&client).await;
+    // It keeps its data and its connections. There is no primary that it could follow.
+    admin.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    fails(&client).await;
+    let late = Client::connect(server.url()).await.unwrap();
+    fails(&late).await;
+    admin.command(&["REPLICAOF", "NO", "ONE"]);
+    answers(&client).await;
+    answers(&late).await;
 }

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::Backend;
 use super::connection::Broken;
+use super::dial::is_of_replica;
 use super::node::Node;
 use super::refusal::code;
 use super::resp::Request;
@@ -33,6 +34,36 @@ impl Backend {
         commands: &[Vec<&str>],
     ) -> Result<Vec<Told>, Error> {
         try_join_all(commands.iter().map(|words| self.tell(node, words, false))).await
+    }
+
+    /// Does the same for commands that read locks. What a replica says may be out of date, and is an error.
+    ///
+    /// The role is asked for behind them: it is that of an answer, or of a server that was promoted since.
+    pub(crate) async fn look(
+        &self,
+        node: &Node,
+        commands: &[Vec<&str>],
+    ) -> Result<Vec<Told>, Error> {
+        let mut told = self
+            .inquire(node, &[commands, &[vec!["ROLE"]]].concat())
+            .await?;
+        match is_of_replica(told.pop().as_ref()) {
+            true => Err(node.as_replica("it says so by ROLE")),
+            false => Ok(told),
+        }
+    }
+
+    /// Does the same for commands that are all about one key, and go to the server that has it.
+    pub(crate) async fn look_at(
+        &self,
+        key: &str,
+        commands: &[Vec<&str>],
+    ) -> Result<Vec<Told>, Error> {
+        match self.is_clustered() {
+            // A replica in a cluster redirects whoever asks for a key.
+            true => self.inquire_about(key, commands).await,
+            false => self.look(&*self.home_of(key)?, commands).await,
+        }
     }
 
     /// Returns the servers with a slot, or the error of a call that finds none known so far.

@@ -158,10 +158,7 @@ impl Node {
             // This server was the primary before: another connection finds where the primary is now.
             "READONLY" => {
                 self.commands.redial(epoch);
-                let message = format!(
-                    "{self:?} is a replica and grants no locks; give the address of the primary or of the sentinels: {text}"
-                );
-                SendError::Replica(Error::refused(message, text).passing())
+                SendError::Replica(self.as_replica(text))
             }
             // A replica that has lost its primary, and is configured to answer nothing then.
             "MASTERDOWN" => SendError::Replica(error().passing()),
@@ -176,6 +173,17 @@ impl Node {
             "LOADING" | "BUSY" | "CLUSTERDOWN" => SendError::Refused(error().passing()),
             _ => SendError::Refused(error()),
         }
+    }
+
+    /// Builds the error of a server that has said in these words that it is a replica.
+    ///
+    /// It passes once the server is promoted, or once the address leads to a primary.
+    pub(super) fn as_replica(&self, text: &str) -> Error {
+        let message = format!(
+            "{self:?} is a replica: it grants no locks, and what it knows of them may be out of date; give the address \
+             of the primary or of the sentinels: {text}"
+        );
+        Error::refused(message, text).passing()
     }
 
     /// Builds the error of a call that was not answered, and takes note that the server is silent, unless it answers

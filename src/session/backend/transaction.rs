@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::Broken;
 use super::connection_task::left;
-use super::dial::Dialer;
+use super::dial::{Dialer, is_of_replica};
 use super::link::Link;
 use super::node::Node;
 use super::resp::{Request, Said};
@@ -83,12 +83,17 @@ impl Node {
         end: BootInstant,
     ) -> Result<Reply, Fault> {
         let left = BootInstant::now().until(end);
-        let looks = look(call).map(|request| self.commands.ask(request, left));
+        let questions = look(call).chain([Request::of(&["ROLE"])]);
+        let looks = questions.map(|request| self.commands.ask(request, left));
         let looked = try_join_all(looks).await.map_err(|broken| match broken {
             // Looking changes nothing, so nothing is in doubt.
             Broken::Cut(error) => Broken::Unsent(error),
             broken => broken,
         })?;
+        // A replica answers whoever only looks, and may be out of date.
+        if is_of_replica(looked.last()) {
+            return Err(Fault::Refused("READONLY by its role".to_owned()));
+        }
         let (changes, answer) = decide(call, steps, &looked)?;
         if changes.is_empty() {
             return Ok(answer);

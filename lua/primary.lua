@@ -1,0 +1,12 @@
+-- Tells a primary from a replica. Prepended to the scripts that may answer without having written anything.
+
+-- Ends the script with the server's refusal on a replica, whose data may be out of date. A replica refuses every write
+-- before it looks at the key. A primary finds no key of this name, and changes nothing.
+local function ensure_primary()
+  local none = KEYS[1] .. ':redlatch_none'
+  local refused = redis.pcall('DEL', none)
+  if type(refused) == 'table' and string.find(refused.err, 'READONLY', 1, true) then
+    redis.call('DEL', none)
+  end
+end
+
