@@ -204,19 +204,26 @@ impl Lease {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = LeaseTime::new(lease)?;
         let client = &self.request.client;
+        let this = Self::new(self.request.clone(), self.hold.clone());
         let extend = async {
             client.ensure_open()?;
-            let _turn = client.unless_closed(self.hold.record.turn.lock()).await?;
-            if self.is_lost() {
-                return Err(self.lost_error());
-            }
-            let alone = !self.request.lease_mode.is_renewed() && self.hold.has_one_guard();
-            match self.set(lease, alone).await? {
-                true => Ok(()),
-                false => Err(self.gone()),
-            }
+            client
+                .in_task(async move { this.extend_in_turn(lease).await })
+                .await
         };
         client.within(Box::pin(extend)).await
+    }
+
+    async fn extend_in_turn(&self, lease: LeaseTime) -> Result<(), Error> {
+        let _turn = self.request.turn(&self.hold).await?;
+        if self.is_lost() {
+            return Err(self.lost_error());
+        }
+        let alone = !self.request.lease_mode.is_renewed() && self.hold.has_one_guard();
+        match self.set(lease, alone).await? {
+            true => Ok(()),
+            false => Err(self.gone()),
+        }
     }
 
     /// Sets how long a level that was left to its owner lasts from now on, whether or not its lease can be trusted by
@@ -225,7 +232,7 @@ impl Lease {
         let lease = LeaseTime::new(lease)?;
         let client = &self.request.client;
         client.ensure_open()?;
-        let _turn = client.unless_closed(self.hold.record.turn.lock()).await?;
+        let _turn = self.request.turn(&self.hold).await?;
         self.set(lease, self.hold.has_one_left()).await
     }
 

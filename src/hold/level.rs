@@ -9,7 +9,8 @@
 //! 1. A level is counted here before the request for it is sent ([`Claim`]). So what a release brings the share down to
 //!    never takes away a level that a request under way has added.
 //! 2. Requests that change the share of a hold that stands, or may cut its lease, are sent one at a time, under the
-//!    turn of its record. The answer is handled before the turn is given up.
+//!    turn of its record. The answer is handled before the turn is given up. All of that is done by a task of the
+//!    client, so that a call which nobody polls keeps the turn from nobody.
 //! 3. A cut of the lease that went unanswered is finished before another level or lease is asked for.
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::protocol::lock::TransferSource;
 use crate::protocol::script::Cut;
 use crate::session::LocalLock;
 use crate::session::hold::Hold;
+use crate::session::record::Turn;
 use crate::session::unlock::LevelRelease;
 
 impl AcquireRequest {
@@ -46,8 +48,18 @@ impl AcquireRequest {
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
+        let (request, local, hold) = (self.clone(), local.clone(), hold.clone());
+        let reentered = async move { request.reenter_in_turn(&local, &hold).await };
+        self.client.in_task(reentered).await
+    }
+
+    async fn reenter_in_turn(
+        &self,
+        local: &LocalLock,
+        hold: &Arc<Hold>,
+    ) -> Result<Option<LockGuard>, Error> {
         // Requests that change the hold count are sent one at a time.
-        let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
+        let _turn = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
             drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
@@ -86,7 +98,15 @@ impl AcquireRequest {
         self.client.ensure_open()?;
         let local = self.local();
         if let Some(hold) = local.live(&self.owner) {
-            return self.adopt_here(&local, &hold).await;
+            self.ensure_kind(&hold)?;
+            let (request, adopted) = (self.clone(), hold.clone());
+            let adopted = async move { request.adopt_here(&local, &adopted).await };
+            return match self.client.in_task(adopted).await? {
+                Some(AdoptedHere::Moved(guard)) => Ok(Some(guard)),
+                // Not by the task: if nobody takes what it returns, a level that was here before stays as it was.
+                Some(AdoptedHere::Stands(sent)) => self.guard(&hold, sent),
+                None => Ok(None),
+            };
         }
         // In other processes only a named owner has levels.
         if !self.owner.is_named() {
@@ -106,9 +126,8 @@ impl AcquireRequest {
         &self,
         local: &LocalLock,
         hold: &Arc<Hold>,
-    ) -> Result<Option<LockGuard>, Error> {
-        self.ensure_kind(hold)?;
-        let _turn = self.client.unless_closed(hold.record.turn.lock()).await?;
+    ) -> Result<Option<AdoptedHere>, Error> {
+        let _turn = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
             drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
@@ -134,9 +153,11 @@ impl AcquireRequest {
             let call = hold.key().adopt(share, Some(lease), source.as_ref());
             let answer = self.client.run(&call, hold.timeout).await?;
             return match (Adopted::decode(&answer.reply)?, claim) {
-                (Adopted::Moved, Some(claim)) => claim.keep(answer.sent),
+                (Adopted::Moved, Some(claim)) => {
+                    Ok(claim.keep(answer.sent)?.map(AdoptedHere::Moved))
+                }
                 // Nothing was moved: the server has the share, and the lease is at least the one asked for.
-                (Adopted::Moved, None) => self.guard(hold, answer.sent),
+                (Adopted::Moved, None) => Ok(Some(AdoptedHere::Stands(answer.sent))),
                 // Another client was faster: look again at what is there. The dropped claim gives its level back.
                 (Adopted::Changed, Some(_)) => continue,
                 (Adopted::Absent | Adopted::Changed, _) => {
@@ -146,6 +167,13 @@ impl AcquireRequest {
                 (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
             };
         }
+    }
+
+    /// Waits for the turn of a hold's record, for at most the time of one request.
+    pub(super) async fn turn(&self, hold: &Hold) -> Result<Turn, Error> {
+        self.client
+            .unless_closed(hold.record.turn(hold.timeout))
+            .await?
     }
 
     /// Gives a hold a new lease; the caller has its turn. Returns `false` if the hold is gone.
@@ -252,6 +280,14 @@ impl AcquireRequest {
         }
         Ok(Some(guard))
     }
+}
+
+/// A level that an owner adopts by a hold of this process.
+enum AdoptedHere {
+    /// It was moved here.
+    Moved(LockGuard),
+    /// It was here before, and the server has confirmed that, by a request sent at this instant.
+    Stands(BootInstant),
 }
 
 /// A level of a hold that is being asked for. If it is dropped before it is granted, it is given back.

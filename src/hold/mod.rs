@@ -11,7 +11,7 @@
 //! 1. Every future here may be dropped at any await. What must not be forgotten then is in a value whose drop sees to
 //!    it: an `Undo`, a place in a queue, the turn to ask, a guard.
 //! 2. No mutex is locked across an await. Only the turn of a record, which is an asynchronous mutex, is kept during a
-//!    request.
+//!    request; by a task of the client if another call may wait for it, since nobody may poll the call that has it.
 //! 3. What this process trusts is counted from before a request was sent, so each answer is handled together with the
 //!    instant at which its request was sent.
 

@@ -185,6 +185,7 @@ impl Hold {
                 return None;
             }
             state.levels += 1;
+            state.was_nested = true;
         }
         Some(self.share())
     }
@@ -341,6 +342,11 @@ impl Hold {
     /// Whether a guard asks for renewal, which soon shows when the hold is gone.
     pub(crate) fn is_renewed(&self) -> bool {
         self.lock().renewed > 0
+    }
+
+    /// Whether it has had a second level or guard, so that several calls may release it.
+    pub(super) fn was_nested(&self) -> bool {
+        self.lock().was_nested
     }
 
     /// Whether the hold has one level and one guard, so that nobody else depends on its lease.

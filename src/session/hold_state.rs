@@ -38,6 +38,8 @@ pub(crate) struct State {
     ///
     /// At zero the lease runs out by itself, as it should for guards with a fixed lease.
     pub(super) renewed: u32,
+    /// It has had a second level or guard, so another call may need the turn of its record while one releases.
+    pub(super) was_nested: bool,
     /// The span of the time for which it is held, if the client traces holds.
     pub(super) span: Option<Box<Span>>,
     /// What became of the release that is owed for the last level. Means nothing before.
@@ -90,6 +92,7 @@ impl State {
             guards: 0,
             detached: 0,
             renewed: 0,
+            was_nested: false,
             span: None,
             release: Release::Owed,
             schedule,
@@ -189,6 +192,7 @@ impl State {
     /// that came last is the one that renewals set.
     pub(super) fn add_guard(&mut self, lease_mode: LeaseMode) {
         self.guards += 1;
+        self.was_nested |= self.guards > 1;
         self.bound_detached();
         if lease_mode.is_renewed() {
             self.renewed += 1;

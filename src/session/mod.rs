@@ -69,7 +69,7 @@ use tokio::time::sleep;
 use tokio_util::context::TokioContext;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, warn};
+use tracing::{Instrument, debug, warn};
 use uuid::Uuid;
 
 use crate::clock::BootInstant;
@@ -353,6 +353,18 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Runs a future in a task of the client, so that it goes on while nobody polls the caller's: others may wait for
+    /// what it holds. It is dropped if the caller's is.
+    pub(crate) async fn in_task<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let task = self.runtime.spawn(future.in_current_span());
+        // It is cancelled only by the end of its runtime.
+        let output = AbortOnDropHandle::new(task).await;
+        output.unwrap_or_else(|_| Err(Error::closed()))
     }
 
     /// Spawns a future on the client's own runtime, which drops the future when it ends.

@@ -24,9 +24,12 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
+
 use super::sync::{Mutex, MutexGuard, oneshot};
 use crate::clock::BootInstant;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::options::Prefer;
 use crate::protocol::hold_key::HoldKey;
 
@@ -45,6 +48,9 @@ const MOST_ASKERS: u32 = 4;
 /// earlier send of the release went unanswered and may have removed it.
 pub(crate) type Outcome = Result<bool, Error>;
 
+/// The turn to send a request that changes the hold count, until dropped.
+pub(crate) type Turn = OwnedMutexGuard<()>;
+
 /// The server's record of one lock, shared by the holds that pass it on.
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -53,8 +59,9 @@ pub(crate) struct Record {
     /// Held while a request that changes the hold count is on its way.
     ///
     /// So the server sees the changes in the order in which they were decided. Passing on and joining only try it: a
-    /// request in flight may cut the lease or release the record, and nobody can tell yet.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// request in flight may cut the lease or release the record, and nobody can tell yet. Where others may wait for
+    /// it, it is kept by a task of the client: a call that has it may not be polled.
+    turn: Arc<tokio::sync::Mutex<()>>,
     state: Mutex<State>,
 }
 
@@ -136,7 +143,7 @@ impl Record {
         let can_pass = key.kind.is_passed_on() && !key.is_named();
         Arc::new(Self {
             key,
-            turn: tokio::sync::Mutex::new(()),
+            turn: Arc::default(),
             state: Mutex::new(State {
                 waiting: Vec::new(),
                 was_passed: false,
@@ -150,6 +157,22 @@ impl Record {
                 trip: Duration::ZERO,
                 seen: None,
             }),
+        })
+    }
+
+    /// Returns the turn, unless a request is on its way.
+    pub(crate) fn try_turn(&self) -> Option<Turn> {
+        self.turn.clone().try_lock_owned().ok()
+    }
+
+    /// Waits for the turn, for at most `limit`. Nothing was sent if it fails.
+    pub(crate) async fn turn(&self, limit: Duration) -> Result<Turn, Error> {
+        let turn = timeout(limit, self.turn.clone().lock_owned()).await;
+        turn.map_err(|late| {
+            let text =
+                format!("an earlier request of this owner was not answered within {limit:?}");
+            let error = Error::new(ErrorKind::Timeout, text).unsent();
+            error.about(self.key.name.key()).caused_by(late)
         })
     }
 
@@ -339,6 +362,15 @@ impl Record {
     /// From here on no call is told `false` because a question found nothing.
     pub(crate) fn releases(&self) {
         self.lock().release = Release::Sent;
+    }
+
+    /// Returns whether the lock was still held when it was released, once the server has said so. From then on no hold
+    /// that had the record owes anything for it.
+    pub(crate) fn was_held(&self) -> Option<bool> {
+        match self.lock().release {
+            Release::Ended(Ok(was_held)) => Some(was_held),
+            _ => None,
+        }
     }
 
     /// Notes how the release ended, and tells the calls that wait.

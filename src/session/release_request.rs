@@ -6,23 +6,25 @@
 //!
 //! # Invariants
 //!
-//! 1. A release is worked out, sent and answered under its record's turn, except for one that a `Drop` writes, whose
-//!    answer is taken under a later turn. So two releases of one hold are sent one after the other, and the second finds
+//! 1. A release is worked out, sent and answered under its record's turn. One that a `Drop` writes takes the turn along
+//!    to whoever waits for its answer. So two releases of one hold are sent one after the other, and the second finds
 //!    what the first has left to do.
 //! 2. A release that was sent and has no answer is marked [`Release::InDoubt`], also if its future is dropped. The next
 //!    one that finds nothing then does not count as a loss.
 //! 3. What is marked as ahead was given to the connection that acquisitions use, before them, unless that connection
 //!    has just broken.
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use tokio::task::yield_now;
+use tracing::Instrument;
 
 use super::backend::{Answer, Posted};
 use super::hold::{Hold, Release};
-use super::record::Outcome;
+use super::record::{Outcome, Turn};
 use super::releaser::Releaser;
 use super::share::Sending;
 use crate::error::Error;
@@ -30,9 +32,15 @@ use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::hold_key::Kind;
 
-/// A release written by a `Drop`, and how many messages had come in on the lock's channel before it: those that come
-/// later may be due to it.
-pub(super) type Written = (Posted, u64);
+/// A release written by a `Drop`.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) posted: Posted,
+    /// How many messages had come in on the lock's channel before it: those that come later may be due to it.
+    heard: u64,
+    /// Kept until the answer is there. Another release of this hold would find nothing, and take that for a loss.
+    turn: Turn,
+}
 
 impl Releaser {
     /// Writes the release of a hold that has ended, if the connection takes it at once and nothing else is on its way
@@ -41,7 +49,7 @@ impl Releaser {
     /// Returns `None` if nothing was written: the caller leaves the release to the background.
     pub(super) fn write(&self, hold: &Hold, sending: &Sending) -> Option<Written> {
         // A `Drop` cannot wait for the turn: a request in flight leaves this release to the background.
-        let _turn = hold.record.turn.try_lock().ok()?;
+        let turn = hold.record.try_turn()?;
         // The background comes to the same result, and then owes nothing.
         if !hold.is_surely_ours() {
             return None;
@@ -49,7 +57,11 @@ impl Releaser {
         let release = self.next(hold).filter(|release| release.keep == 0)?;
         let posted = self.backend.post(&hold.key().release(release.keep))?;
         Self::is_ahead(hold, sending);
-        Some((posted, release.heard))
+        Some(Written {
+            posted,
+            heard: release.heard,
+            turn,
+        })
     }
 
     /// Brings the server's record of a hold to the levels that the hold has here, and returns whether the hold still
@@ -63,14 +75,20 @@ impl Releaser {
         sending: Option<&Sending>,
         written: Option<Written>,
     ) -> Result<bool, Error> {
-        let _turn = hold.record.turn.lock().await;
+        let (_turn, written) = match written {
+            Some(Written {
+                posted,
+                heard,
+                turn,
+            }) => (turn, Some((posted, heard))),
+            None => (hold.record.turn(hold.timeout).await?, None),
+        };
         if written.is_none() && !hold.is_surely_ours() {
             // Another process may hold the lock by the same value. Whatever may be left of this hold ends by its lease.
             return Ok(false);
         }
-        // Another release has done it meanwhile, or the record is somebody else's here.
         let Some(mut release) = self.next(hold) else {
-            return Ok(true);
+            return Ok(Self::was_held(hold));
         };
         // Before the first poll: from there on the request may run.
         release.is_on_its_way = true;
@@ -113,18 +131,37 @@ impl Releaser {
         Ok(was_held)
     }
 
+    /// Waits for a release. If other calls may wait for the turn that it takes, it goes on in a task while nobody polls
+    /// the caller, and also when the caller is dropped.
+    pub(super) async fn polled<T: Send + 'static>(
+        &self,
+        release: impl Future<Output = Result<T, Error>> + Send + 'static,
+        others_may_wait: bool,
+    ) -> Result<T, Error> {
+        match others_may_wait {
+            true => {
+                let released = self.runtime.spawn(release.in_current_span()).await;
+                released.unwrap_or_else(|_| Err(Error::closed()))
+            }
+            false => release.await,
+        }
+    }
+
     /// Releases several holds of one server with one request, as `release` does for one.
     ///
     /// An error of the request is told to the calls of each of these records.
-    pub(super) async fn release_all(self: &Arc<Self>, holds: &[&Hold]) -> Result<Vec<bool>, Error> {
+    pub(super) async fn release_all(
+        self: &Arc<Self>,
+        holds: &[Arc<Hold>],
+    ) -> Result<Vec<bool>, Error> {
         let mut turns = Vec::with_capacity(holds.len());
         // All tasks that wait for several turns take them in one order, so that no two wait for each other.
-        let mut in_order = holds.to_vec();
+        let mut in_order: Vec<_> = holds.iter().collect();
         in_order.sort_by_key(|hold| Arc::as_ptr(&hold.record));
         for hold in in_order {
-            turns.push(hold.record.turn.lock().await);
+            turns.push(hold.record.turn(hold.timeout).await?);
         }
-        let mut were_held = vec![true; holds.len()];
+        let mut were_held: Vec<_> = holds.iter().map(|hold| Self::was_held(hold)).collect();
         let mut releases: Vec<_> = holds
             .iter()
             .zip(&mut were_held)
@@ -162,10 +199,11 @@ impl Releaser {
     ///
     /// Marks the record as being released if this is its last level, so from here on it is not passed on.
     fn next<'a>(&self, hold: &'a Hold) -> Option<Releasing<'a>> {
-        // Guards dropped at the same time owe one release, and the first of them sends it for all. A hold that passed
-        // its record on owes none. A hold that was never granted here may have been asked for again since, so it is
-        // released again.
-        if hold.release() == Release::Done && hold.was_granted() {
+        // Guards dropped at the same time owe one release, and the first of them sends it for all, also if they are of
+        // several holds that had one record. A hold that passed its record on owes none. A hold that was never granted
+        // here may have been asked for again since, so it is released again.
+        let is_done = || hold.release() == Release::Done || hold.record.was_held().is_some();
+        if hold.was_granted() && is_done() {
             return None;
         }
         let keep = hold.share();
@@ -183,6 +221,12 @@ impl Releaser {
             is_on_its_way: false,
             heard: self.hub.heard_on(hold.key().name.channel()),
         })
+    }
+
+    /// Whether a hold still stood for which nothing is owed any more: it passed its record on, or another release has
+    /// done it meanwhile.
+    fn was_held(hold: &Hold) -> bool {
+        hold.release() == Release::Done || hold.record.was_held() != Some(false)
     }
 
     /// Notes that a release is on its way, and that what is asked from now on comes behind it. That holds on one

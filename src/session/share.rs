@@ -91,11 +91,9 @@ impl Owed for Share {
     /// Sends the release and waits for the answer. If it fails, the drop that follows leaves it to the background,
     /// which pauses between tries.
     async fn run(&mut self) -> Result<bool, Error> {
-        let sending = self.sending();
-        let was_held = self
-            .releaser
-            .release(&self.hold, Some(&sending), None)
-            .await;
+        let (releaser, hold, sending) = (self.releaser.clone(), self.hold.clone(), self.sending());
+        let release = async move { releaser.release(&hold, Some(&sending), None).await };
+        let was_held = self.releaser.polled(release, self.hold.was_nested()).await;
         self.can_wait |= was_held.is_err();
         was_held
     }
@@ -146,10 +144,16 @@ impl Undo<Share> {
             return Ok(Vec::new());
         };
         let sendings: Vec<_> = undos.iter().map(|undo| undo.owed.sending()).collect();
-        let holds: Vec<_> = undos.iter().map(|undo| &*undo.owed.hold).collect();
-        let were_held = releaser.release_all(&holds).await?;
-        // Before the `Undo`s: an acquisition that waits for these releases can go.
-        drop(sendings);
+        let holds: Vec<_> = undos.iter().map(|undo| undo.owed.hold.clone()).collect();
+        let was_nested = holds.iter().any(|hold| hold.was_nested());
+        let this = releaser.clone();
+        let release = async move {
+            let were_held = this.release_all(&holds).await;
+            // Before the `Undo`s: an acquisition that waits for these releases can go.
+            drop(sendings);
+            were_held
+        };
+        let were_held = releaser.polled(release, was_nested).await?;
         undos.into_iter().for_each(Self::disarm);
         Ok(were_held)
     }

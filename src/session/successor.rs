@@ -41,7 +41,7 @@ impl Hold {
     /// `Undo` if this succeeds, and drops it otherwise, which releases the record.
     pub(crate) fn pass_to(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
         // Kept to the end: whoever has the turn next finds the old hold's release done.
-        let _turn = self.record.turn.try_lock().ok()?;
+        let _turn = self.record.try_turn()?;
         let now = BootInstant::now();
         let is_free_to = match self.key().kind.is_shared() {
             // A read lock that nobody has any more is still not for a reader that a waiting writer came before.
@@ -73,7 +73,7 @@ impl Hold {
     /// Runs under the local lock's mutex. The joined hold may have ended: its schedule is still the one that was
     /// confirmed last, and `Record::join` sees to it that some hold has the record.
     pub(crate) fn join(&self, next: &Successor<'_>) -> Option<Arc<Self>> {
-        let _turn = self.record.turn.try_lock().ok()?;
+        let _turn = self.record.try_turn()?;
         let now = BootInstant::now();
         let mut state = self.lock().next(now, next)?;
         if !self.record.join(now, next.came) {
@@ -169,7 +169,7 @@ mod tests {
             let old = given_back(&owner, LEASE * 6 / 10);
             assert!(passed_on(&old, LEASE).is_none(), "too little is left of it");
             let busy = fresh();
-            let turn = busy.record.turn.try_lock().unwrap();
+            let turn = busy.record.try_turn().unwrap();
             assert!(passed_on(&busy, LEASE).is_none(), "a request is on its way");
             drop(turn);
             assert!(passed_on(&busy, LEASE).is_some());

@@ -8,6 +8,7 @@
 
 mod fair;
 mod handover;
+mod mixture;
 mod read_write;
 mod readers;
 #[path = "../support/mod.rs"]
@@ -15,3 +16,4 @@ mod support;
 mod turns;
 mod unheard;
 mod unpolled;
+mod unpolled_holders;

@@ -1,0 +1,73 @@
+//! Calls about a lock that is held, which are begun and then polled by nobody: they keep no other call waiting.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use redlatch::{DistributedLock, LockGuard, NamedLock};
+use redlatch_testkit::Server;
+
+use crate::support::probe::{begin, millis, nothing_left, secs, soon, stranger};
+use crate::support::start;
+
+/// The calls that ask the server about a hold.
+const CALLS: [&str; 5] = ["lock", "adopt", "unlock", "reenter", "extend"];
+
+/// Begins a call, and keeps what it returns.
+fn begun<'a, L: Lock>(
+    call: &str,
+    lock: &'a L,
+    guard: &'a LockGuard,
+) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    match call {
+        "lock" => begin(async { drop(lock.lock().await) }),
+        "adopt" => begin(async { drop(lock.adopt().await) }),
+        "unlock" => begin(async { drop(lock.unlock().await) }),
+        "reenter" => begin(async { drop(guard.reenter().await) }),
+        _ => begin(async { drop(guard.extend(secs(40)).await) }),
+    }
+}
+
+trait Lock: NamedLock + DistributedLock<Guard = LockGuard> {}
+impl<L: NamedLock + DistributedLock<Guard = LockGuard>> Lock for L {}
+
+/// Goes through the calls of `lock`, each begun and not polled while those of `other`, which has the lock by the same
+/// record, are awaited.
+async fn goes_on_beside_each_call<L: Lock>(server: &Server, lock: &L, other: &L) {
+    for call in CALLS {
+        let (guard, beside) = loop {
+            let both = (lock.lock().await.unwrap(), other.lock().await.unwrap());
+            // On a busy machine, a reader may come too late to join.
+            if server.connection().hgetall("k").len() == 2 {
+                break both;
+            }
+        };
+        let inner = guard.reenter().await.unwrap();
+        let unpolled = begun(call, lock, &guard);
+        let calls = async {
+            let taken = other.try_lock_for(millis(100)).await.unwrap().expect(call);
+            taken.extend(secs(40)).await.unwrap();
+            taken.reenter().await.unwrap().unlock().await.unwrap();
+            taken.unlock().await.unwrap();
+            beside.unlock().await.unwrap();
+        };
+        soon(calls).await;
+        drop(unpolled);
+        drop((inner, guard));
+    }
+}
+
+#[tokio::test]
+async fn call_that_nobody_polls_keeps_none_of_its_owner_waiting() {
+    let (server, client) = start().await;
+    let lock = stranger(&client.lock("k"));
+    goes_on_beside_each_call(&server, &lock, &lock).await;
+    nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn call_of_a_reader_that_nobody_polls_keeps_no_other_reader_waiting() {
+    let (server, client) = start().await;
+    let lock = client.read_write_lock("k").reader();
+    goes_on_beside_each_call(&server, &stranger(&lock), &stranger(&lock)).await;
+    nothing_left(&server, [&client]).await;
+}
