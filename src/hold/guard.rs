@@ -53,7 +53,9 @@ impl LockGuard {
     /// before the release is sent.
     ///
     /// If a waiter of this process wants the same lease, the lock is passed on to it in memory, and it may start at
-    /// once. The call then sends no release, and returns once the server has confirmed that the lock was held.
+    /// once. The call then sends no release, and returns once the server has confirmed that the lock was held. A reader
+    /// that is not the last of its process may rely on what the server confirmed up to 10 ms ago: it is not told of a
+    /// loss within that time.
     ///
     /// # Errors
     ///

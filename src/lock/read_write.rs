@@ -45,9 +45,8 @@ use crate::owner::Owner;
 ///   end. The task's own nested calls never wait.
 /// - **Readers of one process** that want the same lease hold the lock together, under the owner of the first of them.
 ///   The server counts them once, and lets a writer in when the last of them has released the lock. While others still
-///   read, `unlock` relies on the server's last answer if it is at most 10 ms old, or twice the time of one request if
-///   that is longer; otherwise `unlock` asks the server. `extend` only lengthens a lease that others share. A named
-///   owner does not share its hold.
+///   read, `unlock` relies on the server's last answer if that was asked for at most 10 ms ago; otherwise `unlock` asks
+///   the server. `extend` only lengthens a lease that others share. A named owner does not share its hold.
 /// - **Crash**: each process that reads has its own lease. A process that dies blocks writers until its lease ends,
 ///   whatever leases other readers have. A waiter that dies counts as waiting for one more second.
 ///

@@ -243,10 +243,11 @@ impl Record {
         self.lock().was_joined
     }
 
-    /// Whether the server has said recently that the record stands, so that a hold that leaves it to others need not
-    /// ask.
+    /// Whether the server has said so recently that the record stands that a hold which leaves it to others need not
+    /// ask. However far away the server is, that is no longer ago than [`SEEN_FOR`].
     pub(crate) fn is_seen(&self, now: BootInstant) -> bool {
-        self.lock().seen(now).is_some()
+        let seen = self.lock().seen(now);
+        seen.is_some_and(|seen| seen.sent.until(now) < SEEN_FOR)
     }
 
     /// Notes what the server answered to a request sent at `sent`: that the record stands, and for how long a writer

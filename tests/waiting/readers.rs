@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::support::probe::{kind, millis, nothing_left, secs, soon};
+use crate::support::scene::{Scene, patient};
 use crate::support::{client, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Owner, Prefer, ReadWriteLock};
 use redlatch_testkit::{Connection, Server};
@@ -152,6 +153,20 @@ async fn unlock_vouches_only_for_what_the_server_has_said_lately() {
     drop(first);
     eventually("the level is taken away", async || probe.keys().is_empty()).await;
     nothing_left(&server, [&client]).await;
+}
+
+#[tokio::test]
+async fn unlock_far_from_the_server_does_not_vouch_for_a_lock_that_a_writer_has() {
+    let scene = Scene::open(patient).await;
+    let mut probe = scene.server.connection();
+    scene.proxy.delay(millis(40));
+    let [(_, first), (_, second)] = two(&mut probe, || somebody(&scene.client)).await;
+    let lock = scene.other.read_write_lock("k").owned_by(&Owner::unique());
+    assert!(lock.reader().force_unlock().await.unwrap());
+    let writing = lock.write().await.unwrap();
+    assert_eq!(kind(second.unlock().await), ErrorKind::LeaseLost);
+    drop(first);
+    writing.unlock().await.unwrap();
 }
 
 #[tokio::test]
