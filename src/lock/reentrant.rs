@@ -33,8 +33,8 @@ use crate::hold::guard::LockGuard;
 /// Redisson's clients have no place in the turn order. While any of them waits, a release reserves the lock for them
 /// for 5 ms first. Their threads can acquire it one after the other without yielding to this crate: next to 16 tasks
 /// here, 8 such threads got 55 % of the grants, and waited no longer than they do by themselves. Redisson's
-/// `forceUnlock` notifies no process by name: a waiter here whose own process had the lock finds out within one
-/// [`poll_cap`](crate::ClientBuilder::poll_cap), or when the hold is renewed.
+/// `forceUnlock` notifies no process by name: if it releases a lock that a process here holds, waiters here find out
+/// within one [`poll_cap`](crate::ClientBuilder::poll_cap), or when the hold is renewed, if that is in their process.
 ///
 /// # Lease
 ///
