@@ -14,7 +14,8 @@
 -- Returns free: the lock was not held
 -- Returns others: the lock is held by others than those; nothing was changed
 -- Returns wrong_kind: the key is not a lock of this shape
--- Publishes the message on the channel of the first in the queue when the lock becomes free;
+-- Publishes the message on the channel of the first in the queue when the lock becomes free, and the acquisition id of
+-- each hold on its client's channel;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local fields = redis.call('HGETALL', KEYS[1])
@@ -29,4 +30,5 @@ if not are_named(held, 4) then
   return {'others'}
 end
 redis.call('DEL', KEYS[1])
+tell_holders(fields)
 return {'released', tell_first(tonumber(ARGV[3]), ARGV[2], ARGV[1])}

@@ -10,7 +10,7 @@
 -- Returns others: the lock is held by others than those; nothing was changed
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes the message on ARGV[3] when the lock becomes free, and on the channels of the holder's client and of the
--- first in the turn order;
+-- first in the turn order; and the acquisition id of each hold on its client's channel;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local fields = redis.call('HGETALL', KEYS[1])
@@ -25,6 +25,7 @@ if not are_named(held, 4) then
   return {'others'}
 end
 redis.call('DEL', KEYS[1])
+tell_holders(fields)
 if ARGV[2] == '' then
   return {'released'}
 end

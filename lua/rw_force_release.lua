@@ -11,7 +11,8 @@
 -- Returns free: this side was not held
 -- Returns others: the side is held by others than those; nothing was changed
 -- Returns wrong_kind: the key is not a lock of this shape
--- Publishes the message on KEYS[2] when the side becomes free;
+-- Publishes the message on KEYS[2] when the side becomes free, and the acquisition id of each hold on its client's
+-- channel, unless an owner has a name, which does not tell the client;
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local fields = redis.call('HGETALL', KEYS[1])
@@ -43,7 +44,10 @@ end
 for field, total in pairs(held) do
   redis.call('HDEL', KEYS[1], field)
   for level = 1, math.min(total, 1000) do
-    redis.call('DEL', level_key(KEYS[3], field, level))
+    local key = level_key(KEYS[3], field, level)
+    local number = redis.pcall('GET', key)
+    tell_holder(field, type(number) == 'string' and string.match(number, '^h%x+'))
+    redis.call('DEL', key)
   end
 end
 if others > 0 and ARGV[1] == 'write' then

@@ -20,14 +20,15 @@ use std::fmt;
 /// lock.force_unlock().await?; // an operator was impatient
 /// let reason = guard.lost().await;
 /// assert_eq!(reason, LossReason::Forced);
-/// assert_eq!(reason.to_string(), "a call in this process released it by force");
+/// assert_eq!(reason.to_string(), "a call released it by force");
 /// # Ok::<(), redlatch::Error>(()) });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
     /// The server says that it no longer has this hold: its key expired, was deleted, or has another owner. Another
-    /// process may have released the lock by force, or the server may have lost what it had.
+    /// process may have released the lock by force, without a message of it here; or the server may have lost what it
+    /// had.
     Gone,
     /// The lease passed before a renewal was confirmed: the server or the network was away, the server refused the
     /// renewal, which the log says, or this process was paused. A fixed lease, and one that has reached
@@ -38,7 +39,7 @@ pub enum LossReason {
     /// The server granted the lock to another owner in this process. As a rule the hold had ended on the server before
     /// this process noticed.
     Displaced,
-    /// A call in this process released the lock by force.
+    /// A call released the lock by force: in this process, or in another one, which told this client.
     Forced,
     /// The client was closed, or the runtime on which it was connected has ended: nobody would renew the lease.
     Closed,
@@ -75,7 +76,7 @@ impl fmt::Display for LossReason {
             Self::Gone => "the server no longer has this hold",
             Self::Expired => "its lease passed without a confirmed renewal",
             Self::Displaced => "the server granted it to another owner in this process",
-            Self::Forced => "a call in this process released it by force",
+            Self::Forced => "a call released it by force",
             Self::Closed => "the client was closed, or its runtime ended",
             Self::Unlocked => "another call of its owner unlocked it",
             Self::NoMajority => "too few of its servers still have it",

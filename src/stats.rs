@@ -117,7 +117,7 @@ pub struct LossStats {
     pub expired: u64,
     /// The lock was granted to another owner of this process meanwhile.
     pub displaced: u64,
-    /// A call of this process released the lock by force.
+    /// A call released the lock by force, in this process or in another one that told it.
     pub forced: u64,
     /// The client was closed, or its runtime ended.
     pub closed: u64,

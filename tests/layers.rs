@@ -174,6 +174,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     ],
     &[
         ("session::backend::slots", ""),
+        ("session::backend::told", "session::backend::resp"),
         ("session::backend::silence", ""),
         ("session::backend::statement", ""),
         ("session::backend::refusal", ""),
@@ -223,7 +224,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::listener",
-            "session::backend::dial session::backend::link session::backend::resp session::backend::slots session::tally",
+            "session::backend session::backend::dial session::backend::link session::backend::resp session::backend::slots session::backend::told session::tally",
         ),
         (
             "session::backend::node",
@@ -244,7 +245,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend",
-            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::run session::backend::slots session::tally",
+            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::run session::backend::slots session::backend::told session::tally",
         ),
         ("session::tally", "session::hold session::meters"),
         ("session::meters", "session::hold session::tally"),
@@ -322,6 +323,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("session::pace", ""),
         ("session::outage_log", ""),
+        ("session::watchdog::attention", "session::watchdog"),
         (
             "session::watchdog::confirmation",
             "session::hold session::record session::watchdog",

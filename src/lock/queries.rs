@@ -173,9 +173,14 @@ macro_rules! queries {
             ///
             /// Waiters are woken as by a release.
             ///
-            /// This is meant for operators. A live holder continues its work until it learns of the loss: at the latest
-            /// at its next renewal or, with a fixed lease, when that lease ends. Until then its work overlaps with that
-            /// of the next holder. Guards in this process are lost at once.
+            /// This is meant for operators. A live holder continues its work until it learns of the loss, and meanwhile
+            /// its work overlaps with that of the next holder. Guards in this process are lost at once. A holder in
+            /// another process is told by a message, within two round trips; or, if it has held the lock for less than
+            /// 0.1 s, as soon as it has for that long. If no message reaches it, because of a broken connection or for
+            /// want of the right to the channel `redlatch:*`, it learns of the loss at its next renewal or, with a fixed
+            /// lease, when that lease ends. So does a holder that is no client of this crate, one whose client is of
+            /// an older version, and the named owner of a [`PlainLock`](crate::PlainLock) or of a read-write lock: there
+            /// the server does not know its client.
             ///
             /// # Errors
             ///

@@ -221,12 +221,10 @@ impl Token {
 impl ForceReleased {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["released", "free", "others", "wrong_kind"];
-    #[cfg(test)]
-    pub(crate) const PLAIN_TAGS: &[&str] = &["released", "free", "wrong_kind"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
-            // With a number, and as absent or taken, a plain lock's.
+            // With a number, and as absent or taken, those of a plain lock without a script.
             Some(("released", [] | [Reply::Integer(_)])) => Ok(Self::Released),
             Some(("free" | "absent", [])) => Ok(Self::Free),
             Some(("others" | "taken", [])) => Ok(Self::Others),

@@ -162,13 +162,10 @@ impl Kind {
         name: &'a LockName,
         holders: &'a [String],
     ) -> Call<'a> {
-        let mut call = match (self, holders) {
-            (Self::Plain(by), []) => plain::force_release(name, *by),
-            (Self::Plain(by), [value, ..]) => plain::release_value(name, *by, value),
-            (Self::Fair(queue), _) => fair::force_release(name, queue),
-            (Self::Read(sides) | Self::Write(sides), _) => {
-                read_write::force_release(name, self, sides)
-            }
+        let mut call = match self {
+            Self::Plain(by) => plain::force_release(name, *by, holders.first().map(String::as_str)),
+            Self::Fair(queue) => fair::force_release(name, queue),
+            Self::Read(sides) | Self::Write(sides) => read_write::force_release(name, self, sides),
             _ => lock::force_release(name, self.publish()),
         };
         if !matches!(self, Self::Plain(_)) {

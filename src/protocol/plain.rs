@@ -16,12 +16,13 @@ pub(crate) fn acquire(key: &HoldKey, by: ReleaseBy, lease: LeaseTime) -> Call<'_
 }
 
 pub(crate) fn release(key: &HoldKey, by: ReleaseBy) -> Call<'_> {
-    release_value(&key.name, by, key.value())
-}
-
-/// Makes a call that frees a lock if it has this value.
-pub(crate) fn release_value<'a>(name: &'a LockName, by: ReleaseBy, value: &'a str) -> Call<'a> {
-    about(name, by, &script::PLAIN_RELEASE, Step::Release { value })
+    let value = key.value();
+    about(
+        &key.name,
+        by,
+        &script::PLAIN_RELEASE,
+        Step::Release { value },
+    )
 }
 
 pub(crate) fn extend(key: &HoldKey, by: ReleaseBy, lease: LeaseTime, cut: Cut) -> Call<'_> {
@@ -58,8 +59,14 @@ pub(crate) fn check<'a>(holds: impl Iterator<Item = &'a HoldKey>, by: ReleaseBy)
     about_each(steps, by, &script::PLAIN_CHECK)
 }
 
-pub(crate) fn force_release(name: &LockName, by: ReleaseBy) -> Call<'_> {
-    about(name, by, &script::PLAIN_FORCE_RELEASE, Step::ForceRelease)
+/// Makes a call that frees a lock if it has this value; without one, whatever it has.
+pub(crate) fn force_release<'a>(
+    name: &'a LockName,
+    by: ReleaseBy,
+    value: Option<&'a str>,
+) -> Call<'a> {
+    let step = value.map_or(Step::ForceRelease, |value| Step::Release { value });
+    about(name, by, &script::PLAIN_FORCE_RELEASE, step)
 }
 
 pub(crate) fn inspect(name: &LockName, by: ReleaseBy) -> Call<'_> {

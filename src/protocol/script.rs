@@ -80,7 +80,7 @@ scripts! {
     LOCK_EXTEND = "lock_record", "lease_end", "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "key_read", "lock_record", "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "primary", "primary_only", "key_read", "lock_check" Arity::PerKey { args: 2 };
-    LOCK_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "lock_turns", "lock_freed", "lock_force_release" Arity::PerEntry { keys: 1, args: 3, each: 1 };
+    LOCK_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "holder_told", "lock_turns", "lock_freed", "lock_force_release" Arity::PerEntry { keys: 1, args: 3, each: 1 };
     LOCK_INSPECT = "primary", "primary_only", "lock_inspect" Arity::Fixed { keys: 1, args: 0 };
     TURN_LEAVE = "lock_turns", "turn_leave" Arity::Fixed { keys: 1, args: 3 };
     LEADER_TELL = "leader_tell" Arity::Fixed { keys: 1, args: 2 };
@@ -89,14 +89,14 @@ scripts! {
     FAIR_ACQUIRE = "primary", "lock_shape", "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
     FAIR_SIGN = "lock_record", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
     FAIR_RELEASE = "lock_record", "lock_lower", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 7 };
-    FAIR_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::PerEntry { keys: 5, args: 3, each: 1 };
+    FAIR_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "holder_told", "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::PerEntry { keys: 5, args: 3, each: 1 };
     PLAIN_ACQUIRE = "primary", "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "plain_release" Arity::Fixed { keys: 1, args: 1 };
     PLAIN_ADOPT = "plain_adopt" Arity::Fixed { keys: 1, args: 2 };
     PLAIN_EXTEND = "lease_end", "plain_extend" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RENEW = "key_read", "plain_renew" Arity::PerKey { args: 2 };
     PLAIN_CHECK = "primary", "primary_only", "key_read", "plain_check" Arity::PerKey { args: 1 };
-    PLAIN_FORCE_RELEASE = "primary", "primary_only", "plain_shape", "plain_force_release" Arity::Fixed { keys: 1, args: 0 };
+    PLAIN_FORCE_RELEASE = "primary", "primary_only", "plain_shape", "holder_told", "plain_force_release" Arity::PerEntry { keys: 1, args: 0, each: 1 };
     PLAIN_INSPECT = "primary", "primary_only", "plain_shape", "plain_inspect" Arity::Fixed { keys: 1, args: 0 };
     READ_ACQUIRE = "primary", "rw_level", "rw_taking", "read_acquire" Arity::Fixed { keys: 4, args: 8 };
     WRITE_ACQUIRE = "primary", "rw_level", "rw_taking", "write_acquire" Arity::Fixed { keys: 4, args: 8 };
@@ -107,7 +107,7 @@ scripts! {
     RW_EXTEND = "rw_level", "rw_fit", "lease_end", "rw_extend" Arity::Fixed { keys: 2, args: 4 };
     RW_RENEW = "key_read", "rw_level", "rw_renew" Arity::PerKey { args: 4 };
     RW_CHECK = "primary", "primary_only", "key_read", "rw_level", "rw_check" Arity::PerKey { args: 3 };
-    RW_FORCE_RELEASE = "primary", "primary_only", "rw_level", "rw_fit", "holders_named", "rw_force_release" Arity::PerEntry { keys: 3, args: 3, each: 1 };
+    RW_FORCE_RELEASE = "primary", "primary_only", "rw_level", "rw_fit", "holders_named", "holder_told", "rw_force_release" Arity::PerEntry { keys: 3, args: 3, each: 1 };
     RW_INSPECT = "primary", "primary_only", "rw_level", "rw_inspect" Arity::Fixed { keys: 2, args: 1 };
     COUNTER_READ = "primary", "primary_only", "counter_shape", "counter_read" Arity::Fixed { keys: 1, args: 0 };
     COUNTER_SET = "counter_shape", "counter_set" Arity::Fixed { keys: 3, args: 4 };
@@ -430,7 +430,7 @@ mod tests {
             (&PLAIN_EXTEND, answer::Extended::TAGS),
             (&PLAIN_RENEW, reply::STANDS),
             (&PLAIN_CHECK, reply::STANDS),
-            (&PLAIN_FORCE_RELEASE, answer::ForceReleased::PLAIN_TAGS),
+            (&PLAIN_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&PLAIN_INSPECT, answer::Inspected::TAGS),
             (&READ_ACQUIRE, acquired::Acquired::READ_TAGS),
             (&RW_CONFIRM, answer::Confirmed::TAGS),
@@ -484,6 +484,7 @@ mod tests {
                 "tell_first(",
                 "pass_on(",
                 "add_permits(",
+                "tell_holder",
             ];
             let publishes = publishes.iter().any(|call| last.contains(call));
             let silent = header(script).contains(&"Publishes nothing");

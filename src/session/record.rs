@@ -30,6 +30,7 @@ use tokio::time::timeout;
 use super::sync::{Mutex, MutexGuard, oneshot};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
+use crate::loss::LossReason;
 use crate::options::Prefer;
 use crate::protocol::hold_key::HoldKey;
 
@@ -90,6 +91,8 @@ struct State {
     was_joined: bool,
     /// All holds that have it were told that it is gone.
     is_loss_told: bool,
+    /// A message said that it was released by force.
+    is_forced: bool,
     /// How long the last request took that told of it.
     trip: Duration,
     /// What the server said last about readers. Only of a read lock, whose record others may join.
@@ -154,6 +157,7 @@ impl Record {
                 holders: 0,
                 was_joined: false,
                 is_loss_told: false,
+                is_forced: false,
                 trip: Duration::ZERO,
                 seen: None,
             }),
@@ -205,6 +209,19 @@ impl Record {
         let mut state = self.lock();
         state.is_gone();
         !std::mem::replace(&mut state.is_loss_told, true)
+    }
+
+    /// Notes that it was released by force, as a message says. Whether it was is for the server to say.
+    pub(crate) fn note_forced(&self) {
+        self.lock().is_forced = true;
+    }
+
+    /// Returns why the server no longer has it.
+    pub(crate) fn why_gone(&self) -> LossReason {
+        match self.lock().is_forced {
+            true => LossReason::Forced,
+            false => LossReason::Gone,
+        }
     }
 
     /// Lets a reader that came at `came` have the record together with the others, unless that is for the server to

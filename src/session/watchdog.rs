@@ -15,6 +15,7 @@
 //! 3. A loss is reported once, by whoever ends the hold.
 //! 4. The registry's mutex is locked last, under a hold's state if both are needed.
 
+mod attention;
 mod confirmation;
 mod report;
 
@@ -173,7 +174,11 @@ impl Watchdog {
     /// and by calls that displace, force or close.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, loss: LossReason) -> Option<Undo<Share>> {
         let guarded = hold.is_guarded();
-        let left = hold.end(loss)?;
+        // The server says only that it is gone. A message may have said why.
+        let left = hold.end(match loss {
+            LossReason::Gone => hold.record.why_gone(),
+            _ => loss,
+        })?;
         self.tally().hold_ended(hold);
         // Ended first, so that an answer that comes now cannot enter it again.
         self.unwatch(hold);
@@ -228,6 +233,7 @@ impl Watchdog {
         let mut requests = JoinSet::new();
         loop {
             let pause = self.serve(&mut requests);
+            let pause = self.attend(pause);
             self.tell_gathered();
             let told = self
                 .outages
@@ -478,12 +484,11 @@ impl Watchdog {
         }
         let now = BootInstant::now();
         for hold in self.releaser.local_locks.holds() {
-            if !self
-                .releaser
-                .backend
-                .concerns(disruption, hold.key().name.key())
-            {
-                continue;
+            let key = hold.key();
+            match disruption {
+                Disruption::Forced(number) if number == key.number() => hold.record.note_forced(),
+                _ if self.releaser.backend.concerns(disruption, key.name.key()) => {}
+                _ => continue,
             }
             let mut state = hold.lock();
             state.schedule.check(now);

@@ -84,10 +84,12 @@ impl Connection {
         self.command(&["EXISTS", key]).int() == 1
     }
 
-    /// Returns the channels that have subscribers, sorted.
+    /// Returns the channels that have subscribers, sorted; without those on which a client that holds a lock is told
+    /// that it was released by force.
     #[track_caller]
     pub fn channels(&mut self) -> Vec<String> {
         let mut channels = self.command(&["PUBSUB", "CHANNELS"]).texts();
+        channels.retain(|channel| !channel.starts_with("redlatch:"));
         channels.sort();
         channels
     }

@@ -97,7 +97,7 @@ async fn waiters_whose_subscription_was_killed_are_all_served() {
     let holder = take(&scene.other.lock(NAME)).await;
     let waiters: Vec<_> = (0..100).map(|_| spawn_waiter(&scene.client)).collect();
     listen(&scene, 1).await;
-    assert_eq!(kill_connections(&scene, "pubsub"), 1);
+    assert!(kill_connections(&scene, "pubsub") > 0);
     give_back(holder).await;
     for waiter in waiters {
         is_served(waiter, PROMPT).await;

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::probe::{
-    calls_of, eventually_free, eventually_heard, millis, nothing_left, reset_calls, secs, soon,
+    calls_of, eventually_attending, eventually_free, eventually_heard, millis, nothing_left,
+    reset_calls, secs, soon,
 };
 use crate::support::{builder, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, FencingToken, Owner, locked};
@@ -497,6 +498,7 @@ async fn spin_lock_gives_up_after_its_attempts_or_its_wait() {
     let (server, client, other) = start_two().await;
     let held = other.spin_lock("spin").lock().await.unwrap();
     let mut probe = server.connection();
+    eventually_attending(&mut probe, &other).await;
     reset_calls(&mut probe);
     let failure = soon(spin_twice(&client)).await.unwrap_err();
     assert!(matches!(failure, Failure::Busy(2)));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redlatch::{Client, Error, ErrorKind, LockGuard, LossReason, MultiLock, Owner};
 use redlatch_testkit::Server;
 
-use crate::support::probe::{kind, millis, secs, soon};
-use crate::support::{builder, client, start, start_two};
+use crate::support::probe::{eventually_attending, kind, millis, secs, soon};
+use crate::support::{builder, client, start};
 
 const LEASE: Duration = Duration::from_millis(900);
 
@@ -79,9 +79,13 @@ async fn loss_that_is_seen_by_the_clock_has_expired_whatever_is_told_later() {
 
 #[tokio::test]
 async fn lock_that_this_process_grants_to_another_owner_is_displaced() {
-    let (_server, here, elsewhere) = start_two().await;
+    let (server, here) = start().await;
+    let mut probe = server.connection();
+    let _held = here.lock("l").lock().await.unwrap();
+    eventually_attending(&mut probe, &here).await;
     let guard = here.lock("k").lock().await.unwrap();
-    elsewhere.lock("k").force_unlock().await.unwrap();
+    // Told to nobody.
+    probe.command(&["DEL", "k"]);
     let other = here.lock("k").owned_by(&Owner::unique());
     let next = soon(other.try_lock()).await.unwrap().expect("it is free");
     is_lost_for(guard, LossReason::Displaced).await;

@@ -10,6 +10,7 @@
 mod async_trait;
 mod deadlock;
 mod fenced;
+mod forced;
 mod input;
 mod kinds;
 mod lease;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::support::probe::{
-    NEVER, acquiring, calls, calls_of, channel, eventually_heard, nothing_left, reset_calls, secs,
-    soon, subscribers,
+    NEVER, acquiring, calls, calls_of, channel, eventually_attending, eventually_heard,
+    nothing_left, reset_calls, secs, soon, subscribers,
 };
 use crate::support::{builder, client, eventually, start, start_two};
 use futures_util::future::try_join_all;
@@ -99,7 +99,9 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
             .unwrap(),
     );
     let mut probe = server.connection();
+    reset_calls(&mut probe);
     let guard = holder.lock("k").lock().await.unwrap();
+    eventually_attending(&mut probe, &holder).await;
     reset_calls(&mut probe);
     let waiting: Vec<_> = (0..50).map(|_| acquiring(&client.lock("k"))).collect();
     eventually("the front asked, listened and asked again", async || {
@@ -113,7 +115,7 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
     let connections = probe.command(&["CLIENT", "LIST"]).text();
     let listening = connections
         .lines()
-        .filter(|line| line.contains(" sub=1 "))
+        .filter(|line| line.contains(client.id()) && line.contains(" sub=1 "))
         .count();
     assert_eq!(listening, 1);
     let mut keys = probe.keys();
@@ -135,6 +137,28 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
         "the channel is handed on"
     );
     nothing_left(&server, [&holder, &client]).await;
+}
+
+#[tokio::test]
+async fn lock_that_is_held_for_longer_costs_one_subscription_and_one_check() {
+    let (server, client) = start().await;
+    let mut probe = server.connection();
+    reset_calls(&mut probe);
+    let guards = ["a", "b"].map(|name| client.lock(name));
+    let guards = [
+        guards[0].lock().await.unwrap(),
+        guards[1].lock().await.unwrap(),
+    ];
+    eventually_attending(&mut probe, &client).await;
+    reset_calls(&mut probe);
+    tokio::time::sleep(secs(2)).await;
+    assert_eq!(calls(&mut probe), BTreeMap::new());
+    drop(guards);
+    eventually("it listens no more", async || {
+        calls_of(&mut probe, "unsubscribe") == 1
+    })
+    .await;
+    nothing_left(&server, [&client]).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::support::probe::{NEVER, calls_of, kind, millis, reset_calls, secs, soon, stranger};
+use crate::support::probe::{
+    NEVER, calls_of, eventually_attending, kind, millis, reset_calls, secs, soon, stranger,
+};
 use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{Backoff, Client, ErrorKind};
 use redlatch_testkit::Server;
@@ -26,8 +28,7 @@ async fn nothing_is_published_and_nothing_subscribed_to() {
     assert_eq!(probe.channels(), Vec::<String>::new());
     guard.unlock().await.unwrap();
     let guard = soon(waiter).await.unwrap().unwrap();
-    assert!(client.spin_lock(NAME).force_unlock().await.unwrap());
-    drop(guard);
+    guard.unlock().await.unwrap();
     for command in ["subscribe", "publish", "spublish", "ssubscribe"] {
         assert_eq!(calls_of(&mut probe, command), 0, "{command}");
     }
@@ -186,8 +187,9 @@ async fn lock_that_is_freed_by_force_elsewhere_is_found_by_a_pause_here() {
 async fn nothing_is_asked_behind_a_hold_that_is_renewed_here() {
     let (server, client) = start().await;
     let lock = client.spin_lock(NAME).backoff(Backoff::fixed(millis(2)));
-    let held = lock.lock().await.unwrap();
     let mut probe = server.connection();
+    let held = lock.lock().await.unwrap();
+    eventually_attending(&mut probe, &client).await;
     reset_calls(&mut probe);
     let waiter = stranger(&lock);
     assert!(waiter.try_lock_for(millis(300)).await.unwrap().is_none());

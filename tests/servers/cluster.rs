@@ -3,11 +3,13 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use crate::support::probe::{kind, millis, passes, scripts_run, secs, soon, subscribers_by};
+use crate::support::probe::{
+    kind, millis, own_channel, passes, scripts_run, secs, soon, subscribers_by,
+};
 use crate::support::scene::patient;
 use crate::support::{builder, eventually};
 use futures_util::future::join_all;
-use redlatch::{Client, ErrorKind, Owner, PubSub};
+use redlatch::{Client, ErrorKind, LossReason, Owner, PubSub};
 use redlatch_testkit::{Cluster, Proxy, Reply, Server, skip};
 
 /// The cluster of the tests that do not change it.
@@ -72,6 +74,30 @@ async fn waiters_are_woken_by_the_message_of_either_way() {
             soon(waiter).await.unwrap().unwrap().unlock().await.unwrap();
         }
         client.close().await;
+        other.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holder_is_told_of_a_release_by_force_on_any_server() {
+    for &pubsub in ways(&SHARED) {
+        let holder = patient_client(&SHARED, pubsub).await;
+        let other = patient_client(&SHARED, pubsub).await;
+        let held = holder.lock(format!("held{pubsub:?}")).lock().await.unwrap();
+        let count = ["PUBSUB", "NUMSUB", &own_channel(&holder)];
+        let listens = |server: &Server| server.connection().command(&count).array()[1].int() == 1;
+        eventually("it listens on one of the servers", async || {
+            SHARED.nodes().iter().any(listens)
+        })
+        .await;
+        for node in 0..3 {
+            let name = format!("{pubsub:?}{}", name_on(&SHARED, node));
+            let guard = holder.lock(&name).lock().await.unwrap();
+            assert!(other.lock(&name).force_unlock().await.unwrap());
+            assert_eq!(soon(guard.lost()).await, LossReason::Forced);
+        }
+        held.unlock().await.unwrap();
+        holder.close().await;
         other.close().await;
     }
 }

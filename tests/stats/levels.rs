@@ -5,7 +5,9 @@ use redlatch_testkit::{Proxy, Server};
 
 use crate::page::Page;
 use crate::support::polls::Polls;
-use crate::support::probe::{acquiring, begin, kind, millis, secs, soon, stranger};
+use crate::support::probe::{
+    acquiring, begin, eventually_attending, kind, millis, secs, soon, stranger,
+};
 use crate::support::{builder, eventually};
 
 #[tokio::test]
@@ -58,7 +60,9 @@ async fn hold_that_is_lost_counts_once_with_its_reason() {
 
     let guard = lock.lock().await.unwrap();
     let again = guard.reenter().await.unwrap();
-    server.connection().command(&["DEL", "job"]);
+    let mut probe = server.connection();
+    eventually_attending(&mut probe, &client).await;
+    probe.command(&["DEL", "job"]);
     soon(guard.lost()).await;
     assert_eq!(page.stats().lost.gone, 1, "by the renewal, for both levels");
     assert_eq!(page.stats().renewals.gone, 1);

@@ -105,6 +105,20 @@ pub fn subscribers_by(probe: &mut Connection, [list, count]: [&str; 2], channel:
     common.max(counts.sum())
 }
 
+/// Returns the channel on which a client that holds a lock for longer is told that it was released by force.
+pub fn own_channel(client: &Client) -> String {
+    format!("redlatch:{}", client.id())
+}
+
+/// Waits until a client that holds a lock listens there, and has checked whether its lock was released before.
+pub async fn eventually_attending(probe: &mut Connection, client: &Client) {
+    eventually("it listens, and has checked", async || {
+        let count = probe.command(&["PUBSUB", "NUMSUB", &own_channel(client)]);
+        count.array()[1].int() == 1 && calls_of(probe, "hget") > 0
+    })
+    .await;
+}
+
 /// Waits until this number of connections listen for the unlocks of this lock.
 pub async fn eventually_heard(server: &Server, name: &str, connections: i64) {
     eventually_listening(server, &channel(name), connections).await;

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,13 +18,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
+use super::Disruption;
 use super::dial::Dialer;
 use super::link::Link;
-use super::resp::{Heard, Request};
+use super::resp::Request;
 use super::slots::{self, Redirect};
+use super::told::{ChannelCommand, PING, Told, told};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
-use crate::protocol::reply::Reply;
 use crate::session::tally::Tally;
 
 /// The most messages that may be waiting. Beyond that some are dropped, which wakes every waiter.
@@ -34,19 +36,6 @@ const BATCH: usize = 64;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause. An attempt that lasted at least this long, its connection included, starts the pauses over.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-const PING: &str = "PING";
-
-/// A command about a channel.
-///
-/// A message tells by the same word that it was carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChannelCommand {
-    Subscribe,
-    SubscribeSharded,
-    Unsubscribe,
-    UnsubscribeSharded,
-}
 
 /// The outcome of a command about a channel, if it is known by now.
 ///
@@ -82,6 +71,12 @@ struct Shared {
     ///
     /// Made for the first reader: the backlog takes a third of a megabyte, and most servers of a large cluster have none.
     news: OnceLock<broadcast::Sender<PushEvent>>,
+    /// The channel on which this client alone is told something. It is named as the client's connections are.
+    own: Arc<str>,
+    /// Whether this connection listens to that channel. Changed only while `present` is locked.
+    attends: AtomicBool,
+    /// Where to report what is heard there.
+    disruptions: mpsc::UnboundedSender<Disruption>,
 }
 
 /// A command, and where its answer goes.
@@ -116,27 +111,22 @@ pub(crate) struct Messages {
     again: watch::Receiver<u64>,
 }
 
-/// A message or an answer that has arrived.
-#[derive(Debug, PartialEq)]
-enum Told {
-    Message {
-        channel: String,
-        text: String,
-    },
-    /// A subscription began or ended: the command that asks for this, and the channel.
-    Done(&'static str, String),
-    Pong,
-    Refused(String),
-}
-
 impl Listener {
     /// Creates a connection that is made when it is first used.
-    pub(super) fn new(dialer: Dialer, runtime: &Handle, tally: Arc<Tally>) -> Self {
+    pub(super) fn new(
+        dialer: Dialer,
+        runtime: &Handle,
+        tally: Arc<Tally>,
+        disruptions: mpsc::UnboundedSender<Disruption>,
+    ) -> Self {
         let shared = Shared {
             tally,
             present: watch::Sender::default(),
             again: watch::Sender::default(),
             news: OnceLock::new(),
+            own: dialer.name.clone(),
+            attends: AtomicBool::new(false),
+            disruptions,
         };
         Self {
             shared: Arc::new(shared),
@@ -154,6 +144,27 @@ impl Listener {
             self.keep(Some(link));
         }
         Ok(())
+    }
+
+    /// Listens to what is said to this client alone, on this connection and on those that replace it; or leaves that.
+    ///
+    /// The server may refuse. Nothing proves meanwhile that the connection is alive: whoever is not told asks later.
+    pub(super) fn attend(&self, attends: bool) {
+        if attends {
+            self.keep(None);
+        }
+        self.shared.present.send_if_modified(|present| {
+            if self.shared.attends.swap(attends, Ordering::Relaxed) != attends
+                && let Some(present) = present
+            {
+                present.send(self.shared.about_own(attends)).ok();
+            }
+            false
+        });
+    }
+
+    pub(super) fn is_attending(&self) -> bool {
+        self.shared.attends.load(Ordering::Relaxed)
     }
 
     /// Ends the connection for good.
@@ -291,8 +302,13 @@ impl Shared {
     ///
     /// The commands that have no answer end with this future.
     async fn serve(&self, mut link: Link, patience: Duration) -> io::Result<()> {
-        let (present, mut orders) = mpsc::unbounded_channel();
-        self.present.send_replace(Some(present));
+        let (sender, mut orders) = mpsc::unbounded_channel();
+        self.present.send_modify(|present| {
+            if self.attends.load(Ordering::Relaxed) {
+                sender.send(self.about_own(true)).ok();
+            }
+            *present = Some(sender);
+        });
         let mut given: VecDeque<Order> = VecDeque::new();
         let mut batch = Vec::with_capacity(BATCH);
         loop {
@@ -326,6 +342,10 @@ impl Shared {
         };
         let first = given.front().is_some_and(is_for);
         match told {
+            Told::Message { channel, text } if *channel == *self.own => {
+                self.tally.message();
+                self.report(Disruption::Forced(text));
+            }
             Told::Message { channel, text } => {
                 self.tally.message();
                 self.publish(PushEvent::Message { channel, text });
@@ -337,6 +357,10 @@ impl Shared {
                 let order = given.pop_front().ok_or_else(unasked)?;
                 let refusal = match told {
                     Told::Refused(text) => Err(text),
+                    Told::Done("SUBSCRIBE", channel) if *channel == *self.own => {
+                        self.report(Disruption::Heard);
+                        Ok(())
+                    }
                     _ => Ok(()),
                 };
                 // The caller may have stopped waiting.
@@ -344,6 +368,24 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Makes the order to listen to the client's own channel, or to leave it.
+    fn about_own(&self, attends: bool) -> Order {
+        let command = match attends {
+            true => ChannelCommand::Subscribe,
+            false => ChannelCommand::Unsubscribe,
+        };
+        Order {
+            command: command.word(),
+            channel: self.own.to_string(),
+            answer: oneshot::channel().0,
+        }
+    }
+
+    /// Reports something to those who doubt their holds. Nobody is told any more while the client closes.
+    fn report(&self, disruption: Disruption) {
+        self.disruptions.send(disruption).ok();
     }
 
     /// Gives an event to all readers, if there are any.
@@ -359,24 +401,6 @@ impl Order {
         match self.command {
             PING => Request::of(&[PING]),
             command => Request::of(&[command, &self.channel]),
-        }
-    }
-}
-
-impl ChannelCommand {
-    const ALL: [Self; 4] = [
-        Self::Subscribe,
-        Self::SubscribeSharded,
-        Self::Unsubscribe,
-        Self::UnsubscribeSharded,
-    ];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Subscribe => "SUBSCRIBE",
-            Self::SubscribeSharded => "SSUBSCRIBE",
-            Self::Unsubscribe => "UNSUBSCRIBE",
-            Self::UnsubscribeSharded => "SUNSUBSCRIBE",
         }
     }
 }
@@ -414,37 +438,6 @@ impl Messages {
     }
 }
 
-/// Reads what has arrived, in either version of the protocol. Returns `None` if it is neither a message nor an answer.
-///
-/// Subscriptions are confirmed by messages that name the command, and not by replies.
-fn told(heard: Heard) -> Option<Told> {
-    let parts = match heard {
-        Heard::Reply(Err(text)) => return Some(Told::Refused(text)),
-        Heard::Reply(Ok(Reply::List(parts))) | Heard::Push(parts) => parts,
-        Heard::Reply(Ok(_)) => return Some(Told::Pong),
-    };
-    let mut texts = parts.into_iter().filter_map(|part| match part {
-        Reply::Text(text) => Some(text),
-        _ => None,
-    });
-    let (kind, channel) = (texts.next()?, texts.next()?);
-    let kind = kind.to_uppercase();
-    Some(match &*kind {
-        "MESSAGE" | "SMESSAGE" => Told::Message {
-            channel,
-            text: texts.next().unwrap_or_default(),
-        },
-        // In RESP2 a connection with subscriptions answers a PING with a list.
-        "PONG" => Told::Pong,
-        kind => {
-            let command = ChannelCommand::ALL
-                .into_iter()
-                .find(|command| command.word() == kind)?;
-            Told::Done(command.word(), channel)
-        }
-    })
-}
-
 /// Builds the error of a connection that was not there, or did not answer, in time.
 fn unheard(budget: Duration) -> Error {
     let message = format!("the connection for messages did not answer within {budget:?}");
@@ -454,36 +447,4 @@ fn unheard(budget: Duration) -> Error {
 /// Builds the error of a server that may be spoken to and refuses a PING.
 fn refused(text: &str) -> Error {
     Error::refused(format!("the server refused a PING: {text}"), text).passing()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_and_answers_are_read_in_both_versions() {
-        let text = |text: &str| Reply::Text(text.to_owned());
-        let row = |kind: &str| vec![text(kind), text("ch"), Reply::Integer(1)];
-        let both = |kind: &str| {
-            let newer = told(Heard::Push(row(kind)));
-            assert_eq!(newer, told(Heard::Reply(Ok(Reply::List(row(kind))))));
-            newer
-        };
-        for kind in ["message", "smessage"] {
-            let (channel, text) = ("ch".to_owned(), String::new());
-            assert_eq!(both(kind), Some(Told::Message { channel, text }));
-        }
-        for command in ChannelCommand::ALL {
-            let kind = command.word().to_lowercase();
-            assert_eq!(both(&kind), Some(Told::Done(command.word(), "ch".into())));
-        }
-        assert_eq!(both("invalidate"), None);
-        let pong = Reply::List(vec![text("pong"), text("")]);
-        for pong in [text("PONG"), pong] {
-            assert_eq!(told(Heard::Reply(Ok(pong))), Some(Told::Pong));
-        }
-        let refused = told(Heard::Reply(Err("NOPERM".into())));
-        assert_eq!(refused, Some(Told::Refused("NOPERM".into())));
-        assert_eq!(told(Heard::Push(Vec::new())), None);
-    }
 }

@@ -102,7 +102,12 @@ impl Maker {
 
     /// Makes the connection for messages from a server.
     pub(super) fn listener(&self, server: &Server) -> Listener {
-        Listener::new(self.dialer(server), &self.runtime, self.tally.clone())
+        Listener::new(
+            self.dialer(server),
+            &self.runtime,
+            self.tally.clone(),
+            self.disruptions.clone(),
+        )
     }
 
     /// Makes the connection for transactions on a server.

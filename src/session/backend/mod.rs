@@ -44,6 +44,7 @@ mod slots;
 mod statement;
 #[cfg(feature = "tls")]
 mod tls;
+mod told;
 mod transaction;
 
 use std::collections::BTreeSet;
@@ -64,13 +65,13 @@ use crate::session::tally::Tally;
 
 use channels::Channels;
 use cluster::Cluster;
-use listener::ChannelCommand;
 pub(crate) use listener::{Asked, PushEvent};
 use maker::Maker;
 pub(crate) use node::Node;
 pub(crate) use post::Posted;
 pub(crate) use run::Answer;
 pub(crate) use slots::slot;
+use told::ChannelCommand;
 
 /// The servers of one client. Connects to each when it is first needed, and keeps connecting until
 /// [`close`](Self::close).
@@ -112,6 +113,10 @@ pub(crate) enum Disruption {
     },
     /// This server answers again.
     Answers(u64),
+    /// What is said to this client alone is heard from now on. Before, something may have been missed.
+    Heard,
+    /// A message says that the hold with this acquisition id was released by force.
+    Forced(String),
 }
 
 /// The outcome of subscribing to a channel.
@@ -300,6 +305,9 @@ impl Backend {
                 self.home(key).is_some_and(|node| node.id() == *id)
             }
             Disruption::Slots(slots) => slots.contains(&slot(key)),
+            Disruption::Heard => true,
+            // It concerns one hold, whatever its key.
+            Disruption::Forced(_) => false,
         }
     }
 
@@ -375,6 +383,28 @@ impl Backend {
     /// Returns at once. Its messages are then preceded by [`PushEvent::Reconnected`].
     pub(crate) fn relisten(&self, node: &Node) {
         node.listener.relisten();
+    }
+
+    /// Listens to what is said to this client alone, or leaves that: [`Disruption::Heard`] and [`Disruption::Forced`].
+    ///
+    /// One server is enough. In a cluster a message reaches the subscribers of all, whichever it is published on; so
+    /// another one is listened to if the first gets out of reach.
+    pub(crate) fn attend(&self, attends: bool) {
+        let nodes = self.nodes();
+        let mut in_reach = nodes.iter().filter(|node| node.is_connected());
+        if !attends {
+            nodes.iter().for_each(|node| node.listener.attend(false));
+        } else if !in_reach.clone().any(|node| node.listener.is_attending())
+            && let Some(node) = in_reach.next()
+        {
+            node.listener.attend(true);
+        }
+    }
+
+    /// Whether a server in reach is listened to for that.
+    pub(crate) fn is_attending(&self) -> bool {
+        let is_attending = |node: &Arc<Node>| node.is_connected() && node.listener.is_attending();
+        self.nodes().iter().any(is_attending)
     }
 
     /// Returns the stream of moves of slots from now on.

@@ -57,7 +57,9 @@ impl Watchdog {
             Disruption::Silent { .. }
             | Disruption::Answers(_)
             | Disruption::Slots(_)
-            | Disruption::Node(_) => {}
+            | Disruption::Node(_)
+            | Disruption::Heard
+            | Disruption::Forced(_) => {}
         }
     }
 
