@@ -78,11 +78,13 @@ impl Lease {
     /// ```
     pub async fn lost(&self) -> LossReason {
         let client = &self.request.client;
+        // On the heap, so that it adds nothing to the futures that run under a lock.
+        let run_out = Box::pin(client.timed(self.run_out()));
         tokio::select! {
             biased;
             reason = self.hold.ended() => return reason,
             // The watchdog is late if the runtime of the client is busy.
-            () = client.timed(self.run_out()) => {}
+            () = run_out => {}
         }
         drop(client.watchdog.lose(&self.hold, LossReason::Expired));
         self.loss().unwrap_or(LossReason::Expired)
