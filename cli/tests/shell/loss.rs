@@ -348,7 +348,7 @@ fn command_that_is_stopped_is_ended_too() {
     send("STOP", pid);
     server.connection().command(&["DEL", "l"]);
     let ended = run.end();
-    assert_eq!((ended.code, &*ended.out), (76, "tidied up\n"));
+    assert_eq!((ended.code, &*ended.out), (76, "tidied up\n"), "{ended:?}");
 }
 
 #[test]
