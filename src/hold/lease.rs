@@ -210,7 +210,7 @@ impl Lease {
         let extend = async {
             client.ensure_open()?;
             client
-                .in_task(async move { this.extend_in_turn(lease).await })
+                .in_task(&self.hold, async move { this.extend_in_turn(lease).await })
                 .await
         };
         client.within(Box::pin(extend)).await

@@ -48,9 +48,9 @@ impl AcquireRequest {
         if !self.kind.is_reentrant() {
             return Err(self.not_reentrant());
         }
-        let (request, local, hold) = (self.clone(), local.clone(), hold.clone());
-        let reentered = async move { request.reenter_in_turn(&local, &hold).await };
-        self.client.in_task(reentered).await
+        let (request, local, reentered) = (self.clone(), local.clone(), hold.clone());
+        let reentered = async move { request.reenter_in_turn(&local, &reentered).await };
+        self.client.in_task(hold, reentered).await
     }
 
     async fn reenter_in_turn(
@@ -101,7 +101,7 @@ impl AcquireRequest {
             self.ensure_kind(&hold)?;
             let (request, adopted) = (self.clone(), hold.clone());
             let adopted = async move { request.adopt_here(&local, &adopted).await };
-            return match self.client.in_task(adopted).await? {
+            return match self.client.in_task(&hold, adopted).await? {
                 Some(AdoptedHere::Moved(guard)) => Ok(Some(guard)),
                 // Not by the task: if nobody takes what it returns, a level that was here before stays as it was.
                 Some(AdoptedHere::Stands(sent)) => self.guard(&hold, sent),

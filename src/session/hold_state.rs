@@ -72,13 +72,11 @@ pub(super) enum Phase {
     Ended(LossReason),
 }
 
-/// What became of the release of the last level. Decides what an `unlock` that finds nothing on the server is told.
+/// What became of the release of the last level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Not sent so far, or sent and refused: if nothing is found now, the lock was lost.
+    /// Not sent so far, or not carried out as far as is known.
     Owed,
-    /// Sent and not answered: the server may have carried it out, and then the lock was held until that.
-    InDoubt,
     /// Carried out, or nothing is owed: the record was passed on.
     Done,
 }

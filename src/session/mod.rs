@@ -49,6 +49,7 @@ mod subscriber;
 mod subscription;
 mod successor;
 pub(crate) mod sync;
+mod task;
 pub(crate) mod tally;
 pub(crate) mod turns;
 pub(crate) mod undo;
@@ -69,7 +70,7 @@ use tokio::time::sleep;
 use tokio_util::context::TokioContext;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{Instrument, debug, warn};
+use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::clock::BootInstant;
@@ -355,16 +356,14 @@ impl Session {
         }
     }
 
-    /// Runs a future in a task of the client, so that it goes on while nobody polls the caller's: others may wait for
-    /// what it holds. It is dropped if the caller's is.
+    /// Runs work that takes the turn of this hold's record in a task, so that it goes on while nobody polls the caller.
     pub(crate) async fn in_task<T: Send + 'static>(
         &self,
-        future: impl Future<Output = Result<T, Error>> + Send + 'static,
+        hold: &Arc<hold::Hold>,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
-        let task = self.runtime.spawn(future.in_current_span());
-        // It is cancelled only by the end of its runtime.
-        let output = AbortOnDropHandle::new(task).await;
-        output.unwrap_or_else(|_| Err(Error::closed()))
+        let holds = std::slice::from_ref(hold);
+        task::in_task(&self.releaser.runtime, holds, work).await
     }
 
     /// Spawns a future on the client's own runtime, which drops the future when it ends.

@@ -21,6 +21,7 @@
 //! 4. Each call in `waiting` is told once: what came of the first request that was sent after the call gave the lock
 //!    back, or of the release.
 
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -85,6 +86,11 @@ struct State {
     can_pass: bool,
     /// How far the release of the record has come.
     release: Release,
+    /// A release was sent and not answered, whichever hold it was for: the server may have carried it out, and then
+    /// the lock was held until that.
+    is_in_doubt: bool,
+    /// How often a call has had the turn.
+    turns: u64,
     /// How many holds that have not ended have it.
     holders: u32,
     /// Several holds have had it at once: the server counts one level for all of them.
@@ -154,6 +160,8 @@ impl Record {
                 asked: BootInstant::NEVER,
                 can_pass,
                 release: Release::NotSent,
+                is_in_doubt: false,
+                turns: 0,
                 holders: 0,
                 was_joined: false,
                 is_loss_told: false,
@@ -169,15 +177,33 @@ impl Record {
         self.turn.clone().try_lock_owned().ok()
     }
 
-    /// Waits for the turn, for at most `limit`. Nothing was sent if it fails.
+    /// Waits for the turn. Fails if nobody before this call gives it up for as long as `limit`: a call that stands
+    /// behind others waits for longer. Nothing was sent if it fails.
     pub(crate) async fn turn(&self, limit: Duration) -> Result<Turn, Error> {
-        let turn = timeout(limit, self.turn.clone().lock_owned()).await;
-        turn.map_err(|late| {
-            let text =
-                format!("an earlier request of this owner was not answered within {limit:?}");
-            let error = Error::new(ErrorKind::Timeout, text).unsent();
-            error.about(self.key.name.key()).caused_by(late)
-        })
+        let mut turn = pin!(self.turn.clone().lock_owned());
+        loop {
+            let turns = self.turns();
+            match timeout(limit, turn.as_mut()).await {
+                Ok(turn) => {
+                    self.lock().turns += 1;
+                    return Ok(turn);
+                }
+                Err(_) if self.turns() != turns => {}
+                Err(late) => {
+                    let text = format!(
+                        "an earlier request of this owner was not answered within {limit:?}"
+                    );
+                    let error = Error::new(ErrorKind::Timeout, text).unsent();
+                    return Err(error.about(self.key.name.key()).caused_by(late));
+                }
+            }
+        }
+    }
+
+    /// Returns how often a call has waited for the turn and had it. While that rises, those that wait only stand behind
+    /// others.
+    pub(crate) fn turns(&self) -> u64 {
+        self.lock().turns
     }
 
     /// Notes that a hold has the record from now on.
@@ -380,6 +406,16 @@ impl Record {
     /// From here on no call is told `false` because a question found nothing.
     pub(crate) fn releases(&self) {
         self.lock().release = Release::Sent;
+    }
+
+    /// Notes that a release was sent, and that nobody has seen an answer.
+    pub(crate) fn doubts_release(&self) {
+        self.lock().is_in_doubt = true;
+    }
+
+    /// Whether a release that finds nothing may come behind one that was carried out.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.lock().is_in_doubt
     }
 
     /// Returns whether the lock was still held when it was released, once the server has said so. From then on no hold

@@ -9,8 +9,8 @@
 //! 1. A release is worked out, sent and answered under its record's turn. One that a `Drop` writes takes the turn along
 //!    to whoever waits for its answer. So two releases of one hold are sent one after the other, and the second finds
 //!    what the first has left to do.
-//! 2. A release that was sent and has no answer is marked [`Release::InDoubt`], also if its future is dropped. The next
-//!    one that finds nothing then does not count as a loss.
+//! 2. A release that was sent and has no answer leaves its record in doubt, also if its future is dropped. The next one
+//!    that finds nothing then does not count as a loss.
 //! 3. What is marked as ahead was given to the connection that acquisitions use, before them, unless that connection
 //!    has just broken.
 
@@ -20,13 +20,13 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use tokio::task::yield_now;
-use tracing::Instrument;
 
 use super::backend::{Answer, Posted};
 use super::hold::{Hold, Release};
 use super::record::{Outcome, Turn};
 use super::releaser::Releaser;
 use super::share::Sending;
+use super::task::in_task;
 use crate::error::Error;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
@@ -67,7 +67,7 @@ impl Releaser {
     /// Brings the server's record of a hold to the levels that the hold has here, and returns whether the hold still
     /// stood. The first try may have been `written` already.
     ///
-    /// Sends one request. If the future is dropped after that, the hold is in doubt; the caller's `Undo`, or the
+    /// Sends one request. If the future is dropped after that, the record is in doubt; the caller's `Undo`, or the
     /// background, sends another.
     pub(super) async fn release(
         self: &Arc<Self>,
@@ -131,18 +131,15 @@ impl Releaser {
         Ok(was_held)
     }
 
-    /// Waits for a release. If other calls may wait for the turn that it takes, it goes on in a task while nobody polls
-    /// the caller, and also when the caller is dropped.
+    /// Waits for a release of these holds: in a task, if other calls may wait for the turns that it takes.
     pub(super) async fn polled<T: Send + 'static>(
         &self,
         release: impl Future<Output = Result<T, Error>> + Send + 'static,
-        others_may_wait: bool,
+        holds: &[Arc<Hold>],
     ) -> Result<T, Error> {
-        match others_may_wait {
-            true => {
-                let released = self.runtime.spawn(release.in_current_span()).await;
-                released.unwrap_or_else(|_| Err(Error::closed()))
-            }
+        let others_may_wait = |hold: &Arc<Hold>| hold.was_nested() || hold.record.was_joined();
+        match holds.iter().any(others_may_wait) {
+            true => in_task(&self.runtime, holds, release).await,
             false => release.await,
         }
     }
@@ -251,10 +248,10 @@ impl Releaser {
         let hold = release.hold;
         let is_done = !matches!(released, Released::Absent | Released::Taken);
         match is_done {
-            true => release.note(Release::Done),
+            true if release.keep == 0 => hold.note_release(Release::Done),
             // Nothing was there, and an earlier send of this request may be why.
-            false if answer.repeated => release.note(Release::InDoubt),
-            false => {}
+            false if answer.repeated => release.is_in_doubt(),
+            _ => {}
         }
         match released {
             Released::Freed { told } => self.yield_lock(hold, told, release.heard, answer.sent),
@@ -265,13 +262,13 @@ impl Releaser {
         }
         // An earlier send may have gone unanswered. The lease had not run out when the hold was given back, so the
         // server had the hold then, and this release removed it.
-        let was_held = is_done || answer.repeated || hold.release() == Release::InDoubt;
+        let was_held = is_done || answer.repeated || hold.record.is_in_doubt();
         release.tell(&Ok(was_held));
         was_held
     }
 }
 
-/// A release that is about to be sent, or on its way. If it is dropped on its way, the hold is in doubt.
+/// A release that is about to be sent, or on its way. If it is dropped on its way, the record is in doubt.
 #[derive(Debug)]
 struct Releasing<'a> {
     /// The hold whose turn the caller has.
@@ -288,10 +285,11 @@ struct Releasing<'a> {
 }
 
 impl Releasing<'_> {
-    /// Notes what became of the release of the last level. A release that keeps levels can be repeated without a doubt.
-    fn note(&self, release: Release) {
+    /// Notes that nobody knows what became of the release of the last level. One that keeps levels can be repeated
+    /// without a doubt.
+    fn is_in_doubt(&self) {
         if self.keep == 0 {
-            self.hold.note_release(release);
+            self.hold.record.doubts_release();
         }
     }
 
@@ -299,7 +297,7 @@ impl Releasing<'_> {
     /// hold as it was.
     fn failed(&self, error: &Error) {
         if error.is_unanswered() {
-            self.note(Release::InDoubt);
+            self.is_in_doubt();
         }
         self.tell(&Err(error.clone()));
     }
@@ -315,7 +313,7 @@ impl Releasing<'_> {
 impl Drop for Releasing<'_> {
     fn drop(&mut self) {
         if self.is_on_its_way {
-            self.note(Release::InDoubt);
+            self.is_in_doubt();
         }
     }
 }

@@ -93,7 +93,8 @@ impl Owed for Share {
     async fn run(&mut self) -> Result<bool, Error> {
         let (releaser, hold, sending) = (self.releaser.clone(), self.hold.clone(), self.sending());
         let release = async move { releaser.release(&hold, Some(&sending), None).await };
-        let was_held = self.releaser.polled(release, self.hold.was_nested()).await;
+        let holds = std::slice::from_ref(&self.hold);
+        let was_held = self.releaser.polled(release, holds).await;
         self.can_wait |= was_held.is_err();
         was_held
     }
@@ -145,15 +146,14 @@ impl Undo<Share> {
         };
         let sendings: Vec<_> = undos.iter().map(|undo| undo.owed.sending()).collect();
         let holds: Vec<_> = undos.iter().map(|undo| undo.owed.hold.clone()).collect();
-        let was_nested = holds.iter().any(|hold| hold.was_nested());
-        let this = releaser.clone();
+        let (this, released) = (releaser.clone(), holds.clone());
         let release = async move {
-            let were_held = this.release_all(&holds).await;
+            let were_held = this.release_all(&released).await;
             // Before the `Undo`s: an acquisition that waits for these releases can go.
             drop(sendings);
             were_held
         };
-        let were_held = releaser.polled(release, was_nested).await?;
+        let were_held = releaser.polled(release, &holds).await?;
         undos.into_iter().for_each(Self::disarm);
         Ok(were_held)
     }

@@ -15,6 +15,7 @@ mod shipped {
     pub(crate) use std::sync::{Mutex, MutexGuard};
     pub(crate) use tokio::runtime::Handle as Spawner;
     pub(crate) use tokio::sync::oneshot;
+    pub(crate) use tokio::task::JoinHandle;
     pub(crate) use tokio::time::sleep;
 }
 
@@ -24,12 +25,13 @@ mod tried {
     use std::future::pending;
     use std::time::Duration;
 
-    use shuttle::future::{JoinHandle, yield_now};
+    use shuttle::future::{self, yield_now};
     use shuttle::rand::{Rng, thread_rng};
 
     pub(crate) use shuttle::sync::{Mutex, MutexGuard};
     pub(crate) use shuttle_tokio::runtime::Handle as Spawner;
     pub(crate) use shuttle_tokio::sync::oneshot;
+    pub(crate) use shuttle_tokio::task::JoinHandle;
 
     thread_local! {
         /// Whether timers fire. A step that works only because they fire would be slow.
@@ -47,7 +49,7 @@ mod tried {
     }
 
     /// Waits for tasks, some of which are aborted wherever they are.
-    pub(crate) async fn ended(stay: Vec<JoinHandle<()>>, leave: Vec<JoinHandle<()>>) {
+    pub(crate) async fn ended(stay: Vec<future::JoinHandle<()>>, leave: Vec<future::JoinHandle<()>>) {
         for task in &leave {
             for _ in 0..thread_rng().gen_range(0..12) {
                 yield_now().await;

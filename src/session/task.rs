@@ -1,0 +1,88 @@
+//! Work that others may wait for. A task of the client goes on with it while nobody polls the call that it is for.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::time::timeout;
+use tracing::Instrument;
+
+use super::hold::Hold;
+use super::sync::{JoinHandle, Spawner};
+use crate::error::{Error, ErrorKind};
+
+/// How many request timeouts a call waits for a task that does not go on: one for a turn, and two for requests.
+const STALLED: u32 = 3;
+
+/// The work, until it is done or dropped.
+type Work<T> = Arc<Mutex<Option<Pin<Box<dyn Future<Output = T> + Send>>>>>;
+
+/// The task that polls the work. If this is dropped, the work is.
+struct Task<T> {
+    work: Work<T>,
+    handle: JoinHandle<Option<T>>,
+}
+
+/// Runs work under the turns of these holds' records in a task. It is dropped if this future is.
+///
+/// Fails if the task does not go on: the runtime of the client may be busy, or may not run.
+pub(crate) async fn in_task<T: Send + 'static>(
+    runtime: &Spawner,
+    holds: &[Arc<Hold>],
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let turns = || holds.iter().map(|hold| hold.record.turns()).sum::<u64>();
+    let limits = holds.iter().map(|hold| hold.timeout * STALLED);
+    let limit = limits.max().unwrap_or_default();
+    let mut task = Task::spawn(runtime, work.in_current_span());
+    loop {
+        let before = turns();
+        match timeout(limit, &mut task.handle).await {
+            // Without an output only if the runtime has ended.
+            Ok(output) => {
+                let output = output.ok().flatten();
+                return output.unwrap_or_else(|| Err(Error::closed()));
+            }
+            Err(_) if turns() != before => {}
+            Err(late) => {
+                let text = format!("the runtime of the client did not go on for {limit:?}");
+                let error = Error::new(ErrorKind::Timeout, text).unanswered();
+                return Err(error.caused_by(late));
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Task<T> {
+    fn spawn(runtime: &Spawner, work: impl Future<Output = T> + Send + 'static) -> Self {
+        let work: Work<T> = Arc::new(Mutex::new(Some(Box::pin(work))));
+        let polled = work.clone();
+        let handle = runtime.spawn(poll_fn(move |context| poll(&polled, context)));
+        Self { work, handle }
+    }
+}
+
+/// Polls the work. Returns `None` if it was dropped.
+fn poll<T>(work: &Work<T>, context: &mut Context<'_>) -> Poll<Option<T>> {
+    let mut slot = work.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(future) = slot.as_mut() else {
+        return Poll::Ready(None);
+    };
+    let output = future.as_mut().poll(context);
+    let done = if output.is_ready() { slot.take() } else { None };
+    drop(slot);
+    // Outside the mutex: its drop may run any code.
+    drop(done);
+    output.map(Some)
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.handle.abort();
+        // At once, and not when the runtime comes to it: what the caller does next, or the end of the runtime, is to
+        // find the turn free. If the task polls the work just now, it drops it.
+        let work = self.work.try_lock().ok().and_then(|mut slot| slot.take());
+        drop(work);
+    }
+}
