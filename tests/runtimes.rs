@@ -529,6 +529,48 @@ async fn guard_dropped_by_an_error_out_of_main_leaves_nothing() {
     client.close().await;
 }
 
+/// The tasks of a client do not run while nobody drives the runtime on which it connected.
+#[test]
+fn calls_about_a_hold_end_though_the_runtime_of_the_client_does_not_run() {
+    let server = Server::start();
+    let (resting, other) = (
+        Builder::new_current_thread().enable_all().build().unwrap(),
+        runtime(),
+    );
+    let builder = builder(server.url()).command_timeout(millis(100));
+    let client = resting.block_on(builder.build()).unwrap();
+    let lock = client.lock("k").owned_by(&Owner::unique());
+    let guard = resting.block_on(lock.lock()).unwrap();
+    other.block_on(async {
+        let reentered = soon(guard.reenter()).await.unwrap_err();
+        let extended = soon(guard.extend(secs(40))).await.unwrap_err();
+        let taken = soon(lock.try_lock_for(millis(100))).await.unwrap_err();
+        let kinds = [reentered, extended, taken].map(|error| error.kind());
+        assert_eq!(kinds, [ErrorKind::Timeout; 3]);
+    });
+}
+
+/// The level that was asked for, and the turn to ask, end with the call and not when its runtime comes to it.
+#[test]
+fn guard_dropped_behind_a_cancelled_reentry_releases_as_its_runtime_ends() {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let other = runtime();
+    for _ in 0..10 {
+        let proxy = other.block_on(Proxy::start(server.port()));
+        let short = Builder::new_current_thread().enable_all().build().unwrap();
+        short.block_on(async {
+            let client = Client::connect(&proxy.url()).await.unwrap();
+            let guard = client.lock("k").lock().await.unwrap();
+            proxy.hold_replies();
+            let reentered = tokio::time::timeout(millis(20), guard.reenter());
+            assert!(reentered.await.is_err(), "it is not answered");
+        });
+        drop(short);
+        other.block_on(eventually("the lock is free", async || !probe.exists("k")));
+    }
+}
+
 #[tokio::test]
 async fn guard_dropped_by_an_error_out_of_main_leaves_nothing_over_tls() {
     let Some(server) = with_tls(Server::builder().tls()) else {

@@ -3,11 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use futures_util::future::join_all;
 use redlatch::{DistributedLock, LockGuard, NamedLock};
-use redlatch_testkit::Server;
+use redlatch_testkit::{Proxy, Server};
 
 use crate::support::probe::{begin, millis, nothing_left, secs, soon, stranger};
-use crate::support::start;
+use crate::support::{builder, start};
 
 /// The calls that ask the server about a hold.
 const CALLS: [&str; 5] = ["lock", "adopt", "unlock", "reenter", "extend"];
@@ -69,5 +70,25 @@ async fn call_of_a_reader_that_nobody_polls_keeps_no_other_reader_waiting() {
     let (server, client) = start().await;
     let lock = client.read_write_lock("k").reader();
     goes_on_beside_each_call(&server, &stranger(&lock), &stranger(&lock)).await;
+    nothing_left(&server, [&client]).await;
+}
+
+/// Each of them waits for little, all of them together for longer than a request may take.
+#[tokio::test]
+async fn calls_that_stand_behind_each_other_are_all_answered() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port()).await;
+    let builder = builder(&proxy.url()).command_timeout(millis(300));
+    let client = builder.build().await.unwrap();
+    let guard = client.lock("k").lock().await.unwrap();
+    proxy.delay(millis(25));
+    let extended = (0..15).map(|_| guard.extend(secs(40)));
+    let reentered = (0..15).map(|_| async { guard.reenter().await?.unlock().await });
+    let (extended, reentered) = tokio::join!(join_all(extended), join_all(reentered));
+    for outcome in extended.into_iter().chain(reentered) {
+        outcome.unwrap();
+    }
+    proxy.delay(millis(0));
+    drop(guard);
     nothing_left(&server, [&client]).await;
 }
