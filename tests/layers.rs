@@ -289,6 +289,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::handoff",
             "session::hold session::left session::local_queue session::local_lock session::record session::sync",
         ),
+        ("session::task", "session::hold session::sync"),
         ("session::grants", "session::hold"),
         ("session::undo", ""),
         ("session::ledger", ""),
@@ -307,7 +308,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::release_request",
-            "session::backend session::hold session::record session::releaser session::share",
+            "session::backend session::hold session::record session::releaser session::share session::task",
         ),
         (
             "session::releaser",
