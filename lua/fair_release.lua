@@ -37,9 +37,10 @@ if not left then
       if redis.call('EXISTS', KEYS[1]) == 0 then
         tell_first(worth, ARGV[6], ARGV[5])
       end
+      return {'absent'}
     end
   end
-  return {'absent'}
+  return from_primary {'absent'}
 end
 if not is_last then
   return {'kept', left}

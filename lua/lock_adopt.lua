@@ -19,28 +19,28 @@
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2], ARGV[6], 'mode')
 local total, mine, source = found[1], found[2], found[3]
 if found[4] then
-  return {'wrong_kind'}
+  return from_primary {'wrong_kind'}
 end
 if not total then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 if not string.find(total, '^%d+$') then
-  return {'wrong_kind'}
+  return from_primary {'wrong_kind'}
 end
 local share, ends, replaced = share_of(mine, ARGV[3], total)
 if not share then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 
 local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), #ARGV[2] > #ARGV[1] + 1
 local missing = tonumber(ARGV[4]) - share
 if missing > 0 then
   if source ~= ARGV[7] then
-    return {'changed'}
+    return from_primary {'changed'}
   end
   local number, held, held_until = record_of(source)
   if ARGV[6] ~= ARGV[1] and not number then
-    return {'wrong_kind'}
+    return from_primary {'wrong_kind'}
   end
   -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
   redis.call('HDEL', KEYS[1], ARGV[2])
@@ -63,5 +63,7 @@ if missing > 0 or lease > 0 and named then
   -- A level that is taken over without a lease is released at once, so what is left of the key's TTL is enough.
   local lasts = lease > 0 and lease or math.max(left, 0)
   redis.call('HSET', KEYS[1], ARGV[2], share_text(ARGV[3], share, named, lasts, ends))
+elseif lease == 0 then
+  ensure_primary()
 end
 return {'adopted', tonumber(total)}

@@ -15,14 +15,14 @@
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local number, share, ends = record_of(found[2])
 if number ~= ARGV[3] then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 local left, lease = redis.call('PTTL', KEYS[1]), tonumber(ARGV[4])
 local kept = left > lease and (ARGV[5] == 'at_least' or found[1] ~= share)
 if left > lease and not kept then
   local cut = lease_end(KEYS[1])
   if cut ~= tonumber(ARGV[5]) then
-    return {'longer', cut}
+    return from_primary {'longer', cut}
   end
 end
 -- A server that is out of memory refuses a script only at its first write, and never refuses a PEXPIRE.

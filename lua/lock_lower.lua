@@ -1,4 +1,4 @@
--- Lowers a hold to a smaller share. Prepended to the scripts that release, behind lock_record.
+-- Lowers a hold to a smaller share. Prepended to the scripts that release, behind primary and lock_record.
 
 -- Takes a client's share out of a lock, together with the shares of a named owner whose lease has ended: otherwise a
 -- client that died would keep its share for as long as others lock under that name. `left` is the number of levels that
@@ -50,6 +50,7 @@ local function lower(key, field, acquisition_field, number, keep, found)
   end
   local total, share = tonumber(found[1]), tonumber(recorded)
   if keep >= share then
+    ensure_primary()
     return total, false
   end
   if keep == 0 then

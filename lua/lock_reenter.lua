@@ -14,11 +14,11 @@
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local number, share, ends = record_of(found[2])
 if number ~= ARGV[3] or not string.find(found[1] or '', '^%d+$') then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 local reached, after = raised(found[1], tonumber(share), 0, ARGV[4])
 if not after then
-  return {'exhausted'}
+  return from_primary {'exhausted'}
 end
 raise(after - found[1], reached, ARGV[5], ends)
 return {'granted', after}

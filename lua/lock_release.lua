@@ -19,7 +19,7 @@
 local found = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 local left, is_last = lower(KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), found)
 if not left then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 if not is_last then
   return {'kept', left}

@@ -15,7 +15,7 @@
 -- if publishing is refused, the error is the last item of the answer, and nothing is undone
 
 local field, acquisition_field = ARGV[1], ARGV[2]
-local outcomes, freed = {}, {}
+local outcomes, freed, is_absent = {}, {}, false
 for i = 1, #KEYS do
   local lock, number, keep = KEYS[i], ARGV[i * 3 + 2], ARGV[i * 3 + 3]
   local found = read('HMGET', lock, field, acquisition_field)
@@ -27,6 +27,8 @@ for i = 1, #KEYS do
     local left, is_last = lower(lock, field, acquisition_field, number, tonumber(keep), found)
     if left then
       outcome = is_last and 0 or -1
+    else
+      is_absent = true
     end
   end
   if outcome == 0 then
@@ -36,6 +38,8 @@ for i = 1, #KEYS do
 end
 if #freed > 0 then
   redis.call('DEL', unpack(freed))
+elseif is_absent then
+  ensure_primary()
 end
 local refused
 for i, outcome in ipairs(outcomes) do

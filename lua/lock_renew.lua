@@ -8,7 +8,7 @@
 -- Returns for each key 0: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
-local answers = {}
+local answers, is_written = {}, false
 for i, key in ipairs(KEYS) do
   local acquisition_field, mine, lease = unpack(ARGV, i * 3 - 2, i * 3)
   local value = read('HGET', key, acquisition_field)
@@ -19,11 +19,15 @@ for i, key in ipairs(KEYS) do
     -- A server that is out of memory refuses a script at its first write only, and never a PEXPIRE.
     if left < least or ends ~= '' then
       redis.call('PEXPIRE', key, math.max(left, least))
+      is_written = true
     end
     if ends ~= '' then
       redis.call('HSET', key, acquisition_field, share_text(number, share, true, lease, ends))
     end
     answers[i] = 1
   end
+end
+if not is_written then
+  ensure_primary()
 end
 return answers

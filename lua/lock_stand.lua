@@ -33,13 +33,16 @@ local function refusal()
     end
     ttl = left
   end
-  ensure_primary()
   if stay == '0' then
-    return {'busy', ttl}
+    return from_primary {'busy', ttl}
   end
   -- A holder of ours also has an acquisition field.
   local is_foreign = is_held and redis.call('HLEN', KEYS[1]) == 1
   local place = line.stand(client, stay, ARGV[10], is_held)
+  -- A replica refuses to let the client stand. A server that is out of memory refuses no write behind a DEL.
+  if place < 0 then
+    ensure_primary()
+  end
   -- Only the first two have to look whether the first has come for the lock.
   return {'stands', not is_held and place > 1 and -1 or ttl, place, is_foreign and 1 or 0}
 end

@@ -18,13 +18,13 @@ local entries = {}
 for _, id in ipairs(ids_of(ARGV[1])) do
   local score = redis.call('ZSCORE', KEYS[1], id)
   if not score or tonumber(score) <= now then
-    return {'absent'}
+    return from_primary {'absent'}
   end
   entries[#entries + 1] = ends
   entries[#entries + 1] = id
 end
 if mark and (tonumber(mark) or math.huge) > tonumber(ARGV[3]) then
-  return {'extended'}
+  return from_primary {'extended'}
 end
 if ARGV[4] ~= '0' then
   -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.

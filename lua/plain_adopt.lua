@@ -8,10 +8,12 @@
 -- Publishes nothing
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 local lease = tonumber(ARGV[2])
 if lease > 0 and redis.call('PTTL', KEYS[1]) < lease then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
+else
+  ensure_primary()
 end
 return {'adopted', 1}

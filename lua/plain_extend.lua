@@ -11,15 +11,15 @@
 -- Publishes nothing
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then
   if ARGV[3] == 'at_least' then
-    return {'extended'}
+    return from_primary {'extended'}
   end
   local ends = lease_end(KEYS[1])
   if ends ~= tonumber(ARGV[3]) then
-    return {'longer', ends}
+    return from_primary {'longer', ends}
   end
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -9,10 +9,10 @@
 
 local value = redis.call('GET', KEYS[1])
 if not value then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 if value ~= ARGV[1] then
-  return {'taken'}
+  return from_primary {'taken'}
 end
 redis.call('DEL', KEYS[1])
 return {'released', 0}

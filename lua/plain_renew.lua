@@ -7,15 +7,19 @@
 -- Returns for each key 0: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
-local answers = {}
+local answers, is_written = {}, false
 for i, key in ipairs(KEYS) do
   local value, lease = unpack(ARGV, i * 2 - 1, i * 2)
   answers[i] = 0
   if read('GET', key) == value then
     if redis.call('PTTL', key) < tonumber(lease) then
       redis.call('PEXPIRE', key, lease)
+      is_written = true
     end
     answers[i] = 1
   end
+end
+if not is_written then
+  ensure_primary()
 end
 return answers

@@ -18,13 +18,13 @@
 local found = redis.call('HMGET', KEYS[1], 'mode', ARGV[1])
 local mode, total = found[1], found[2]
 if mode ~= 'read' and mode ~= 'write' and (mode or redis.call('EXISTS', KEYS[1]) == 1) then
-  return {'wrong_kind'}
+  return from_primary {'wrong_kind'}
 end
 if not total then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 if not string.find(total, '^%d+$') then
-  return {'wrong_kind'}
+  return from_primary {'wrong_kind'}
 end
 total = tonumber(total)
 
@@ -33,7 +33,7 @@ local lease, key, left = tonumber(ARGV[4]), level_key(KEYS[2], ARGV[1], ARGV[5])
 local missing = tonumber(ARGV[3]) - #mine
 if missing > 0 then
   if missing > 1 or tonumber(ARGV[5]) > total or (redis.call('GET', key) or '') ~= ARGV[6] then
-    return {'changed'}
+    return from_primary {'changed'}
   end
   -- A level of a writer in Java has no key: it lasts as long as the hash.
   left = redis.call('PTTL', key)
@@ -43,10 +43,10 @@ if missing > 0 then
   -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
   redis.call('DEL', key)
 end
-if lease > 0 then
-  raise_leases(KEYS[1], mine, lease)
-end
+local is_raised = lease > 0 and raise_leases(KEYS[1], mine, lease)
 if missing > 0 then
   redis.call('SET', key, ARGV[2], 'PX', math.max(left, lease))
+elseif not is_raised then
+  ensure_primary()
 end
 return {'adopted', total}

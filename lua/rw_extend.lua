@@ -15,16 +15,18 @@
 local total = redis.call('HGET', KEYS[1], ARGV[1])
 local lease, mine = tonumber(ARGV[3]), levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 if #mine == 0 then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 if ARGV[4] == 'at_least' then
-  raise_leases(KEYS[1], mine, lease)
+  if not raise_leases(KEYS[1], mine, lease) then
+    ensure_primary()
+  end
   return {'extended'}
 end
 if redis.call('PTTL', mine[1]) > lease then
   local ends = lease_end(mine[1])
   if ends ~= tonumber(ARGV[4]) then
-    return {'longer', ends}
+    return from_primary {'longer', ends}
   end
 end
 -- The hash before its levels: it never outlives the longest of them.

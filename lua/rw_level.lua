@@ -30,17 +30,22 @@ local function level_of(number, stem, field, count, ask)
   end
 end
 
+-- Returns whether the lease was shorter.
 local function raise_lease(key, lease)
-  if redis.call('PTTL', key) < lease then
+  local is_shorter = redis.call('PTTL', key) < lease
+  if is_shorter then
     redis.call('PEXPIRE', key, lease)
   end
+  return is_shorter
 end
 
 -- Raises the lease of a hold: that of the hash before those of its levels, so that it never outlives the longest.
+-- Returns whether any was shorter.
 local function raise_leases(lock, levels, lease)
-  raise_lease(lock, lease)
+  local is_written = raise_lease(lock, lease)
   for _, level in ipairs(levels) do
-    raise_lease(level, lease)
+    is_written = raise_lease(level, lease) or is_written
   end
+  return is_written
 end
 

@@ -14,11 +14,11 @@
 local total = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) or 0
 local mine = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 if #mine == 0 then
-  return {'absent'}
+  return from_primary {'absent'}
 end
 local after = math.max(total - #mine + tonumber(ARGV[3]), total)
 if after > 1000 then
-  return {'exhausted'}
+  return from_primary {'exhausted'}
 end
 redis.call('HSET', KEYS[1], ARGV[1], after)
 local lease = math.max(tonumber(ARGV[4]), redis.call('PTTL', mine[1]))

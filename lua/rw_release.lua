@@ -62,7 +62,7 @@ if #mine == 0 then
     end
   end
   if string.match(mark, ':(h%x+)$') ~= ARGV[2] then
-    return {'absent'}
+    return from_primary {'absent'}
   end
   redis.call('DEL', KEYS[4])
   local _, refused = publish()
@@ -85,7 +85,7 @@ for n = 1, #mine - tonumber(ARGV[3]) do
   total = total - 1
 end
 if #changes == 0 then
-  return {'kept', total}
+  return from_primary {'kept', total}
 end
 -- Decides what becomes of the lock when the owner's last level on this side goes: free if the hash has nothing but its
 -- mode and this field; otherwise downgraded if this was the write side.

@@ -9,14 +9,17 @@
 -- Returns for each key 0: this hold no longer exists; nothing was changed
 -- Publishes nothing
 
-local answers = {}
+local answers, is_written = {}, false
 for i, key in ipairs(KEYS) do
   local field, stem, number, lease = unpack(ARGV, i * 4 - 3, i * 4)
   local levels = levels_of(number, stem, field, read('HGET', key, field), read)
   answers[i] = 0
   if #levels > 0 then
-    raise_leases(key, levels, tonumber(lease))
+    is_written = raise_leases(key, levels, tonumber(lease)) or is_written
     answers[i] = 1
   end
+end
+if not is_written then
+  ensure_primary()
 end
 return answers

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::{eventually, probe, with_tls};
 use redlatch::{Client, Config, ErrorKind, MultiLock, Owner, PermitId, Protocol, ReleaseBy, Tls};
-use redlatch_testkit::{Connection, Reply, Sentinel, Server};
+use redlatch_testkit::{Cluster, Connection, Reply, Sentinel, Server};
 
 /// Lets two owners take turns on a lock, then closes the client.
 async fn take_turns(client: &Client) {
@@ -401,4 +401,76 @@ async fn replica_answers_no_question_whenever_it_became_one() {
     admin.command(&["REPLICAOF", "NO", "ONE"]);
     answers(&client).await;
     answers(&late).await;
+}
+
+#[tokio::test]
+async fn replica_without_the_keys_of_held_locks_says_nothing_of_them() {
+    let (server, empty) = (Server::start(), Server::start());
+    let client = Client::connect(server.url()).await.unwrap();
+    let sides = client.read_write_lock("sides");
+    macro_rules! held {
+        ($($name:ident: $lock:expr),* $(,)?) => {
+            $(let $name = $lock.lock().await.unwrap();)*
+            let mut admin = server.connection();
+            admin.command(&["REPLICAOF", "127.0.0.1", &empty.port().to_string()]);
+            eventually("it has copied nothing", async || admin.keys().is_empty()).await;
+            $(
+                let asked = [
+                    ("verify", $name.verify().await.map(drop)),
+                    ("extend", $name.extend(Duration::from_secs(60)).await.map(drop)),
+                    ("reenter", $name.reenter().await.map(drop)),
+                    ("unlock", $name.unlock().await),
+                ];
+                for (what, outcome) in asked {
+                    let error = outcome.expect_err(what);
+                    let kind = stringify!($name);
+                    assert_eq!(error.kind(), ErrorKind::Backend, "{kind}, {what}: {error}");
+                    assert!(error.to_string().contains("is a replica"), "{kind}, {what}: {error}");
+                }
+            )*
+        };
+    }
+    held! {
+        reentrant: client.lock("reentrant"),
+        fenced: client.fenced_lock("fenced"),
+        fair: client.fair_lock("fair"),
+        spin: client.spin_lock("spin"),
+        writer: sides.writer(),
+        reader: client.read_write_lock("read").reader(),
+    }
+}
+
+#[tokio::test]
+async fn busy_locks_raise_no_error_on_any_server_of_a_cluster() {
+    let cluster = Cluster::start();
+    let client = Client::connect(cluster.url()).await.unwrap();
+    let errors = |server: &Server| {
+        let info = server.connection().command(&["INFO", "stats"]).text();
+        let find = |line: &str| {
+            line.strip_prefix("total_error_replies:")?
+                .parse::<u64>()
+                .ok()
+        };
+        info.lines().find_map(find)
+    };
+    for name in (0..9)
+        .map(|number| format!("job-{number}"))
+        .chain(["x{tag}".to_owned()])
+    {
+        let lock = client.lock(&name);
+        let guard = lock.lock().await.unwrap();
+        let other = lock.owned_by(&Owner::unique());
+        let server = cluster.owner(&name).0;
+        let mut before = None;
+        // The first time, the server may not know the scripts.
+        for _ in 0..2 {
+            before = errors(server);
+            assert!(other.try_lock().await.unwrap().is_none());
+            assert!(other.is_locked().await.unwrap());
+            guard.verify().await.unwrap();
+        }
+        assert_eq!(errors(server), before, "{name}");
+        guard.unlock().await.unwrap();
+    }
+    client.close().await;
 }
