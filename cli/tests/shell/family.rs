@@ -7,7 +7,7 @@ use crate::loss::Script;
 
 const OPTIONS: [&str; 4] = ["--lease", "renewed:1s", "--grace", "300ms"];
 /// Ends some day, should a test fail.
-const STUBBORN: &str = "trap '' TERM; for i in $(seq 2000); do sleep 0.05; done";
+const STUBBORN: &str = "for i in $(seq 2000); do sleep 0.05; done";
 
 /// Runs a command under the lock, and waits until the script in it has begun.
 fn start(server: &Server, script: &Script, command: &[&str]) -> (Running, i32) {
@@ -46,7 +46,7 @@ fn command_that_leaves_its_group_does_not_outlive_the_lock() {
     let server = Server::start();
     for wrapper in [&["timeout", "1000"][..], &["setsid"]] {
         for how in ["gone", "killed", "stopped"] {
-            let script = Script::new();
+            let script = Script::after("trap '' TERM");
             let stubborn = script.of(STUBBORN);
             let command = [wrapper, &["sh", "-c", &stubborn]].concat();
             let (run, pid) = start(&server, &script, &command);
@@ -59,7 +59,7 @@ fn command_that_leaves_its_group_does_not_outlive_the_lock() {
 fn descendant_in_a_session_of_its_own_does_not_outlive_the_lock() {
     let server = Server::start();
     for how in ["gone", "killed", "stopped"] {
-        let script = Script::new();
+        let script = Script::after("trap '' TERM");
         let stubborn = script.of(STUBBORN).replace('$', "\\$");
         // The shell ends at TERM, so that the KILL finds its child without a parent.
         let nested = format!("setsid sh -c \"{stubborn}\" & wait");
