@@ -1,6 +1,6 @@
 //! `redlatch run`: a command under a lock.
 
-use std::error::Error as _;
+use std::error::Error as StdError;
 use std::io;
 use std::iter::successors;
 use std::mem;
@@ -28,6 +28,9 @@ use crate::span;
 const PAUSE: Duration = Duration::from_millis(500);
 /// A wait that nobody sees the end of: a century.
 const EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// What a server says that takes nobody now and may do so later. The last is what a replica says of its role, which the
+/// sentinels still name as the primary.
+const OF_THE_MOMENT: [&str; 4] = ["ERR max number of clients", "LOADING", "BUSY", "slave"];
 
 /// The guard of a lock of any kind.
 #[derive(Debug)]
@@ -113,19 +116,33 @@ async fn connect(builder: &ClientBuilder, args: &Run, notes: &Notes) -> Result<C
     }
 }
 
-/// Whether the network is to blame for an attempt to connect that failed. A server that refuses, or that does not prove
-/// who it is, does so the next time, too.
+/// Whether an attempt to connect failed for a reason that goes by itself. Everything else is there the next time, too.
 fn is_away(error: &Error) -> bool {
-    let causes = successors(error.source(), |cause| (*cause).source());
-    let mut network = causes.filter_map(|cause| match cause.downcast_ref::<io::Error>() {
-        // A certificate that is not trusted, and answers of what is no such server.
-        Some(error) => Some(!matches!(
+    // One side speaks TLS and the other does not: the error asks the user.
+    let is_unclear = error.to_string().contains("TLS?");
+    let mut causes = successors(error.source(), |cause| (*cause).source());
+    error.kind() == ErrorKind::Backend && !is_unclear && causes.any(passes)
+}
+
+/// Whether this is a cause that goes by itself.
+fn passes(cause: &(dyn StdError + 'static)) -> bool {
+    match cause.downcast_ref::<io::Error>() {
+        Some(error) => matches!(
             error.kind(),
-            io::ErrorKind::InvalidData | io::ErrorKind::Other
-        )),
-        None => cause.is::<Elapsed>().then_some(true),
-    });
-    error.kind() == ErrorKind::Backend && network.next().unwrap_or(false)
+            io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+                // Of a unix socket: the server has not made it yet.
+                | io::ErrorKind::NotFound
+        ),
+        None => {
+            let said = cause.to_string();
+            cause.is::<Elapsed>() || OF_THE_MOMENT.iter().any(|words| said.starts_with(words))
+        }
+    }
 }
 
 async fn under_lock(

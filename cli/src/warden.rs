@@ -6,7 +6,7 @@
 //!
 //! The command is started in the process group of the warden, so there is no moment at which the warden does not know
 //! whom to end. A command that leaves the group is told by its process id, which is known a moment later. Signals to the
-//! group reach the warden too, which blocks them.
+//! group reach the warden too, which has them blocked from its first moment on.
 
 use std::env;
 use std::io::{self, Read, Stdin, Write, stdin, stdout};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, getpgrp};
 use serde_json::json;
@@ -69,7 +69,7 @@ impl Warden {
         let mut warden = Self::spawn(0, args, notes)?;
         let out = warden.child.stdout.take();
         let out = ChildStdout::from_std(out.ok_or(io::ErrorKind::BrokenPipe)?);
-        // A signal to the group would end a warden that does not block it yet.
+        // If it is none, as where another program has the place of this one by now, no command is started.
         timeout(START, out?.read_u8()).await??;
         Ok(Some(warden))
     }
@@ -99,7 +99,8 @@ impl Warden {
             OnLoss::Kill => "kill",
             OnLoss::Term | OnLoss::Ignore => "term",
         };
-        let mut child = Command::new(this_program()?)
+        let mut command = Command::new(this_program()?);
+        command
             .args([WORD, "--on-loss", on_loss, "--grace"])
             .arg(format!("{}ms", args.grace.as_millis()))
             .arg(format!("--name={}", args.name))
@@ -108,8 +109,12 @@ impl Warden {
             .env_remove("REDIS_URL")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .process_group(group)
-            .spawn()?;
+            .process_group(group);
+        // A process begins with the mask of the thread that starts it.
+        let before = blocked().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let child = command.spawn();
+        before.thread_set_mask()?;
+        let mut child = child?;
         let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         // A warden that somebody stopped must not stop this process: it misses some lines then.
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -169,6 +174,21 @@ fn this_program() -> io::Result<PathBuf> {
     })
 }
 
+/// Returns the signals that a warden does not take: all but those of faults of its own.
+fn blocked() -> SigSet {
+    let mut blocked = SigSet::all();
+    for signal in [
+        Signal::SIGABRT,
+        Signal::SIGBUS,
+        Signal::SIGFPE,
+        Signal::SIGILL,
+        Signal::SIGSEGV,
+    ] {
+        blocked.remove(signal);
+    }
+    blocked
+}
+
 /// Returns the milliseconds of a clock that all processes share and that goes on while the machine is suspended.
 fn now() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -198,19 +218,7 @@ struct Watch {
 
 /// Runs the warden. Returns its exit code.
 pub(crate) fn keep_watch(args: &args::Warden) -> u8 {
-    let mut blocked = SigSet::all();
-    // Faults of this process itself, and what cannot be blocked.
-    for signal in [
-        Signal::SIGABRT,
-        Signal::SIGBUS,
-        Signal::SIGFPE,
-        Signal::SIGILL,
-        Signal::SIGSEGV,
-    ] {
-        blocked.remove(signal);
-    }
-    let lines = Lines::new();
-    let (Ok(mut lines), Ok(()), Ok(())) = (lines, blocked.thread_block(), ready()) else {
+    let (Ok(mut lines), Ok(())) = (Lines::new(), ready()) else {
         return exit::SYSTEM;
     };
     let mut watch = Watch {

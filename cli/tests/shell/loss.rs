@@ -4,33 +4,43 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use redlatch_testkit::Server;
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
 use crate::command::{
-    Running, children_of, eventually, group_of, number_in, outcome, redlatch, runs, send,
+    Running, children_of, eventually, group_of, number_in, outcome, redlatch, runs, send, state_of,
 };
 
 /// A command that writes its process id into a file.
 pub(crate) struct Script {
     _dir: TempDir,
     pid: PathBuf,
+    first: &'static str,
 }
 
 impl Script {
     pub(crate) fn new() -> Self {
+        Self::after("true")
+    }
+
+    /// What sets a trap writes its process id only afterwards: whoever knows the id may signal it at once.
+    pub(crate) fn after(first: &'static str) -> Self {
         let dir = tempdir().unwrap();
         let pid = dir.path().join("pid");
-        Self { _dir: dir, pid }
+        Self {
+            _dir: dir,
+            pid,
+            first,
+        }
     }
 
     /// Returns this script, which writes its process id first.
     pub(crate) fn of(&self, script: &str) -> String {
-        format!(
-            "echo $$ >{0}.new; mv {0}.new {0}; {script}",
-            self.pid.display()
-        )
+        let (first, pid) = (self.first, self.pid.display());
+        format!("{first}; echo $$ >{pid}.new; mv {pid}.new {pid}; {script}")
     }
 
     /// Returns the arguments that run this script under a lock, after these options.
@@ -59,13 +69,9 @@ impl Script {
 fn command_is_ended_when_the_lock_is_gone() {
     let server = Server::start();
     for (on_loss, says) in [("term", "tidied up"), ("kill", "")] {
-        let script = Script::new();
+        let script = Script::after("trap 'echo tidied up; exit 0' TERM");
         let options = ["--lease", "renewed:600ms", "--on-loss", on_loss];
-        let run = script.start(
-            &server,
-            &options,
-            "trap 'echo tidied up; exit 0' TERM; while :; do sleep 0.05; done",
-        );
+        let run = script.start(&server, &options, "while :; do sleep 0.05; done");
         let pid = script.pid();
         assert!(runs(pid));
         server.connection().command(&["DEL", "l"]);
@@ -79,13 +85,9 @@ fn command_is_ended_when_the_lock_is_gone() {
 #[test]
 fn command_that_does_not_heed_term_is_killed_after_the_grace() {
     let server = Server::start();
-    let script = Script::new();
+    let script = Script::after("trap '' TERM");
     let options = ["--lease", "renewed:600ms", "--grace", "700ms"];
-    let run = script.start(
-        &server,
-        &options,
-        "trap '' TERM; while :; do sleep 0.05; done",
-    );
+    let run = script.start(&server, &options, "while :; do sleep 0.05; done");
     let pid = script.pid();
     server.connection().command(&["DEL", "l"]);
     let deleted = Instant::now();
@@ -189,7 +191,7 @@ fn loss_that_is_found_at_the_end_is_told() {
 fn command_is_ended_if_redlatch_is_stopped_past_the_lease() {
     let server = Server::start();
     for on_loss in ["term", "kill"] {
-        let script = Script::new();
+        let script = Script::after("trap '' TERM");
         let options = [
             "--lease",
             "renewed:1s",
@@ -198,11 +200,7 @@ fn command_is_ended_if_redlatch_is_stopped_past_the_lease() {
             "--on-loss",
             on_loss,
         ];
-        let run = script.start(
-            &server,
-            &options,
-            "trap '' TERM; while :; do sleep 0.05; done",
-        );
+        let run = script.start(&server, &options, "while :; do sleep 0.05; done");
         let pid = script.pid();
         run.signal("STOP");
         eventually("the warden ends the command", || !runs(pid));
@@ -231,13 +229,9 @@ fn command_is_ended_if_redlatch_is_killed() {
         ("kill", "trap '' TERM"),
         ("term", "trap '' TERM"),
     ] {
-        let script = Script::new();
+        let script = Script::after(trap);
         let options = ["--grace", "300ms", "--on-loss", on_loss];
-        let run = script.start(
-            &server,
-            &options,
-            &format!("{trap}; while :; do sleep 0.05; done"),
-        );
+        let run = script.start(&server, &options, "while :; do sleep 0.05; done");
         warden_ends(&script, run, &server);
     }
 }
@@ -291,13 +285,9 @@ fn warden_does_not_wait_for_a_command_that_has_ended() {
 #[test]
 fn warden_that_is_killed_is_replaced_and_the_next_one_ends_the_command() {
     let server = Server::start();
-    let script = Script::new();
+    let script = Script::after("trap '' TERM");
     let options = ["--lease", "renewed:2s", "--grace", "100ms"];
-    let run = script.start(
-        &server,
-        &options,
-        "trap '' TERM; while :; do sleep 0.05; done",
-    );
+    let run = script.start(&server, &options, "while :; do sleep 0.05; done");
     let pid = script.pid();
     let mut wardens = vec![group_of(pid)];
     for _ in 0..2 {
@@ -325,6 +315,34 @@ fn warden_that_is_killed_is_replaced_and_the_next_one_ends_the_command() {
 }
 
 #[test]
+fn warden_that_replaces_another_heeds_no_signal_from_its_first_moment_on() {
+    let server = Server::start();
+    let script = Script::after("trap '' TERM");
+    let run = script.start(
+        &server,
+        &["--lease", "renewed:300ms"],
+        "while :; do sleep 0.05; done",
+    );
+    let first = group_of(script.pid());
+    let group = Pid::from_raw(first);
+    send("KILL", first);
+    let mut next = None;
+    eventually("another one watches", || {
+        for _ in 0..1_000 {
+            killpg(group, Signal::SIGTERM).unwrap();
+        }
+        let wardens = children_of(run.pid(), "__warden");
+        next = wardens.into_iter().find(|it| *it != first);
+        next.is_some_and(|next| state_of(next) == "S")
+    });
+    killpg(group, Signal::SIGTERM).unwrap();
+    assert!(next.is_some_and(runs));
+    send("KILL", script.pid());
+    let ended = run.end();
+    assert_eq!(ended.notes().len(), 1, "{ended:?}");
+}
+
+#[test]
 fn warden_that_is_not_needed_is_gone() {
     let server = Server::start();
     let script = Script::new();
@@ -338,11 +356,11 @@ fn warden_that_is_not_needed_is_gone() {
 #[test]
 fn command_that_is_stopped_is_ended_too() {
     let server = Server::start();
-    let script = Script::new();
+    let script = Script::after("trap 'echo tidied up; exit 0' TERM");
     let run = script.start(
         &server,
         &["--lease", "renewed:600ms"],
-        "trap 'echo tidied up; exit 0' TERM; while :; do sleep 0.05; done",
+        "while :; do sleep 0.05; done",
     );
     let pid = script.pid();
     send("STOP", pid);

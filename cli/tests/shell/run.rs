@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use redlatch_testkit::Server;
+use redlatch_testkit::{Sentinel, Server};
 use tempfile::tempdir;
 
 use crate::command::{KINDS, Outcome, Running, eventually, outcome, redlatch, runs};
@@ -188,4 +188,64 @@ fn lock_is_renewed_while_the_command_runs() {
     }
     let ended = run.end();
     assert_eq!(ended.code, 0, "{ended:?}");
+}
+
+#[test]
+fn wait_goes_on_for_what_passes_by_itself_alone() {
+    let dir = tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let unix = |path: &str| format!("redis+unix://{path}");
+    let missing = unix(dir.path().join("none").to_str().unwrap());
+    let server = Server::start();
+    let secured = Server::builder().tls().start();
+    let roots = dir.path().join("ca.pem");
+    fs::write(&roots, secured.ca_pem()).unwrap();
+    let (roots, plain) = (roots.display(), server.port());
+    let full = Server::builder().arg("maxclients", 1).start();
+    let _only = full.connection();
+    let demoted = Server::start();
+    let sentinel = Sentinel::start(&demoted, "main");
+    demoted
+        .connection()
+        .command(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    let stopped = Server::start();
+    stopped.kill();
+    let frozen = Server::start();
+    frozen.freeze();
+    for (url, passes) in [
+        (stopped.url(), true),
+        (frozen.url(), true),
+        (missing, true),
+        (full.url(), true),
+        (sentinel.url(), true),
+        (format!("redis://{}.invalid", "x".repeat(64)), false),
+        (
+            format!("rediss://127.0.0.1:{plain}?tls_roots={roots}"),
+            false,
+        ),
+        (format!("redis://127.0.0.1:{}", secured.port()), false),
+        (unix(&format!("/{}", "x".repeat(200))), false),
+        (unix(file.to_str().unwrap()), false),
+        (unix(&format!("{}/sock", file.display())), false),
+    ] {
+        let (wait, notes) = if passes { ("1500ms", 2) } else { ("1d", 1) };
+        let args = [
+            "--timeout",
+            "500ms",
+            "run",
+            "--wait",
+            wait,
+            "l",
+            "--",
+            "true",
+        ];
+        let ended = Running::of(redlatch(&url, &args)).end();
+        assert_eq!(
+            (ended.code, ended.notes().len()),
+            (69, notes),
+            "{url} {ended:?}"
+        );
+    }
+    frozen.thaw();
 }

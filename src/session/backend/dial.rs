@@ -3,11 +3,17 @@
 //! Each step on the way has [`patience`](Dialer::patience) for itself, and its own advice when it fails (`contact`).
 //! What comes out is a [`Link`], on which everything that was asked has been answered.
 
+#[cfg(unix)]
+use std::fs::{Metadata, metadata};
 use std::future::pending;
 #[cfg(feature = "memory")]
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
+#[cfg(unix)]
+use std::os::unix::fs::FileTypeExt;
+#[cfg(unix)]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +32,7 @@ use super::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use super::tls::Connector;
 use crate::config::{Config, Deployment, Login, Protocol, Secret, Server};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::protocol::reply::Reply;
 
 /// Where to connect, and as which user.
@@ -72,7 +78,7 @@ impl Dialer {
             #[cfg(unix)]
             Deployment::UnixSocket(path) => {
                 let place = path.display().to_string();
-                let opened = self.step(&place, Step::Connect, UnixStream::connect(path));
+                let opened = self.step(&place, Step::Connect, reach_socket(path));
                 let (reader, writer) = opened.await?.into_split();
                 self.introduced(Link::new(reader, Socket::Unix(writer), place))
                     .await
@@ -127,7 +133,7 @@ impl Dialer {
             true => {
                 let text =
                     format!("the sentinels name {server} as the primary, but it is a replica");
-                Err(Error::new(ErrorKind::Backend, text))
+                Err(Error::refused(text, "slave"))
             }
             false => Ok(link),
         }
@@ -345,6 +351,18 @@ async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpSt
         }
     }
     TcpStream::connect(last).await
+}
+
+/// Connects to a unix socket. Of another kind of file the system says only that nothing listens there.
+#[cfg(unix)]
+async fn reach_socket(path: &Path) -> io::Result<UnixStream> {
+    let is_other = |found: Metadata| !found.file_type().is_socket();
+    match UnixStream::connect(path).await {
+        Err(_) if metadata(path).is_ok_and(is_other) => {
+            Err(io::Error::other("this file is not a socket"))
+        }
+        reached => reached,
+    }
 }
 
 /// Whether this is a replica's answer to `ROLE`.
