@@ -1038,7 +1038,8 @@ fn hash_that_is_cut_down_does_not_outlive_its_longest_level_whenever_the_clock_g
             let left = "return redis.call('PTTL', KEYS[2]) - redis.call('PTTL', KEYS[1])";
             let level = write.level(1);
             let spare = scene.redis.command(&["EVAL", left, "2", "k", &level]).int();
-            assert!((0..5).contains(&spare), "{verb}: {spare} ms");
+            // Cut to another level, it would last for many seconds less. The server may pause between two steps.
+            assert!((0..1_000).contains(&spare), "{verb}: {spare} ms");
             scene.redis.command(&["FLUSHALL"]);
         }
     }
