@@ -31,6 +31,9 @@ async fn main() -> Result<()> {
                 "TLS, with a private certificate authority: {}",
                 server.url()
             );
+            // Once in a program: who does the cryptography. The features `tls-aws-lc-rs` and `tls-ring` choose instead.
+            let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+            provider.install_default().ok();
             // `rediss://host:port` trusts the system's certificate authorities. This configuration trusts one that the
             // system does not know.
             let tls = Tls::new().roots(server.ca_pem());

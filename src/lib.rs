@@ -89,7 +89,8 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `tls`, by default | [`Tls`](struct.Tls.html), and servers with `rediss://` URLs, by rustls with ring |
+//! | `tls-aws-lc-rs`, `tls-ring` | [`Tls`](struct.Tls.html), and servers with `rediss://` URLs, by rustls with this [provider](struct.Tls.html#the-provider-of-cryptography) |
+//! | `tls` | the same with the provider that the process has installed |
 //! | `macros` | the attribute [`locked`](attr.locked.html) |
 //! | `serde` | [`Config`] is read from the application's own configuration, as a URL or by parts |
 //! | `tower` | [`OwnerLayer`](struct.OwnerLayer.html), which gives each request an owner of its own |
@@ -97,7 +98,7 @@
 //! | `metrics` | the numbers of [`Client::stats`], and how long things took, for the recorder of the crate `metrics`: see [its page](metrics/index.html) |
 //! | `memory` | [`MemoryServer`](struct.MemoryServer.html), a server in memory for tests of your own code |
 //!
-//! A feature that is off leaves its code and its dependencies out of the build.
+//! None is on by default. A feature that is off leaves its code and its dependencies out of the build.
 
 // Each item on docs.rs shows the feature that it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]

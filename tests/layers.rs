@@ -460,7 +460,11 @@ const DOORS: &[(&str, &[&str])] = &[
     ("mlua", &["memory/scripts.rs"]),
     (
         "tokio_rustls",
-        &["session/backend/secured.rs", "session/backend/tls.rs"],
+        &[
+            "config/tls.rs",
+            "session/backend/secured.rs",
+            "session/backend/tls.rs",
+        ],
     ),
     ("percent_encoding", &["config/url.rs"]),
     ("serde", &["config/", "stats.rs"]),

@@ -26,7 +26,7 @@ use support::probe::{
     acquiring, begin, calls_of, eventually_free, eventually_heard, kind, millis, nothing_left,
     reset_calls, secs, soon, stranger,
 };
-use support::{builder, client, eventually, start, start_two, with_tls};
+use support::{builder, choose_provider, client, eventually, start, start_two, with_tls};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -477,6 +477,7 @@ fn gives_up() {
     let [url, flavour, kind, name] = told.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{told}");
     };
+    choose_provider();
     let runtime = match flavour {
         "current_thread" => Builder::new_current_thread().enable_all().build(),
         _ => Builder::new_multi_thread().enable_all().build(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use redlatch::{Client, ClientBuilder};
+use tokio_rustls::rustls::crypto::ring;
 
 use crate::args::Server;
 use crate::exit::Failure;
@@ -13,6 +14,8 @@ pub(crate) fn builder(server: &Server) -> Result<ClientBuilder, Failure> {
     let url = url.ok_or_else(|| {
         Failure::usage("no server is named: set REDIS_URL, or use --url redis://HOST:6379")
     })?;
+    // For TLS. It fails if a provider was chosen before, which is as good.
+    drop(ring::default_provider().install_default());
     let mut builder = Client::builder().url(url).command_timeout(server.timeout);
     if let Some(prefix) = server.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
         builder = builder.name_prefix(prefix);

@@ -24,6 +24,10 @@ pub(crate) use server::Server;
 #[cfg(feature = "tls")]
 use tls::Tls;
 
+#[cfg(not(feature = "tls"))]
+const WITHOUT_TLS: &str = "this build of redlatch has no TLS: add one of its features `tls-aws-lc-rs` and `tls-ring`, or `tls` if \
+     the application installs a provider for rustls";
+
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A description of where a client connects, and as which user: the server or servers, user, password, database, TLS,

@@ -76,7 +76,6 @@ struct Parts {
     password: Option<Secret>,
     #[serde(deserialize_with = "field::database")]
     database: u32,
-    #[cfg(feature = "tls")]
     #[serde(deserialize_with = "table")]
     tls: Option<TlsParts>,
     #[serde(deserialize_with = "field::protocol")]
@@ -98,6 +97,18 @@ struct Sentinels {
     user: Option<String>,
     #[serde(default, deserialize_with = "field::password")]
     password: Option<Secret>,
+}
+
+/// In a build without TLS: read as an error that names the feature, whatever it holds.
+#[cfg(not(feature = "tls"))]
+#[derive(Serialize)]
+struct TlsParts {}
+
+#[cfg(not(feature = "tls"))]
+impl<'de> Deserialize<'de> for TlsParts {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(D::Error::custom(super::WITHOUT_TLS))
+    }
 }
 
 #[cfg(feature = "tls")]
@@ -179,7 +190,7 @@ impl TryFrom<&Config> for Parts {
             password: config.login.password.clone(),
             database: config.database,
             #[cfg(feature = "tls")]
-            tls: config.tls.clone().map(TlsParts::from),
+            tls: config.tls.clone().map(TlsParts::try_from).transpose()?,
             protocol: config.protocol,
             connect_timeout: config.connect_timeout.map(millis),
             command_timeout: config.command_timeout.map(millis),
@@ -225,13 +236,21 @@ impl TryFrom<TlsParts> for Tls {
             roots: pem("roots", parts.roots, parts.roots_file)?,
             certificate,
             server_name: parts.server_name,
+            rustls: None,
         })
     }
 }
 
 #[cfg(feature = "tls")]
-impl From<Tls> for TlsParts {
-    fn from(tls: Tls) -> Self {
+impl TryFrom<Tls> for TlsParts {
+    type Error = Error;
+
+    fn try_from(tls: Tls) -> Result<Self, Error> {
+        if tls.rustls.is_some() {
+            return Err(Error::invalid(
+                "a rustls configuration of the application cannot be written down",
+            ));
+        }
         let parted = |pem| match pem {
             None => (None, None),
             Some(Pem::Text(text)) => (Some(text), None),
@@ -241,7 +260,7 @@ impl From<Tls> for TlsParts {
         let (roots, roots_file) = parted(tls.roots);
         let (certificate, certificate_file) = parted(chain);
         let (key, key_file) = parted(key);
-        Self {
+        Ok(Self {
             roots,
             roots_file,
             certificate,
@@ -249,7 +268,7 @@ impl From<Tls> for TlsParts {
             key,
             key_file,
             server_name: tls.server_name,
-        }
+        })
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::ClientConfig;
 
 use crate::error::Error;
 
@@ -10,7 +13,23 @@ use crate::error::Error;
 ///
 /// Certificates and keys are given in PEM, as text or as the path of a file. Files are read when the client is built.
 /// That call fails with [`InvalidInput`](crate::ErrorKind::InvalidInput) if a file cannot be read, or if a file or text
-/// contains no certificate or key.
+/// contains no certificate or key. An application that has a rustls configuration already passes it to
+/// [`rustls`](Self::rustls).
+///
+/// # The provider of cryptography
+///
+/// Rustls leaves cryptography to a provider, and an application has at best one. So the feature `tls` brings none:
+///
+/// | features | provider |
+/// |---|---|
+/// | `tls-aws-lc-rs` | aws-lc-rs |
+/// | `tls-ring` | ring |
+/// | `tls` alone, or both of them | that of the process, which the application has installed by `CryptoProvider::install_default` |
+///
+/// Without a provider, building the client fails with [`InvalidInput`](crate::ErrorKind::InvalidInput). Nothing is
+/// installed for the process, and no other crate in it is affected but in one way: if the application contains both
+/// providers, rustls chooses none by itself, and crates that rely on that choice panic until the application installs
+/// one. So choose the one that the application has already: fred's is aws-lc-rs with its feature `enable-rustls`.
 ///
 /// # Examples
 ///
@@ -32,7 +51,13 @@ pub struct Tls {
     pub(crate) roots: Option<Pem>,
     pub(crate) certificate: Option<Certificate>,
     pub(crate) server_name: Option<String>,
+    /// Made by the application, in place of roots and certificate.
+    pub(crate) rustls: Option<Rustls>,
 }
+
+/// A configuration that the application has made. Only the same one is equal to it.
+#[derive(Clone)]
+pub(crate) struct Rustls(pub(crate) Arc<ClientConfig>);
 
 /// The certificate chain and the private key with which the client proves its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +88,32 @@ impl Tls {
     /// ```
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Uses this configuration of the application's, as it is: its provider of cryptography, its authorities, its
+    /// certificate and its versions of TLS. Only [`server_name`](Self::server_name) can be set in addition.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use tokio_rustls::rustls;
+    /// # async fn f(roots: rustls::RootCertStore) -> Result<(), redlatch::Error> {
+    /// use std::sync::Arc;
+    /// use redlatch::{Client, Config, Tls};
+    ///
+    /// // As the application gives it to its other clients.
+    /// let rustls = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    /// let rustls = Arc::new(rustls);
+    ///
+    /// let config = Config::server("redis.internal", 6379).tls(Tls::rustls(rustls.clone()));
+    /// let client = Client::builder().config(config).build().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn rustls(config: impl Into<Arc<ClientConfig>>) -> Self {
+        Self {
+            rustls: Some(Rustls(config.into())),
+            ..Self::default()
+        }
     }
 
     /// Trusts only the authorities with these certificates, not those of the system.
@@ -176,12 +227,30 @@ impl Tls {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match &self.server_name {
-            Some(name) if name.is_empty() => {
-                Err(Error::invalid("the server name for TLS is empty"))
-            }
-            _ => Ok(()),
+        if self.server_name.as_deref() == Some("") {
+            return Err(Error::invalid("the server name for TLS is empty"));
         }
+        if self.rustls.is_some() && (self.roots.is_some() || self.certificate.is_some()) {
+            return Err(Error::invalid(
+                "a rustls configuration has its own roots and certificate: set them there, or leave out Tls::rustls",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl PartialEq for Rustls {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Rustls {}
+
+/// Omits the configuration, which holds a key.
+impl fmt::Debug for Rustls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
     }
 }
 

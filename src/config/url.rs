@@ -155,7 +155,7 @@ fn secure(config: Config, query: &mut Query) -> Result<Config, Error> {
 
 #[cfg(not(feature = "tls"))]
 fn secure(_: Config, _: &mut Query) -> Result<Config, Error> {
-    Err(Error::invalid("TLS needs the feature `tls` of redlatch"))
+    Err(Error::invalid(super::WITHOUT_TLS))
 }
 
 fn database(number: &str) -> Result<u32, Error> {

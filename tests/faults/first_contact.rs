@@ -6,10 +6,10 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Instant;
 
-use crate::support::eventually;
 use crate::support::probe::{self, millis, nothing_left, secs, soon};
+use crate::support::{eventually, with_tls};
 use redlatch::{Client, Config, ErrorKind, Tls};
-use redlatch_testkit::{Cluster, Sentinel, Server, skip};
+use redlatch_testkit::{Cluster, Sentinel, Server};
 
 /// Tries to connect to a port of this machine, which must fail, and returns the error's text. The text must name the
 /// address, and the error must not show the password, which is always `s3cret`.
@@ -45,12 +45,8 @@ fn at(port: u16) -> Config {
 #[tokio::test]
 async fn tls_where_there_is_none_and_none_where_it_is_wanted_are_told_apart() {
     let plain = Server::start();
-    let secure = match Server::builder().tls().try_start() {
-        Ok(server) => server,
-        Err(log) if log.to_lowercase().contains("tls") => {
-            return skip("tls", "this server was built without TLS");
-        }
-        Err(log) => panic!("{log}"),
+    let Some(secure) = with_tls(Server::builder().tls()) else {
+        return;
     };
     let said = refusal(secure.port(), at(secure.port())).await;
     assert!(said.contains("rediss://"), "{said}");

@@ -1,11 +1,15 @@
 //! Every way to reach a server, each tested with a real one: password, user, database, TLS, sentinels.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{eventually, probe, with_tls};
 use redlatch::{Client, Config, ErrorKind, MultiLock, Owner, PermitId, Protocol, ReleaseBy, Tls};
 use redlatch_testkit::{Cluster, Connection, Reply, Sentinel, Server};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Lets two owners take turns on a lock, then closes the client.
 async fn take_turns(client: &Client) {
@@ -188,6 +192,37 @@ async fn client_certificate_opens_a_server_that_wants_one() {
             .contains("does not accept the client certificate"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn rustls_configuration_of_the_application_is_used_as_it_is() {
+    let Some(server) = with_tls(Server::builder().client_certificates()) else {
+        return;
+    };
+    let (chain, key) = server.client_pems();
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(server.ca_pem().as_bytes());
+    roots.add(authority.unwrap()).unwrap();
+    let rustls = ClientConfig::builder().with_root_certificates(roots);
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<_, _>>();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let rustls = rustls.with_client_auth_cert(chain.unwrap(), key).unwrap();
+    let rustls = Arc::new(rustls);
+
+    let tls = Tls::rustls(rustls.clone());
+    assert_eq!(tls, Tls::rustls(rustls.clone()));
+    assert_ne!(tls, Tls::rustls((*rustls).clone()));
+    assert!(!format!("{tls:?}").contains("cert_resolver"));
+    let connect = async |tls: Tls| {
+        let config = Config::server("127.0.0.1", server.port()).tls(tls);
+        Client::builder().config(config).build().await
+    };
+    take_turns(&connect(tls.clone()).await.unwrap()).await;
+    take_turns(&connect(tls.clone().server_name("localhost")).await.unwrap()).await;
+
+    let error = connect(tls.roots(server.ca_pem())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("Tls::rustls"), "{error}");
 }
 
 #[tokio::test]

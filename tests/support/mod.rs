@@ -51,8 +51,10 @@ pub async fn start_two() -> (Server, Client, Client) {
     (server, one, two)
 }
 
-/// Starts a server with TLS. Returns `None` if the server was built without it.
+/// Starts a server with TLS, for clients that use the process's provider of cryptography. Returns `None` if the server
+/// was built without TLS.
 pub fn with_tls(builder: ServerBuilder) -> Option<Server> {
+    choose_provider();
     match builder.try_start() {
         Ok(server) => Some(server),
         Err(log) if log.to_lowercase().contains("tls") => {
@@ -61,6 +63,12 @@ pub fn with_tls(builder: ServerBuilder) -> Option<Server> {
         }
         Err(log) => panic!("{log}"),
     }
+}
+
+/// Installs a provider of cryptography for this process, unless there is one: with all features redlatch chooses none.
+pub fn choose_provider() {
+    let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+    provider.install_default().ok();
 }
 
 /// Returns the SHA-1 by which a script is sent, to be looked for in a request.

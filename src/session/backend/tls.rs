@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rustls_native_certs::load_native_certs;
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore};
@@ -17,6 +18,10 @@ use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfi
 use super::secured::Secured;
 use crate::config::tls::{Certificate, Pem, Tls};
 use crate::error::Error;
+
+const NO_PROVIDER: &str = "TLS has no provider of cryptography: choose one of the features `tls-aws-lc-rs` and `tls-ring` \
+     of redlatch, or call CryptoProvider::install_default of rustls before the client is built, or pass a rustls \
+     configuration to Tls::rustls";
 
 /// The settings that all connections over TLS share.
 ///
@@ -32,27 +37,11 @@ pub(super) struct Connector {
 impl Connector {
     /// Reads the certificates, and returns `Err` if TLS cannot be set up with them.
     pub(super) fn new(tls: &Tls) -> Result<Self, Error> {
-        // Named explicitly, since rustls panics if an application has two providers of cryptography in its tree and
-        // chose none.
-        let provider = rustls::crypto::ring::default_provider();
-        let builder = ClientConfig::builder_with_provider(provider.into())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Error::invalid("TLS cannot be set up").caused_by(error))?
-            .with_root_certificates(roots(tls)?);
-        let rustls = match &tls.certificate {
-            None => builder.with_no_client_auth(),
-            Some(Certificate { chain, key }) => {
-                let chain = certificates("the client certificate", chain)?;
-                let key = private_key(key)?;
-                let built = builder.with_client_auth_cert(chain, key);
-                built.map_err(|error| {
-                    let text = "the client certificate and its key do not match";
-                    Error::invalid(text).caused_by(error)
-                })?
-            }
-        };
         let connector = Self {
-            rustls: rustls.into(),
+            rustls: match &tls.rustls {
+                Some(given) => given.0.clone(),
+                None => configuration(tls)?.into(),
+            },
             server_name: tls.server_name.clone(),
         };
         // Checks the configured server name now, not at each connection; `localhost` itself is always valid.
@@ -81,6 +70,40 @@ impl Connector {
         let name = self.server_name(host).to_owned();
         ServerName::try_from(name).map_err(io::Error::other)
     }
+}
+
+/// Makes a configuration from the certificates.
+fn configuration(tls: &Tls) -> Result<ClientConfig, Error> {
+    let roots = roots(tls)?;
+    let builder = ClientConfig::builder_with_provider(provider()?)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Error::invalid("TLS cannot be set up").caused_by(error))?
+        .with_root_certificates(roots);
+    let Some(Certificate { chain, key }) = &tls.certificate else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates("the client certificate", chain)?;
+    let built = builder.with_client_auth_cert(chain, private_key(key)?);
+    built.map_err(|error| {
+        Error::invalid("the client certificate and its key do not match").caused_by(error)
+    })
+}
+
+/// Returns the provider of cryptography that the features choose, or else that of the process.
+///
+/// It is never left to rustls, which panics if the application has two providers in its tree and chose none.
+fn provider() -> Result<Arc<CryptoProvider>, Error> {
+    #[cfg(all(feature = "tls-aws-lc-rs", not(feature = "tls-ring")))]
+    let provider = Some(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    #[cfg(all(feature = "tls-ring", not(feature = "tls-aws-lc-rs")))]
+    let provider = Some(Arc::new(rustls::crypto::ring::default_provider()));
+    // With both, neither is chosen.
+    #[cfg(any(
+        all(feature = "tls-aws-lc-rs", feature = "tls-ring"),
+        not(any(feature = "tls-aws-lc-rs", feature = "tls-ring"))
+    ))]
+    let provider = CryptoProvider::get_default().cloned();
+    provider.ok_or_else(|| Error::invalid(NO_PROVIDER))
 }
 
 /// Returns the configured authorities, or else those of the system.
