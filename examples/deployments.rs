@@ -32,7 +32,7 @@ async fn main() -> Result<()> {
                 server.url()
             );
             // Once in a program: who does the cryptography. The features `tls-aws-lc-rs` and `tls-ring` choose instead.
-            let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+            let provider = rustls::crypto::ring::default_provider();
             provider.install_default().ok();
             // `rediss://host:port` trusts the system's certificate authorities. This configuration trusts one that the
             // system does not know.

@@ -8,6 +8,15 @@ use std::time::Duration;
 #[cfg(feature = "memory")]
 pub(crate) use in_memory::{follow_tokio, unix_time};
 
+/// Whether leases are measured by tokio's clock, which may be paused.
+pub(crate) fn is_tokios() -> bool {
+    #[cfg(feature = "memory")]
+    let is_tokios = in_memory::ORIGIN.get().is_some();
+    #[cfg(not(feature = "memory"))]
+    let is_tokios = false;
+    is_tokios
+}
+
 /// An instant on a clock that keeps counting while the machine is suspended.
 ///
 /// On Linux this is `CLOCK_BOOTTIME`. The clocks of `std` and tokio stop during a suspend there, and with them a lease

@@ -66,13 +66,14 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "memory::*",
             "memory::argument memory::keys memory::reply memory::value",
         ),
-        ("config::memory", "config memory"),
+        ("config::memory", "config config::server memory"),
+        ("config::connect", "config"),
         ("config::secret", ""),
-        ("config::server", "error"),
+        ("config::server", "config error"),
         ("config::tls", "error"),
         (
             "config",
-            "config::deployment config::login config::secret config::server config::tls error memory options",
+            "config::connect config::deployment config::login config::secret config::server config::tls error memory options",
         ),
         (
             "config::*",
@@ -179,16 +180,21 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("session::backend::statement", ""),
         ("session::backend::refusal", ""),
         ("session::backend::resp", ""),
-        ("session::backend::secured", ""),
-        ("session::backend::tls", "session::backend::secured"),
+        ("session::backend::socket", ""),
+        ("session::backend::network", "session::backend::socket"),
+        ("session::backend::secured", "session::backend::socket"),
+        (
+            "session::backend::tls",
+            "session::backend::secured session::backend::socket",
+        ),
         ("session::backend::contact", "session::backend::tls"),
         (
             "session::backend::link",
-            "session::backend::resp session::backend::secured",
+            "session::backend::resp session::backend::socket",
         ),
         (
             "session::backend::dial",
-            "session::backend::contact session::backend::link session::backend::refusal session::backend::resp session::backend::secured session::backend::sentinel session::backend::tls",
+            "session::backend::contact session::backend::link session::backend::network session::backend::refusal session::backend::resp session::backend::sentinel session::backend::socket session::backend::tls",
         ),
         (
             "session::backend::sentinel",
@@ -200,7 +206,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::desk",
-            "session::backend::link session::backend::resp",
+            "session::backend::resp session::backend::socket",
         ),
         (
             "session::backend::connection",
@@ -208,7 +214,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::connection_task",
-            "session::backend::connection session::backend::desk session::backend::dial session::backend::link session::backend::resp session::pace",
+            "session::backend::connection session::backend::desk session::backend::dial session::backend::link session::backend::resp session::backend::socket session::pace",
         ),
         (
             "session::backend::transaction",
@@ -459,9 +465,9 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("mlua", &["memory/scripts.rs"]),
     (
-        "tokio_rustls",
+        "rustls",
         &[
-            "config/tls.rs",
+            "config/",
             "session/backend/secured.rs",
             "session/backend/tls.rs",
         ],
@@ -495,6 +501,7 @@ const DOORS: &[(&str, &[&str])] = &[
         &[
             "admin/",
             "clock/",
+            "config/connect.rs",
             "memory/",
             "owner.rs",
             "scope.rs",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::{Client, ClientBuilder};
-use tokio_rustls::rustls::crypto::ring;
+use rustls::crypto::ring;
 
 use crate::args::Server;
 use crate::exit::Failure;

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 
 use super::server::Server;
-#[cfg(feature = "memory")]
-use crate::memory::MemoryServer;
 
 /// How the servers are arranged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,28 +14,15 @@ pub(crate) enum Deployment {
         servers: Vec<Server>,
     },
     UnixSocket(PathBuf),
-    #[cfg(feature = "memory")]
-    Memory(MemoryServer),
 }
 
 impl Deployment {
-    /// Whether the server is in this process.
-    pub(crate) fn is_in_memory(&self) -> bool {
-        match self {
-            #[cfg(feature = "memory")]
-            Self::Memory(_) => true,
-            _ => false,
-        }
-    }
-
     /// Returns the servers that are named: all of them for a cluster and for sentinels.
     pub(crate) fn servers(&self) -> Vec<Server> {
         match self {
             Self::Server(server) => vec![server.clone()],
             Self::Cluster(servers) | Self::Sentinels { servers, .. } => servers.clone(),
             Self::UnixSocket(path) => vec![Server::new(path.display().to_string(), 0)],
-            #[cfg(feature = "memory")]
-            Self::Memory(server) => vec![Server::new(server.to_string(), 0)],
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The configuration of a client whose server is in memory.
 
+use std::future::ready;
+
 use super::Config;
-use super::Deployment;
+use super::server::PORT;
 use crate::memory::MemoryServer;
 
 impl MemoryServer {
@@ -32,6 +34,7 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn config(&self) -> Config {
-        Config::of(Deployment::Memory(self.clone()))
+        let server = self.clone();
+        Config::server(self.to_string(), PORT).connector(move |_| ready(server.connect()))
     }
 }

@@ -1,5 +1,6 @@
 //! Where a client connects, and as which user.
 
+mod connect;
 mod deployment;
 mod login;
 #[cfg(feature = "memory")]
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 use crate::error::Error;
 
+pub use connect::{Address, Connect};
+pub(crate) use connect::{Connector, Stream};
 pub(crate) use deployment::Deployment;
 pub(crate) use login::Login;
 pub(crate) use secret::Secret;
@@ -141,6 +144,7 @@ pub struct Config {
     pub(crate) command_timeout: Option<Duration>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
+    pub(crate) connector: Option<Connector>,
 }
 
 /// The version of the protocol that a client uses with its servers. Set by [`Config::protocol`].
@@ -289,6 +293,7 @@ impl Config {
             command_timeout: None,
             #[cfg(feature = "tls")]
             tls: None,
+            connector: None,
         }
     }
 
@@ -419,8 +424,6 @@ impl Config {
                 return Err(Error::invalid("the path of the unix socket is empty"));
             }
             Deployment::UnixSocket(_) => {}
-            #[cfg(feature = "memory")]
-            Deployment::Memory(_) => {}
             Deployment::Sentinels { service, .. } if service.is_empty() => {
                 return Err(Error::invalid(
                     "the configuration has sentinels but no service name; in a URL, add ?sentinelServiceName=..",
@@ -453,10 +456,6 @@ impl Config {
         if let Some(tls) = &self.tls {
             if let Deployment::UnixSocket(_) = self.deployment {
                 return Err(Error::invalid("a unix socket cannot use TLS"));
-            }
-            #[cfg(feature = "memory")]
-            if let Deployment::Memory(_) = self.deployment {
-                return Err(Error::invalid("a server in memory cannot use TLS"));
             }
             tls.check()?;
         }

@@ -175,6 +175,7 @@ impl TryFrom<Parts> for Config {
             command_timeout: timeout("command_timeout", parts.command_timeout)?,
             #[cfg(feature = "tls")]
             tls: parts.tls.map(Tls::try_from).transpose()?,
+            connector: None,
         };
         config.check()?;
         Ok(config)
@@ -185,6 +186,9 @@ impl TryFrom<&Config> for Parts {
     type Error = Error;
 
     fn try_from(config: &Config) -> Result<Self, Error> {
+        if config.connector.is_some() {
+            return Err(Error::invalid("a connector cannot be written down"));
+        }
         let mut parts = Self {
             user: config.login.user.clone(),
             password: config.login.password.clone(),
@@ -208,12 +212,6 @@ impl TryFrom<&Config> for Parts {
                 });
             }
             Deployment::UnixSocket(path) => parts.unix_socket = Some(path.clone()),
-            #[cfg(feature = "memory")]
-            Deployment::Memory(_) => {
-                return Err(Error::invalid(
-                    "a server in memory has no address to be written down",
-                ));
-            }
         }
         Ok(parts)
     }

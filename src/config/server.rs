@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use super::Address;
 use crate::error::Error;
 
 /// The default port of a server.
@@ -90,6 +91,12 @@ impl Server {
         } else {
             None
         }
+    }
+}
+
+impl From<Server> for Address {
+    fn from(Server { host, port }: Server) -> Self {
+        Self::Tcp { host, port }
     }
 }
 

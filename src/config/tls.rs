@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio_rustls::rustls::ClientConfig;
+use rustls::ClientConfig;
 
 use crate::error::Error;
 
@@ -96,7 +96,7 @@ impl Tls {
     /// # Examples
     ///
     /// ```no_run
-    /// # use tokio_rustls::rustls;
+    /// # use rustls;
     /// # async fn f(roots: rustls::RootCertStore) -> Result<(), redlatch::Error> {
     /// use std::sync::Arc;
     /// use redlatch::{Client, Config, Tls};

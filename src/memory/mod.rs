@@ -33,10 +33,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, copy, split};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
 
-pub(crate) use pipe::{MemoryReader, MemoryWriter};
+pub(crate) use pipe::MemoryStream;
 use state::State;
 
 /// A server in memory, for tests of code that uses locks.
@@ -203,21 +202,16 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
-        let (mut reader, writer) = self.connect()?;
+        let (mut answers, mut server) = split(self.connect()?);
         let (mut from, mut to) = split(stream);
         let requests = async {
-            let mut arrived = BytesMut::new();
-            while from.read_buf(&mut arrived).await? > 0 {
-                writer.try_write(&arrived)?;
-                arrived.clear();
-            }
-            writer.finish();
-            Ok(())
+            copy(&mut from, &mut server).await?;
+            server.shutdown().await
         };
         tokio::select! {
             // A peer that closes its half has its answers to come.
             Err(error) = requests => Err(error),
-            ended = copy(&mut reader, &mut to) => ended.map(drop),
+            ended = copy(&mut answers, &mut to) => ended.map(drop),
         }
     }
 
@@ -374,8 +368,8 @@ impl MemoryServer {
     }
 
     /// Opens a connection. Fails while the server is stopped.
-    pub(crate) fn connect(&self) -> io::Result<(MemoryReader, MemoryWriter)> {
-        pipe::open(self)
+    pub(crate) fn connect(&self) -> io::Result<MemoryStream> {
+        MemoryStream::open(self)
     }
 
     /// Does something under the mutex, and then wakes whoever has something to read.

@@ -1,62 +1,62 @@
-//! The client's side of one connection: a half that reads, and one that writes.
+//! The client's side of one connection.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::MemoryServer;
 
-/// The half that reads.
-pub(crate) struct MemoryReader(Arc<End>);
-
-/// The half that writes. All that is written is taken, and carried out before the call returns.
-pub(crate) struct MemoryWriter(Arc<End>);
-
-/// A connection that ends as soon as its client has dropped both halves.
-struct End {
+/// A connection that ends when it is dropped. What is written is carried out before the write returns.
+pub(crate) struct MemoryStream {
     server: MemoryServer,
     id: u64,
 }
 
-/// Connects to a server.
-pub(super) fn open(server: &MemoryServer) -> io::Result<(MemoryReader, MemoryWriter)> {
-    let id = server.with(|state| state.accept())?;
-    let server = server.clone();
-    let end = Arc::new(End { server, id });
-    Ok((MemoryReader(end.clone()), MemoryWriter(end)))
+impl MemoryStream {
+    pub(super) fn open(server: &MemoryServer) -> io::Result<Self> {
+        let id = server.with(|state| state.accept())?;
+        let server = server.clone();
+        Ok(Self { server, id })
+    }
 }
 
-impl Drop for End {
+impl Drop for MemoryStream {
     fn drop(&mut self) {
         self.server.with(|state| state.leave(self.id));
     }
 }
 
-impl MemoryWriter {
+impl AsyncWrite for MemoryStream {
     /// Writes all the bytes. Fails if the connection has ended.
-    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let End { server, id } = &*self.0;
-        server.with(|state| state.write(*id, bytes))?;
-        Ok(bytes.len())
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = self.server.with(|state| state.write(self.id, bytes));
+        Poll::Ready(written.map(|()| bytes.len()))
     }
 
-    /// Writes nothing more. The other half reads to the end of what is owed, and then that the connection has ended.
-    pub(super) fn finish(&self) {
-        let End { server, id } = &*self.0;
-        server.with(|state| state.finish(*id));
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes nothing more. The other direction goes on to the end of what is owed.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.server.with(|state| state.finish(self.id));
+        Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncRead for MemoryReader {
+impl AsyncRead for MemoryStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let End { server, id } = &*self.0;
+        let Self { server, id } = &*self;
         // The waker that was replaced is dropped outside of the mutex: what it belongs to may have a connection.
         let (bytes, _replaced) = server.with(|state| state.read(*id, buffer.remaining(), context));
         bytes.map(|bytes| {

@@ -73,7 +73,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::clock::BootInstant;
+use crate::clock::{self, BootInstant};
 use crate::config::Config;
 use crate::error::Error;
 use crate::loss::LossReason;
@@ -121,8 +121,6 @@ pub(crate) struct Session {
     pub(crate) tally: Arc<Tally>,
     /// The runtime that the client's tasks run on.
     runtime: Handle,
-    /// Whether the server is in memory: a test may move the clock of the runtime then.
-    is_in_memory: bool,
     /// Fires when the client is closed or its runtime ends. Nothing is begun after that.
     closing: CancellationToken,
     /// Fires once everything that can be given back was given back.
@@ -148,7 +146,6 @@ impl Session {
             None => id.to_string().into(),
         };
         let name = format!("redlatch:{client_id}").into();
-        let is_in_memory = config.deployment.is_in_memory();
         let tally = Arc::new(Tally::new(&settings));
         let (backend, disruptions) =
             Backend::connect(config, &settings, name, tally.clone()).await?;
@@ -178,7 +175,6 @@ impl Session {
             releaser,
             tally,
             runtime,
-            is_in_memory,
             closing,
             closed: CancellationToken::new(),
         });
@@ -274,7 +270,7 @@ impl Session {
     /// Every poll of the future then sees these timers, also where the executor is not tokio's.
     pub(crate) fn with_timers<F: Future>(&self, future: F) -> TokioContext<F> {
         // With a clock that stands still, only the timers of its own runtime do too.
-        let apart = if self.is_in_memory { None } else { timers() };
+        let apart = if clock::is_tokios() { None } else { timers() };
         TokioContext::new(future, apart.unwrap_or(&self.runtime).clone())
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::support::{eventually, probe, with_tls};
 use redlatch::{Client, Config, ErrorKind, MultiLock, Owner, PermitId, Protocol, ReleaseBy, Tls};
 use redlatch_testkit::{Cluster, Connection, Reply, Sentinel, Server};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 
 /// Lets two owners take turns on a lock, then closes the client.
 async fn take_turns(client: &Client) {

@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
 mod cluster;
+mod connector;
 mod deployments;
 #[path = "../support/family.rs"]
 mod family;

@@ -67,7 +67,7 @@ pub fn with_tls(builder: ServerBuilder) -> Option<Server> {
 
 /// Installs a provider of cryptography for this process, unless there is one: with all features redlatch chooses none.
 pub fn choose_provider() {
-    let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+    let provider = rustls::crypto::ring::default_provider();
     provider.install_default().ok();
 }
 

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::AsyncReadExt;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, info};
@@ -27,8 +26,9 @@ use tracing::{debug, info};
 use super::connection::{Change, Shared, Status};
 use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
-use super::link::{ConnectionId, Link, Socket};
+use super::link::{ConnectionId, Link};
 use super::resp;
+use super::socket::Socket;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::session::pace::Pace;
@@ -162,10 +162,7 @@ impl Shared {
     /// The connection is announced here, in this order: its desk, then its status, then to those who doubt their holds.
     async fn serve(&self, link: Link) -> Error {
         let Link {
-            reader,
-            socket,
-            version,
-            ..
+            socket, version, ..
         } = link;
         // The desk comes before the status, so that a caller that waits until the connection is open finds it.
         *self.lock() = Desk::new(socket.clone());
@@ -183,8 +180,8 @@ impl Shared {
         }
         // Whichever half fails first ends both.
         let broken = tokio::select! {
-            broken = self.read(reader, version) => broken,
-            broken = self.write(&socket) => broken,
+            broken = self.read(&*socket, version) => broken,
+            broken = self.write(&*socket) => broken,
             () = self.outlived(epoch) => return replaced(),
         };
         let Err(error) = broken;
@@ -205,12 +202,12 @@ impl Shared {
     /// The desk is locked once for each reply, only to find its caller.
     async fn read(
         &self,
-        mut reader: impl AsyncReadExt + Unpin,
+        socket: &dyn Socket,
         version: resp::Version,
     ) -> Result<std::convert::Infallible, io::Error> {
         let mut arrived = BytesMut::with_capacity(INBOX);
         loop {
-            match reader.read_buf(&mut arrived).await? {
+            match socket.read(&mut arrived).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 bytes => self.tally.received(bytes),
             }
@@ -244,7 +241,7 @@ impl Shared {
     /// Writes the bytes that callers left in the desk, until the connection breaks.
     ///
     /// Callers write too, as far as the socket takes the bytes at once.
-    async fn write(&self, socket: &Socket) -> Result<std::convert::Infallible, io::Error> {
+    async fn write(&self, socket: &dyn Socket) -> Result<std::convert::Infallible, io::Error> {
         loop {
             self.unsent.notified().await;
             // Tasks that are ready to send do so first, and all that has gathered is written at once. Otherwise this

@@ -15,8 +15,8 @@ use bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::error::Elapsed;
 
-use super::link::Socket;
 use super::resp::{Request, Said};
+use super::socket::Socket;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::script::Script;
@@ -75,7 +75,7 @@ pub(super) struct Desk {
 
 /// A connection that takes requests.
 struct Open {
-    socket: Arc<Socket>,
+    socket: Arc<dyn Socket>,
     /// The process that connected. A forked child has a copy of the socket and of the desk, and must not use them.
     process: u32,
 }
@@ -113,7 +113,7 @@ impl Broken {
 
 impl Desk {
     /// Creates the desk of a new connection.
-    pub(super) fn new(socket: Arc<Socket>) -> Self {
+    pub(super) fn new(socket: Arc<dyn Socket>) -> Self {
         Self {
             open: Some(Open {
                 socket,
@@ -157,7 +157,7 @@ impl Desk {
         self.unsent.extend_from_slice(request.bytes());
         if at_once {
             // An error here comes up again in the writing task, which reports it.
-            self.write(&socket).ok();
+            self.write(&*socket).ok();
         }
         Ok(reply)
     }
@@ -213,7 +213,7 @@ impl Desk {
     /// Writes as much as the socket takes without waiting.
     ///
     /// Anything that is left over stays in the buffer. An error is of the connection, which is then given up.
-    pub(super) fn write(&mut self, socket: &Socket) -> io::Result<()> {
+    pub(super) fn write(&mut self, socket: &dyn Socket) -> io::Result<()> {
         match socket.try_write(&self.unsent) {
             Ok(taken) => {
                 self.taken += taken as u64;
@@ -314,8 +314,7 @@ mod tests {
         let near = TcpStream::connect(address).await.unwrap();
         let (mut far, _) = listener.accept().await.unwrap();
         near.writable().await.unwrap();
-        let (_reader, writer) = near.into_split();
-        let mut desk = Desk::new(Arc::new(Socket::Tcp(writer)));
+        let mut desk = Desk::new(Arc::new(near));
         let request = Request::of(&["PING", &"x".repeat(100)]);
         let mut replies = vec![desk.send(&request).unwrap()];
         assert!(!desk.has_unsent(), "nothing was under way");

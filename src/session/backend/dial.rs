@@ -3,35 +3,23 @@
 //! Each step on the way has [`patience`](Dialer::patience) for itself, and its own advice when it fails (`contact`).
 //! What comes out is a [`Link`], on which everything that was asked has been answered.
 
-#[cfg(unix)]
-use std::fs::{Metadata, metadata};
 use std::future::pending;
-#[cfg(feature = "memory")]
-use std::future::ready;
 use std::io;
-use std::net::SocketAddr;
-#[cfg(unix)]
-use std::os::unix::fs::FileTypeExt;
-#[cfg(unix)]
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(unix)]
-use tokio::net::UnixStream;
-use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
 use super::contact::{Step, failed, late, refused, unfit};
-use super::link::{ConnectionId, Link, Socket};
+use super::link::{ConnectionId, Link};
+use super::network;
 use super::refusal::code;
 use super::resp::{Request, Said, Version};
-#[cfg(feature = "tls")]
-use super::secured::SecuredReader;
 use super::sentinel::Sentinels;
+use super::socket::{Opened, Socket};
 #[cfg(feature = "tls")]
 use super::tls::Connector;
-use crate::config::{Config, Deployment, Login, Protocol, Secret, Server};
+use crate::config::{Address, Config, Deployment, Login, Protocol, Secret, Server};
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 
@@ -74,27 +62,7 @@ impl Dialer {
                 () = sentinels.named_other_than(Some(&place)) => {}
             }
         }
-        match &self.config.deployment {
-            #[cfg(unix)]
-            Deployment::UnixSocket(path) => {
-                let place = path.display().to_string();
-                let opened = self.step(&place, Step::Connect, reach_socket(path));
-                let (reader, writer) = opened.await?.into_split();
-                self.introduced(Link::new(reader, Socket::Unix(writer), place))
-                    .await
-            }
-            #[cfg(not(unix))]
-            Deployment::UnixSocket(_) => Err(Error::invalid("this system has no unix sockets")),
-            #[cfg(feature = "memory")]
-            Deployment::Memory(server) => {
-                let place = server.to_string();
-                let opened = self.step(&place, Step::Connect, ready(server.connect()));
-                let (reader, writer) = opened.await?;
-                self.introduced(Link::new(reader, Socket::Memory(writer), place))
-                    .await
-            }
-            _ => self.dial_server(&self.server).await,
-        }
+        self.dial_server(&self.server).await
     }
 
     /// Returns where a connection made now would lead. `None` if no sentinel has named a primary yet.
@@ -149,21 +117,26 @@ impl Dialer {
     /// For sentinels, and for what follows here.
     pub(super) async fn open(&self, server: &Server) -> Result<Link, Error> {
         let place = server.to_string();
-        let reached = async {
-            let found = lookup_host((server.host.as_str(), server.port)).await?;
-            reach(&found.collect::<Vec<_>>(), self.patience).await
-        };
-        let stream = self.step(&place, Step::Connect, reached).await?;
-        stream.set_nodelay(true).ok();
+        let opened = self.step(&place, Step::Connect, self.reach(server)).await?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            let secured = tls.secure(&server.host, stream);
-            let secured = Arc::new(self.step(&place, Step::Secure, secured).await?);
-            let reader = SecuredReader(secured.clone());
-            return Ok(Link::new(reader, Socket::Secured(secured), place));
+            let secured = tls.secure(&server.host, opened);
+            let secured = self.step(&place, Step::Secure, secured).await?;
+            return Ok(Link::new(Arc::new(secured), place));
         }
-        let (reader, writer) = stream.into_split();
-        Ok(Link::new(reader, Socket::Tcp(writer), place))
+        Ok(Link::new(opened, place))
+    }
+
+    /// Reaches the server, as the application does it or else over the network of this machine.
+    async fn reach(&self, server: &Server) -> io::Result<Arc<dyn Socket>> {
+        let address = match &self.config.deployment {
+            Deployment::UnixSocket(path) => Address::Unix(path.clone()),
+            _ => server.clone().into(),
+        };
+        match &self.config.connector {
+            Some(connector) => Ok(Arc::new(Opened::new(connector.open(address).await?))),
+            None => network::open(address, self.patience).await,
+        }
     }
 
     /// Logs in, selects the database and sets the name of the connection.
@@ -336,80 +309,10 @@ impl Dialer {
     }
 }
 
-/// Connects to the first of a host's addresses that answers. Each has its share of the time, so that a silent address
-/// does not hide those after it.
-async fn reach(addresses: &[SocketAddr], patience: Duration) -> io::Result<TcpStream> {
-    let mut share = patience;
-    let Some((last, others)) = addresses.split_last() else {
-        return Err(io::Error::other("its name resolves to no address"));
-    };
-    for address in others {
-        // Half of the time that is left. The last address has the rest, which the caller limits.
-        share /= 2;
-        if let Ok(Ok(stream)) = timeout(share, TcpStream::connect(address)).await {
-            return Ok(stream);
-        }
-    }
-    TcpStream::connect(last).await
-}
-
-/// Connects to a unix socket. Of another kind of file the system says only that nothing listens there.
-#[cfg(unix)]
-async fn reach_socket(path: &Path) -> io::Result<UnixStream> {
-    let is_other = |found: Metadata| !found.file_type().is_socket();
-    match UnixStream::connect(path).await {
-        Err(_) if metadata(path).is_ok_and(is_other) => {
-            Err(io::Error::other("this file is not a socket"))
-        }
-        reached => reached,
-    }
-}
-
 /// Whether this is a replica's answer to `ROLE`.
 ///
 /// A server that does not tell counts as a primary: if it is none, it refuses the first script that takes a lock.
 pub(super) fn is_of_replica(role: Option<&Said>) -> bool {
     let master = Reply::Text("master".into());
     matches!(role, Some(Ok(Reply::List(role))) if role.first() != Some(&master))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::net::{TcpListener, TcpSocket};
-
-    /// Returns an address that does not answer: the queue of its listener is full, which Linux answers with silence.
-    async fn silent() -> (SocketAddr, impl Sized) {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let listener = socket.listen(1).unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut waiting = Vec::new();
-        let patience = Duration::from_millis(100);
-        while let Ok(stream) = timeout(patience, TcpStream::connect(address)).await {
-            waiting.push(stream.unwrap());
-        }
-        (address, (listener, waiting))
-    }
-
-    #[tokio::test]
-    #[cfg_attr(
-        not(target_os = "linux"),
-        ignore = "other systems answer in another way"
-    )]
-    async fn a_silent_address_hides_none_behind_it() {
-        let (silent, _full) = silent().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let good = listener.local_addr().unwrap();
-        let patience = Duration::from_secs(2);
-        for addresses in [
-            &[silent, good][..],
-            &[silent, silent, good],
-            &[good, silent],
-        ] {
-            let reached = timeout(patience, reach(addresses, patience)).await;
-            assert_eq!(reached.unwrap().unwrap().peer_addr().unwrap(), good);
-        }
-        assert!(reach(&[], patience).await.is_err());
-    }
 }

@@ -4,28 +4,18 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::tcp;
-#[cfg(unix)]
-use tokio::net::unix;
-
-#[cfg(feature = "memory")]
-use crate::memory::MemoryWriter;
 
 use super::resp::{self, Heard, Request, Said, Version};
-#[cfg(feature = "tls")]
-use super::secured::Secured;
+use super::socket::Socket;
 
 /// The first bytes that a server with TLS sends to a client that does not speak TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// A connection that is ready for commands.
 ///
-/// Used by one task at a time, or taken apart into its halves by the one that keeps it.
+/// Used by one task at a time.
 pub(super) struct Link {
-    /// The half that is read, by one task.
-    pub(super) reader: Box<dyn AsyncRead + Send + Unpin>,
-    pub(super) socket: Arc<Socket>,
+    pub(super) socket: Arc<dyn Socket>,
     /// What the login has chosen.
     pub(super) version: Version,
     /// The address or the path that it leads to.
@@ -34,19 +24,8 @@ pub(super) struct Link {
     pub(super) connection_id: Option<ConnectionId>,
     /// Bytes that have arrived and are not decoded yet.
     ///
-    /// Belongs to the link: a reader that takes over only [`reader`](Self::reader) may do so only while it is empty.
+    /// Belongs to the link: a reader that takes over only [`socket`](Self::socket) may do so only while it is empty.
     arrived: BytesMut,
-}
-
-/// The writing half of a socket. Takes bytes without waiting, from any task.
-pub(super) enum Socket {
-    Tcp(tcp::OwnedWriteHalf),
-    #[cfg(unix)]
-    Unix(unix::OwnedWriteHalf),
-    #[cfg(feature = "tls")]
-    Secured(Arc<Secured>),
-    #[cfg(feature = "memory")]
-    Memory(MemoryWriter),
 }
 
 /// A server's identification of a connection: its id there, and the address that it comes from. Ids start over with
@@ -77,57 +56,11 @@ impl ConnectionId {
     }
 }
 
-impl Socket {
-    /// Writes as many bytes as the system takes now, and returns how many; `WouldBlock` if none.
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(half) => half.try_write(bytes),
-            #[cfg(unix)]
-            Self::Unix(half) => half.try_write(bytes),
-            #[cfg(feature = "tls")]
-            Self::Secured(secured) => secured.try_write(bytes),
-            #[cfg(feature = "memory")]
-            Self::Memory(half) => half.try_write(bytes),
-        }
-    }
-
-    /// Waits until the system may take more.
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(half) => half.writable().await,
-            #[cfg(unix)]
-            Self::Unix(half) => half.writable().await,
-            #[cfg(feature = "tls")]
-            Self::Secured(secured) => secured.writable().await,
-            #[cfg(feature = "memory")]
-            Self::Memory(_) => Ok(()),
-        }
-    }
-
-    /// Writes all the bytes, and waits for room where necessary.
-    async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.writable().await?;
-            match self.try_write(bytes) {
-                Ok(taken) => bytes = &bytes[taken..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Link {
     /// Creates a link that speaks RESP2 until the login chooses another version.
-    pub(super) fn new(
-        reader: impl AsyncRead + Send + Unpin + 'static,
-        socket: Socket,
-        place: String,
-    ) -> Self {
+    pub(super) fn new(socket: Arc<dyn Socket>, place: String) -> Self {
         Self {
-            reader: Box::new(reader),
-            socket: Arc::new(socket),
+            socket,
             version: Version::Resp2,
             place,
             connection_id: None,
@@ -179,7 +112,7 @@ impl Link {
             if let Some(heard) = heard? {
                 return Ok(heard);
             }
-            if self.reader.read_buf(&mut self.arrived).await? == 0 {
+            if self.socket.read(&mut self.arrived).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }

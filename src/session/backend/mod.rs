@@ -8,7 +8,8 @@
 //! A cluster is many servers, each with connections of its own, and a map of slots.
 //!
 //! From top to bottom: [`run`] takes one call to its answer; [`node`] is a server, and sends the call once;
-//! [`connection`] keeps a connection and [`desk`] its requests in order; [`dial`] and [`link`] open it; [`resp`] is
+//! [`connection`] keeps a connection and [`desk`] its requests in order; [`dial`] and [`link`] open it; [`socket`] is what
+//! it takes from below; [`resp`] is
 //! what travels there. Beside them [`cluster`] and [`sentinel`] know which server it is.
 //!
 //! # Invariants
@@ -30,6 +31,7 @@ pub(crate) mod inquiry;
 mod link;
 mod listener;
 mod maker;
+mod network;
 mod node;
 mod post;
 mod refusal;
@@ -41,6 +43,7 @@ mod send_error;
 mod sentinel;
 mod silence;
 mod slots;
+mod socket;
 mod statement;
 #[cfg(feature = "tls")]
 mod tls;

@@ -5,30 +5,27 @@
 //!
 //! # Invariants
 //!
-//! 1. Under the mutex nothing waits: the socket takes and gives what it can at once. Only the reader and
-//!    [`writable`](Secured::writable) wait, each for its own direction, so neither takes the other's wake-up.
+//! 1. Under the mutex nothing waits: the socket takes and gives what it can at once.
 //! 2. At most one record of text is encrypted and not written as a whole. A server can read nothing of a record before
 //!    it has all of it, so text whose record was not written as a whole was not sent.
 
-use std::io::{self, Read, Write};
+use std::future::poll_fn;
+use std::io::{self, BufRead, Write};
 use std::mem;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::ClientConnection;
+use bytes::{Buf, BytesMut};
+use rustls::ClientConnection;
+
+use super::socket::Socket;
 
 /// The most text in one record, by the protocol.
 const RECORD: usize = 1 << 14;
-/// The most text that is handed to the reader at a time.
-const PIECE: usize = 4 << 10;
 
 /// A socket with its TLS session, once the handshake is over.
 pub(super) struct Secured {
-    stream: TcpStream,
+    socket: Arc<dyn Socket>,
     session: Mutex<Session>,
 }
 
@@ -38,31 +35,43 @@ struct Session {
     ///
     /// The caller still has that text, and passes it again.
     begun: usize,
+    /// What has arrived and was not decrypted so far.
+    arrived: BytesMut,
 }
 
-/// The half that is read, by one task.
-pub(super) struct SecuredReader(pub(super) Arc<Secured>);
-
-/// The socket, for a session that reads and writes without waiting.
-struct AtOnce<'a>(&'a TcpStream);
+/// The socket, for a session that writes without waiting.
+struct AtOnce<'a>(&'a dyn Socket);
 
 impl Secured {
-    pub(super) fn new(stream: TlsStream<TcpStream>) -> Self {
-        let (stream, tls) = stream.into_inner();
-        Self {
-            stream,
-            session: Mutex::new(Session { tls, begun: 0 }),
-        }
+    /// Sets up TLS: carries out the handshake.
+    pub(super) async fn open(socket: Arc<dyn Socket>, tls: ClientConnection) -> io::Result<Self> {
+        let session = Session {
+            tls,
+            begun: 0,
+            arrived: BytesMut::new(),
+        };
+        let secured = Self {
+            socket,
+            session: Mutex::new(session),
+        };
+        poll_fn(|context| secured.lock().shake_hands(&*secured.socket, context)).await?;
+        Ok(secured)
     }
 
-    /// Encrypts as many bytes as the system takes now, writes them, and returns how many; `WouldBlock` if none.
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Socket for Secured {
+    /// Encrypts as many bytes as the socket takes now, writes them, and returns how many; `WouldBlock` if none.
     ///
     /// The bytes that it has not taken come first in the next call.
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut session = self.lock();
         let mut taken = 0;
         while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
-            match session.write_record(&self.stream, rest) {
+            match session.write_record(&*self.socket, rest) {
                 Ok(written) => taken += written,
                 // An error comes up again in the next call.
                 Err(_) if taken > 0 => break,
@@ -72,24 +81,59 @@ impl Secured {
         Ok(taken)
     }
 
-    /// Waits until the system may take more.
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        self.stream.writable().await
+    fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_writable(context)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    fn poll_read(&self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
+        let mut session = self.lock();
+        loop {
+            let mut text = session.tls.reader();
+            match text.fill_buf() {
+                Ok(piece) => {
+                    let length = piece.len();
+                    into.extend_from_slice(piece);
+                    text.consume(length);
+                    return Poll::Ready(Ok(length));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            ready!(session.poll_receive(&*self.socket, context))?;
+        }
     }
 }
 
 impl Session {
+    /// Writes and reads until both sides have agreed on everything.
+    fn shake_hands(
+        &mut self,
+        socket: &dyn Socket,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            while let Err(error) = self.flush(socket) {
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => ready!(socket.poll_writable(context))?,
+                    _ => return Poll::Ready(Err(error)),
+                }
+            }
+            if !self.tls.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            if ready!(self.poll_receive(socket, context))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+
     /// Writes the record that was begun, or else one with the first bytes, and returns how much text is in it.
-    fn write_record(&mut self, stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    fn write_record(&mut self, socket: &dyn Socket, bytes: &[u8]) -> io::Result<usize> {
         if self.begun == 0 {
             let text = &bytes[..bytes.len().min(RECORD)];
             self.begun = self.tls.writer().write(text)?;
         }
-        self.flush(stream)?;
+        self.flush(socket)?;
         match mem::take(&mut self.begun) {
             0 => Err(io::ErrorKind::WriteZero.into()),
             written => Ok(written),
@@ -97,64 +141,36 @@ impl Session {
     }
 
     /// Writes what is encrypted. Fails with `WouldBlock` if something is left.
-    fn flush(&mut self, stream: &TcpStream) -> io::Result<()> {
+    fn flush(&mut self, socket: &dyn Socket) -> io::Result<()> {
         while self.tls.wants_write() {
-            if self.tls.write_tls(&mut AtOnce(stream))? == 0 {
+            if self.tls.write_tls(&mut AtOnce(socket))? == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }
         Ok(())
     }
 
-    /// Decrypts what has arrived by now; `WouldBlock` if nothing has.
-    fn receive(&mut self, stream: &TcpStream) -> io::Result<()> {
-        self.tls.read_tls(&mut AtOnce(stream))?;
-        self.tls.process_new_packets().map(drop).map_err(|error| {
-            // Tells the server why, if that is possible now.
-            self.flush(stream).ok();
-            io::Error::new(io::ErrorKind::InvalidData, error)
-        })
-    }
-}
-
-impl AsyncRead for SecuredReader {
-    fn poll_read(
-        self: Pin<&mut Self>,
+    /// Waits for bytes, decrypts them, and returns how many; 0 at the end.
+    fn poll_receive(
+        &mut self,
+        socket: &dyn Socket,
         context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Secured { stream, .. } = &*self.0;
-        loop {
-            let mut session = self.0.lock();
-            let piece = buffer.remaining().min(PIECE);
-            let read = session
-                .tls
-                .reader()
-                .read(buffer.initialize_unfilled_to(piece));
-            match read {
-                Ok(read) => {
-                    buffer.advance(read);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                    return Poll::Ready(Err(error));
-                }
-                Err(_) => {}
-            }
-            ready!(stream.poll_read_ready(context))?;
-            match session.receive(stream) {
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                    return Poll::Ready(Err(error));
-                }
-                _ => {}
-            }
+    ) -> Poll<io::Result<usize>> {
+        if self.arrived.is_empty() {
+            ready!(socket.poll_read(context, &mut self.arrived))?;
         }
-    }
-}
-
-impl Read for AtOnce<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.0.try_read(bytes)
+        // At the end, too: the session tells an end in good order from one in the middle.
+        let taken = self.tls.read_tls(&mut (&mut self.arrived).reader())?;
+        if taken == 0 {
+            // Nothing counts behind the end that the server has announced.
+            self.arrived.clear();
+        }
+        let processed = self.tls.process_new_packets().map_err(|error| {
+            // Tells the server why, if that is possible now.
+            self.flush(socket).ok();
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        });
+        Poll::Ready(processed.map(|_| taken))
     }
 }
 

@@ -8,14 +8,14 @@ use std::fs;
 use std::io;
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
 use rustls_native_certs::load_native_certs;
-use tokio::net::TcpStream;
-use tokio_rustls::rustls::crypto::CryptoProvider;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
 use super::secured::Secured;
+use super::socket::Socket;
 use crate::config::tls::{Certificate, Pem, Tls};
 use crate::error::Error;
 
@@ -56,13 +56,12 @@ impl Connector {
         self.server_name.as_deref().unwrap_or(host)
     }
 
-    /// Sets up TLS on a stream to `host`.
+    /// Sets up TLS on a connection to `host`.
     ///
     /// Fails if the server does not prove that it has this name, or that of the configuration.
-    pub(super) async fn secure(&self, host: &str, stream: TcpStream) -> io::Result<Secured> {
-        let connector = tokio_rustls::TlsConnector::from(self.rustls.clone());
-        let stream = connector.connect(self.name(host)?, stream).await?;
-        Ok(Secured::new(stream))
+    pub(super) async fn secure(&self, host: &str, socket: Arc<dyn Socket>) -> io::Result<Secured> {
+        let session = ClientConnection::new(self.rustls.clone(), self.name(host)?);
+        Secured::open(socket, session.map_err(io::Error::other)?).await
     }
 
     /// Returns the same, in the form that rustls wants.

@@ -1,0 +1,173 @@
+//! How connections are opened, where that is not left to the network of this machine.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Config;
+
+/// Opens the connections of a client: an address in, anything that reads and writes out. Passed to
+/// [`Config::connector`].
+///
+/// For what lies between a client and its servers: a SOCKS proxy, an SSH tunnel, a service mesh, a simulated network in
+/// a test. Without one, a client resolves the host and connects by TCP, or connects to the unix socket.
+///
+/// Every connection comes through it: those for commands, for messages and for transactions, to sentinels and to all
+/// servers that a cluster or sentinels name, each time that one is made anew. The rest happens on what it returns: TLS if
+/// it is configured, the login, and the choice of the database. A call that takes longer than
+/// [`connect_timeout`](Config::connect_timeout) is dropped.
+///
+/// A closure that takes an [`Address`] and returns a future implements it.
+///
+/// # What a stream has to do
+///
+/// What is written goes out without further calls, or when the stream is flushed. A dropped stream ends the connection.
+/// A guard that is dropped writes its release at once, also as its runtime ends, so a stream does best to take bytes
+/// without waiting for another task. It may be polled from any thread.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+/// use redlatch::{Address, Client, Config};
+/// use tokio::net::TcpStream;
+///
+/// // A tunnel ends on this machine: the name of the server is known only at its other end.
+/// let tunnel = move |_: Address| TcpStream::connect(("127.0.0.1", port));
+/// let config = Config::server("redis.internal", 6379).connector(tunnel);
+/// let client = Client::builder().config(config).build().await?;
+/// let guard = client.lock("orders:42").lock().await?;
+/// guard.unlock().await?;
+/// # client.close().await;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+///
+/// As a type of its own:
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::io;
+/// use redlatch::{Address, Connect};
+/// use tokio::net::TcpStream;
+///
+/// /// Servers of a cluster behind a gateway, which has a port for each of them.
+/// struct Gateway {
+///     ports: HashMap<Address, u16>,
+/// }
+///
+/// impl Connect for Gateway {
+///     type Stream = TcpStream;
+///
+///     async fn connect(&self, address: Address) -> io::Result<TcpStream> {
+///         let port = self.ports.get(&address).ok_or(io::ErrorKind::AddrNotAvailable)?;
+///         TcpStream::connect(("gateway.internal", *port)).await
+///     }
+/// }
+/// # let _ = Gateway { ports: HashMap::new() };
+/// ```
+pub trait Connect: Send + Sync + 'static {
+    /// An open connection.
+    type Stream: AsyncRead + AsyncWrite + Send + 'static;
+
+    /// Opens a connection to this address.
+    ///
+    /// # Errors
+    ///
+    /// Any error counts as a server that is out of reach: it is the reason that callers are given, and the client tries
+    /// again. `ConnectionRefused` says that nobody listens there, so that it tries more often.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped when its time is over, and when the client closes. It then leaves no connection behind.
+    fn connect(&self, address: Address) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl<F, R, S> Connect for F
+where
+    F: Fn(Address) -> R + Send + Sync + 'static,
+    R: Future<Output = io::Result<S>> + Send,
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    type Stream = S;
+
+    fn connect(&self, address: Address) -> impl Future<Output = io::Result<S>> + Send {
+        self(address)
+    }
+}
+
+/// The address of a server or a sentinel: as configured, or as a cluster or a sentinel names it. Passed to a
+/// [`Connect`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Address {
+    /// A host, by its name or its IP address, and a port.
+    Tcp {
+        /// Without brackets, if it is an IPv6 address.
+        host: String,
+        /// From 1 on.
+        port: u16,
+    },
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// A [`Connect`] of any type.
+#[derive(Clone)]
+pub(crate) struct Connector(Arc<dyn Open>);
+
+/// An open connection of any type.
+pub(crate) type Stream = Pin<Box<dyn ReadWrite>>;
+
+pub(crate) trait ReadWrite: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> ReadWrite for S {}
+
+/// What a [`Connect`] does, with types that depend on nothing.
+trait Open: Send + Sync {
+    fn open(
+        &self,
+        address: Address,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>>;
+}
+
+impl<C: Connect> Open for C {
+    fn open(
+        &self,
+        address: Address,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>> {
+        Box::pin(async { Ok(Box::pin(self.connect(address).await?) as Stream) })
+    }
+}
+
+impl Connector {
+    pub(crate) async fn open(&self, address: Address) -> io::Result<Stream> {
+        self.0.open(address).await
+    }
+}
+
+impl PartialEq for Connector {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Connector {}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl Config {
+    /// Has all connections opened by this, and not by the network of this machine. [`Connect`] has an example.
+    pub fn connector(mut self, connect: impl Connect) -> Self {
+        self.connector = Some(Connector(Arc::new(connect)));
+        self
+    }
+}

@@ -1,0 +1,203 @@
+//! An open connection, as far as bytes go: they are taken and given without waiting, from any task.
+//!
+//! # Invariants
+//!
+//! 1. [`try_write`](Socket::try_write) is called by everybody who sends, also from a `Drop`, and wakes and replaces
+//!    nobody who waits. Only one task at a time waits to write, and only one to read.
+//! 2. A stream that knows only how to be polled remembers the last waker for each direction. So it is always polled with
+//!    the same one, which wakes both tasks: see [`Opened`].
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker, ready};
+
+use bytes::BytesMut;
+use futures_util::task::AtomicWaker;
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio::task::unconstrained;
+use tokio_util::io::poll_read_buf;
+
+use crate::config::Stream;
+
+/// A connection that takes and gives bytes.
+pub(super) trait Socket: Send + Sync {
+    /// Writes as many bytes as are taken now, and returns how many; `WouldBlock` if none.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Waits until more may be taken. For one task at a time.
+    fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Waits for bytes, appends them, and returns how many; 0 at the end. For one task at a time.
+    fn poll_read(&self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>>;
+}
+
+impl dyn Socket + '_ {
+    /// Waits until more may be taken.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        poll_fn(|context| self.poll_writable(context)).await
+    }
+
+    /// Waits for bytes, appends them, and returns how many; 0 at the end. Cancel safe: none are lost.
+    pub(super) async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, into)).await
+    }
+
+    /// Writes all the bytes, and waits for room where necessary.
+    pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.writable().await?;
+            match self.try_write(bytes) {
+                Ok(taken) => bytes = &bytes[taken..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sockets of this machine do all of this by themselves.
+macro_rules! socket {
+    ($stream:ty) => {
+        impl Socket for $stream {
+            fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+                self.try_write(bytes)
+            }
+
+            fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.poll_write_ready(context)
+            }
+
+            fn poll_read(
+                &self,
+                context: &mut Context<'_>,
+                into: &mut BytesMut,
+            ) -> Poll<io::Result<usize>> {
+                loop {
+                    ready!(self.poll_read_ready(context))?;
+                    match self.try_read_buf(into) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        read => return Poll::Ready(read),
+                    }
+                }
+            }
+        }
+    };
+}
+
+socket!(TcpStream);
+#[cfg(unix)]
+socket!(UnixStream);
+
+/// A stream that the application has opened.
+pub(super) struct Opened {
+    polled: Mutex<Polled>,
+    progress: Arc<Progress>,
+    /// Of `progress`.
+    waker: Waker,
+}
+
+struct Polled {
+    stream: Stream,
+    /// Whether bytes that the stream has taken are still to be flushed. The task that reads goes on with it.
+    is_flushing: bool,
+}
+
+/// Who waits for the stream. Woken by it whenever it may have something to do, in either direction.
+#[derive(Default)]
+struct Progress {
+    reader: AtomicWaker,
+    writer: AtomicWaker,
+    /// Whether the stream has taken no bytes, and has not woken anybody since.
+    is_blocked: AtomicBool,
+}
+
+impl Wake for Progress {
+    fn wake(self: Arc<Self>) {
+        self.is_blocked.store(false, Ordering::Release);
+        self.reader.wake();
+        self.writer.wake();
+    }
+}
+
+impl Opened {
+    pub(super) fn new(stream: Stream) -> Self {
+        let progress = Arc::new(Progress::default());
+        let polled = Polled {
+            stream,
+            is_flushing: false,
+        };
+        Self {
+            polled: Mutex::new(polled),
+            waker: progress.clone().into(),
+            progress,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Polled> {
+        self.polled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Polled {
+    /// Goes on with the flush, and returns whether it is done.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        self.is_flushing = true;
+        if let Poll::Ready(flushed) = self.stream.as_mut().poll_flush(context) {
+            flushed?;
+            self.is_flushing = false;
+        }
+        Ok(!self.is_flushing)
+    }
+}
+
+impl Socket for Opened {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut polled = self.lock();
+        // Before the poll: a wake during it takes this back.
+        self.progress.is_blocked.store(true, Ordering::Release);
+        let write = poll_fn(|context| {
+            let taken = ready!(polled.stream.as_mut().poll_write(context, bytes))?;
+            // The bytes are taken, and may arrive. So what goes wrong from here on is for the reader to find.
+            if polled.flush(context).is_err() {
+                context.waker().wake_by_ref();
+            }
+            Poll::Ready(Ok(taken))
+        });
+        // A caller that has used up its share of the runtime's time has its bytes written all the same: it may be a
+        // `Drop`, which is not called again.
+        let written = pin!(unconstrained(write)).poll(&mut Context::from_waker(&self.waker));
+        let Poll::Ready(written) = written else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        self.progress.is_blocked.store(false, Ordering::Release);
+        match written {
+            Ok(0) if !bytes.is_empty() => Err(io::ErrorKind::WriteZero.into()),
+            written => written,
+        }
+    }
+
+    fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Registered before the look: a wake between the two is not missed.
+        self.progress.writer.register(context.waker());
+        match self.progress.is_blocked.load(Ordering::Acquire) {
+            true => Poll::Pending,
+            false => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_read(&self, context: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
+        self.progress.reader.register(context.waker());
+        let context = &mut Context::from_waker(&self.waker);
+        let mut polled = self.lock();
+        if polled.is_flushing {
+            polled.flush(context)?;
+        }
+        poll_read_buf(polled.stream.as_mut(), context, into)
+    }
+}
