@@ -11,7 +11,7 @@ async fn second_edit_on_one_connection_is_a_conflict() {
     let client = Client::connect(server.url()).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = redlatch_example_web::service(client);
+    let service = recipe_axum::service(client);
     tokio::spawn(async move { axum::serve(listener, service).await });
 
     let http = reqwest::Client::new();
