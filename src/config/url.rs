@@ -14,6 +14,12 @@ const SCHEMES: &str = "a server's URL begins with redis://, redis-sentinel://, r
 
 const STRAY_PARAMETER: &str = "it has an unknown parameter; in a password, write ? as %3F";
 
+const BARE_LOGIN: &str = "it has a / or a ? in front of an @; percent-encode a user or password: / as %2F, ? as %3F, \
+                          @ as %40";
+
+const HOST_LIST: &str = "it has a list of hosts; write redis-cluster://a:1?node=b:2 for a cluster, or \
+                         redis-sentinel://a:1?node=b:2&sentinelServiceName=main for sentinels";
+
 /// The kind of deployment that a URL describes, by its scheme.
 #[derive(Clone, Copy)]
 enum Form {
@@ -39,6 +45,10 @@ impl FromStr for Config {
         let (authority, path) = front.split_at(front.find('/').unwrap_or(front.len()));
         let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
         let mut query = Query::read(query)?;
+        let is_file = matches!(form, Form::UnixSocket) && matches!(host, "" | "localhost");
+        if path.contains('@') && !is_file {
+            return Err(misread(BARE_LOGIN));
+        }
         let mut config = match form {
             Form::UnixSocket => unix_socket(host, path, &mut query)?,
             _ => servers(form, host, path, &mut query)?,
@@ -59,9 +69,7 @@ impl FromStr for Config {
             let read = Protocol::read(&protocol);
             config.protocol = read.ok_or_else(|| misread("its protocol is neither 2 nor 3"))?;
         }
-        // The last @ separates the login: one that is behind the question mark shows that the login has reached into
-        // the parameters.
-        query.ensure_empty(rest[front.len()..].contains('@'))?;
+        query.ensure_empty()?;
         config.check()?;
         Ok(config)
     }
@@ -90,8 +98,13 @@ fn servers(form: Form, host: &str, path: &str, query: &mut Query) -> Result<Conf
         Form::Sentinels => SENTINEL_PORT,
         _ => PORT,
     };
-    let read = |text: &str| Server::parse(&decoded(text)?, port).map_err(misread);
-    let first = read(host)?;
+    if host.contains(',') {
+        return Err(misread(HOST_LIST));
+    }
+    let first = Server::parse(&decoded(host)?, port).map_err(|flaw| match query.has_at {
+        true => misread(BARE_LOGIN),
+        false => misread(flaw),
+    })?;
     let all = |query: &mut Query| {
         let others = query.take_all("node");
         let others = others
@@ -167,20 +180,27 @@ fn database(number: &str) -> Result<u32, Error> {
 }
 
 /// The parameters after the question mark that have not been taken yet.
-struct Query(Vec<(String, String)>);
+struct Query {
+    left: Vec<(String, String)>,
+    /// The last @ separates the login: one that is behind the question mark shows that the login may have reached into
+    /// the parameters.
+    has_at: bool,
+}
 
 impl Query {
     fn read(query: &str) -> Result<Self, Error> {
+        let has_at = query.contains('@');
         let parts = query.split('&').filter(|part| !part.is_empty());
         let parts = parts.map(|part| {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             Ok((decoded(key)?, decoded(value)?))
         });
-        Ok(Self(parts.collect::<Result<_, Error>>()?))
+        let left = parts.collect::<Result<_, Error>>()?;
+        Ok(Self { left, has_at })
     }
 
     fn take_all(&mut self, key: &str) -> Vec<String> {
-        let taken = self.0.extract_if(.., |(given, _)| given == key);
+        let taken = self.left.extract_if(.., |(given, _)| given == key);
         taken.map(|(_, value)| value).collect()
     }
 
@@ -204,12 +224,12 @@ impl Query {
     }
 
     /// Refuses a parameter that nobody has taken. Names it unless it may be a part of a password.
-    fn ensure_empty(self, may_be_a_login: bool) -> Result<(), Error> {
-        let Some((key, _)) = self.0.first() else {
+    fn ensure_empty(self) -> Result<(), Error> {
+        let Some((key, _)) = self.left.first() else {
             return Ok(());
         };
         Err(misread(&match key.as_str() {
-            _ if may_be_a_login => STRAY_PARAMETER.to_owned(),
+            _ if self.has_at => BARE_LOGIN.to_owned(),
             "db" | "database" => format!(
                 "{key:?} is not a parameter: write a database as redis://host:6379/3, for a unix socket as \
                  redis+unix:///path?db=3"
@@ -315,6 +335,10 @@ mod tests {
                 Config::unix_socket("/run/r.sock"),
             ),
             (
+                "redis+unix:///run/a@b.sock",
+                Config::unix_socket("/run/a@b.sock"),
+            ),
+            (
                 "redis+unix://u:p@/run/a%20b.sock?db=3",
                 Config::unix_socket("/run/a b.sock")
                     .user("u")
@@ -385,8 +409,10 @@ mod tests {
             ("redis://u:secret@h:70000", "port"),
             ("redis://u:secret@h:0", "port is 0"),
             ("redis://u:secret@::1", "brackets"),
-            ("redis://u:secret@a:1,b:2", "brackets"),
-            ("redis://u:secret@a,b", "character"),
+            ("redis://u:secret@a:1,b:2", "redis-cluster://a:1?node=b:2"),
+            ("redis://u:secret@a,b", "redis-sentinel://a:1?node=b:2"),
+            ("rediss-cluster://u:secret@a:1,b:2", "?node=b:2"),
+            ("redis-sentinel://u:secret@a:1,b:2", "?node=b:2"),
             ("redis://u:secret@h/notanumber", "database"),
             ("redis://u:secret@h/-1", "database"),
             ("redis://u:secret@h/+1", "database"),
@@ -407,13 +433,18 @@ mod tests {
                 "redis://u:secret@h?password=secret",
                 "\"password\" is not a parameter",
             ),
+            ("redis://u:p@ss/secret@h", "percent-encode"),
+            ("redis://u:p@ss/secret@h:6379/0", "%2F"),
+            ("redis://u:/secret@h", "%2F"),
+            ("redis-cluster://u:p@ss/secret@h", "%40"),
+            ("redis+unix://u:p/secret@/run/r.sock", "%2F"),
+            ("redis://u:p?secret@h", "%3F"),
             ("redis://u:12?secret@h", "%3F"),
             ("redis://u:12?secret&x@h", "%3F"),
             ("redis://u:12?tls_secret=&x@h", "%3F"),
             ("redis://u:12?db=secret@h", "%3F"),
             ("redis://u:secret@h#secret", "%23"),
             ("redis://u:#secret@h", "%23"),
-            ("redis://u:/secret@h", "port"),
             ("redis://u:%FFsecret@h", "UTF-8"),
             ("redis://u:secret@h?protocol=4", "protocol"),
             ("redis://u:secret@h?protocol=2&protocol=3", "protocol twice"),
