@@ -107,14 +107,34 @@ impl FencingToken {
     /// # redlatch_testkit::doc(async |url| {
     /// # let client = redlatch::Client::connect(url).await?;
     /// let guard = client.fenced_lock("orders:42").lock().await?;
-    /// let column = i64::try_from(guard.token().get()).unwrap(); // always fits into a BIGINT
-    /// assert!(column > 0);
+    /// assert!(guard.token().get() > 0);
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
+    }
+
+    /// Returns the number for a column of the type `BIGINT`, which every token fits into.
+    ///
+    /// [`recipes/fencing-postgres`](https://github.com/redlatch/redlatch/tree/HEAD/examples/recipes/fencing-postgres)
+    /// has the statements that refuse a lower one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # fn bind(token: i64) {}
+    /// let guard = client.fenced_lock("orders:42").lock().await?;
+    /// bind(guard.token().as_i64()); // UPDATE .. SET token = $1 WHERE id = 42 AND token <= $1
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn as_i64(self) -> i64 {
+        self.0.cast_signed()
     }
 
     /// Returns the token of a hold, or `None` if its kind has no tokens.
