@@ -33,8 +33,8 @@ pub enum ErrorKind {
     /// `unlock` was called on a handle whose owner holds nothing. Fix the caller.
     NotHeld,
     /// The name is in use by something that cannot exclude this kind of lock, such as a string, a counter or a
-    /// read-write lock. For a semaphore or a latch, the name is in use by something that is not a counter. Choose
-    /// another name.
+    /// read-write lock. For a semaphore or a latch, the name is in use by something that is not a counter. The text
+    /// says what it is, where the server tells. Choose another name.
     WrongKind,
     /// Too few servers of a [`RedLock`](crate::RedLock) voted on it, or did what was asked. The error says how many
     /// did. Retry or give up.
@@ -50,19 +50,38 @@ pub enum ErrorKind {
 /// The error of every fallible call in this crate.
 ///
 /// Match on [`kind`](Self::kind). The text describes what happened and what to do. The message of the server or of the
-/// network is available as the [`source`](std::error::Error::source).
-#[derive(Clone, Debug)]
+/// network is available as the [`source`](std::error::Error::source). `Debug` shows the kind, the text and what the
+/// sources add to it, in one line: what a `main` that returns the error, or an `unwrap`, prints.
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     outlook: Outlook,
     loss: Option<LossReason>,
+    /// The key that is in use for something else, of an error of the kind `WrongKind`.
+    misused: Option<Arc<str>>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.message)?;
+        let mut source = self.source();
+        while let Some(cause) = source {
+            let text = quote(format_args!("{cause}"));
+            // As a rule, the message has the words of the server in it.
+            if !self.message.contains(&text) {
+                write!(f, "; caused by: {text}")?;
+            }
+            source = cause.source();
+        }
+        Ok(())
     }
 }
 
@@ -171,6 +190,7 @@ impl Error {
             message: message.into(),
             outlook: Outlook::Final,
             loss: None,
+            misused: None,
             source: None,
         }
     }
@@ -205,9 +225,26 @@ impl Error {
         Self::new(ErrorKind::Timeout, "a wait without a limit timed out")
     }
 
-    pub(crate) fn wrong_kind(name: &str) -> Self {
-        let message = format!("{name:?} is in use for something else; choose another name");
-        Self::new(ErrorKind::WrongKind, message)
+    /// Returns the error of a call that cannot use this key. On its way to the caller, it is told
+    /// [what is there](Self::finding).
+    pub(crate) fn wrong_kind(key: &str) -> Self {
+        Self {
+            misused: Some(key.into()),
+            ..Self::new(ErrorKind::WrongKind, misuse(key, ""))
+        }
+    }
+
+    /// Returns the key that is in use for something else.
+    pub(crate) fn misused(&self) -> Option<&Arc<str>> {
+        self.misused.as_ref()
+    }
+
+    /// Returns the error of a call that cannot use this key, where there is `what`.
+    pub(crate) fn finding(self, key: &str, what: &str) -> Self {
+        Self {
+            message: misuse(key, &format!(", {what}")).into(),
+            ..self
+        }
     }
 
     /// Returns the error for a request that the server refused with these words.
@@ -305,6 +342,10 @@ impl Error {
             )
         })
     }
+}
+
+fn misuse(key: &str, what: &str) -> String {
+    format!("{key:?} is in use for something else{what}; choose another name")
 }
 
 #[cfg(test)]

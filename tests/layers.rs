@@ -98,6 +98,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "protocol::semaphore",
             "protocol::counter protocol::lock protocol::script",
         ),
+        ("protocol::key_kind", "protocol::reply protocol::script"),
         ("protocol::leader", "protocol::script"),
         ("protocol::lock", "protocol::hold_key protocol::script"),
         (
@@ -347,6 +348,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::watchdog",
             "session::backend session::deadlock session::hold session::outage_log session::pace session::record session::releaser session::share session::tally session::undo",
         ),
+        ("session::misuse", "session"),
         ("session", "*"),
     ],
     &[

@@ -265,6 +265,51 @@ async fn call_that_waits_for_long_and_one_in_vain_name_who_waits_and_who_holds()
 }
 
 #[tokio::test]
+async fn call_that_waits_for_permits_that_nobody_set_says_so_once() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let client = builder(server.url()).long_wait(Duration::from_millis(50));
+    let client = client.build().await.unwrap();
+    let (unset, spent) = (client.semaphore("uploads"), client.semaphore("spent"));
+    let leased = client.expirable_semaphore("leased");
+    spent.try_set_permits(1).await.unwrap();
+    let taken = spent.acquire().await.unwrap();
+    let waiting = [
+        tokio::spawn(async move { spent.acquire().await.map(drop) }),
+        tokio::spawn({
+            let unset = unset.clone();
+            async move { unset.acquire().await.map(drop) }
+        }),
+        tokio::spawn({
+            let unset = unset.clone();
+            async move { unset.acquire().await.map(drop) }
+        }),
+        tokio::spawn({
+            let leased = leased.clone();
+            async move { leased.acquire().await.map(drop) }
+        }),
+    ];
+    let advice = "no permits were set, call try_set_permits";
+    for semaphore in [
+        "semaphore=uploads waited=50ms",
+        "semaphore=leased waited=50ms",
+    ] {
+        log.tells(&["WARN", advice, semaphore]).await;
+    }
+    unset.try_set_permits(1).await.unwrap();
+    leased.try_set_permits(1).await.unwrap();
+    taken.release().await.unwrap();
+    for call in waiting {
+        call.await.unwrap().unwrap();
+    }
+    let text = log.text();
+    let told = text.lines().filter(|line| line.contains(advice)).count();
+    assert_eq!(told, 2, "{text}");
+    client.close().await;
+    log.is_as_documented();
+}
+
+#[tokio::test]
 async fn hold_has_a_span_from_its_grant_to_its_end_if_asked_for() {
     let (log, _recording) = Log::record();
     let (server, plain) = start().await;

@@ -308,10 +308,9 @@ mod tests {
             let is_of_a_kind = KINDS
                 .iter()
                 .any(|kind| kind.1.iter().any(|it| file.starts_with(it)));
-            assert!(
-                is_of_a_kind || ["turn_leave", "leader_tell"].contains(&file),
-                "{file}"
-            );
+            // Courtesies: no call fails because of them.
+            let is_courtesy = ["turn_leave", "leader_tell", "key_kind"].contains(&file);
+            assert!(is_of_a_kind || is_courtesy, "{file}");
         }
     }
 }

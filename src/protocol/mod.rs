@@ -10,6 +10,7 @@ pub(crate) mod counter;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod hold_key;
+pub(crate) mod key_kind;
 pub(crate) mod latch;
 pub(crate) mod leader;
 pub(crate) mod lock;

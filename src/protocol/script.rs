@@ -112,6 +112,7 @@ scripts! {
     COUNTER_READ = "primary", "primary_only", "counter_shape", "counter_read" Arity::Fixed { keys: 1, args: 0 };
     COUNTER_SET = "counter_shape", "counter_set" Arity::Fixed { keys: 3, args: 4 };
     MARK_FORGET = "mark_forget" Arity::Fixed { keys: 1, args: 1 };
+    KEY_KIND = "primary", "primary_only", "counter_shape", "lock_shape", "key_kind" Arity::Fixed { keys: 1, args: 0 };
     LATCH_COUNT_DOWN = "counter_shape", "latch_count_down" Arity::Fixed { keys: 3, args: 3 };
     LATCH_DELETE = "counter_shape", "latch_delete" Arity::Fixed { keys: 3, args: 3 };
     SEMAPHORE_ACQUIRE = "primary", "counter_shape", "semaphore_acquire" Arity::Fixed { keys: 2, args: 2 };
@@ -309,7 +310,7 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{acquired, answer, batch, counted, fair, red, reply};
+    use crate::protocol::{acquired, answer, batch, counted, fair, key_kind, red, reply};
 
     /// Returns the header lines of a script and of the files before it, without the dashes.
     fn header(script: &Script) -> Vec<&'static str> {
@@ -446,6 +447,7 @@ mod tests {
             (&COUNTER_READ, counted::Count::TAGS),
             (&COUNTER_SET, counted::Set::TAGS),
             (&MARK_FORGET, &["forgotten"]),
+            (&KEY_KIND, key_kind::KeyKind::TAGS),
             (&LATCH_COUNT_DOWN, counted::Count::DOWN_TAGS),
             (&LATCH_DELETE, counted::Deleted::TAGS),
             (&SEMAPHORE_ACQUIRE, counted::Taken::TAGS),

@@ -165,7 +165,8 @@ impl Pool {
             return Ok(None);
         }
         let mut waiting = self.counter.waiting(name, &mut wait).at(&place);
-        let taken = waiting.until(take).await?;
+        // Those behind this call are told of with it.
+        let taken = client.tell_if_unset(name, waiting.until(take)).await?;
         debug!(granted = taken.is_some(), waited = ?wait.waited(BootInstant::now()), "waited");
         Ok(taken)
     }

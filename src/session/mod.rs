@@ -34,6 +34,7 @@ mod meters;
 #[cfg(not(feature = "metrics"))]
 #[path = "no_meters.rs"]
 mod meters;
+mod misuse;
 mod outage_log;
 pub(crate) mod outgoing;
 mod owners;
@@ -245,13 +246,13 @@ impl Session {
         call: Pin<Box<impl Future<Output = Result<T, Error>> + Send>>,
     ) -> Result<T, Error> {
         if has_runtime() {
-            return call.await;
+            return self.explained(call.await).await;
         }
         let call = async {
             tokio::select! {
                 biased;
                 () = self.closed.cancelled() => Err(Error::closed()),
-                output = call => output,
+                output = call => self.explained(output).await,
             }
         };
         Box::pin(self.with_timers(call)).await

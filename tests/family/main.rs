@@ -545,16 +545,20 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Plac
     let client = place.client().await;
     let mut probe = place.probe();
     let hash = [&["HSET", place.name()], L::FOREIGN].concat();
-    for command in [
-        &["RPUSH", place.name(), "x"][..],
-        &["ZADD", place.name(), "1", "x"],
-        &["HSET", place.name(), "field", "value"],
-        &hash,
+    for (command, there) in [
+        (&["RPUSH", place.name(), "x"][..], "else, a list;"),
+        (&["ZADD", place.name(), "1", "x"], "else, a sorted set;"),
+        (&["HSET", place.name(), "field", "value"], "else, a hash;"),
+        (&hash, "else, a "),
     ] {
         probe.command(command);
         let before = stored(&mut probe, place.name());
         let lock = L::of(&client, place.name()).lease(Duration::from_secs(5));
-        assert_eq!(kind(soon(lock.lock()).await), ErrorKind::WrongKind);
+        let error = soon(lock.lock()).await.err().expect("not a lock");
+        assert_eq!(error.kind(), ErrorKind::WrongKind);
+        // What is there is found by a script.
+        let there = if L::SCRIPTS { there } else { "else; " };
+        assert!(error.to_string().contains(there), "{error}");
         assert_eq!(kind(lock.try_lock().await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.force_unlock().await), ErrorKind::WrongKind);
         assert_eq!(stored(&mut probe, place.name()), before, "{command:?}");

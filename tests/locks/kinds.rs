@@ -179,10 +179,10 @@ async fn wrong_kind_names_the_lock_and_is_asked_for_once() {
     reset_calls(&mut probe);
     let error = soon(client.lock("k").lock()).await.unwrap_err();
     assert!(error.to_string().contains("\"k\""), "{error}");
-    // Once by hash, and once in full since the server did not know the script.
+    // Once for the lock and once for what is there; by hash, and in full since the server did not know the script.
     assert_eq!(
         calls_of(&mut probe, "evalsha") + calls_of(&mut probe, "eval"),
-        2
+        4
     );
     probe.command(&["DEL", "k"]);
     nothing_left(&server, [&client]).await;

@@ -8,6 +8,7 @@
 
 #[cfg(feature = "macros")]
 mod async_trait;
+mod cures;
 mod deadlock;
 mod fenced;
 mod forced;

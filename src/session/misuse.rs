@@ -1,0 +1,64 @@
+//! Asks what is at a key where the answer helps people: for the error about a name that is in use for something else, and
+//! for a wait that nothing ends.
+
+use std::pin::pin;
+
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::Session;
+use crate::error::Error;
+use crate::name::LockName;
+use crate::protocol::key_kind::{self, KeyKind};
+
+impl Session {
+    /// Has an error of the kind `WrongKind` say what is there instead, if the server tells.
+    ///
+    /// Asked once the call has failed, so that no other call pays for it: a server that refuses a command names no type.
+    pub(super) async fn explained<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        let key = match &done {
+            Err(error) => error.misused().cloned(),
+            Ok(_) => None,
+        };
+        let Some(key) = key else { return done };
+        let kind = Box::pin(self.kind_of(&key)).await;
+        let shown = kind.and_then(|kind| kind.shown(&key));
+        done.map_err(|error| match shown {
+            Some(what) => error.finding(&key, &what),
+            None => error,
+        })
+    }
+
+    /// Waits for permits, and tells once if that takes longer than the client's `long_wait` and nobody has set their
+    /// number: such a wait does not end by a release.
+    pub(crate) async fn tell_if_unset<T>(
+        &self,
+        name: &LockName,
+        permits: impl Future<Output = T>,
+    ) -> T {
+        let Some(waited) = self.settings.long_wait else {
+            return permits.await;
+        };
+        let mut permits = pin!(permits);
+        let unset = async {
+            sleep(waited).await;
+            let semaphore = name.key();
+            let kind = self.kind_of(semaphore).await;
+            if kind.is_some_and(|kind| kind.is_none()) {
+                warn!(target: "redlatch", %semaphore, ?waited, "no permits were set, call try_set_permits");
+            }
+        };
+        tokio::select! {
+            biased;
+            permits = &mut permits => permits,
+            () = unset => permits.await,
+        }
+    }
+
+    /// Asks what is at a key. Returns `None` if the server does not tell.
+    async fn kind_of(&self, key: &str) -> Option<KeyKind> {
+        let call = key_kind::ask(key);
+        let answer = self.run(&call, self.settings.command_timeout).await.ok()?;
+        KeyKind::decode(&answer.reply)
+    }
+}
