@@ -203,4 +203,6 @@ mod pages {
     struct FromCuratorAndEtcd;
     #[doc = include_str!("../docs/from-distributedlock.md")]
     struct FromDistributedLock;
+    #[doc = include_str!("../docs/from-rslock.md")]
+    struct FromRslock;
 }
