@@ -7,8 +7,8 @@ use super::ClientBuilder;
 impl ClientBuilder {
     /// Sets after which time a call that still waits for a lock is told of, by a warning `long wait` that names the
     /// lock, the owner that waits and the owner that has the lock, if that is in this process. Once for each call. A call
-    /// that waits for permits is told of only if nobody has set their number. By default no call is told
-    /// of. At least 1 ms.
+    /// that waits for permits is told of only if nobody has set their number. By default no call is told of. At least
+    /// 1 ms.
     ///
     /// Use it to find tasks that wait for each other, or for a holder that hangs. See [`tracing`](crate::tracing) for
     /// all events.

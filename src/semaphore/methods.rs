@@ -60,6 +60,9 @@ macro_rules! methods {
             /// Sets the number of permits, at most 2³¹ − 1, which are all free at first. Returns `false` and changes
             /// nothing if the number was set before.
             ///
+            /// Until it is set there are none, and calls wait for them; with
+            /// [`long_wait`](crate::ClientBuilder::long_wait), a warning says so.
+            ///
             /// # Errors
             ///
             /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): name or number cannot work; nothing was sent.
