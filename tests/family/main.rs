@@ -557,7 +557,7 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Plac
         let error = soon(lock.lock()).await.err().expect("not a lock");
         assert_eq!(error.kind(), ErrorKind::WrongKind);
         // What is there is found by a script.
-        let there = if L::SCRIPTS { there } else { "else; " };
+        let there = if L::SCRIPTS { there } else { "something else" };
         assert!(error.to_string().contains(there), "{error}");
         assert_eq!(kind(lock.try_lock().await), ErrorKind::WrongKind);
         assert_eq!(kind(lock.force_unlock().await), ErrorKind::WrongKind);
