@@ -554,7 +554,8 @@ async fn other_shapes_are_the_wrong_kind_and_stay_untouched<L: Lock>(place: Plac
         probe.command(command);
         let before = stored(&mut probe, place.name());
         let lock = L::of(&client, place.name()).lease(Duration::from_secs(5));
-        let error = soon(lock.lock()).await.err().expect("not a lock");
+        let error = soon(lock.lock()).await.map(drop);
+        let error = error.expect_err("it is no lock");
         assert_eq!(error.kind(), ErrorKind::WrongKind);
         // What is there is found by a script.
         let there = if L::SCRIPTS { there } else { "something else" };
