@@ -152,7 +152,7 @@ pub use builder::ClientBuilder;
 pub use client::Client;
 #[cfg(feature = "tls")]
 pub use config::tls::Tls;
-pub use config::{Address, Config, Connect, Protocol};
+pub use config::{Address, Config, Connect, Credentials, Login, Protocol};
 pub use error::{Error, ErrorKind};
 pub use hold::guard::LockGuard;
 pub use hold::lease::Lease;

@@ -68,12 +68,13 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         ("config::memory", "config config::server memory"),
         ("config::connect", "config"),
+        ("config::credentials", "config"),
         ("config::secret", ""),
         ("config::server", "config error"),
         ("config::tls", "error"),
         (
             "config",
-            "config::connect config::deployment config::login config::secret config::server config::tls error memory options",
+            "config::connect config::credentials config::deployment config::login config::secret config::server config::tls error memory options",
         ),
         (
             "config::*",
@@ -188,14 +189,21 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::tls",
             "session::backend::secured session::backend::socket",
         ),
-        ("session::backend::contact", "session::backend::tls"),
+        (
+            "session::backend::contact",
+            "session::backend::identity session::backend::tls",
+        ),
+        (
+            "session::backend::identity",
+            "session::backend::contact session::backend::dial session::backend::resp session::pace",
+        ),
         (
             "session::backend::link",
             "session::backend::resp session::backend::socket",
         ),
         (
             "session::backend::dial",
-            "session::backend::contact session::backend::link session::backend::network session::backend::refusal session::backend::resp session::backend::sentinel session::backend::socket session::backend::tls",
+            "session::backend::contact session::backend::identity session::backend::link session::backend::network session::backend::refusal session::backend::resp session::backend::sentinel session::backend::socket session::backend::tls",
         ),
         (
             "session::backend::sentinel",
@@ -215,7 +223,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::connection_task",
-            "session::backend::connection session::backend::desk session::backend::dial session::backend::link session::backend::resp session::backend::socket session::pace",
+            "session::backend::connection session::backend::desk session::backend::dial session::backend::identity session::backend::link session::backend::resp session::backend::socket session::pace",
         ),
         (
             "session::backend::transaction",
@@ -231,7 +239,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::listener",
-            "session::backend session::backend::dial session::backend::link session::backend::resp session::backend::slots session::backend::told session::tally",
+            "session::backend session::backend::dial session::backend::identity session::backend::link session::backend::resp session::backend::slots session::backend::told session::tally",
         ),
         (
             "session::backend::node",

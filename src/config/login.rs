@@ -1,13 +1,20 @@
 //! The user and the password that a client logs in with, to servers and to sentinels.
 
+use std::time::Duration;
+
 use super::Config;
 use super::secret::Secret;
 
-/// A user and a password, if they are given.
+/// A user and a password, and for how long they are valid. Returned by [`Credentials`](crate::Credentials).
+///
+/// `Debug` does not show the password.
+#[must_use = "this logs nobody in by itself, return it from `Credentials`"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Login {
+pub struct Login {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Secret>,
+    /// After which time to ask for the next one.
+    pub(crate) renewed_after: Option<Duration>,
 }
 
 impl Login {

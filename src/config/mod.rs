@@ -1,6 +1,7 @@
 //! Where a client connects, and as which user.
 
 mod connect;
+mod credentials;
 mod deployment;
 mod login;
 #[cfg(feature = "memory")]
@@ -20,8 +21,10 @@ use crate::error::Error;
 
 pub use connect::{Address, Connect};
 pub(crate) use connect::{Connector, Stream};
+pub use credentials::Credentials;
+pub(crate) use credentials::Provider;
 pub(crate) use deployment::Deployment;
-pub(crate) use login::Login;
+pub use login::Login;
 pub(crate) use secret::Secret;
 pub(crate) use server::Server;
 #[cfg(feature = "tls")]
@@ -138,6 +141,10 @@ pub struct Config {
     pub(crate) deployment: Deployment,
     pub(crate) login: Login,
     pub(crate) sentinel_login: Login,
+    /// In place of `login`.
+    pub(crate) credentials: Option<Provider>,
+    /// In place of `sentinel_login`.
+    pub(crate) sentinel_credentials: Option<Provider>,
     pub(crate) database: u32,
     pub(crate) protocol: Protocol,
     pub(crate) connect_timeout: Option<Duration>,
@@ -287,6 +294,8 @@ impl Config {
             deployment,
             login: Login::default(),
             sentinel_login: Login::default(),
+            credentials: None,
+            sentinel_credentials: None,
             database: 0,
             protocol: Protocol::default(),
             connect_timeout: None,
@@ -445,7 +454,17 @@ impl Config {
                 "a cluster has database 0 only, not {given}"
             )));
         }
-        if self.sentinel_login.is_given()
+        for (login, credentials) in [
+            (&self.login, &self.credentials),
+            (&self.sentinel_login, &self.sentinel_credentials),
+        ] {
+            if login.is_given() && credentials.is_some() {
+                return Err(Error::invalid(
+                    "a user or password was given, and credentials that are asked for too: leave out one of them",
+                ));
+            }
+        }
+        if (self.sentinel_login.is_given() || self.sentinel_credentials.is_some())
             && !matches!(self.deployment, Deployment::Sentinels { .. })
         {
             return Err(Error::invalid(

@@ -149,6 +149,7 @@ impl TryFrom<Parts> for Config {
                 sentinel_login = Login {
                     user: sentinels.user,
                     password: sentinels.password,
+                    renewed_after: None,
                 };
                 Deployment::Sentinels {
                     service: sentinels.service,
@@ -167,8 +168,11 @@ impl TryFrom<Parts> for Config {
             login: Login {
                 user: parts.user,
                 password: parts.password,
+                renewed_after: None,
             },
             sentinel_login,
+            credentials: None,
+            sentinel_credentials: None,
             database: parts.database,
             protocol: parts.protocol,
             connect_timeout: timeout("connect_timeout", parts.connect_timeout)?,
@@ -186,8 +190,13 @@ impl TryFrom<&Config> for Parts {
     type Error = Error;
 
     fn try_from(config: &Config) -> Result<Self, Error> {
-        if config.connector.is_some() {
-            return Err(Error::invalid("a connector cannot be written down"));
+        if config.connector.is_some()
+            || config.credentials.is_some()
+            || config.sentinel_credentials.is_some()
+        {
+            return Err(Error::invalid(
+                "a connector, and credentials that are asked for, cannot be written down",
+            ));
         }
         let mut parts = Self {
             user: config.login.user.clone(),

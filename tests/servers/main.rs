@@ -8,6 +8,7 @@
 
 mod cluster;
 mod connector;
+mod credentials;
 mod deployments;
 #[path = "../support/family.rs"]
 mod family;

@@ -278,7 +278,7 @@ pub(super) async fn replied(reply: desk::Reply, left: Duration) -> Result<Said, 
 
 impl Shared {
     /// Gives a request of a caller that waits to the desk.
-    fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
+    pub(super) fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
         self.give(request, Desk::send)
     }
 

@@ -26,8 +26,9 @@ use tracing::{debug, info};
 use super::connection::{Change, Shared, Status};
 use super::desk::{Broken, Desk, Ended, no_connection};
 use super::dial::Dialer;
+use super::identity::Living;
 use super::link::{ConnectionId, Link};
-use super::resp;
+use super::resp::{self, Request, Said};
 use super::socket::Socket;
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
@@ -116,7 +117,7 @@ pub(super) async fn keep(kept: Kept, mut dialer: Dialer, mut link: Option<Link>)
                 tokio::select! {
                     // The other branch ends a connection to a former primary, which still answers: what it grants is
                     // lost.
-                    error = shared.serve(link) => error,
+                    error = shared.serve(link, &dialer) => error,
                     () = dialer.leads_elsewhere(Some(here)) => left(),
                 }
             }
@@ -160,9 +161,13 @@ impl Shared {
     /// Reads and writes until the connection breaks, and returns why it did.
     ///
     /// The connection is announced here, in this order: its desk, then its status, then to those who doubt their holds.
-    async fn serve(&self, link: Link) -> Error {
+    async fn serve(&self, link: Link, dialer: &Dialer) -> Error {
         let Link {
-            socket, version, ..
+            socket,
+            version,
+            place,
+            due,
+            ..
         } = link;
         // The desk comes before the status, so that a caller that waits until the connection is open finds it.
         *self.lock() = Desk::new(socket.clone());
@@ -183,6 +188,7 @@ impl Shared {
             broken = self.read(&*socket, version) => broken,
             broken = self.write(&*socket) => broken,
             () = self.outlived(epoch) => return replaced(),
+            never = dialer.stay_logged_in(&place, due, self) => match never {},
         };
         let Err(error) = broken;
         Error::new(ErrorKind::Backend, format!("the connection broke: {error}")).caused_by(error)
@@ -270,6 +276,12 @@ impl Shared {
             status.failure = Some(error.clone());
         });
         desk.end(&error)
+    }
+}
+
+impl Living for Shared {
+    async fn log_in(&self, auth: Request) -> Option<Said> {
+        self.send(&auth).ok()?.await.ok()?.ok()
     }
 }
 

@@ -7,6 +7,7 @@ use std::io;
 
 use tokio::time::error::Elapsed;
 
+use super::identity::Identity;
 #[cfg(feature = "tls")]
 use super::tls;
 use crate::error::{Error, ErrorKind};
@@ -56,11 +57,15 @@ const REFUSALS: &[(&str, Option<&str>)] = &[
     ("ERR", None),
 ];
 const WRONG_LOGIN: &str = "the user or the password is wrong, or the user is disabled";
+const OUTDATED: &str = "it does not accept what Config::credentials returned: the password has expired or was replaced, or \
+                        the user is disabled";
 const NO_PASSWORD: &str = "a password was given, but it has none";
 
 /// The step of connecting that failed or was not answered. The advice depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// To ask the application as whom to log in.
+    Identify,
     /// To reach the address.
     Connect,
     /// To set up TLS.
@@ -98,12 +103,20 @@ pub(super) fn failed(place: &str, step: Step, is_secure: bool, error: io::Error)
         ) if !is_secure => Some(WITH_TLS),
         _ => None,
     });
-    error_of(place, &error.to_string(), advice).caused_by(error)
+    let what = match step {
+        Step::Identify => format!("its credentials are not to be had: {error}"),
+        _ => error.to_string(),
+    };
+    error_of(place, &what, advice).caused_by(error)
 }
 
 /// Builds the error of a step that took longer than it may.
 pub(super) fn late(place: &str, step: Step, late: Elapsed) -> Error {
     let (what, advice) = match step {
+        Step::Identify => (
+            "its credentials were not there in time; see Config::credentials, and Config::connect_timeout",
+            None,
+        ),
         Step::Connect => (
             "no answer; is this its address, or does a firewall block it?",
             None,
@@ -126,6 +139,17 @@ pub(super) fn refused(place: &str, said: &str) -> Error {
     let known = REFUSALS.iter().find(|(words, _)| said.starts_with(words));
     let (words, advice) = known.unwrap_or(&("it refused", None));
     error_of(place, words, *advice).said(words)
+}
+
+/// Builds the error of a server that refused a login.
+///
+/// What the application was asked for may be out of date, which is another fault than a wrong setting.
+pub(super) fn refused_login(place: &str, said: &str, identity: &Identity) -> Error {
+    let words = ["WRONGPASS", "ERR invalid password"];
+    match words.into_iter().find(|words| said.starts_with(words)) {
+        Some(words) if identity.is_asked => error_of(place, words, Some(OUTDATED)).said(words),
+        _ => refused(place, said),
+    }
 }
 
 /// Builds the error of a server that is not one to take locks from, as `what` says.

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::contact::{Step, failed, late, refused, unfit};
+use super::contact::{Step, failed, late, refused, refused_login, unfit};
+use super::identity::Identity;
 use super::link::{ConnectionId, Link};
 use super::network;
 use super::refusal::code;
@@ -19,7 +20,7 @@ use super::sentinel::Sentinels;
 use super::socket::{Opened, Socket};
 #[cfg(feature = "tls")]
 use super::tls::Connector;
-use crate::config::{Address, Config, Deployment, Login, Protocol, Secret, Server};
+use crate::config::{Address, Config, Deployment, Protocol, Server};
 use crate::error::Error;
 use crate::protocol::reply::Reply;
 
@@ -69,10 +70,15 @@ impl Dialer {
     ///
     /// Noted before an attempt, and compared afterwards.
     pub(super) fn place(&self) -> Option<String> {
-        let Some(sentinels) = &self.sentinels else {
-            return Some(self.server.to_string());
-        };
-        sentinels.named().map(|primary| primary.to_string())
+        self.leads_to().map(|server| server.to_string())
+    }
+
+    /// Returns the server that a connection made now would lead to.
+    pub(super) fn leads_to(&self) -> Option<Server> {
+        match &self.sentinels {
+            Some(sentinels) => sentinels.named(),
+            None => Some(self.server.clone()),
+        }
     }
 
     /// Waits until a new connection would lead to another place than this one. Without sentinels, waits without end.
@@ -108,8 +114,10 @@ impl Dialer {
     }
 
     async fn dial_server(&self, server: &Server) -> Result<Link, Error> {
+        // Before the connection, which nobody waits for meanwhile.
+        let identity = self.identify(server).await?;
         let link = self.open(server).await?;
-        self.introduced(link).await
+        self.introduced(link, &identity).await
     }
 
     /// Opens a connection without sending anything on it.
@@ -129,21 +137,26 @@ impl Dialer {
 
     /// Reaches the server, as the application does it or else over the network of this machine.
     async fn reach(&self, server: &Server) -> io::Result<Arc<dyn Socket>> {
-        let address = match &self.config.deployment {
-            Deployment::UnixSocket(path) => Address::Unix(path.clone()),
-            _ => server.clone().into(),
-        };
+        let address = self.address(server);
         match &self.config.connector {
             Some(connector) => Ok(Arc::new(Opened::new(connector.open(address).await?))),
             None => network::open(address, self.patience).await,
         }
     }
 
+    pub(super) fn address(&self, server: &Server) -> Address {
+        match &self.config.deployment {
+            Deployment::UnixSocket(path) => Address::Unix(path.clone()),
+            _ => server.clone().into(),
+        }
+    }
+
     /// Logs in, selects the database and sets the name of the connection.
     ///
     /// After the login, all in one round trip. The id that the server has for the connection comes last.
-    async fn introduced(&self, mut link: Link) -> Result<Link, Error> {
-        let greeting = self.log_in(&mut link, &self.config.login).await?;
+    async fn introduced(&self, mut link: Link, identity: &Identity) -> Result<Link, Error> {
+        let greeting = self.log_in(&mut link, identity).await?;
+        link.due = identity.due;
         let number = self.config.database.to_string();
         let version = env!("CARGO_PKG_VERSION");
         // A connection begins with database 0.
@@ -228,14 +241,14 @@ impl Dialer {
 
     /// Chooses the version of the protocol, and logs in. Returns what the server tells of itself, or [`Reply::Nil`] in
     /// RESP2.
-    pub(super) async fn log_in(&self, link: &mut Link, login: &Login) -> Result<Reply, Error> {
-        let user = login.user.as_deref();
-        let password = login.password.as_ref().map(Secret::reveal);
-        // A user without a password logs in with an empty one, since AUTH takes no user alone.
-        let password = password.or_else(|| user.map(|_| ""));
+    pub(super) async fn log_in(
+        &self,
+        link: &mut Link,
+        identity: &Identity,
+    ) -> Result<Reply, Error> {
         if self.config.protocol == Protocol::Resp3 {
-            let hello = match password {
-                Some(password) => {
+            let hello = match identity.words() {
+                Some((user, password)) => {
                     Request::of(&["HELLO", "3", "AUTH", user.unwrap_or("default"), password])
                 }
                 None => Request::of(&["HELLO", "3"]),
@@ -250,19 +263,15 @@ impl Dialer {
                 {
                     link.version = Version::Resp2;
                 }
-                [Err(text)] => return Err(refused(&link.place, &text)),
+                [Err(text)] => return Err(refused_login(&link.place, &text, identity)),
             }
         }
-        let Some(password) = password else {
+        let Some(auth) = identity.auth() else {
             return Ok(Reply::Nil);
-        };
-        let auth = match user {
-            Some(user) => Request::of(&["AUTH", user, password]),
-            None => Request::of(&["AUTH", password]),
         };
         match self.talk(link, &[auth]).await? {
             [Ok(_)] => Ok(Reply::Nil),
-            [Err(text)] => Err(refused(&link.place, &text)),
+            [Err(text)] => Err(refused_login(&link.place, &text, identity)),
         }
     }
 
@@ -288,7 +297,7 @@ impl Dialer {
     /// Carries out a step on the way to a connection, within `patience`.
     ///
     /// The advice depends on whether TLS was asked for.
-    async fn step<T>(
+    pub(super) async fn step<T>(
         &self,
         place: &str,
         step: Step,

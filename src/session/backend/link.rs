@@ -7,6 +7,7 @@ use bytes::BytesMut;
 
 use super::resp::{self, Heard, Request, Said, Version};
 use super::socket::Socket;
+use crate::clock::BootInstant;
 
 /// The first bytes that a server with TLS sends to a client that does not speak TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
@@ -22,6 +23,8 @@ pub(super) struct Link {
     pub(super) place: String,
     /// How the server identifies this connection, if it says so.
     pub(super) connection_id: Option<ConnectionId>,
+    /// When to log in again.
+    pub(super) due: Option<BootInstant>,
     /// Bytes that have arrived and are not decoded yet.
     ///
     /// Belongs to the link: a reader that takes over only [`socket`](Self::socket) may do so only while it is empty.
@@ -64,8 +67,14 @@ impl Link {
             version: Version::Resp2,
             place,
             connection_id: None,
+            due: None,
             arrived: BytesMut::new(),
         }
+    }
+
+    /// Whether it is time to log in again.
+    pub(super) fn is_due(&self) -> bool {
+        self.due.is_some_and(|due| due <= BootInstant::now())
     }
 
     /// Sends commands together, and waits for the replies to all of them.

@@ -20,12 +20,14 @@ use tracing::debug;
 
 use super::Disruption;
 use super::dial::Dialer;
+use super::identity::Living;
 use super::link::Link;
-use super::resp::Request;
+use super::resp::{Request, Said, Version};
 use super::slots::{self, Redirect};
 use super::told::{ChannelCommand, PING, Told, told};
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
+use crate::protocol::reply::Reply;
 use crate::session::tally::Tally;
 
 /// The most messages that may be waiting. Beyond that some are dropped, which wakes every waiter.
@@ -80,12 +82,13 @@ struct Shared {
 }
 
 /// A command, and where its answer goes.
-#[derive(Debug)]
 struct Order {
-    /// The word of the command: one of [`ChannelCommand`], or PING.
+    /// The word of the command: one of [`ChannelCommand`], PING or AUTH.
     command: &'static str,
-    /// The channel, or empty for a PING.
+    /// The channel, or empty without one.
     channel: String,
+    /// The command itself, if it logs in. Holds a password.
+    login: Option<Request>,
     answer: oneshot::Sender<Answered>,
 }
 
@@ -232,6 +235,7 @@ impl Listener {
         let order = Order {
             command,
             channel: channel.to_owned(),
+            login: None,
             answer,
         };
         let mut present = self.shared.present.subscribe();
@@ -276,8 +280,11 @@ async fn keep(shared: Arc<Shared>, dialer: Dialer, mut link: Option<Link>) {
                     shared.again.send_modify(|again| *again += 1);
                 }
                 let here = place.insert(link.place.clone());
+                let (due, version) = (link.due, link.version);
+                let present = Present(&shared, version);
                 let ended = tokio::select! {
                     ended = shared.serve(link, dialer.patience) => ended,
+                    never = dialer.stay_logged_in(here, due, &present) => match never {},
                     () = dialer.leads_elsewhere(Some(here)) => Ok(()),
                 };
                 shared.present.send_replace(None);
@@ -318,7 +325,7 @@ impl Shared {
                         // The sender was taken away: another connection is wanted.
                         return Ok(());
                     }
-                    let requests: Vec<_> = batch.iter().map(Order::request).collect();
+                    let requests: Vec<_> = batch.iter_mut().map(Order::request).collect();
                     // Nothing is read meanwhile, so a server that takes nothing must not hold this up for long.
                     timeout(patience, link.send(&requests)).await??;
                     given.extend(batch.drain(..));
@@ -379,6 +386,7 @@ impl Shared {
         Order {
             command: command.word(),
             channel: self.own.to_string(),
+            login: None,
             answer: oneshot::channel().0,
         }
     }
@@ -396,12 +404,36 @@ impl Shared {
     }
 }
 
+/// The connection that there is now.
+struct Present<'a>(&'a Shared, Version);
+
+impl Living for Present<'_> {
+    /// In RESP2, a connection that listens to channels takes no such command: another connection is made.
+    async fn log_in(&self, auth: Request) -> Option<Said> {
+        let Self(shared, version) = self;
+        if *version == Version::Resp2 {
+            shared.present.send_replace(None);
+            return None;
+        }
+        let (answer, answered) = oneshot::channel();
+        let order = Order {
+            command: "AUTH",
+            channel: String::new(),
+            login: Some(auth),
+            answer,
+        };
+        shared.present.borrow().as_ref()?.send(order).ok()?;
+        Some(answered.await.ok()?.map(|()| Reply::Nil))
+    }
+}
+
 impl Order {
-    fn request(&self) -> Request {
-        match self.command {
+    /// Returns the request, once.
+    fn request(&mut self) -> Request {
+        self.login.take().unwrap_or_else(|| match self.command {
             PING => Request::of(&[PING]),
             command => Request::of(&[command, &self.channel]),
-        }
+        })
     }
 }
 

@@ -71,7 +71,6 @@ impl Maker {
                 maker.dialer(first),
                 servers.clone(),
                 service.clone(),
-                maker.config.sentinel_login.clone(),
                 &maker.runtime,
             );
             maker.sentinels = Some(Arc::new(sentinels));

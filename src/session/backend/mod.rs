@@ -26,6 +26,7 @@ mod connection_task;
 mod contact;
 mod desk;
 mod dial;
+mod identity;
 #[cfg(feature = "admin")]
 pub(crate) mod inquiry;
 mod link;

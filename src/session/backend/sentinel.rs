@@ -27,7 +27,7 @@ use super::link::Link;
 use super::resp::{Heard, Request, Said, Version};
 use super::statement::{Report, View, Word, decisive};
 use crate::clock::BootInstant;
-use crate::config::{Login, Server};
+use crate::config::Server;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reply::Reply;
 
@@ -57,8 +57,6 @@ struct Circle {
     dialer: Dialer,
     /// The name under which the sentinels know the servers.
     service: String,
-    /// For the sentinels alone: invariant 3.
-    login: Login,
     /// Those that the configuration names. Others are found through them.
     configured: Vec<Server>,
     /// By sentinel, what it has said last. The mutex is held while the view is brought up to date.
@@ -76,13 +74,11 @@ impl Sentinels {
         dialer: Dialer,
         configured: Vec<Server>,
         service: String,
-        login: Login,
         runtime: &Handle,
     ) -> Self {
         let circle = Arc::new(Circle {
             dialer,
             service,
-            login,
             configured,
             reports: Mutex::default(),
             met: Notify::new(),
@@ -200,8 +196,9 @@ impl Circle {
     ///
     /// A message leads to a question: the sentinel's answers, with their epoch, are all that counts.
     async fn converse(&self, sentinel: &Server) -> Result<Infallible, Error> {
+        let identity = self.dialer.identify_to_sentinel(sentinel).await?;
         let mut link = self.dialer.open(sentinel).await?;
-        let entered = self.dialer.log_in(&mut link, &self.login).await;
+        let entered = self.dialer.log_in(&mut link, &identity).await;
         entered.map_err(|error| {
             let text = format!(
                 "the sentinel {sentinel} refused; it has its own login: set Config::sentinel_password, or \

@@ -151,7 +151,7 @@ impl Transactions {
             let mut idle = self.idle.lock().await;
             // Put back only once the sequence is complete.
             let mut line = match idle.take() {
-                Some((at, line)) if at == epoch => line,
+                Some((at, line)) if at == epoch && !line.is_due() => line,
                 _ => self.dial().await.map_err(Broken::Unsent)?,
             };
             let place = line.place.clone();

@@ -1,0 +1,191 @@
+//! Users and passwords that change while a client lives.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Address, Config, Login, Secret};
+
+/// Says as whom to log in, each time that a client connects. Passed to [`Config::credentials`].
+///
+/// For passwords that rotate, and for tokens that are valid for minutes, as the clouds give them out: IAM on AWS, Entra
+/// on Azure. A fixed user and password are set by [`Config::user`] and [`Config::password`].
+///
+/// It is asked before each connection is made. If the answer says [for how long](Login::valid_for) it is valid, it is
+/// asked again when four fifths of that are over, and the client logs in once more on the connections that it has: calls,
+/// locks and waiters notice nothing. A client has one or two connections to each server, and asks for each of them, so
+/// what is expensive to get should be kept for a while.
+///
+/// An async closure that returns a [`Login`] implements it. One that captures something is written as a closure that
+/// returns a future, as below.
+///
+/// # Errors
+///
+/// Any error. While there is no connection, calls return it as the reason, so its text must not contain a secret. It
+/// counts as a server that is out of reach: the client tries again. A living connection is kept, and the client asks
+/// again after a second, two, four, up to half a minute; see [`tracing`](mod@crate::tracing) for what it tells of that.
+///
+/// An answer that does not come within [`connect_timeout`](Config::connect_timeout) is an error, and so is a panic.
+///
+/// # Cancel safety
+///
+/// The future is dropped when its time is over, and when the client closes.
+///
+/// # Examples
+///
+/// ```
+/// # redlatch_testkit::doc(async |url| {
+/// # let port = url.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+/// # let rights = ["ACL", "SETUSER", "locker", "on", ">s3cret", "~*", "&*", "+@all"];
+/// # redlatch_testkit::Connection::open(port).command(&rights);
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("password");
+/// # std::fs::write(&path, "s3cret\n").unwrap();
+/// use redlatch::{Client, Config, Login};
+///
+/// // A file that is replaced when the password rotates, as a secret that Kubernetes mounts.
+/// let credentials = move || {
+///     let path = path.clone();
+///     async move {
+///         let password = tokio::fs::read_to_string(path).await?;
+///         Ok::<_, std::io::Error>(Login::new("locker", password.trim()))
+///     }
+/// };
+/// let config = Config::server("127.0.0.1", port).credentials(credentials);
+/// let client = Client::builder().config(config).build().await?;
+/// let guard = client.lock("orders:42").lock().await?;
+/// guard.unlock().await?;
+/// # client.close().await;
+/// # Ok::<(), redlatch::Error>(()) });
+/// ```
+pub trait Credentials: Send + Sync + 'static {
+    /// Returns as whom to log in now.
+    fn login(&self) -> impl Future<Output = Result<Login, Box<dyn StdError + Send + Sync>>> + Send;
+}
+
+impl<F, R, E> Credentials for F
+where
+    F: Fn() -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Login, E>> + Send,
+    E: Into<Box<dyn StdError + Send + Sync>>,
+{
+    async fn login(&self) -> Result<Login, Box<dyn StdError + Send + Sync>> {
+        self().await.map_err(E::into)
+    }
+}
+
+/// What comes of asking for a login.
+pub(crate) type Asked<'a> =
+    Pin<Box<dyn Future<Output = Result<Login, Box<dyn StdError + Send + Sync>>> + Send + 'a>>;
+
+/// [`Credentials`] of any type, which may be told the server.
+pub(crate) trait Ask: Send + Sync {
+    fn ask<'a>(&'a self, address: &'a Address) -> Asked<'a>;
+}
+
+impl<C: Credentials> Ask for C {
+    fn ask<'a>(&'a self, _: &'a Address) -> Asked<'a> {
+        Box::pin(self.login())
+    }
+}
+
+/// Where logins come from.
+#[derive(Clone)]
+pub(crate) struct Provider(Arc<dyn Ask>);
+
+impl Provider {
+    pub(crate) fn new(ask: impl Ask + 'static) -> Self {
+        Self(Arc::new(ask))
+    }
+
+    pub(crate) fn ask<'a>(&'a self, address: &'a Address) -> Asked<'a> {
+        self.0.ask(address)
+    }
+}
+
+impl PartialEq for Provider {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Provider {}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl Login {
+    /// Logs in as this user of the server's ACL.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self {
+            user: Some(user.into()),
+            ..Self::password(password)
+        }
+    }
+
+    /// Logs in as the default user.
+    pub fn password(password: impl Into<String>) -> Self {
+        Self {
+            password: Some(Secret::new(password)),
+            ..Self::default()
+        }
+    }
+
+    /// Sets for how long it is valid, counted from when it was asked for. Without it, the client asks only when it
+    /// connects.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use redlatch::{Config, Login};
+    ///
+    /// # async fn token() -> Result<(String, Duration), std::io::Error> { Ok((String::new(), Duration::ZERO)) }
+    /// // A token of the cloud, with the time that is left of it. The client logs in again before it is over.
+    /// let config = Config::server("locks.example.com", 6379).credentials(async || {
+    ///     let (token, left) = token().await?;
+    ///     Ok::<_, std::io::Error>(Login::new("locker", token).valid_for(left))
+    /// });
+    /// # drop(config);
+    /// ```
+    pub fn valid_for(mut self, time: Duration) -> Self {
+        self.renewed_after = Some(time / 5 * 4);
+        self
+    }
+}
+
+impl Config {
+    /// Has the user and the password asked for, each time that the client connects and before their time is over, in
+    /// place of [`user`](Self::user) and [`password`](Self::password). [`Credentials`] has an example.
+    pub fn credentials(mut self, credentials: impl Credentials) -> Self {
+        self.credentials = Some(Provider::new(credentials));
+        self
+    }
+
+    /// Has the user and the password of the sentinels asked for, in place of [`sentinel_user`](Self::sentinel_user) and
+    /// [`sentinel_password`](Self::sentinel_password).
+    ///
+    /// They are asked for when the client connects to a sentinel.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Config, Login};
+    ///
+    /// # async fn secret(_: &str) -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// // Two secrets: that of the servers is never sent to a sentinel.
+    /// let config = Config::sentinels("main", [("10.0.0.1", 26379), ("10.0.0.2", 26379)])
+    ///     .credentials(async || secret("redis").await.map(Login::password))
+    ///     .sentinel_credentials(async || secret("sentinel").await.map(Login::password));
+    /// # drop(config);
+    /// ```
+    pub fn sentinel_credentials(mut self, credentials: impl Credentials) -> Self {
+        self.sentinel_credentials = Some(Provider::new(credentials));
+        self
+    }
+}

@@ -1,0 +1,160 @@
+//! As whom connections log in: always the same, or whom the application's credentials name, before their time is over
+//! again.
+
+use std::future::pending;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use super::contact::{Step, refused_login};
+use super::dial::Dialer;
+use super::resp::{Request, Said};
+use crate::clock::BootInstant;
+use crate::config::{Login, Provider, Secret, Server};
+use crate::error::Error;
+use crate::session::pace::Pace;
+
+/// The pause after the first attempt to log in again that has failed. It doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// As whom a connection logs in.
+pub(super) struct Identity {
+    login: Login,
+    /// Whether the application was asked for it just now.
+    pub(super) is_asked: bool,
+    /// When to log in again.
+    pub(super) due: Option<BootInstant>,
+}
+
+/// A connection that takes a login while it is used.
+pub(super) trait Living: Sync {
+    /// Sends the command, and returns the reply, or `None` if there is none: the connection has ended then, or ends.
+    fn log_in(&self, auth: Request) -> impl Future<Output = Option<Said>> + Send;
+}
+
+impl Identity {
+    /// Returns the user and the password, if there is anything to log in with.
+    ///
+    /// A user without a password logs in with an empty one, since AUTH takes no user alone.
+    pub(super) fn words(&self) -> Option<(Option<&str>, &str)> {
+        let user = self.login.user.as_deref();
+        let password = self.login.password.as_ref().map(Secret::reveal);
+        Some((user, password.or_else(|| user.map(|_| ""))?))
+    }
+
+    /// Returns the command that logs in, if there is anything to log in with.
+    pub(super) fn auth(&self) -> Option<Request> {
+        Some(match self.words()? {
+            (Some(user), password) => Request::of(&["AUTH", user, password]),
+            (None, password) => Request::of(&["AUTH", password]),
+        })
+    }
+}
+
+impl Dialer {
+    /// Returns as whom to log in to a server. Asks the application if it has said to.
+    ///
+    /// What the application does may hang, fail or panic: that ends as if the server were out of reach.
+    pub(super) async fn identify(&self, server: &Server) -> Result<Identity, Error> {
+        let (login, provider) = (&self.config.login, &self.config.credentials);
+        self.identified(server, login, provider.as_ref()).await
+    }
+
+    /// Does the same for a sentinel, which has logins of its own.
+    pub(super) async fn identify_to_sentinel(&self, server: &Server) -> Result<Identity, Error> {
+        let config = &self.config;
+        let (login, provider) = (&config.sentinel_login, &config.sentinel_credentials);
+        self.identified(server, login, provider.as_ref()).await
+    }
+
+    async fn identified(
+        &self,
+        server: &Server,
+        login: &Login,
+        provider: Option<&Provider>,
+    ) -> Result<Identity, Error> {
+        let Some(provider) = provider else {
+            return Ok(Identity {
+                login: login.clone(),
+                is_asked: false,
+                due: None,
+            });
+        };
+        let (place, address) = (server.to_string(), self.address(server));
+        // Its time counts from before it was made.
+        let began = BootInstant::now();
+        let asked = AssertUnwindSafe(async { provider.ask(&address).await }).catch_unwind();
+        let asked = asked.map(|asked| match asked {
+            Ok(answered) => answered.map_err(io::Error::other),
+            Err(_) => Err(io::Error::other("they panicked")),
+        });
+        let login = self.step(&place, Step::Identify, asked).await?;
+        Ok(Identity {
+            is_asked: true,
+            due: login.renewed_after.map(|after| began.plus(after)),
+            login,
+        })
+    }
+
+    /// Logs in again on a connection to `place` whenever that is `due`, without end.
+    ///
+    /// A connection whose login cannot be renewed is kept. It is for the server to end it.
+    pub(super) async fn stay_logged_in(
+        &self,
+        place: &str,
+        mut due: Option<BootInstant>,
+        on: &impl Living,
+    ) -> std::convert::Infallible {
+        let (mut pause, told) = (FIRST_PAUSE, Pace::default());
+        loop {
+            wait_until(due).await;
+            let renewed = async {
+                let server = self.leads_to().unwrap_or_else(|| self.server.clone());
+                let identity = self.identify(&server).await?;
+                let auth = identity.auth();
+                let send = async { on.log_in(auth?).await };
+                match timeout(self.patience, send).await {
+                    Ok(Some(Err(text))) => Err(refused_login(place, &text, &identity)),
+                    // Without an answer it is not known, and not worse than that.
+                    _ => Ok(identity.due),
+                }
+            };
+            due = match renewed.await {
+                Ok(due) => {
+                    pause = FIRST_PAUSE;
+                    // Not at once, though its time may be over already.
+                    let soonest = BootInstant::now().plus(FIRST_PAUSE);
+                    due.map(|due| due.max(soonest))
+                }
+                Err(error) => {
+                    if let Some(untold) = told.tell() {
+                        warn!(target: "redlatch", server = %place, %error, untold, "login not renewed");
+                    }
+                    let again = BootInstant::now().plus(pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    Some(again)
+                }
+            };
+        }
+    }
+}
+
+/// Waits for an instant, or without end if there is none.
+async fn wait_until(due: Option<BootInstant>) {
+    let Some(due) = due else {
+        return pending().await;
+    };
+    loop {
+        let left = BootInstant::now().until(due);
+        if left.is_zero() {
+            return;
+        }
+        // The timer stops while the machine is suspended, and the time of a login does not.
+        sleep(left.min(LONGEST_PAUSE)).await;
+    }
+}
