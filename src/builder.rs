@@ -1,5 +1,7 @@
 //! The settings that a client is built from.
 
+#[cfg(any(feature = "fred-10", feature = "redis-1"))]
+mod clients;
 mod reports;
 mod servers;
 

@@ -91,6 +91,7 @@
 //! |---|---|
 //! | `tls-aws-lc-rs`, `tls-ring` | [`Tls`](struct.Tls.html), and servers with `rediss://` URLs, by rustls with this [provider](struct.Tls.html#the-provider-of-cryptography) |
 //! | `tls` | the same with the provider that the process has installed |
+//! | `fred-10`, `redis-1` | [`ClientBuilder::fred`](struct.ClientBuilder.html#method.fred) and [`redis`](struct.ClientBuilder.html#method.redis): connects where a client of fred or redis-rs does, and as whom |
 //! | `macros` | the attribute [`locked`](attr.locked.html) |
 //! | `serde` | [`Config`] is read from the application's own configuration, as a URL or by parts |
 //! | `tower` | [`OwnerLayer`](struct.OwnerLayer.html), which gives each request an owner of its own |
@@ -150,6 +151,10 @@ pub use attribute::private as __locked;
 pub use backoff::Backoff;
 pub use builder::ClientBuilder;
 pub use client::Client;
+#[cfg(feature = "fred-10")]
+pub use config::FredClient;
+#[cfg(feature = "redis-1")]
+pub use config::RedisClient;
 #[cfg(feature = "tls")]
 pub use config::tls::Tls;
 pub use config::{Address, Config, Connect, Credentials, Login, Protocol};
@@ -205,4 +210,8 @@ mod pages {
     struct FromDistributedLock;
     #[doc = include_str!("../docs/from-rslock.md")]
     struct FromRslock;
+    #[doc = include_str!("../docs/from-fred-and-redis-rs.md")]
+    struct FromFredAndRedisRs;
+    #[doc = include_str!("../docs/why-our-own-connection.md")]
+    struct WhyOurOwnConnection;
 }

@@ -69,12 +69,17 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("config::memory", "config config::server memory"),
         ("config::connect", "config"),
         ("config::credentials", "config"),
+        (
+            "config::fred",
+            "config config::credentials config::tls error",
+        ),
+        ("config::redis", "config config::tls error"),
         ("config::secret", ""),
         ("config::server", "config error"),
-        ("config::tls", "error"),
+        ("config::tls", "config error"),
         (
             "config",
-            "config::connect config::credentials config::deployment config::login config::secret config::server config::tls error memory options",
+            "config::connect config::credentials config::deployment config::fred config::login config::redis config::secret config::server config::tls error memory options",
         ),
         (
             "config::*",
@@ -454,6 +459,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("client", "admin builder"),
         ("client::handles", "client"),
         ("builder", "client"),
+        ("builder::clients", "builder"),
         ("builder::servers", "builder"),
         ("builder::reports", "builder"),
         ("attribute", ""),
@@ -464,7 +470,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
 
 /// Names that may occur only in the sources listed next to them, each the beginning of a path.
 const DOORS: &[(&str, &[&str])] = &[
-    ("fred", &[]),
+    (
+        "fred",
+        &["builder.rs", "builder/clients.rs", "config/", "lib.rs"],
+    ),
     (
         "redis_protocol",
         &[

@@ -3,11 +3,15 @@
 mod connect;
 mod credentials;
 mod deployment;
+#[cfg(feature = "fred-10")]
+mod fred;
 mod login;
 #[cfg(feature = "memory")]
 mod memory;
 #[cfg(feature = "serde")]
 mod parts;
+#[cfg(feature = "redis-1")]
+mod redis;
 mod secret;
 mod server;
 #[cfg(feature = "tls")]
@@ -24,11 +28,13 @@ pub(crate) use connect::{Connector, Stream};
 pub use credentials::Credentials;
 pub(crate) use credentials::Provider;
 pub(crate) use deployment::Deployment;
+#[cfg(feature = "fred-10")]
+pub use fred::FredClient;
 pub use login::Login;
+#[cfg(feature = "redis-1")]
+pub use redis::RedisClient;
 pub(crate) use secret::Secret;
 pub(crate) use server::Server;
-#[cfg(feature = "tls")]
-use tls::Tls;
 
 #[cfg(not(feature = "tls"))]
 const WITHOUT_TLS: &str = "this build of redlatch has no TLS: add one of its features `tls-aws-lc-rs` and `tls-ring`, or `tls` if \
@@ -150,7 +156,7 @@ pub struct Config {
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) command_timeout: Option<Duration>,
     #[cfg(feature = "tls")]
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<tls::Tls>,
     pub(crate) connector: Option<Connector>,
 }
 
@@ -331,27 +337,6 @@ impl Config {
     /// ```
     pub fn database(mut self, database: u32) -> Self {
         self.database = database;
-        self
-    }
-
-    /// Enables TLS, for the connections to servers as well as to sentinels.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use redlatch::{Config, Tls};
-    ///
-    /// // For the sentinels, and for the primary that they name.
-    /// let tls = Tls::new().roots_file("/etc/redis/ca.pem");
-    /// let config = Config::sentinels("main", [("redis-a.internal", 26379)]).tls(tls);
-    ///
-    /// let url = "rediss-sentinel://redis-a.internal?sentinelServiceName=main&tls_roots=/etc/redis/ca.pem";
-    /// assert_eq!(config, Config::from_url(url)?);
-    /// # Ok::<(), redlatch::Error>(())
-    /// ```
-    #[cfg(feature = "tls")]
-    pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
         self
     }
 

@@ -244,6 +244,7 @@ impl TryFrom<TlsParts> for Tls {
             certificate,
             server_name: parts.server_name,
             rustls: None,
+            flaw: None,
         })
     }
 }

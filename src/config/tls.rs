@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
+use super::Config;
 use crate::error::Error;
 
 /// A TLS configuration, for rustls: which authorities to trust, and how the client proves its identity. Passed to
@@ -53,6 +54,8 @@ pub struct Tls {
     pub(crate) server_name: Option<String>,
     /// Made by the application, in place of roots and certificate.
     pub(crate) rustls: Option<Rustls>,
+    /// Why the configuration of another client cannot be used.
+    pub(crate) flaw: Option<&'static str>,
 }
 
 /// A configuration that the application has made. Only the same one is equal to it.
@@ -226,7 +229,19 @@ impl Tls {
         self
     }
 
+    /// Creates a configuration in place of one that cannot be used. It is an error unless another one replaces it.
+    #[cfg(any(feature = "fred-10", feature = "redis-1"))]
+    pub(crate) fn unusable(flaw: &'static str) -> Self {
+        Self {
+            flaw: Some(flaw),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(flaw) = self.flaw {
+            return Err(Error::invalid(flaw));
+        }
         if self.server_name.as_deref() == Some("") {
             return Err(Error::invalid("the server name for TLS is empty"));
         }
@@ -236,6 +251,28 @@ impl Tls {
             ));
         }
         Ok(())
+    }
+}
+
+impl Config {
+    /// Enables TLS, for the connections to servers as well as to sentinels.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Config, Tls};
+    ///
+    /// // For the sentinels, and for the primary that they name.
+    /// let tls = Tls::new().roots_file("/etc/redis/ca.pem");
+    /// let config = Config::sentinels("main", [("redis-a.internal", 26379)]).tls(tls);
+    ///
+    /// let url = "rediss-sentinel://redis-a.internal?sentinelServiceName=main&tls_roots=/etc/redis/ca.pem";
+    /// assert_eq!(config, Config::from_url(url)?);
+    /// # Ok::<(), redlatch::Error>(())
+    /// ```
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
     }
 }
 

@@ -88,6 +88,35 @@ macro_rules! everywhere {
                 [$($case,)* $($alone),*], beside others [$($case),*]
             );
         }
+        /// By clients that connect as a client of fred does.
+        #[cfg(feature = "fred-10")]
+        mod fred {
+            use super::*;
+            mod single {
+                table!(
+                    |server: fn() -> Server, _| Place::fred_single(server()) =>
+                    [$($case,)* $($alone),*], beside others [$($case),*]
+                );
+            }
+            mod tls {
+                table!(
+                    |_, scripts| Place::fred_tls(scripts) =>
+                    [$($case,)* $($alone),*], beside others [$($case),*]
+                );
+            }
+            mod cluster {
+                table!(
+                    |_, scripts| Place::fred_cluster(scripts) =>
+                    [$($case,)* $($alone),*], beside others [$($case),*]
+                );
+            }
+            mod sentinels {
+                table!(
+                    |_, _| Place::fred_sentinels() =>
+                    [$($case,)* $($alone),*], beside others [$($case),*]
+                );
+            }
+        }
     };
 }
 

@@ -6,6 +6,8 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
+#[cfg(all(feature = "fred-10", feature = "redis-1"))]
+mod clients;
 mod cluster;
 mod connector;
 mod credentials;

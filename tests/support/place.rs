@@ -27,6 +27,18 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 
 static SENTINELS: LazyLock<Sentinels> = LazyLock::new(Sentinels::start);
 
+/// A server with TLS, and its port without, since the testkit does not speak TLS. `None` if the server was built without.
+#[cfg(feature = "fred-10")]
+static SECURED: LazyLock<Option<(Server, u16)>> = LazyLock::new(|| {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let plain = free.expect("a free port").port();
+    let server = super::with_tls(Server::builder().tls().arg("port", plain))?;
+    let rules = ["on", "nopass", "~*", "&*", "+@all", "-@scripting"];
+    let words = [&["ACL", "SETUSER", "scriptless"][..], &rules].concat();
+    assert_eq!(Connection::open(plain).command(&words).text(), "OK");
+    Some((server, plain))
+});
+
 /// The place where a case runs, and the name of its lock there.
 pub struct Place {
     home: Home,
@@ -38,6 +50,8 @@ enum Home {
     Own(Box<Server>),
     Cluster,
     Sentinels,
+    #[cfg(feature = "fred-10")]
+    Secured(u16),
     #[cfg(feature = "memory")]
     Memory(Listening),
 }
@@ -63,10 +77,7 @@ impl Place {
 
     /// Returns a place in the cluster. Unless `scripts`, the user has every permission except to run scripts.
     pub fn cluster(scripts: bool) -> Self {
-        let login = if scripts { "" } else { "scriptless:any@" };
-        let url = CLUSTER.url();
-        let url = url.replace("cluster://", &format!("cluster://{login}"));
-        Self::shared(Home::Cluster, url)
+        Self::shared(Home::Cluster, cluster_url(scripts))
     }
 
     pub fn sentinels() -> Self {
@@ -84,13 +95,70 @@ impl Place {
         }
     }
 
+    /// Returns the same place, where clients connect as a client of fred does that was made from this URL.
+    #[cfg(feature = "fred-10")]
+    fn by_fred(self, url: &str) -> Self {
+        let fred = fred::types::config::Config::from_url(url).expect("fred reads such URLs too");
+        self.like(fred)
+    }
+
+    #[cfg(feature = "fred-10")]
+    fn like(self, fred: fred::types::config::Config) -> Self {
+        let client = fred::types::Builder::from_config(fred).build();
+        let config = Config::from_fred(&client.expect("a client of fred"));
+        Self {
+            config: config.expect("nothing that redlatch cannot use"),
+            ..self
+        }
+    }
+
+    #[cfg(feature = "fred-10")]
+    pub fn fred_single(server: Server) -> Self {
+        let url = server.url();
+        Self::single(server).by_fred(&url)
+    }
+
+    #[cfg(feature = "fred-10")]
+    pub fn fred_cluster(scripts: bool) -> Self {
+        Self::cluster(scripts).by_fred(&cluster_url(scripts))
+    }
+
+    #[cfg(feature = "fred-10")]
+    pub fn fred_sentinels() -> Self {
+        Self::sentinels().by_fred(&SENTINELS.url())
+    }
+
+    /// Returns a place over TLS, or one without if there is none.
+    #[cfg(feature = "fred-10")]
+    pub fn fred_tls(scripts: bool) -> Self {
+        use fred::types::config::{Config, TlsConnector};
+        use rustls::pki_types::{CertificateDer, pem::PemObject};
+
+        let Some((server, plain)) = &*SECURED else {
+            return Self::single(Server::start());
+        };
+        let authority = CertificateDer::from_pem_slice(server.ca_pem().as_bytes());
+        let mut roots = rustls::RootCertStore::empty();
+        let added = roots.add(authority.expect("a certificate"));
+        added.expect("a certificate of an authority");
+        let tls = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let tls = TlsConnector::from(tls.with_no_client_auth());
+
+        let login = if scripts { "" } else { "scriptless:any@" };
+        let url = format!("redis://{login}127.0.0.1:{}", server.port());
+        let mut fred = Config::from_url(&url).expect("fred reads such URLs too");
+        fred.tls = Some(tls.into());
+        let past_tls = format!("redis://127.0.0.1:{plain}");
+        Self::shared(Home::Secured(*plain), past_tls).like(fred)
+    }
+
     /// Returns the port of the case's own server, to put a proxy in front of it.
     pub fn port(&self) -> u16 {
         match &self.home {
             Home::Own(server) => server.port(),
             #[cfg(feature = "memory")]
             Home::Memory(listening) => listening.port,
-            Home::Cluster | Home::Sentinels => panic!("it is shared"),
+            _ => panic!("it is shared"),
         }
     }
 
@@ -114,6 +182,8 @@ impl Place {
             Home::Own(server) => server.connection(),
             Home::Cluster => CLUSTER.owner(&self.name).0.connection(),
             Home::Sentinels => SENTINELS.primary().connection(),
+            #[cfg(feature = "fred-10")]
+            Home::Secured(plain) => Connection::open(*plain),
             #[cfg(feature = "memory")]
             Home::Memory(listening) => listening.connection(),
         }
@@ -143,6 +213,12 @@ impl Place {
             eventually("no key is left", async || !probe.keys().iter().any(of_lock)).await;
         }
     }
+}
+
+fn cluster_url(scripts: bool) -> String {
+    let login = if scripts { "" } else { "scriptless:any@" };
+    let url = CLUSTER.url();
+    url.replace("cluster://", &format!("cluster://{login}"))
 }
 
 fn at(url: &str) -> Config {

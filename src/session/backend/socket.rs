@@ -145,14 +145,14 @@ impl Opened {
 }
 
 impl Polled {
-    /// Goes on with the flush, and returns whether it is done.
-    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+    /// Flushes what the stream has taken, as far as that goes now.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.is_flushing = true;
         if let Poll::Ready(flushed) = self.stream.as_mut().poll_flush(context) {
             flushed?;
             self.is_flushing = false;
         }
-        Ok(!self.is_flushing)
+        Ok(())
     }
 }
 
