@@ -171,12 +171,17 @@ pub(crate) fn source(
     let Ok(count) = total.parse::<u64>() else {
         return Err(Error::wrong_kind(key.name.key()));
     };
-    // The bar and the client's id, a UUID, take 37 bytes: what follows is the same for each client of this owner.
-    let ending = key.acquisition_field()[37..].to_owned();
+    // Behind the client's id, which may have a label in front. Two bars begin the field for what was taken over.
+    let is_ours = |field: &str| {
+        let parts = field
+            .strip_prefix('|')
+            .and_then(|rest| rest.split_once(':'));
+        parts.is_some_and(|(client, owner)| !client.starts_with('|') && owner == key.field())
+    };
     let share = |record: &str| record.split(':').nth(1)?.parse::<u64>().ok();
     let shares = fields
         .iter()
-        .filter(|(field, _)| field.starts_with('|') && field.get(37..) == Some(&*ending))
+        .filter(|(field, _)| is_ours(field))
         .filter_map(|(field, record)| Some((field, record, share(record)?)));
     let recorded: u64 = shares.clone().map(|(_, _, share)| share).sum();
     let (field, record) = if count > recorded {
@@ -322,6 +327,12 @@ mod tests {
         assert_eq!(
             source(&[("req-7", "1"), (key.acquisition_field(), "h1:1")]).unwrap(),
             None
+        );
+        let labelled = format!("|orders@host-7/{}:req-7", Uuid::max());
+        let taken = format!("|{other}");
+        assert_eq!(
+            source(&[("req-7", "1"), (&*taken, "h1:1"), (&*labelled, "h2:1")]).unwrap(),
+            from(&labelled)
         );
         assert!(source(&[("req-7", "abc"), (&*other, "h1:1")]).is_err());
     }

@@ -510,6 +510,34 @@ async fn client_whose_own_lease_ended_locks_again_while_another_has_the_lock_und
 }
 
 #[tokio::test]
+async fn levels_of_clients_with_labels_are_found_in_their_shares() {
+    let server = Server::start();
+    let owner = Owner::named("req-7");
+    let labels = [("orders@host-7", ""), ("", "orders@host-7"), ("a", "b")];
+    for (here, there) in labels {
+        let client = async |label: &str| match label {
+            "" => client(&server).await,
+            _ => builder(server.url()).label(label).build().await.unwrap(),
+        };
+        let (one, two) = (client(here).await, client(there).await);
+        let there = two.lock("k").owned_by(&owner);
+        let here = one.lock("k").owned_by(&owner);
+        drop(there.lock().await.unwrap().detach());
+        drop(there.lock().await.unwrap().detach());
+        let adopted = here.adopt().await.unwrap().unwrap();
+        let mut hash = server.connection().hgetall("k");
+        hash.retain(|field, record| {
+            field.starts_with('|') && !field.starts_with("||") && record.contains(":1:")
+        });
+        assert_eq!(hash.len(), 2, "a level in the share of each");
+        adopted.unlock().await.unwrap();
+        there.unlock().await.unwrap();
+        assert!(!there.is_locked().await.unwrap());
+        nothing_left(&server, [&one, &two]).await;
+    }
+}
+
+#[tokio::test]
 async fn label_of_a_client_is_seen_by_others_and_nothing_is_added_without_one() {
     let (server, other) = start().await;
     let labelled = |label: &str| builder(server.url()).label(label).build();
