@@ -7,7 +7,7 @@
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds, which the TTLs are raised to; 0 leaves the TTLs alone
--- ARGV[5] level to take over
+-- ARGV[5] level to take over; 0: none
 -- ARGV[6] what its key held when it was read; empty for none
 -- Returns adopted, levels of the owner: the share is reached; the number of levels is the same as before
 -- Returns changed: the key no longer holds what was read; nothing was changed
@@ -32,7 +32,8 @@ local mine = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 local lease, key, left = tonumber(ARGV[4]), level_key(KEYS[2], ARGV[1], ARGV[5]), nil
 local missing = tonumber(ARGV[3]) - #mine
 if missing > 0 then
-  if missing > 1 or tonumber(ARGV[5]) > total or (redis.call('GET', key) or '') ~= ARGV[6] then
+  local is_level = tonumber(ARGV[5]) >= 1 and tonumber(ARGV[5]) <= total
+  if missing > 1 or not is_level or (redis.call('GET', key) or '') ~= ARGV[6] then
     return from_primary {'changed'}
   end
   -- A level of a writer in Java has no key: it lasts as long as the hash.

@@ -1267,7 +1267,7 @@ fn adopted_level_changes_hands_and_counts_once() {
         let (one, two) = (hold(side, "job", 1).shared(), hold(side, "job", 2).shared());
         scene.take(&one);
         let record = one.number.clone();
-        for (share, level, held) in [(2, 1, &*record), (1, 2, ""), (1, 1, "1")] {
+        for (share, level, held) in [(2, 1, &*record), (1, 2, ""), (1, 1, "1"), (1, 0, "")] {
             let adopted = scene.adopt(&two, share, 0, level, held);
             assert_eq!(adopted, answer("changed", []), "{share} {level} {held}");
         }
