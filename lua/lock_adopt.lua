@@ -1,6 +1,7 @@
 -- Moves one level of an owner's hold, recorded for another client or for none, to this client's share.
 --
--- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share
+-- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, | and acquisition field
+--   -> acquisition id:how many levels were taken over, if that hold's client wants to know
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
@@ -42,12 +43,16 @@ if missing > 0 then
   if ARGV[6] ~= ARGV[1] and not number then
     return from_primary {'wrong_kind'}
   end
+  local counted, taken = record_of(redis.call('HGET', KEYS[1], '|' .. ARGV[6]))
   -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
   redis.call('HDEL', KEYS[1], ARGV[2])
   if ARGV[6] ~= ARGV[1] then
-    redis.call('HDEL', KEYS[1], ARGV[6])
+    redis.call('HDEL', KEYS[1], ARGV[6], '|' .. ARGV[6])
     if tonumber(held) > missing then
       redis.call('HSET', KEYS[1], ARGV[6], record_text(number, held - missing, held_until))
+      if counted == number then
+        redis.call('HSET', KEYS[1], '|' .. ARGV[6], record_text(number, taken + missing, ''))
+      end
     end
   end
   if replaced > 0 then

@@ -30,7 +30,8 @@ local function take_share_out(key, field, acquisition_field, left)
   end
   -- A server that is out of memory refuses a script only at its first write, and never refuses an HDEL.
   for _, other in ipairs(gone) do
-    redis.call('HDEL', key, other)
+    -- With what is counted next to it, see lock_spare.
+    redis.call('HDEL', key, other, '|' .. other)
   end
   redis.call('HSET', key, field, string.format('%.0f', left))
   -- The hash may have been raised for the share that went. Levels that nobody recorded last as long as it does.

@@ -2,7 +2,8 @@
 -- share.
 --
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
--- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
+-- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease; and
+--   <field>:rwlock_taken:<acquisition id> -> how many levels were taken over, if that hold's client wants to know
 -- ARGV[1] field of the owner on this side
 -- ARGV[2] acquisition id, h and 16 hex digits
 -- ARGV[3] share to reach, in levels
@@ -41,8 +42,14 @@ if missing > 0 then
   if left < 0 then
     left = math.max(redis.call('PTTL', KEYS[1]), 1000)
   end
+  local counted = taken_key(KEYS[2], ARGV[1], ARGV[6])
+  local taken, lasts = redis.call('GET', counted), math.max(redis.call('PTTL', counted), 1)
+  local has_others = taken and #levels_of(ARGV[6], KEYS[2], ARGV[1], total) > 1
   -- A server that is out of memory refuses a script only at its first write, and never refuses a DEL.
-  redis.call('DEL', key)
+  redis.call('DEL', key, counted)
+  if has_others then
+    redis.call('SET', counted, taken + 1, 'PX', lasts)
+  end
 end
 local is_raised = lease > 0 and raise_leases(KEYS[1], mine, lease)
 if missing > 0 then

@@ -7,6 +7,11 @@ local function level_key(stem, field, level)
   return stem .. ':' .. field .. ':rwlock_timeout:' .. string.format('%d', level)
 end
 
+-- Returns the key of the number of levels that were taken over from the hold with acquisition id `number`: see rw_spare.
+local function taken_key(stem, field, number)
+  return stem .. ':' .. field .. ':rwlock_taken:' .. number
+end
+
 -- Returns the keys of the levels that belong to the hold with acquisition id `number`. `count` is what the hash has for
 -- this owner, and `ask` what reads the keys: `read`, if a key of another type is to pass for a level of another hold.
 local function levels_of(number, stem, field, count, ask)

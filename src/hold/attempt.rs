@@ -30,7 +30,7 @@ use super::guard::LockGuard;
 use super::request::{AcquireRequest, Terms};
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::options::{LeaseTime, SHORTEST_TIMEOUT};
+use crate::options::LeaseTime;
 use crate::protocol::acquired::{Acquired, Standing, WaiterMark};
 use crate::protocol::answer::Ttl;
 use crate::protocol::hold_key::{HoldKey, Kind};
@@ -218,12 +218,7 @@ impl<'a> Attempt<'a> {
             .await?
             .ok()
             .flatten();
-        let spent = started.until(BootInstant::now());
-        self.budget = self
-            .hold
-            .timeout
-            .saturating_sub(spent)
-            .max(SHORTEST_TIMEOUT);
+        self.budget = self.hold.time_left(started);
         Ok(asking)
     }
 

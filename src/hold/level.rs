@@ -12,6 +12,9 @@
 //!    turn of its record. The answer is handled before the turn is given up. All of that is done by a task of the
 //!    client, so that a call which nobody polls keeps the turn from nobody.
 //! 3. A cut of the lease that went unanswered is finished before another level or lease is asked for.
+//! 4. A level that was left to a named owner may be taken over by another process, and is counted here until then. Once
+//!    a hold has left one, each of these requests says how many of its levels were taken over as far as is known. If
+//!    there are more, the server says so and does nothing; they are taken off, and the request is sent again.
 
 use std::sync::Arc;
 
@@ -22,7 +25,7 @@ use super::guard::LockGuard;
 use super::lease::Lease;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::loss::LossReason;
 use crate::options::LeaseTime;
 use crate::protocol::answer::{Adopted, Extended, Inspected, Reentered, Token};
@@ -67,28 +70,37 @@ impl AcquireRequest {
         let Some(claim) = Claim::new(self, local, hold) else {
             return Ok(None);
         };
-        let call = hold.key().reenter(claim.share, self.lease_mode.lease());
-        let answered = self.client.run(&call, hold.timeout).await;
-        let answer = match answered {
-            Err(error) if error.is_unsent() => {
-                // The server has seen nothing of the request. Any other error drops the claim, and what the request
-                // may have left on the server is released.
-                claim.withdraw();
-                return Err(error);
-            }
-            answered => answered?,
-        };
-        match Reentered::decode(&answer.reply)? {
-            Reentered::Granted { count } => {
-                debug!(count, "re-entered");
-                claim.keep(answer.sent)
-            }
-            Reentered::Absent => {
-                drop(self.client.watchdog.lose(hold, LossReason::Gone));
-                Ok(None)
-            }
-            // The claim is dropped. The server has counted nothing, so its release finds the share as it is to be.
-            Reentered::Exhausted => Err(self.exhausted()),
+        let began = BootInstant::now();
+        loop {
+            let to = hold.target();
+            let call = hold.key().reenter(to, self.lease_mode.lease());
+            let answered = self.client.run(&call, hold.time_left(began)).await;
+            let answer = match answered {
+                Err(error) if error.is_unsent() => {
+                    // The server has seen nothing of the request. Any other error drops the claim, and what the
+                    // request may have left on the server is released.
+                    claim.withdraw();
+                    return Err(error);
+                }
+                answered => answered?,
+            };
+            return match Reentered::decode(&answer.reply)? {
+                Reentered::Granted { count } => {
+                    hold.recorded(to.share);
+                    debug!(count, "re-entered");
+                    claim.keep(answer.sent)
+                }
+                Reentered::Absent => {
+                    drop(self.client.watchdog.lose(hold, LossReason::Gone));
+                    Ok(None)
+                }
+                // The claim is dropped. The server has counted nothing, so its release finds the share as it is to be.
+                Reentered::Exhausted => Err(self.exhausted()),
+                Reentered::Fewer { taken } => {
+                    self.client.releaser.taken_over(hold, taken, &answer)?;
+                    continue;
+                }
+            };
         }
     }
 
@@ -99,14 +111,15 @@ impl AcquireRequest {
         let local = self.local();
         if let Some(hold) = local.live(&self.owner) {
             self.ensure_kind(&hold)?;
-            let (request, adopted) = (self.clone(), hold.clone());
-            let adopted = async move { request.adopt_here(&local, &adopted).await };
-            return match self.client.in_task(&hold, adopted).await? {
-                Some(AdoptedHere::Moved(guard)) => Ok(Some(guard)),
+            let (request, here, adopted) = (self.clone(), local.clone(), hold.clone());
+            let adopted = async move { request.adopt_here(&here, &adopted).await };
+            match self.client.in_task(&hold, adopted).await? {
+                Some(AdoptedHere::Moved(guard)) => return Ok(Some(guard)),
                 // Not by the task: if nobody takes what it returns, a level that was here before stays as it was.
-                Some(AdoptedHere::Stands(sent)) => self.guard(&hold, sent),
-                None => Ok(None),
-            };
+                Some(AdoptedHere::Stands(sent)) => return self.guard(&hold, sent),
+                // Its levels may be in another process by now.
+                None => {}
+            }
         }
         // In other processes only a named owner has levels.
         if !self.owner.is_named() {
@@ -132,8 +145,8 @@ impl AcquireRequest {
             drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
         }
-        let lease = self.lease_mode.lease();
-        hold.lock().schedule.asks_for(lease);
+        hold.lock().schedule.asks_for(self.lease_mode.lease());
+        let began = BootInstant::now();
         loop {
             // In other processes only a named owner has levels. Any other levels under the owner's field are those by
             // which others read.
@@ -146,26 +159,51 @@ impl AcquireRequest {
                 Some(_) => Claim::new(self, local, hold),
                 None => None,
             };
-            let share = claim
-                .as_ref()
-                .map_or_else(|| hold.share(), |claim| claim.share);
             // Without a source, the call only finds out whether the server has this share, and sets the lease.
-            let call = hold.key().adopt(share, Some(lease), source.as_ref());
-            let answer = self.client.run(&call, hold.timeout).await?;
-            return match (Adopted::decode(&answer.reply)?, claim) {
-                (Adopted::Moved, Some(claim)) => {
-                    Ok(claim.keep(answer.sent)?.map(AdoptedHere::Moved))
-                }
+            let (adopted, sent) = self.adopt_from(source.as_ref(), hold, began).await?;
+            return match (adopted, claim) {
+                (Adopted::Moved, Some(claim)) => Ok(claim.keep(sent)?.map(AdoptedHere::Moved)),
                 // Nothing was moved: the server has the share, and the lease is at least the one asked for.
-                (Adopted::Moved, None) => Ok(Some(AdoptedHere::Stands(answer.sent))),
+                (Adopted::Moved, None) => Ok(Some(AdoptedHere::Stands(sent))),
                 // Another client was faster: look again at what is there. The dropped claim gives its level back.
                 (Adopted::Changed, Some(_)) => continue,
+                // The level without a guard is elsewhere.
+                (Adopted::Fewer { .. }, _) if hold.levels() > 0 => continue,
+                (Adopted::Fewer { .. }, _) => Ok(None),
                 (Adopted::Absent | Adopted::Changed, _) => {
                     drop(self.client.watchdog.lose(hold, LossReason::Gone));
                     Ok(None)
                 }
                 (Adopted::WrongKind, _) => Err(Error::wrong_kind(self.name.key())),
             };
+        }
+    }
+
+    /// Sends the request of [`adopt_here`](Self::adopt_here), again if other processes have taken levels over: what it
+    /// moved may be here by then. Returns the answer, and when the request was sent. A level without a guard may be one
+    /// of those, so without a source the caller is told.
+    async fn adopt_from(
+        &self,
+        source: Option<&TransferSource>,
+        hold: &Arc<Hold>,
+        began: BootInstant,
+    ) -> Result<(Adopted, BootInstant), Error> {
+        loop {
+            let to = hold.target();
+            let call = hold.key().adopt(to, Some(self.lease_mode.lease()), source);
+            let answer = self.client.run(&call, hold.time_left(began)).await?;
+            let adopted = Adopted::decode(&answer.reply)?;
+            match adopted {
+                Adopted::Moved => hold.recorded(to.share),
+                Adopted::Fewer { taken } => {
+                    self.client.releaser.taken_over(hold, taken, &answer)?;
+                    if source.is_some() {
+                        continue;
+                    }
+                }
+                Adopted::Changed | Adopted::Absent | Adopted::WrongKind => {}
+            }
+            return Ok((adopted, answer.sent));
         }
     }
 
@@ -255,10 +293,16 @@ impl AcquireRequest {
         let local = self.local();
         // Levels of this process first: for these no request has to find out where they are.
         if let Some(hold) = local.live(&self.owner) {
-            return match self.client.release_level(&local, &hold, None) {
+            // Another process may have taken over a level without a guard.
+            let may_be_elsewhere = self.owner.is_named() && hold.has_spare_level();
+            let released = match self.client.release_level(&local, &hold, None) {
                 Some(given_back) => self.client.finish_release(given_back, &self.name).await,
                 None => Err(self.not_held()),
             };
+            let is_gone = |error: &Error| error.kind() == ErrorKind::LeaseLost;
+            if !may_be_elsewhere || !released.as_ref().is_err_and(is_gone) {
+                return released;
+            }
         }
         if !self.owner.is_named() {
             return Err(self.not_held());
@@ -299,8 +343,6 @@ struct Claim<'a> {
     request: &'a AcquireRequest,
     local: &'a LocalLock,
     hold: &'a Arc<Hold>,
-    /// What the server is to record for the hold, with this level.
-    share: u32,
     /// The level is not this claim's to give back any more.
     kept: bool,
 }
@@ -308,13 +350,14 @@ struct Claim<'a> {
 impl<'a> Claim<'a> {
     /// Counts a level more, before the request for it is sent. Returns `None` if the hold has ended.
     fn new(request: &'a AcquireRequest, local: &'a LocalLock, hold: &'a Arc<Hold>) -> Option<Self> {
-        let share = hold.claim_level()?;
+        if !hold.claim_level() {
+            return None;
+        }
         hold.lock().schedule.asks_for(request.lease_mode.lease());
         Some(Self {
             request,
             local,
             hold,
-            share,
             kept: false,
         })
     }

@@ -32,9 +32,15 @@ impl Ttl {
 /// The answer to an attempt to take the lock once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reentered {
-    Granted { count: u64 },
+    Granted {
+        count: u64,
+    },
     Absent,
     Exhausted,
+    /// See [`Known`](super::lock::Known).
+    Fewer {
+        taken: u32,
+    },
 }
 
 /// The answer to the question whether a hold that several owners of this process share still stands.
@@ -62,6 +68,10 @@ pub(crate) enum Released {
     Absent,
     /// Another owner holds the plain lock.
     Taken,
+    /// See [`Known`](super::lock::Known).
+    Fewer {
+        taken: u32,
+    },
 }
 
 /// The answer to an attempt to take over a level.
@@ -71,6 +81,10 @@ pub(crate) enum Adopted {
     Changed,
     Absent,
     WrongKind,
+    /// See [`Known`](super::lock::Known).
+    Fewer {
+        taken: u32,
+    },
 }
 
 /// The answer to a request for a new lease.
@@ -118,6 +132,8 @@ pub(crate) enum Inspected {
 impl Reentered {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["granted", "absent", "exhausted"];
+    #[cfg(test)]
+    pub(crate) const SPARE_TAGS: &[&str] = &["granted", "absent", "exhausted", "fewer"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
         match reply.tagged() {
@@ -126,6 +142,7 @@ impl Reentered {
             }),
             Some(("absent", [])) => Ok(Self::Absent),
             Some(("exhausted", [])) => Ok(Self::Exhausted),
+            Some(("fewer", [taken])) => fewer(reply, taken).map(|taken| Self::Fewer { taken }),
             _ => Err(reply.unexpected()),
         }
     }
@@ -150,7 +167,11 @@ impl Released {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["released", "kept", "absent"];
     #[cfg(test)]
+    pub(crate) const SPARE_TAGS: &[&str] = &["released", "kept", "absent", "fewer"];
+    #[cfg(test)]
     pub(crate) const FAIR_TAGS: &[&str] = &["released", "moved", "kept", "absent"];
+    #[cfg(test)]
+    pub(crate) const FAIR_SPARE_TAGS: &[&str] = &["released", "moved", "kept", "absent", "fewer"];
     #[cfg(test)]
     pub(crate) const PLAIN_TAGS: &[&str] = &["released", "absent", "taken"];
 
@@ -167,6 +188,7 @@ impl Released {
             Some(("kept", [Reply::Integer(_)])) => Ok(Self::Kept),
             Some(("absent", [])) => Ok(Self::Absent),
             Some(("taken", [])) => Ok(Self::Taken),
+            Some(("fewer", [taken])) => fewer(reply, taken).map(|taken| Self::Fewer { taken }),
             _ => Err(reply.unexpected()),
         }
     }
@@ -176,6 +198,8 @@ impl Adopted {
     #[cfg(test)]
     pub(crate) const TAGS: &[&str] = &["adopted", "changed", "absent", "wrong_kind"];
     #[cfg(test)]
+    pub(crate) const SPARE_TAGS: &[&str] = &["adopted", "changed", "absent", "wrong_kind", "fewer"];
+    #[cfg(test)]
     pub(crate) const PLAIN_TAGS: &[&str] = &["adopted", "absent"];
 
     pub(crate) fn decode(reply: &Reply) -> Result<Self, Error> {
@@ -184,6 +208,7 @@ impl Adopted {
             Some(("changed", [])) => Ok(Self::Changed),
             Some(("absent", [])) => Ok(Self::Absent),
             Some(("wrong_kind", [])) => Ok(Self::WrongKind),
+            Some(("fewer", [taken])) => fewer(reply, taken).map(|taken| Self::Fewer { taken }),
             _ => Err(reply.unexpected()),
         }
     }
@@ -271,6 +296,14 @@ impl Inspected {
 /// Decodes how long somebody has waited, given in microseconds. Returns `None` for -1, which means that nobody waits.
 pub(super) fn waiting(waited: i64) -> Option<Duration> {
     u64::try_from(waited).ok().map(Duration::from_micros)
+}
+
+/// Decodes how many levels were taken over.
+fn fewer(reply: &Reply, taken: &Reply) -> Result<u32, Error> {
+    match *taken {
+        Reply::Integer(taken) => u32::try_from(taken).map_err(|_| reply.unexpected()),
+        _ => Err(reply.unexpected()),
+    }
 }
 
 pub(super) fn unsigned(count: i64) -> u64 {

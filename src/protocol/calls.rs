@@ -6,7 +6,7 @@ use crate::options::LeaseTime;
 use crate::owner::Owner;
 use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, Shape};
-use crate::protocol::lock::{self, AcquireMode, SILENT, TransferSource};
+use crate::protocol::lock::{self, AcquireMode, SILENT, Target, TransferSource};
 use crate::protocol::script::{Arg, Call, Cut};
 use crate::protocol::{fair, fenced, plain, read_write};
 
@@ -40,20 +40,20 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    pub(crate) fn reenter(&self, share: u32, lease: LeaseTime) -> Call<'_> {
+    pub(crate) fn reenter(&self, to: Target, lease: LeaseTime) -> Call<'_> {
         let call = match self.kind.sides() {
-            Some(sides) => read_write::reenter(self, sides, share, lease),
-            None => lock::reenter(self, share, lease),
+            Some(sides) => read_write::reenter(self, sides, to, lease),
+            None => lock::reenter(self, to, lease),
         };
         call.of(self.kind.title())
     }
 
-    pub(crate) fn release(&self, share: u32) -> Call<'_> {
+    pub(crate) fn release(&self, to: Target) -> Call<'_> {
         let call = match &self.kind {
-            Kind::Fair(queue) => fair::release(self, queue, share),
+            Kind::Fair(queue) => fair::release(self, queue, to),
             Kind::Plain(by) => plain::release(self, *by),
-            Kind::Read(sides) | Kind::Write(sides) => read_write::release(self, sides, share),
-            _ => lock::release(self, share),
+            Kind::Read(sides) | Kind::Write(sides) => read_write::release(self, sides, to),
+            _ => lock::release(self, to),
         };
         call.of(self.kind.title())
     }
@@ -72,16 +72,16 @@ impl HoldKey {
     /// the call only finds out whether the share is reached already.
     pub(crate) fn adopt<'a>(
         &'a self,
-        share: u32,
+        to: Target,
         lease: Option<LeaseTime>,
         source: Option<&'a TransferSource>,
     ) -> Call<'a> {
         let call = match &self.kind {
             Kind::Plain(by) => plain::adopt(self, *by, lease),
             Kind::Read(sides) | Kind::Write(sides) => {
-                read_write::adopt(self, sides, share, lease, source)
+                read_write::adopt(self, sides, to, lease, source)
             }
-            _ => lock::adopt(self, share, lease, source),
+            _ => lock::adopt(self, to, lease, source),
         };
         call.of(self.kind.title())
     }
@@ -208,6 +208,7 @@ mod tests {
     use super::*;
     use crate::options::{Prefer, ReleaseBy};
     use crate::protocol::hold_key::{Fencing, ReadWrite, ServerQueue};
+    use crate::protocol::lock::Known;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -232,6 +233,10 @@ mod tests {
         for kind in kinds {
             drop(kind.force_release(&name, &[]));
             let key = HoldKey::new(name.clone(), kind, "c", &Owner::unique(), 1);
+            let left = Target {
+                share: 1,
+                known: Some(Known::default()),
+            };
             let calls = [
                 key.acquire(1, lease, AcquireMode::Free, None, 1),
                 key.acquire(1, lease, AcquireMode::JoinOnly, None, 1),
@@ -248,10 +253,13 @@ mod tests {
                 ),
                 lock::leave(&key.name, "c"),
                 key.acquire(1, lease, AcquireMode::Stand { priority: -1 }, None, 1),
-                key.reenter(2, lease),
-                key.release(0),
+                key.reenter(2.into(), lease),
+                key.release(0.into()),
                 key.confirm(lease, Some(1)),
-                key.adopt(1, None, None),
+                key.adopt(1.into(), None, None),
+                key.reenter(left, lease),
+                key.release(left),
+                key.adopt(left, None, None),
                 key.extend(lease, Cut::Ask),
             ];
             let holders = ["c:1".to_owned()];

@@ -8,7 +8,7 @@ use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::protocol::answer::Ttl;
 use crate::protocol::hold_key::{HoldKey, Kind, ServerQueue};
-use crate::protocol::lock::{self, UNLOCKED};
+use crate::protocol::lock::{self, Target, UNLOCKED};
 use crate::protocol::reply::Reply;
 use crate::protocol::script::{self, Arg, Call};
 
@@ -51,14 +51,15 @@ pub(crate) fn acquire<'a>(
     call(key, queue, &script::FAIR_ACQUIRE, rest)
 }
 
-pub(crate) fn release<'a>(key: &'a HoldKey, queue: &'a ServerQueue, share: u32) -> Call<'a> {
+pub(crate) fn release<'a>(key: &'a HoldKey, queue: &'a ServerQueue, to: Target) -> Call<'a> {
     let rest = [
-        share.into(),
+        to.share.into(),
         Arg::Number(UNLOCKED),
         Arg::Publish,
         queue.worth(),
     ];
-    call(key, queue, &script::FAIR_RELEASE, rest)
+    let release = call(key, queue, &script::FAIR_RELEASE, rest);
+    lock::compared(release, &script::FAIR_RELEASE_SPARE, to.known)
 }
 
 pub(crate) fn force_release<'a>(name: &'a LockName, queue: &'a ServerQueue) -> Call<'a> {

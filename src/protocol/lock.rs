@@ -105,19 +105,21 @@ pub(crate) fn turn_ends(message: &str) -> Option<Duration> {
     Some(Duration::from_millis(millis))
 }
 
-pub(crate) fn reenter(key: &HoldKey, share: u32, lease: LeaseTime) -> Call<'_> {
-    call(key, &script::LOCK_REENTER, [share.into(), lease.into()])
+pub(crate) fn reenter(key: &HoldKey, to: Target, lease: LeaseTime) -> Call<'_> {
+    let reenter = call(key, &script::LOCK_REENTER, [to.share.into(), lease.into()]);
+    compared(reenter, &script::LOCK_REENTER_SPARE, to.known)
 }
 
 /// Makes a call that releases a lock. Where Redisson does not tell of a release, only those in the turn order are told.
-pub(crate) fn release(key: &HoldKey, share: u32) -> Call<'_> {
+pub(crate) fn release(key: &HoldKey, to: Target) -> Call<'_> {
     let channel = Arg::Text(key.name.channel());
     let message = match key.kind.policy().listens {
         true => Arg::Number(UNLOCKED),
         false => SILENT,
     };
-    let rest = [share.into(), message, Arg::Publish, channel];
-    call(key, &script::LOCK_RELEASE, rest)
+    let rest = [to.share.into(), message, Arg::Publish, channel];
+    let release = call(key, &script::LOCK_RELEASE, rest);
+    compared(release, &script::LOCK_RELEASE_SPARE, to.known)
 }
 
 /// Makes a call that renews a hold that was passed on, and asks whether others wait: processes in the turn order, or
@@ -139,7 +141,7 @@ pub(crate) fn confirm(key: &HoldKey, lease: LeaseTime, listeners: Option<u64>) -
 /// call only finds out whether the share is reached already.
 pub(crate) fn adopt<'a>(
     key: &'a HoldKey,
-    share: u32,
+    to: Target,
     lease: Option<LeaseTime>,
     source: Option<&'a TransferSource>,
 ) -> Call<'a> {
@@ -148,11 +150,9 @@ pub(crate) fn adopt<'a>(
         Some(source) => (&*source.field, &*source.record),
         None => (key.field(), ""),
     };
-    call(
-        key,
-        &script::LOCK_ADOPT,
-        [share.into(), lease, Arg::Text(field), Arg::Text(record)],
-    )
+    let rest = [to.share.into(), lease, Arg::Text(field), Arg::Text(record)];
+    let adopt = call(key, &script::LOCK_ADOPT, rest);
+    compared(adopt, &script::LOCK_ADOPT_SPARE, to.known)
 }
 
 pub(crate) fn extend(key: &HoldKey, lease: LeaseTime, cut: Cut) -> Call<'_> {
@@ -201,6 +201,19 @@ pub(crate) fn source(
     }))
 }
 
+/// Has another script make a call, which does so only if as many levels were taken over as this client knows of.
+pub(super) fn compared<'a>(
+    mut call: Call<'a>,
+    script: &'static script::Script,
+    known: Option<Known>,
+) -> Call<'a> {
+    if let Some(Known { taken, recorded }) = known {
+        call.script = script;
+        call.args.extend([taken, recorded].map(Arg::from));
+    }
+    call
+}
+
 /// Makes a call of a script whose arguments begin with the hold's identity, and whose first key is the lock.
 pub(crate) fn call<'a, const N: usize>(
     key: &'a HoldKey,
@@ -218,6 +231,31 @@ pub(crate) fn call<'a, const N: usize>(
     keys.push(&**key.name.key());
     Call::begun(script, keys, args)
 }
+
+/// The share that a call is to leave a client with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) share: u32,
+    /// Of a hold that has left levels to its owner: other clients may have taken them over.
+    pub(crate) known: Option<Known>,
+}
+
+/// What a client knows of its share. If other clients have taken over more levels of it, the server says so, and does
+/// nothing: the client counts too many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// How many levels were taken over.
+    pub(crate) taken: u32,
+    /// What was recorded at the last answer, at least: a request without an answer may have raised it.
+    pub(crate) recorded: u32,
+}
+
+impl From<u32> for Target {
+    fn from(share: u32) -> Self {
+        Self { share, known: None }
+    }
+}
+
 /// Where a level can be taken over from, and what was there when it was read. The place is a field of the hash, or the
 /// number of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::name::LockName;
 use crate::options::{LeaseTime, Prefer};
 use crate::protocol::acquired::WaiterMark;
 use crate::protocol::hold_key::{HoldKey, Kind, ReadWrite};
-use crate::protocol::lock::{AcquireMode, TransferSource};
+use crate::protocol::lock::{AcquireMode, Target, TransferSource, compared};
 use crate::protocol::script::{self, Arg, Call, Cut, Script};
 
 /// How long a waiter mark lasts, counted from the last request of its waiter.
@@ -77,18 +77,15 @@ fn place<'a>(waits: Option<WaiterMark>) -> [Arg<'a>; 2] {
 pub(crate) fn reenter<'a>(
     key: &'a HoldKey,
     sides: &'a ReadWrite,
-    share: u32,
+    to: Target,
     lease: LeaseTime,
 ) -> Call<'a> {
-    call(
-        key,
-        sides,
-        &script::RW_REENTER,
-        [share.into(), lease.into()],
-    )
+    let rest = [to.share.into(), lease.into()];
+    let reenter = call(key, sides, &script::RW_REENTER, rest);
+    compared(reenter, &script::RW_REENTER_SPARE, to.known)
 }
 
-pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) -> Call<'a> {
+pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, to: Target) -> Call<'a> {
     let mark = match key.kind {
         Kind::Write(_) => &*sides.writer,
         _ => &*sides.reader,
@@ -97,11 +94,12 @@ pub(crate) fn release<'a>(key: &'a HoldKey, sides: &'a ReadWrite, share: u32) ->
     let args = vec![
         Arg::Text(key.field()),
         Arg::Text(key.number()),
-        share.into(),
+        to.share.into(),
         Arg::Number(message(&key.kind)),
         Arg::Publish,
     ];
-    Call::new(&script::RW_RELEASE, keys, args)
+    let release = Call::new(&script::RW_RELEASE, keys, args);
+    compared(release, &script::RW_RELEASE_SPARE, to.known)
 }
 
 /// Makes a call that renews a read lock that several owners share, and asks whether a writer waits.
@@ -115,15 +113,16 @@ pub(crate) fn confirm<'a>(key: &'a HoldKey, sides: &'a ReadWrite, lease: LeaseTi
 pub(crate) fn adopt<'a>(
     key: &'a HoldKey,
     sides: &'a ReadWrite,
-    share: u32,
+    to: Target,
     lease: Option<LeaseTime>,
     source: Option<&'a TransferSource>,
 ) -> Call<'a> {
     let lease = lease.map_or(Arg::Number(0), Arg::from);
     // There is no level 0 to take over.
     let (level, record) = source.map_or(("0", ""), |source| (&*source.field, &*source.record));
-    let rest = [share.into(), lease, Arg::Text(level), Arg::Text(record)];
-    call(key, sides, &script::RW_ADOPT, rest)
+    let rest = [to.share.into(), lease, Arg::Text(level), Arg::Text(record)];
+    let adopt = call(key, sides, &script::RW_ADOPT, rest);
+    compared(adopt, &script::RW_ADOPT_SPARE, to.known)
 }
 
 pub(crate) fn extend<'a>(

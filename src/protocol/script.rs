@@ -73,10 +73,13 @@ scripts! {
     LOCK_ACQUIRE = "primary", "lock_record", "lock_share", "lock_raise", "lock_shape", "lock_turns", "lock_stand", "lock_acquire" Arity::Fixed { keys: 1, args: 10 };
     LOCK_ACQUIRE_ALL = "primary", "lock_record", "lock_share", "lock_turns", "lock_acquire_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_REENTER = "primary", "lock_record", "lock_share", "lock_raise", "lock_reenter" Arity::Fixed { keys: 1, args: 5 };
+    LOCK_REENTER_SPARE = "primary", "lock_record", "lock_spare", "lock_share", "lock_raise", "lock_reenter" Arity::Fixed { keys: 1, args: 7 };
     LOCK_CONFIRM = "primary", "primary_only", "key_read", "lock_turns", "lock_confirm" Arity::Fixed { keys: 1, args: 6 };
     LOCK_RELEASE = "primary", "lock_record", "lock_lower", "lock_turns", "lock_freed", "lock_release" Arity::Fixed { keys: 1, args: 7 };
+    LOCK_RELEASE_SPARE = "primary", "lock_record", "lock_spare", "lock_lower", "lock_turns", "lock_freed", "lock_release" Arity::Fixed { keys: 1, args: 9 };
     LOCK_RELEASE_ALL = "primary", "key_read", "lock_record", "lock_lower", "lock_turns", "lock_freed", "lock_release_all" Arity::PerLock { keys: 1, args: 4, each: 3 };
     LOCK_ADOPT = "primary", "lock_record", "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 7 };
+    LOCK_ADOPT_SPARE = "primary", "lock_record", "lock_spare", "lock_share", "lock_adopt" Arity::Fixed { keys: 1, args: 9 };
     LOCK_EXTEND = "primary", "lock_record", "lease_end", "lock_extend" Arity::Fixed { keys: 1, args: 5 };
     LOCK_RENEW = "primary", "key_read", "lock_record", "lock_renew" Arity::PerKey { args: 3 };
     LOCK_CHECK = "primary", "primary_only", "key_read", "lock_check" Arity::PerKey { args: 2 };
@@ -89,6 +92,7 @@ scripts! {
     FAIR_ACQUIRE = "primary", "lock_shape", "lock_record", "lock_share", "lock_raise", "fair_place", "fair_keep", "fair_acquire" Arity::Fixed { keys: 5, args: 9 };
     FAIR_SIGN = "lock_record", "fair_place", "fair_heir", "fair_keep", "fair_sign" Arity::PerEntry { keys: 5, args: 4, each: 2 };
     FAIR_RELEASE = "primary", "lock_record", "lock_lower", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 7 };
+    FAIR_RELEASE_SPARE = "primary", "lock_record", "lock_spare", "lock_lower", "fair_place", "fair_heir", "fair_release" Arity::Fixed { keys: 5, args: 9 };
     FAIR_FORCE_RELEASE = "primary", "primary_only", "lock_shape", "holders_named", "holder_told", "lock_record", "fair_place", "fair_heir", "fair_force_release" Arity::PerEntry { keys: 5, args: 3, each: 1 };
     PLAIN_ACQUIRE = "primary", "plain_acquire" Arity::Fixed { keys: 1, args: 3 };
     PLAIN_RELEASE = "primary", "plain_release" Arity::Fixed { keys: 1, args: 1 };
@@ -101,9 +105,12 @@ scripts! {
     READ_ACQUIRE = "primary", "rw_level", "rw_taking", "read_acquire" Arity::Fixed { keys: 4, args: 8 };
     WRITE_ACQUIRE = "primary", "rw_level", "rw_taking", "write_acquire" Arity::Fixed { keys: 4, args: 8 };
     RW_REENTER = "primary", "rw_level", "rw_reenter" Arity::Fixed { keys: 2, args: 4 };
+    RW_REENTER_SPARE = "primary", "rw_level", "rw_spare", "rw_reenter" Arity::Fixed { keys: 2, args: 6 };
     RW_CONFIRM = "primary", "primary_only", "key_read", "rw_level", "rw_confirm" Arity::Fixed { keys: 3, args: 4 };
     RW_RELEASE = "primary", "rw_level", "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 5 };
+    RW_RELEASE_SPARE = "primary", "rw_level", "rw_spare", "rw_fit", "rw_release" Arity::Fixed { keys: 4, args: 7 };
     RW_ADOPT = "primary", "rw_level", "rw_adopt" Arity::Fixed { keys: 2, args: 6 };
+    RW_ADOPT_SPARE = "primary", "rw_level", "rw_spare", "rw_adopt" Arity::Fixed { keys: 2, args: 8 };
     RW_EXTEND = "primary", "rw_level", "rw_fit", "lease_end", "rw_extend" Arity::Fixed { keys: 2, args: 4 };
     RW_RENEW = "primary", "key_read", "rw_level", "rw_renew" Arity::PerKey { args: 4 };
     RW_CHECK = "primary", "primary_only", "key_read", "rw_level", "rw_check" Arity::PerKey { args: 3 };
@@ -408,10 +415,13 @@ mod tests {
             (&LOCK_ACQUIRE, acquired::Acquired::TAGS),
             (&LOCK_ACQUIRE_ALL, batch::AllAcquired::TAGS),
             (&LOCK_REENTER, answer::Reentered::TAGS),
+            (&LOCK_REENTER_SPARE, answer::Reentered::SPARE_TAGS),
             (&LOCK_CONFIRM, answer::Confirmed::TAGS),
             (&LOCK_RELEASE, answer::Released::TAGS),
+            (&LOCK_RELEASE_SPARE, answer::Released::SPARE_TAGS),
             (&LOCK_RELEASE_ALL, batch::AllReleased::TAGS),
             (&LOCK_ADOPT, answer::Adopted::TAGS),
+            (&LOCK_ADOPT_SPARE, answer::Adopted::SPARE_TAGS),
             (&LOCK_EXTEND, answer::Extended::TAGS),
             (&LOCK_RENEW, reply::STANDS),
             (&LOCK_CHECK, reply::STANDS),
@@ -424,6 +434,7 @@ mod tests {
             (&FAIR_ACQUIRE, acquired::Acquired::FAIR_TAGS),
             (&FAIR_SIGN, fair::Signed::TAGS),
             (&FAIR_RELEASE, answer::Released::FAIR_TAGS),
+            (&FAIR_RELEASE_SPARE, answer::Released::FAIR_SPARE_TAGS),
             (&FAIR_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&PLAIN_ACQUIRE, acquired::Acquired::PLAIN_TAGS),
             (&PLAIN_RELEASE, answer::Released::PLAIN_TAGS),
@@ -437,8 +448,11 @@ mod tests {
             (&RW_CONFIRM, answer::Confirmed::TAGS),
             (&WRITE_ACQUIRE, acquired::Acquired::WRITE_TAGS),
             (&RW_REENTER, answer::Reentered::TAGS),
+            (&RW_REENTER_SPARE, answer::Reentered::SPARE_TAGS),
             (&RW_RELEASE, answer::Released::TAGS),
+            (&RW_RELEASE_SPARE, answer::Released::SPARE_TAGS),
             (&RW_ADOPT, answer::Adopted::TAGS),
+            (&RW_ADOPT_SPARE, answer::Adopted::SPARE_TAGS),
             (&RW_EXTEND, answer::Extended::TAGS),
             (&RW_RENEW, reply::STANDS),
             (&RW_CHECK, reply::STANDS),

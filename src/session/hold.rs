@@ -7,7 +7,8 @@
 //! 2. Granted: it is noted in the local lock and in the watchdog's registry, and gets its first guard. Or it is made by
 //!    [`pass_to`](Hold::pass_to) or [`join`](Hold::join) from a hold whose record it goes on with, and stands from the
 //!    start.
-//! 3. Levels and guards come and go. The deadline moves with each confirmed renewal.
+//! 3. Levels and guards come and go. The deadline moves with each confirmed renewal. A level that was left to a named
+//!    owner may be taken over by another process, and is counted here until a request finds that out.
 //! 4. Ended, by its last level or because it was lost. A release may still be owed; the `Undo` for it keeps the hold.
 
 use std::hash::{BuildHasher, RandomState};
@@ -25,11 +26,12 @@ use super::record::Record;
 pub(crate) use super::successor::Successor;
 use crate::clock::BootInstant;
 use crate::loss::LossReason;
-use crate::options::{LeaseMode, LeaseTime};
+use crate::options::{LeaseMode, LeaseTime, SHORTEST_TIMEOUT};
 use crate::owner::Owner;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::fair::PLACE_KEPT;
 use crate::protocol::hold_key::{HoldKey, Kind};
+use crate::protocol::lock::Target;
 use crate::protocol::renewal::Schedule;
 
 /// One hold, shared by its guards, the watchdog and the reaper.
@@ -39,7 +41,7 @@ use crate::protocol::renewal::Schedule;
 /// 1. `levels` is the share that the server should record for this hold, unless other holds have its record too; then
 ///    the record counts one level for all of them. A level is counted from before the request for it is sent until
 ///    before the request that gives it back is sent. Code that lowers `levels` owes the server a release, an
-///    [`Undo`](super::undo::Undo).
+///    [`Undo`](super::undo::Undo). The server may have less of a named owner: see [`Known`](crate::protocol::lock::Known).
 /// 2. A hold that has ended never becomes live again, and has no levels except those that were left to their owner.
 /// 3. Requests that change the share are sent one at a time, under the record's turn. The acquisition id makes renewals
 ///    and checks harmless whenever they arrive.
@@ -167,13 +169,12 @@ impl Hold {
         state.look_after(self.key(), sent);
     }
 
-    /// Counts one more level, which the caller is about to ask for. Returns the share to ask for, or `None` if the hold
-    /// has ended.
+    /// Counts one more level, which the caller is about to ask for. Returns `false` if the hold has ended.
     ///
     /// The level counts from now on, whether the request succeeds or not, so that a release which is sent meanwhile
     /// leaves it on the server. The caller gives it back by [`Session::release_level`](super::Session::release_level)
     /// if it is not granted.
-    pub(crate) fn claim_level(&self) -> Option<u32> {
+    pub(crate) fn claim_level(&self) -> bool {
         // A record that several holds have is one level on the server, whatever each of them has.
         if !self.record.was_joined() {
             // The hold may come to owe several releases, so its record is not passed on.
@@ -182,23 +183,12 @@ impl Hold {
         {
             let mut state = self.lock();
             if !state.is_live(BootInstant::now()) {
-                return None;
+                return false;
             }
             state.levels += 1;
             state.was_nested = true;
         }
-        Some(self.share())
-    }
-
-    /// Returns how many levels the server should count for what this hold has.
-    ///
-    /// A release reads it when it is about to be sent, under the record's turn, and not when it came to be owed: levels
-    /// that came and went in between are then included.
-    pub(crate) fn share(&self) -> u32 {
-        match self.record.was_joined() {
-            true => self.levels().min(1),
-            false => self.levels(),
-        }
+        true
     }
 
     /// Adds a guard to a level counted before. The server confirmed a lease of at least that of `lease_mode` after
@@ -222,17 +212,51 @@ impl Hold {
         state.guards < state.levels
     }
 
+    /// Returns how many levels the server should count for what this hold has.
+    ///
+    /// A request reads it when it is about to be sent, under the record's turn. For a release, that is not when it came
+    /// to be owed: levels that came and went in between are then included.
+    pub(crate) fn target(&self) -> Target {
+        let most = match self.record.was_joined() {
+            true => 1,
+            false => u32::MAX,
+        };
+        let state = self.lock();
+        Target {
+            share: state.levels.min(most),
+            known: state.was_left.then_some(state.known),
+        }
+    }
+
+    /// Notes the share that the server has recorded, by its answer. The caller has the record's turn.
+    pub(crate) fn recorded(&self, share: u32) {
+        self.lock().known.recorded = share;
+    }
+
+    /// Notes a release without an answer. Where it said what is known, the server can tell whether it was carried out.
+    pub(crate) fn may_be_lowered(&self, to: Target) {
+        let recorded = &mut self.lock().known.recorded;
+        if to.known.is_none() {
+            *recorded = to.share.min(*recorded);
+        }
+    }
+
+    /// Notes how many levels other processes have taken over, and takes them off. Returns what is left here, or `None`
+    /// if that many were known.
+    pub(crate) fn taken_over(&self, taken: u32) -> Option<Left> {
+        if !self.lock().taken_over(taken) {
+            return None;
+        }
+        Some(self.lower(|_| ()).unwrap_or(Left::Levels))
+    }
+
     /// Takes one level off, which the caller then gives back to the server or leaves to others, as the answer says.
     /// `guard` is the lease mode of the guard that goes with it, if one does. Returns `None` if the hold had ended
     /// before.
     ///
     /// A hold without a level has ended: its guards learn of it here, before anything is sent.
     pub(crate) fn remove_level(&self, guard: Option<LeaseMode>) -> Option<Left> {
-        let span = {
-            let mut state = self.lock();
-            if state.phase != Phase::Held {
-                return None;
-            }
+        self.lower(|state| {
             // A handle's `unlock` names no guard. The guard that is left without a level learns of it when the hold
             // ends.
             if let Some(lease_mode) = guard {
@@ -240,6 +264,17 @@ impl Hold {
             }
             state.levels = state.levels.saturating_sub(1);
             state.bound_detached();
+        })
+    }
+
+    /// Takes levels off, and ends the hold if none is left. Returns `None` if it had ended before.
+    fn lower(&self, take_off: impl FnOnce(&mut State)) -> Option<Left> {
+        let span = {
+            let mut state = self.lock();
+            if state.phase != Phase::Held {
+                return None;
+            }
+            take_off(&mut state);
             if state.levels > 0 {
                 return Some(Left::Levels);
             }
@@ -267,6 +302,7 @@ impl Hold {
         let mut state = self.lock();
         state.remove_guard(lease_mode);
         state.detached += 1;
+        state.was_left |= self.key().is_named() && self.key().kind.is_reentrant();
         state.bound_detached();
         state.guards > 0
     }
@@ -395,6 +431,12 @@ impl Hold {
     /// The deadline is the local promise: the server's key outlives it by a margin.
     pub(crate) fn is_live(&self) -> bool {
         self.lock().is_live(BootInstant::now())
+    }
+
+    /// Returns how much of the time of one request is left, for what began at `began`. Never too little for a request.
+    pub(crate) fn time_left(&self, began: BootInstant) -> Duration {
+        let spent = began.until(BootInstant::now());
+        self.timeout.saturating_sub(spent).max(SHORTEST_TIMEOUT)
     }
 
     /// Returns what is left of the local promise; zero if the hold is not live.

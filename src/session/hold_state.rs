@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. `guards <= levels` as long as a hold is held, except between a handle's `unlock` and the end of the guard whose
-//!    level that took, and after a level that has a guard was adopted again.
+//!    level that took, and after a level that has a guard was adopted again, here or by another process.
 //! 2. `detached <= levels - guards`: a level that was left to its owner has no guard.
 //! 3. `renewed <= guards`, and the schedule renews only while `renewed > 0`.
 //! 4. `Ended` is final. `levels` is then what was left to the owner, or zero.
@@ -17,6 +17,7 @@ use crate::loss::LossReason;
 use crate::options::{LeaseMode, LeaseTime};
 use crate::protocol::acquired::Tokens;
 use crate::protocol::hold_key::HoldKey;
+use crate::protocol::lock::Known;
 use crate::protocol::renewal::Schedule;
 
 /// How often a hold is checked whose hash others may cut down. Redisson's readers do so with each renewal, to their own
@@ -28,12 +29,16 @@ const CARE: Duration = Duration::from_secs(1);
 pub(crate) struct State {
     /// Only ever moves down the list.
     pub(super) phase: Phase,
-    /// How many levels the server should count, those that are being asked for included: see `Hold::share`.
+    /// How many levels the server should count, those that are being asked for included: see `Hold::target`.
     pub(super) levels: u32,
     /// How many guards there are in this process. While there is none, a loss concerns nobody.
     pub(super) guards: u32,
     /// Levels without a guard that were left to their owner: at most as many as there are levels without a guard.
     pub(super) detached: u32,
+    /// What is known of the server's record, which other processes may take levels from.
+    pub(super) known: Known,
+    /// A level was left to an owner that other processes may know, so requests say what is known.
+    pub(super) was_left: bool,
     /// How many of the guards have no fixed lease.
     ///
     /// At zero the lease runs out by itself, as it should for guards with a fixed lease.
@@ -89,6 +94,8 @@ impl State {
             levels: 0,
             guards: 0,
             detached: 0,
+            known: Known::default(),
+            was_left: false,
             renewed: 0,
             was_nested: false,
             span: None,
@@ -113,6 +120,7 @@ impl State {
         self.phase = Phase::Held;
         self.since = since;
         self.levels = 1;
+        self.known.recorded = 1;
         self.tokens = tokens;
         self.add_guard(lease_mode);
     }
@@ -184,6 +192,18 @@ impl State {
     /// counted as left to the owner.
     pub(super) fn bound_detached(&mut self) {
         self.detached = self.detached.min(self.levels.saturating_sub(self.guards));
+    }
+
+    /// Takes off the levels that other processes have taken over: first those that were left to the owner. Returns
+    /// `false` if `taken` is no more than was known.
+    pub(super) fn taken_over(&mut self, taken: u32) -> bool {
+        let gone = taken.saturating_sub(self.known.taken);
+        self.known.taken += gone;
+        self.known.recorded = self.known.recorded.saturating_sub(gone);
+        self.detached = self.detached.saturating_sub(gone);
+        self.levels = self.levels.saturating_sub(gone);
+        self.bound_detached();
+        gone > 0
     }
 
     /// Adds a guard to a level that has none. Renews from now on if its lease mode asks for it; the lease of the guard

@@ -17,20 +17,23 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::task::yield_now;
 
 use super::backend::{Answer, Posted};
-use super::hold::{Hold, Release};
+use super::hold::{Hold, Left, Release};
 use super::record::{Outcome, Turn};
 use super::releaser::Releaser;
 use super::share::Sending;
 use super::task::in_task;
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::protocol::answer::Released;
 use crate::protocol::batch::{self, AllReleased};
 use crate::protocol::hold_key::Kind;
+use crate::protocol::lock::Target;
 
 /// A release written by a `Drop`.
 #[derive(Debug)]
@@ -54,8 +57,8 @@ impl Releaser {
         if !hold.is_surely_ours() {
             return None;
         }
-        let release = self.next(hold).filter(|release| release.keep == 0)?;
-        let posted = self.backend.post(&hold.key().release(release.keep))?;
+        let release = self.next(hold).filter(Releasing::is_last)?;
+        let posted = self.backend.post(&hold.key().release(release.to))?;
         Self::is_ahead(hold, sending);
         Some(Written {
             posted,
@@ -67,15 +70,15 @@ impl Releaser {
     /// Brings the server's record of a hold to the levels that the hold has here, and returns whether the hold still
     /// stood. The first try may have been `written` already.
     ///
-    /// Sends one request. If the future is dropped after that, the record is in doubt; the caller's `Undo`, or the
-    /// background, sends another.
+    /// Sends one request, and another one each time that other processes have taken levels over. If the future is
+    /// dropped after that, the record is in doubt; the caller's `Undo`, or the background, sends another.
     pub(super) async fn release(
         self: &Arc<Self>,
-        hold: &Hold,
+        hold: &Arc<Hold>,
         sending: Option<&Sending>,
         written: Option<Written>,
     ) -> Result<bool, Error> {
-        let (_turn, written) = match written {
+        let (_turn, mut written) = match written {
             Some(Written {
                 posted,
                 heard,
@@ -87,17 +90,51 @@ impl Releaser {
             // Another process may hold the lock by the same value. Whatever may be left of this hold ends by its lease.
             return Ok(false);
         }
-        let Some(mut release) = self.next(hold) else {
-            return Ok(Self::was_held(hold));
-        };
+        let began = BootInstant::now();
+        loop {
+            let Some(mut release) = self.next(hold) else {
+                return Ok(Self::was_held(hold));
+            };
+            let budget = hold.time_left(began);
+            let answered = self
+                .sent(&mut release, sending, written.take(), budget)
+                .await;
+            let answer = answered.inspect_err(|error| release.failed(error))?;
+            let released =
+                Released::decode(&answer.reply).inspect_err(|error| release.failed(error))?;
+            if let Released::Fewer { taken } = released {
+                let corrected = self.taken_over(hold, taken, &answer);
+                corrected.inspect_err(|error| release.failed(error))?;
+                continue;
+            }
+            let was_moved = matches!(released, Released::Moved { .. });
+            let was_held = self.answered(&release, released, &answer);
+            if was_moved {
+                // Lets the next holder go on first: at best its release is sent ahead of what this caller asks for now,
+                // and the server works on the second while the answer to the first travels.
+                yield_now().await;
+            }
+            return Ok(was_held);
+        }
+    }
+
+    /// Sends a release and waits for the answer, or just waits if it was `written`.
+    async fn sent(
+        &self,
+        release: &mut Releasing<'_>,
+        sending: Option<&Sending>,
+        written: Option<(Posted, u64)>,
+        budget: Duration,
+    ) -> Result<Answer, Error> {
         // Before the first poll: from there on the request may run.
         release.is_on_its_way = true;
-        let call = hold.key().release(release.keep);
+        let hold = release.hold;
+        let call = hold.key().release(release.to);
         let answered = if let Some((posted, heard)) = written {
             release.heard = heard;
-            Box::pin(self.backend.conclude(posted, &call, hold.timeout)).await
+            Box::pin(self.backend.conclude(posted, &call, budget)).await
         } else {
-            let mut request = pin!(self.backend.give_back(&call, hold.timeout));
+            let mut request = pin!(self.backend.give_back(&call, budget));
             // The first poll sends the request, unless there is no connection.
             // The caller would poll it next anyway. Done here, so that `is_ahead` is noted before any other task can
             // run.
@@ -118,17 +155,28 @@ impl Releaser {
             sending.is_ahead(false);
         }
         release.is_on_its_way = false;
-        let answer = answered.inspect_err(|error| release.failed(error))?;
-        let released =
-            Released::decode(&answer.reply).inspect_err(|error| release.failed(error))?;
-        let was_moved = matches!(released, Released::Moved { .. });
-        let was_held = self.answered(&release, released, &answer);
-        if was_moved {
-            // Lets the next holder go on first: at best its release is sent ahead of what this caller asks for now, and
-            // the server works on the second while the answer to the first travels.
-            yield_now().await;
+        answered
+    }
+
+    /// Handles the answer that other processes have taken over levels of a hold. If none is left here, the hold has
+    /// ended, and the next release gives back whatever the server has. The watchdog drops the hold once it is due.
+    pub(crate) fn taken_over(
+        &self,
+        hold: &Arc<Hold>,
+        taken: u32,
+        answer: &Answer,
+    ) -> Result<Left, Error> {
+        // Each such answer takes a level off, so a call does not get one after the other without end.
+        let is_news = hold.levels() > 0;
+        let left = is_news.then(|| hold.taken_over(taken)).flatten();
+        let left = left.ok_or_else(|| answer.reply.unexpected())?;
+        if left != Left::Levels {
+            self.tell_unlocked(hold);
+            hold.lock().schedule.stop_renewing();
+            let local = self.local_locks.enter(hold.key().local_key());
+            local.forget(hold);
         }
-        Ok(was_held)
+        Ok(left)
     }
 
     /// Waits for a release of these holds: in a task, if other calls may wait for the turns that it takes.
@@ -170,7 +218,7 @@ impl Releaser {
         };
         let keys = releases
             .iter()
-            .map(|(release, _)| (release.hold.key(), release.keep));
+            .map(|(release, _)| (release.hold.key(), release.to.share));
         let keys: Vec<_> = keys.collect();
         let call = batch::release(&keys);
         for (release, _) in &mut releases {
@@ -203,18 +251,18 @@ impl Releaser {
         if hold.was_granted() && is_done() {
             return None;
         }
-        let keep = hold.share();
+        let to = hold.target();
         // A record that several holds have counts as one level, which the last of them owes.
-        let is_held = || keep > 0 || hold.record.is_held();
+        let is_held = || to.share > 0 || hold.record.is_held();
         if hold.was_granted() && hold.record.was_joined() && is_held() {
             return None;
         }
-        if keep == 0 {
+        if to.share == 0 {
             hold.record.releases();
         }
         Some(Releasing {
             hold,
-            keep,
+            to,
             is_on_its_way: false,
             heard: self.hub.heard_on(hold.key().name.channel()),
         })
@@ -246,9 +294,10 @@ impl Releaser {
         answer: &Answer,
     ) -> bool {
         let hold = release.hold;
+        hold.recorded(release.to.share);
         let is_done = !matches!(released, Released::Absent | Released::Taken);
         match is_done {
-            true if release.keep == 0 => hold.note_release(Release::Done),
+            true if release.is_last() => hold.note_release(Release::Done),
             // Nothing was there, and an earlier send of this request may be why.
             false if answer.repeated => release.is_in_doubt(),
             _ => {}
@@ -258,7 +307,7 @@ impl Releaser {
             // The answer names the hold by the acquisition id that the script found in the server queue.
             Released::Moved { number } => self.granted(number.into(), answer.sent),
             // Any owner that has the lock by now took it after this hold.
-            Released::Kept | Released::Absent | Released::Taken => {}
+            Released::Kept | Released::Absent | Released::Taken | Released::Fewer { .. } => {}
         }
         // An earlier send may have gone unanswered. The lease had not run out when the hold was given back, so the
         // server had the hold then, and this release removed it.
@@ -273,8 +322,8 @@ impl Releaser {
 struct Releasing<'a> {
     /// The hold whose turn the caller has.
     hold: &'a Hold,
-    /// How many levels the server is to keep. Only a release of the last one ends the record.
-    keep: u32,
+    /// The levels that the server is to keep. Only a release of the last one ends the record.
+    to: Target,
     /// If it is dropped while this is set, nobody sees the answer: the next release may find that this one was carried
     /// out.
     is_on_its_way: bool,
@@ -285,11 +334,16 @@ struct Releasing<'a> {
 }
 
 impl Releasing<'_> {
-    /// Notes that nobody knows what became of the release of the last level. One that keeps levels can be repeated
-    /// without a doubt.
+    /// Whether the server is to keep no level.
+    fn is_last(&self) -> bool {
+        self.to.share == 0
+    }
+
+    /// Notes that nobody knows what became of the release. One that keeps levels can be repeated without a doubt.
     fn is_in_doubt(&self) {
-        if self.keep == 0 {
-            self.hold.record.doubts_release();
+        match self.is_last() {
+            true => self.hold.record.doubts_release(),
+            false => self.hold.may_be_lowered(self.to),
         }
     }
 
@@ -304,7 +358,7 @@ impl Releasing<'_> {
 
     /// Tells every call that passed the record on before.
     fn tell(&self, outcome: &Outcome) {
-        if self.keep == 0 {
+        if self.is_last() {
             self.hold.record.released(outcome);
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tracing::debug;
 
 use super::backend::Backend;
 use super::grants::Grants;
@@ -91,6 +92,13 @@ impl Releaser {
         for hold in self.grants.give_up_all() {
             self.release_unused(&hold);
         }
+    }
+
+    /// Tells of the end of a hold whose last level went.
+    pub(super) fn tell_unlocked(&self, hold: &Hold) {
+        let (lock, owner) = (hold.key().name.key(), &hold.owner);
+        debug!(target: "redlatch", %lock, %owner, held = ?hold.held_for(), "unlocked");
+        self.tally.hold_ended(hold);
     }
 
     /// Releases in the background whatever the server has of a hold: the lock, a place in the queue, or nothing.

@@ -131,9 +131,14 @@ impl Undo<Share> {
     /// Whether the server has both under the name of one owner. A record that was passed on stays under the owner that
     /// acquired it.
     ///
-    /// Only those can be in one request: the script takes one owner field for all of its locks.
+    /// Only those can be in one request: the script takes one owner field for all of its locks. Nor can a hold that has
+    /// left levels to its owner: the script does not compare what is known of them.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
-        self.owed.hold.key().acquisition_field() == other.owed.hold.key().acquisition_field()
+        let [one, other] = [self, other].map(|undo| &undo.owed.hold);
+        one.key().acquisition_field() == other.key().acquisition_field()
+            && [one, other]
+                .iter()
+                .all(|hold| hold.target().known.is_none())
     }
 
     /// Runs several undos now, for holds of one server that are given back by one request, and returns whether each

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tracing::debug;
 
 use super::Session;
 use super::hold::{Hold, Left};
@@ -62,9 +61,7 @@ impl Session {
     ) -> Option<LevelRelease> {
         let left = hold.remove_level(guard)?;
         if left != Left::Levels {
-            let (lock, owner) = (hold.key().name.key(), &hold.owner);
-            debug!(target: "redlatch", %lock, %owner, held = ?hold.held_for(), "unlocked");
-            self.tally.hold_ended(hold);
+            self.releaser.tell_unlocked(hold);
         }
         if left == Left::Others {
             self.watchdog.unwatch(hold);

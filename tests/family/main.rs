@@ -124,6 +124,8 @@ everywhere!(
     all:
     unlock_by_one_who_holds_nothing_changes_nothing,
     level_of_a_named_owner_is_adopted_and_unlocked_elsewhere,
+    level_that_was_left_and_unlocked_elsewhere_is_not_counted_here,
+    level_that_was_left_is_found_wherever_it_is_by_now,
     forced_unlock_ends_the_hold,
     extended_lease_lasts_longer,
     lost_key_is_noticed_by_renewal_and_verify,
@@ -454,6 +456,100 @@ async fn level_of_a_named_owner_is_adopted_and_unlocked_elsewhere<L: Lock>(place
     // The client notices a level that was taken away elsewhere only by its next renewal or call.
     client.close().await;
     place.nothing_left([&client, &other]).await;
+}
+
+/// What an owner does next under a guard, after another level that was left has been unlocked elsewhere.
+const NEXT: [&str; 5] = ["lock", "reenter", "unlock", "drop", "adopt"];
+
+async fn level_that_was_left_and_unlocked_elsewhere_is_not_counted_here<L: Lock>(place: Place) {
+    if !L::REENTRANT {
+        return;
+    }
+    let (client, other) = (place.client().await, place.client().await);
+    let owner = Owner::named("req-7");
+    let here = L::of(&client, place.name()).owned_by(&owner);
+    let there = L::of(&other, place.name()).owned_by(&owner);
+    // Twice by one hold: what was left first has been told by the time that more is left.
+    for (next, then) in NEXT
+        .into_iter()
+        .flat_map(|next| NEXT.map(|then| (next, then)))
+    {
+        let what = format!("{next}, {then}");
+        let mut guards = vec![here.lock().await.unwrap()];
+        for next in [next, then] {
+            guards.push(here.lock().await.unwrap());
+            here.lock().await.unwrap().detach();
+            there.unlock().await.unwrap();
+            let mut levels = guards.len();
+            assert_eq!(here.hold_count().await.unwrap(), levels as u64, "{what}");
+            match next {
+                "lock" => guards.push(here.lock().await.unwrap()),
+                "reenter" => {
+                    let inner = guards[0].reenter().await.unwrap();
+                    guards.push(inner);
+                }
+                "unlock" => guards.pop().unwrap().unlock().await.unwrap(),
+                "drop" => drop(guards.pop()),
+                // There is nothing left: another guard of a level that has one.
+                _ => drop(here.adopt().await.unwrap().unwrap().detach()),
+            }
+            levels = guards.len();
+            eventually(&what, async || {
+                here.hold_count().await.unwrap() == levels as u64
+            })
+            .await;
+        }
+        for guard in guards {
+            guard.unlock().await.unwrap();
+        }
+        assert!(!here.is_locked().await.unwrap(), "{what}: at once");
+        place.nothing_left([&client, &other]).await;
+    }
+}
+
+async fn level_that_was_left_is_found_wherever_it_is_by_now<L: Lock>(place: Place) {
+    if !L::REENTRANT {
+        return;
+    }
+    let owner = Owner::named("req-7");
+    for guards in 0..3 {
+        let (client, other) = (place.client().await, place.client().await);
+        let here = L::of(&client, place.name()).owned_by(&owner);
+        let there = L::of(&other, place.name()).owned_by(&owner);
+        let mut beside = Vec::new();
+        for _ in 0..guards {
+            beside.push(here.lock().await.unwrap());
+        }
+        here.lock().await.unwrap().detach();
+        // It moves there, and is left there.
+        there.adopt().await.unwrap().expect("it was left").detach();
+        assert_eq!(here.hold_count().await.unwrap(), guards + 1);
+        let back = here.adopt().await.unwrap().expect("it was left there");
+        assert_eq!(here.hold_count().await.unwrap(), guards + 1);
+        back.verify().await.unwrap();
+        back.unlock().await.unwrap();
+        assert_eq!(here.hold_count().await.unwrap(), guards);
+
+        if guards == 0 {
+            here.lock().await.unwrap().detach();
+            there.adopt().await.unwrap().expect("it was left").detach();
+            here.unlock().await.unwrap();
+            assert!(!here.is_locked().await.unwrap());
+            assert_eq!(kind(there.unlock().await), ErrorKind::NotHeld);
+            here.lock().await.unwrap().detach();
+            there.unlock().await.unwrap();
+            assert_eq!(kind(here.unlock().await), ErrorKind::NotHeld);
+        }
+        for guard in beside {
+            guard.verify().await.unwrap();
+            guard.unlock().await.unwrap();
+        }
+        assert!(!here.is_locked().await.unwrap(), "at once");
+        // A client notices that its last level was taken away only by its next renewal or call.
+        client.close().await;
+        other.close().await;
+        place.nothing_left([&client, &other]).await;
+    }
 }
 
 async fn forced_unlock_ends_the_hold<L: Lock>(place: Place) {

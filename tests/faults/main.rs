@@ -8,10 +8,13 @@
 
 mod cancel;
 mod connection;
+#[path = "../support/family.rs"]
+mod family;
 mod first_contact;
 mod network;
 mod outage;
 mod replies;
 mod server_life;
+mod spare;
 #[path = "../support/mod.rs"]
 mod support;

@@ -146,6 +146,8 @@ impl Script {
             () if starts("what a place is worth") => &["300000"],
             () if starts("how many tokens") => &["1", "3"],
             () if starts("how many subscribers") => &["-1", "0", "1"],
+            () if starts("how many levels were taken") => &["0", "0", "1"],
+            () if starts("share that was recorded") => &["1", "2", "3"],
             () if starts("count") => &["0", "1", "3"],
             () if starts("permits to add") => &["1", "3", "-1"],
             () if starts("permits to return") => &["1", "2"],

@@ -9,6 +9,7 @@
 mod fair;
 mod lock;
 mod read_write;
+mod spare;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;

@@ -138,6 +138,28 @@ async fn member_that_is_held_already_is_taken_again() {
 }
 
 #[tokio::test]
+async fn set_is_given_back_though_a_level_beside_it_was_left_and_unlocked_elsewhere() {
+    let (server, one, two) = start_two().await;
+    let owner = Owner::named("req-7");
+    let set = MultiLock::new(locks(&one, ["a", "b", "c"])).owned_by(&owner);
+    let guard = set.lock().await.unwrap();
+    for name in ["a", "b"] {
+        drop(
+            one.lock(name)
+                .owned_by(&owner)
+                .lock()
+                .await
+                .unwrap()
+                .detach(),
+        );
+        two.lock(name).owned_by(&owner).unlock().await.unwrap();
+    }
+    guard.unlock().await.unwrap();
+    assert_eq!(held(&server), [""; 0], "at once");
+    nothing_left(&server, [&one, &two]).await;
+}
+
+#[tokio::test]
 async fn set_of_hundreds_is_had_by_a_few_requests() {
     let (server, client) = start().await;
     let names = (0..250).map(|n| client.lock(format!("k{n}")));

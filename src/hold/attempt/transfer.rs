@@ -65,7 +65,7 @@ impl Attempt<'_> {
                 return Ok(None);
             };
             let hold = self.hold.clone();
-            let call = hold.key().adopt(1, lease, Some(&source));
+            let call = hold.key().adopt(1.into(), lease, Some(&source));
             let answer = self.run(&call).await?;
             match Adopted::decode(&answer.reply)? {
                 Adopted::Moved => return Ok(Some(answer.sent)),
@@ -75,6 +75,8 @@ impl Attempt<'_> {
                     self.nothing_held();
                     return Ok(None);
                 }
+                // This hold has left no level to anybody.
+                Adopted::Fewer { .. } => return Err(answer.reply.unexpected()),
                 Adopted::WrongKind => {
                     self.nothing_held();
                     return Err(Error::wrong_kind(self.request.name.key()));
