@@ -13,7 +13,8 @@
 -- Returns adopted, hold count: the share is reached; the hold count is the same as before, less the levels that this
 --   client held by another acquisition id until their lease ended
 -- Returns changed: the field no longer holds what was read; nothing was changed
--- Returns absent: the owner holds nothing, or this client holds the lock by another acquisition id
+-- Returns absent: the owner holds nothing, or this client holds the lock by another acquisition id, or lacks more than
+--   that level of the share: it has less than it counts
 -- Returns wrong_kind: the key is not a lock of this shape, or the field to take from records no share
 -- Publishes nothing
 
@@ -35,7 +36,9 @@ end
 
 local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), #ARGV[2] > #ARGV[1] + 1
 local missing = tonumber(ARGV[4]) - share
-if missing > 0 then
+if missing > 1 then
+  return from_primary {'absent'}
+elseif missing == 1 then
   if source ~= ARGV[7] then
     return from_primary {'changed'}
   end
@@ -48,10 +51,10 @@ if missing > 0 then
   redis.call('HDEL', KEYS[1], ARGV[2])
   if ARGV[6] ~= ARGV[1] then
     redis.call('HDEL', KEYS[1], ARGV[6], '|' .. ARGV[6])
-    if tonumber(held) > missing then
-      redis.call('HSET', KEYS[1], ARGV[6], record_text(number, held - missing, held_until))
+    if tonumber(held) > 1 then
+      redis.call('HSET', KEYS[1], ARGV[6], record_text(number, held - 1, held_until))
       if counted == number then
-        redis.call('HSET', KEYS[1], '|' .. ARGV[6], record_text(number, taken + missing, ''))
+        redis.call('HSET', KEYS[1], '|' .. ARGV[6], record_text(number, taken + 1, ''))
       end
     end
   end

@@ -1,7 +1,7 @@
--- Compares what a client knows of its share, before a script changes it. Prepended to the scripts that do so, for a hold
--- that has left levels to its owner, behind primary and lock_record: other clients may have taken them over. Their keys
--- and arguments begin alike: the lock, KEYS[1]; the acquisition field of this client and owner, ARGV[2]; the acquisition
--- id, ARGV[3]; the share to reach or to keep, ARGV[4].
+-- Compares what a client knows of its share, before a script changes it. Prepended to the scripts that do so, behind
+-- primary and lock_record, for a hold that has left levels to a named owner or adopted some: other clients may have taken
+-- levels of it over. Their keys and arguments begin alike: the lock, KEYS[1]; the acquisition field of this client and
+-- owner, ARGV[2]; the acquisition id, ARGV[3]; the share to reach or to keep, ARGV[4].
 --
 -- From the first such call on, a field next to the record counts what is taken over from this hold: | and acquisition
 -- field -> acquisition id:how many levels. A copy of a call finds it, so that what the call itself took off does not

@@ -12,7 +12,8 @@
 -- ARGV[6] what its key held when it was read; empty for none
 -- Returns adopted, levels of the owner: the share is reached; the number of levels is the same as before
 -- Returns changed: the key no longer holds what was read; nothing was changed
--- Returns absent: the owner holds nothing on this side
+-- Returns absent: the owner holds nothing on this side, or this client lacks more than that level of the share: it has
+--   less than it counts
 -- Returns wrong_kind: the key is not a lock of this shape
 -- Publishes nothing
 
@@ -32,9 +33,11 @@ total = tonumber(total)
 local mine = levels_of(ARGV[2], KEYS[2], ARGV[1], total)
 local lease, key, left = tonumber(ARGV[4]), level_key(KEYS[2], ARGV[1], ARGV[5]), nil
 local missing = tonumber(ARGV[3]) - #mine
-if missing > 0 then
+if missing > 1 then
+  return from_primary {'absent'}
+elseif missing == 1 then
   local is_level = tonumber(ARGV[5]) >= 1 and tonumber(ARGV[5]) <= total
-  if missing > 1 or not is_level or (redis.call('GET', key) or '') ~= ARGV[6] then
+  if not is_level or (redis.call('GET', key) or '') ~= ARGV[6] then
     return from_primary {'changed'}
   end
   -- A level of a writer in Java has no key: it lasts as long as the hash.

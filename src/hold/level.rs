@@ -12,9 +12,9 @@
 //!    turn of its record. The answer is handled before the turn is given up. All of that is done by a task of the
 //!    client, so that a call which nobody polls keeps the turn from nobody.
 //! 3. A cut of the lease that went unanswered is finished before another level or lease is asked for.
-//! 4. A level that was left to a named owner may be taken over by another process, and is counted here until then. Once
-//!    a hold has left one, each of these requests says how many of its levels were taken over as far as is known. If
-//!    there are more, the server says so and does nothing; they are taken off, and the request is sent again.
+//! 4. A level of a named owner may be taken over by another process, and is counted here until that is known. Once a hold
+//!    has left a level or adopted one, each of these requests says how many of its levels were taken over as far as is
+//!    known. If there are more, the server says so and does nothing; they are taken off, and the request is sent again.
 
 use std::sync::Arc;
 
@@ -146,12 +146,13 @@ impl AcquireRequest {
             return Ok(None);
         }
         hold.lock().schedule.asks_for(self.lease_mode.lease());
+        // Where levels are adopted, some of this hold may have been, too.
+        hold.compare();
         let began = BootInstant::now();
         loop {
             // In other processes only a named owner has levels. Any other levels under the owner's field are those by
             // which others read.
-            let may_be_elsewhere = self.owner.is_named() && self.kind.is_reentrant();
-            let source = match hold.has_spare_level() || !may_be_elsewhere {
+            let source = match hold.has_spare_level() || !hold.may_be_elsewhere() {
                 true => None,
                 false => self.source(hold).await?,
             };
@@ -294,7 +295,7 @@ impl AcquireRequest {
         // Levels of this process first: for these no request has to find out where they are.
         if let Some(hold) = local.live(&self.owner) {
             // Another process may have taken over a level without a guard.
-            let may_be_elsewhere = self.owner.is_named() && hold.has_spare_level();
+            let may_be_elsewhere = hold.may_be_elsewhere() && hold.has_spare_level();
             let released = match self.client.release_level(&local, &hold, None) {
                 Some(given_back) => self.client.finish_release(given_back, &self.name).await,
                 None => Err(self.not_held()),

@@ -236,7 +236,7 @@ pub(crate) fn call<'a, const N: usize>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) share: u32,
-    /// Of a hold that has left levels to its owner: other clients may have taken them over.
+    /// Of a hold that has left levels to a named owner, or adopted some: other clients may have taken levels of it over.
     pub(crate) known: Option<Known>,
 }
 

@@ -224,7 +224,7 @@ impl Hold {
         let state = self.lock();
         Target {
             share: state.levels.min(most),
-            known: state.was_left.then_some(state.known),
+            known: state.is_compared.then_some(state.known),
         }
     }
 
@@ -296,13 +296,23 @@ impl Hold {
         }
     }
 
+    /// Whether other processes may have levels of this owner, and take over those of this hold.
+    pub(crate) fn may_be_elsewhere(&self) -> bool {
+        self.key().is_named() && self.key().kind.is_reentrant()
+    }
+
+    /// Has requests say from now on what is known of levels that other processes have taken over.
+    pub(crate) fn compare(&self) {
+        self.lock().is_compared |= self.may_be_elsewhere();
+    }
+
     /// Takes a guard off and leaves its level to the owner, as a guard's `detach` does. Returns whether other guards
     /// are left: if not, nobody renews the lease any more, and the hold lasts until its deadline.
     pub(crate) fn detach(&self, lease_mode: LeaseMode) -> bool {
         let mut state = self.lock();
         state.remove_guard(lease_mode);
         state.detached += 1;
-        state.was_left |= self.key().is_named() && self.key().kind.is_reentrant();
+        state.is_compared |= self.may_be_elsewhere();
         state.bound_detached();
         state.guards > 0
     }

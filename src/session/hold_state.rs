@@ -37,8 +37,8 @@ pub(crate) struct State {
     pub(super) detached: u32,
     /// What is known of the server's record, which other processes may take levels from.
     pub(super) known: Known,
-    /// A level was left to an owner that other processes may know, so requests say what is known.
-    pub(super) was_left: bool,
+    /// Requests say what is known of that: a level was left to a named owner here, or adopted by it.
+    pub(super) is_compared: bool,
     /// How many of the guards have no fixed lease.
     ///
     /// At zero the lease runs out by itself, as it should for guards with a fixed lease.
@@ -95,7 +95,7 @@ impl State {
             guards: 0,
             detached: 0,
             known: Known::default(),
-            was_left: false,
+            is_compared: false,
             renewed: 0,
             was_nested: false,
             span: None,

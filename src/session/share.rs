@@ -131,8 +131,8 @@ impl Undo<Share> {
     /// Whether the server has both under the name of one owner. A record that was passed on stays under the owner that
     /// acquired it.
     ///
-    /// Only those can be in one request: the script takes one owner field for all of its locks. Nor can a hold that has
-    /// left levels to its owner: the script does not compare what is known of them.
+    /// Only those can be in one request: the script takes one owner field for all of its locks. Nor can a hold of
+    /// which other processes may have taken levels over: the script does not compare what is known of that.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         let [one, other] = [self, other].map(|undo| &undo.owed.hold);
         one.key().acquisition_field() == other.key().acquisition_field()

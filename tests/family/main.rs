@@ -126,6 +126,7 @@ everywhere!(
     level_of_a_named_owner_is_adopted_and_unlocked_elsewhere,
     level_that_was_left_and_unlocked_elsewhere_is_not_counted_here,
     level_that_was_left_is_found_wherever_it_is_by_now,
+    levels_that_are_adopted_to_and_fro_are_counted_once,
     forced_unlock_ends_the_hold,
     extended_lease_lasts_longer,
     lost_key_is_noticed_by_renewal_and_verify,
@@ -546,6 +547,39 @@ async fn level_that_was_left_is_found_wherever_it_is_by_now<L: Lock>(place: Plac
         }
         assert!(!here.is_locked().await.unwrap(), "at once");
         // A client notices that its last level was taken away only by its next renewal or call.
+        client.close().await;
+        other.close().await;
+        place.nothing_left([&client, &other]).await;
+    }
+}
+
+async fn levels_that_are_adopted_to_and_fro_are_counted_once<L: Lock>(place: Place) {
+    if !L::REENTRANT {
+        return;
+    }
+    let owner = Owner::named("req-7");
+    for (levels, adopted) in [(1, 1), (2, 1), (2, 2), (3, 2)] {
+        let (client, other) = (place.client().await, place.client().await);
+        let here = L::of(&client, place.name()).owned_by(&owner);
+        let there = L::of(&other, place.name()).owned_by(&owner);
+        let mut guards = vec![there.lock().await.unwrap()];
+        for _ in 0..levels {
+            guards.push(here.lock().await.unwrap());
+        }
+        let all = levels + 1;
+        for (lock, times) in [(&there, adopted), (&here, adopted), (&there, 1)] {
+            for _ in 0..times {
+                guards.push(soon(lock.adopt()).await.unwrap().expect("it is held"));
+                assert_eq!(here.hold_count().await.unwrap(), all);
+            }
+        }
+        // As many are given back as there were locked. The other guards have lost theirs.
+        let mut given_back = 0;
+        for guard in guards {
+            given_back += u64::from(guard.unlock().await.is_ok());
+            assert!(here.hold_count().await.unwrap() >= all - given_back);
+        }
+        assert!(!here.is_locked().await.unwrap(), "{levels} {adopted}");
         client.close().await;
         other.close().await;
         place.nothing_left([&client, &other]).await;

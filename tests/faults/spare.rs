@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::family::{Guard, Lock};
+use crate::support::probe::soon;
 use crate::support::scene::{Scene, patient};
 use crate::support::{eventually, sha};
 use fastrand::Rng;
@@ -188,6 +189,7 @@ macro_rules! each_kind {
             async fn levels_that_move_between_clients_are_counted_once_whatever_is_lost() {
                 for seed in 0..4 {
                     wander::<$lock>(seed).await;
+                    roam::<$lock>(seed).await;
                 }
             }
         }
@@ -332,5 +334,55 @@ async fn wander<L: Lock>(seed: u64) {
         sides[at].lock.unlock().await.unwrap();
     }
     assert_eq!(levels(&mut probe), 0, "seed {seed}: {steps:?}");
+    nothing_is_left(&server).await;
+}
+
+/// Has two clients of one owner do whatever they can, and take levels over that have guards. Each level is in one share at
+/// any time, no call goes on for ever, and what is left can be given back.
+async fn roam<L: Lock>(seed: u64) {
+    let server = Server::start();
+    let mut probe = server.connection();
+    let mut sides = [
+        Side::<L>::open(&server).await,
+        Side::<L>::open(&server).await,
+    ];
+    let mut rng = Rng::with_seed(seed);
+    for _ in 0..40 {
+        if rng.u8(..4) == 0 {
+            sides[rng.usize(..2)].proxy.cut_reply_to("EVAL");
+        }
+        let side = &mut sides[rng.usize(..2)];
+        let guard = match side.guards.len() {
+            0 => None,
+            guards => Some(side.guards.swap_remove(rng.usize(..guards))),
+        };
+        // A guard of a level that was taken over, and a level that nobody has, are errors.
+        let step = async {
+            match (rng.u8(..5), guard) {
+                (0, Some(guard)) => drop(guard.unlock().await),
+                (1, Some(guard)) => drop(guard.detach()),
+                (2, guard) => {
+                    side.guards.extend(guard);
+                    side.guards.extend(side.lock.adopt().await.unwrap());
+                }
+                (3, guard) => {
+                    side.guards.extend(guard);
+                    drop(side.lock.unlock().await);
+                }
+                (_, guard) => {
+                    side.guards.extend(guard);
+                    side.guards.push(side.lock.lock().await.unwrap());
+                }
+            }
+        };
+        soon(step).await;
+        shares(&mut probe);
+    }
+    for guard in sides.iter_mut().flat_map(|side| side.guards.drain(..)) {
+        drop(guard.unlock().await);
+    }
+    for side in sides {
+        while side.lock.unlock().await.is_ok() {}
+    }
     nothing_is_left(&server).await;
 }

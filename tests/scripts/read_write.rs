@@ -1267,10 +1267,12 @@ fn adopted_level_changes_hands_and_counts_once() {
         let (one, two) = (hold(side, "job", 1).shared(), hold(side, "job", 2).shared());
         scene.take(&one);
         let record = one.number.clone();
-        for (share, level, held) in [(2, 1, &*record), (1, 2, ""), (1, 1, "1"), (1, 0, "")] {
-            let adopted = scene.adopt(&two, share, 0, level, held);
-            assert_eq!(adopted, answer("changed", []), "{share} {level} {held}");
+        for (level, held) in [(2, ""), (1, "1"), (0, "")] {
+            let adopted = scene.adopt(&two, 1, 0, level, held);
+            assert_eq!(adopted, answer("changed", []), "{level} {held}");
         }
+        let adopted = scene.adopt(&two, 2, 0, 1, &record);
+        assert_eq!(adopted, answer("absent", []), "two are missing");
         assert_eq!(scene.adopt(&two, 1, 0, 1, &record), answer("adopted", [1]));
         scene.is_near(&one.level(1), LEASE);
         assert_eq!(scene.text(&one.level(1)), Some(two.number.clone()));

@@ -299,6 +299,29 @@ fn what_was_taken_over_is_forgotten_with_the_hold() {
 }
 
 #[test]
+fn client_that_lacks_more_than_one_level_is_not_given_any() {
+    for shape in [Shape::Hash, Shape::ReadWrite] {
+        let mut scene = Scene::new(shape);
+        scene.hold(2);
+        let before = scene.dump();
+        let record = format!("{MINE}:2:{ENDS}");
+        // The other client has one level.
+        let answer = match shape {
+            Shape::ReadWrite => {
+                let args = [FIELD, THEIRS, "3", LEASE, "1", MINE];
+                scene.run("rw_adopt", &["k", "{k}"], &args)
+            }
+            _ => {
+                let args = [FIELD, THERE, THEIRS, "3", LEASE, HERE, &record];
+                scene.run("lock_adopt", &["k"], &args)
+            }
+        };
+        assert_eq!(answer, "absent", "{shape:?}");
+        assert_eq!(scene.dump(), before, "{shape:?}");
+    }
+}
+
+#[test]
 fn first_release_that_compares_is_carried_out_by_a_server_without_memory() {
     for shape in SHAPES {
         let mut scene = Scene::new(shape);
