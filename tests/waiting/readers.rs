@@ -125,7 +125,10 @@ async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
             tokio::time::sleep(millis(50)).await;
             read.load(Ordering::Relaxed) - before
         };
-        eventually("they come and go", async || some().await > 100).await;
+        eventually("they come and go", async || {
+            read.load(Ordering::Relaxed) > 100
+        })
+        .await;
         let writer = somebody(&there);
         let writer = tokio::spawn(async move { writer.write().await });
         eventually("they wait", async || some().await == 0).await;
