@@ -209,7 +209,7 @@ fn prefixed(prefix: &str, key: &str) -> String {
 }
 
 /// Returns the part of a key that determines its slot in a cluster.
-fn tag(key: &str) -> &str {
+pub(crate) fn tag(key: &str) -> &str {
     let enclosed = key
         .split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'));

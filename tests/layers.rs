@@ -474,14 +474,7 @@ const DOORS: &[(&str, &[&str])] = &[
         "fred",
         &["builder.rs", "builder/clients.rs", "config/", "lib.rs"],
     ),
-    (
-        "redis_protocol",
-        &[
-            "memory/state.rs",
-            "session/backend/resp.rs",
-            "session/backend/slots.rs",
-        ],
-    ),
+    ("crc16", &["session/backend/slots.rs"]),
     ("mlua", &["memory/scripts.rs"]),
     (
         "rustls",

@@ -1,4 +1,4 @@
-//! The bare connection: one buffer, the codec of the product, and nothing around it.
+//! The bare connection: one buffer, a codec, and nothing around it.
 //!
 //! No timeout, no reconnect, no bounds. The time that the product takes beyond this is everything that it adds.
 

@@ -163,11 +163,7 @@ impl Shared {
     /// The connection is announced here, in this order: its desk, then its status, then to those who doubt their holds.
     async fn serve(&self, link: Link, dialer: &Dialer) -> Error {
         let Link {
-            socket,
-            version,
-            place,
-            due,
-            ..
+            socket, place, due, ..
         } = link;
         // The desk comes before the status, so that a caller that waits until the connection is open finds it.
         *self.lock() = Desk::new(socket.clone());
@@ -185,7 +181,7 @@ impl Shared {
         }
         // Whichever half fails first ends both.
         let broken = tokio::select! {
-            broken = self.read(&*socket, version) => broken,
+            broken = self.read(&*socket) => broken,
             broken = self.write(&*socket) => broken,
             () = self.outlived(epoch) => return replaced(),
             never = dialer.stay_logged_in(&place, due, self) => match never {},
@@ -206,11 +202,7 @@ impl Shared {
     /// Reads replies and gives each to its caller, until the connection breaks.
     ///
     /// The desk is locked once for each reply, only to find its caller.
-    async fn read(
-        &self,
-        socket: &dyn Socket,
-        version: resp::Version,
-    ) -> Result<std::convert::Infallible, io::Error> {
+    async fn read(&self, socket: &dyn Socket) -> Result<std::convert::Infallible, io::Error> {
         let mut arrived = BytesMut::with_capacity(INBOX);
         loop {
             match socket.read(&mut arrived).await? {
@@ -218,7 +210,7 @@ impl Shared {
                 bytes => self.tally.received(bytes),
             }
             loop {
-                let (said, garbled) = match resp::take(&mut arrived, version) {
+                let (said, garbled) = match resp::take(&mut arrived) {
                     Ok(None) => break,
                     Ok(Some(said)) => (Ok(said), None),
                     Err(garbled) => (Err(Broken::Garbled(unread(&garbled))), Some(garbled)),
@@ -235,7 +227,7 @@ impl Shared {
                     return Err(io::Error::other(garbled));
                 }
             }
-            // The space doubles while a long reply arrives, so the reply is measured about as often as it has doubled.
+            // The space doubles while a long reply arrives, so the reply is read about as often as it has doubled.
             // The space is given up afterwards.
             match arrived.is_empty() && arrived.capacity() > 4 * INBOX {
                 true => arrived = BytesMut::with_capacity(INBOX),

@@ -112,7 +112,7 @@ impl Link {
     /// Waits for the next reply or push. Cancel safe: nothing is lost if the future is dropped.
     pub(super) async fn next(&mut self) -> io::Result<Heard> {
         loop {
-            let heard = resp::next(&mut self.arrived, self.version).map_err(|garbled| {
+            let heard = resp::next(&mut self.arrived).map_err(|garbled| {
                 io::Error::other(match self.arrived.starts_with(&TLS_ALERT) {
                     true => "it uses TLS; the URL must begin with rediss://".to_owned(),
                     false => format!("{garbled}: is it a Redis or Valkey server?"),

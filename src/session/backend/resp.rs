@@ -1,13 +1,8 @@
 //! What travels on a connection: requests encoded as RESP, and replies decoded within bounds.
-//!
-//! Replies are decoded by `redis-protocol`. Its decoder recurses for each level of nesting, and reads a reply that
-//! arrives in pieces from the beginning each time. So it is given only whole replies, which were measured before.
+
+use std::str::FromStr;
 
 use bytes::{Buf, BytesMut};
-use redis_protocol::resp2;
-use redis_protocol::resp2::types::OwnedFrame as Frame2;
-use redis_protocol::resp3;
-use redis_protocol::resp3::types::OwnedFrame as Frame3;
 
 use crate::error::quote;
 use crate::protocol::reply::Reply;
@@ -181,9 +176,9 @@ pub(super) enum Garbled {
 /// Takes the first reply out of what has arrived, and skips pushes. Returns `None` if it has not arrived as a whole.
 ///
 /// For connections that subscribe to nothing.
-pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Said>, Garbled> {
+pub(super) fn take(arrived: &mut BytesMut) -> Result<Option<Said>, Garbled> {
     loop {
-        match next(arrived, version)? {
+        match next(arrived)? {
             Some(Heard::Reply(said)) => return Ok(Some(said)),
             Some(Heard::Push(_)) => {}
             None => return Ok(None),
@@ -191,125 +186,117 @@ pub(super) fn take(arrived: &mut BytesMut, version: Version) -> Result<Option<Sa
     }
 }
 
-/// Takes the first reply or push out of what has arrived. Returns `None` if it has not arrived as a whole.
+/// Takes the first reply or push, of either version of the protocol, out of what has arrived. Returns `None` if it has
+/// not arrived as a whole.
 ///
 /// On an error the bytes stay where they are; nothing after them can be read.
-pub(super) fn next(arrived: &mut BytesMut, version: Version) -> Result<Option<Heard>, Garbled> {
-    let Some((length, is_reply)) = measure(arrived)? else {
-        return Ok(None);
+pub(super) fn next(arrived: &mut BytesMut) -> Result<Option<Heard>, Garbled> {
+    let mut reader = Reader {
+        arrived: &*arrived,
+        at: 0,
+        parts: 0,
     };
-    let bytes = &arrived[..length];
-    let said = match version {
-        // The decoder requires UTF-8, and a server may cut a name that it repeats in the middle of a character.
-        _ if bytes[0] == b'-' => {
-            let text = String::from_utf8_lossy(&bytes[1..]);
-            Err(quote(format_args!("{}", text.trim_end())))
-        }
-        Version::Resp3 => {
-            let decoded = resp3::decode::complete::decode(bytes);
-            let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
-            said3(frame)
-        }
-        Version::Resp2 => {
-            let decoded = resp2::decode::decode(bytes);
-            let (frame, _) = decoded.ok().flatten().ok_or(Garbled::NoReply)?;
-            said2(frame)
-        }
+    let reply = match reader.value(0) {
+        Ok(reply) => reply,
+        Err(Unread::Incomplete) => return Ok(None),
+        Err(Unread::Garbled(garbled)) => return Err(garbled),
     };
+    let (length, is_push) = (reader.at, arrived.starts_with(b">"));
     arrived.advance(length);
-    Ok(Some(match said {
-        said if is_reply => Heard::Reply(said),
-        Ok(Reply::List(parts)) => Heard::Push(parts),
-        _ => Heard::Push(Vec::new()),
+    Ok(Some(match reply {
+        Reply::List(parts) if is_push => Heard::Push(parts),
+        Reply::Refusal(text) => Heard::Reply(Err(text)),
+        reply => Heard::Reply(Ok(reply)),
     }))
 }
 
-/// Returns the length of the first frame, and whether it is a reply and not a push. Returns `None` if it has not
-/// arrived as a whole.
+/// Why there is no value.
+enum Unread {
+    /// More has to arrive.
+    Incomplete,
+    Garbled(Garbled),
+}
+
+impl From<Garbled> for Unread {
+    fn from(garbled: Garbled) -> Self {
+        Self::Garbled(garbled)
+    }
+}
+
+/// Reads values one after the other.
 ///
-/// Reads no more than the lines that announce something. Nothing is decoded before all of it is here.
-fn measure(arrived: &[u8]) -> Result<Option<(usize, bool)>, Garbled> {
-    let Some(first) = arrived.first() else {
-        return Ok(None);
-    };
-    let is_reply = *first != b'>';
-    // How many frames are missing in each of the lists that are open. The array is fixed, so that no reply can exhaust
-    // the stack.
-    let mut open = [0usize; DEEPEST];
-    let mut depth = 0;
-    let mut at = 0;
-    for _ in 0..MOST_PARTS {
-        let Some(Line { mark, text }) = line(&arrived[at..])? else {
+/// A value that arrives in pieces is read from its beginning each time. What is announced takes no memory before it is
+/// there, and what exceeds the bounds is refused as soon as it is announced.
+struct Reader<'a> {
+    arrived: &'a [u8],
+    /// How many bytes have been read.
+    at: usize,
+    /// How many values have been begun.
+    parts: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the next value, which lies within this many lists. What no command of this crate is answered with becomes
+    /// [`Reply::Nil`].
+    fn value(&mut self, depth: usize) -> Result<Reply, Unread> {
+        self.parts += 1;
+        if self.parts > MOST_PARTS {
+            return Err(Garbled::TooLong.into());
+        }
+        let (mark, line) = self.line()?;
+        Ok(match mark {
+            b'$' | b'*' if line == b"-1" => Reply::Nil,
+            b'_' | b',' | b'#' | b'(' => Reply::Nil,
+            b':' => Reply::Integer(number(line)?),
+            b'+' => Reply::Text(text(line)),
+            b'$' => Reply::Text(text(self.bulk(line)?)),
+            // Its first four bytes say of what kind the text is.
+            b'=' => Reply::Text(text(self.bulk(line)?.get(4..).ok_or(Garbled::NoReply)?)),
+            b'-' => refusal(line),
+            b'!' => refusal(self.bulk(line)?),
+            b'*' | b'~' | b'>' => self.list(number(line)?, depth)?,
+            // As in RESP2: names and values in turn.
+            b'%' => self.list(number::<usize>(line)?.saturating_mul(2), depth)?,
+            _ => return Err(Garbled::NoReply.into()),
+        })
+    }
+
+    /// Reads this many values, which lie within one more list.
+    fn list(&mut self, members: usize, depth: usize) -> Result<Reply, Unread> {
+        if members > 0 && depth == DEEPEST {
+            return Err(Garbled::TooDeep.into());
+        }
+        let members = (0..members).map(|_| self.value(depth + 1));
+        members.collect::<Result<_, _>>().map(Reply::List)
+    }
+
+    /// Reads a line, and returns its mark and what is behind that.
+    fn line(&mut self) -> Result<(u8, &'a [u8]), Unread> {
+        let rest = &self.arrived[self.at..];
+        let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
             // A line may not go on without end either.
-            return bounded(arrived.len()).map(|()| None);
+            bounded(self.arrived.len())?;
+            return Err(Unread::Incomplete);
         };
-        at += 1 + text.len() + 2;
-        let mut members = 0;
-        match mark {
-            b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => {}
-            b'$' | b'=' | b'!' => {
-                if let Some(length) = count(text)? {
-                    at = at.saturating_add(length).saturating_add(2);
-                }
-            }
-            b'*' | b'~' | b'>' => members = count(text)?.unwrap_or(0),
-            // A map announces pairs.
-            b'%' => members = count(text)?.unwrap_or(0).saturating_mul(2),
-            _ => return Err(Garbled::NoReply),
-        }
-        // A length that is too long is refused when it is announced, before so much arrives.
-        bounded(at)?;
-        if at > arrived.len() {
-            return Ok(None);
-        }
-        if members > 0 {
-            *open.get_mut(depth).ok_or(Garbled::TooDeep)? = members;
-            depth += 1;
-            continue;
-        }
-        while depth > 0 {
-            open[depth - 1] -= 1;
-            if open[depth - 1] > 0 {
-                break;
-            }
-            depth -= 1;
-        }
-        if depth == 0 {
-            return Ok(Some((at, is_reply)));
+        self.at += end + 1;
+        bounded(self.at)?;
+        match &rest[..end] {
+            [mark, text @ .., b'\r'] => Ok((*mark, text)),
+            _ => Err(Garbled::NoReply.into()),
         }
     }
-    Err(Garbled::TooLong)
-}
 
-/// A line without its line end.
-struct Line<'a> {
-    mark: u8,
-    text: &'a [u8],
-}
-
-/// Returns the first line, or `None` if it has not arrived as a whole.
-fn line(arrived: &[u8]) -> Result<Option<Line<'_>>, Garbled> {
-    let Some(end) = arrived.iter().position(|byte| *byte == b'\n') else {
-        return Ok(None);
-    };
-    match &arrived[..end] {
-        [mark, text @ .., b'\r'] => Ok(Some(Line { mark: *mark, text })),
-        _ => Err(Garbled::NoReply),
+    /// Reads bytes, whose number the line before has announced.
+    fn bulk(&mut self, line: &[u8]) -> Result<&'a [u8], Unread> {
+        let end = number::<usize>(line)?.saturating_add(self.at + 2);
+        bounded(end)?;
+        let bytes = self.arrived.get(self.at..end).ok_or(Unread::Incomplete)?;
+        self.at = end;
+        Ok(bytes.strip_suffix(b"\r\n").ok_or(Garbled::NoReply)?)
     }
-}
-
-/// Reads a length. Returns `None` for `-1`, the length of a null.
-fn count(text: &[u8]) -> Result<Option<usize>, Garbled> {
-    if text == b"-1" {
-        return Ok(None);
-    }
-    let digits = str::from_utf8(text).map_err(|_| Garbled::NoReply)?;
-    digits.parse().map(Some).map_err(|_| Garbled::NoReply)
 }
 
 /// Returns `Err` for a reply that is longer than [`LONGEST`].
-///
-/// Checked before the bytes arrive, as soon as a length is announced.
 fn bounded(length: usize) -> Result<(), Garbled> {
     match length > LONGEST {
         true => Err(Garbled::TooLong),
@@ -317,60 +304,19 @@ fn bounded(length: usize) -> Result<(), Garbled> {
     }
 }
 
-fn said3(frame: Frame3) -> Said {
-    match reply3(frame) {
-        Reply::Refusal(text) => Err(text),
-        reply => Ok(reply),
-    }
-}
-
-/// Converts a frame of RESP3. What no command of this crate is answered with becomes [`Reply::Nil`].
-fn reply3(frame: Frame3) -> Reply {
-    match frame {
-        Frame3::SimpleError { data, .. } => refusal(&data),
-        Frame3::BlobError { data, .. } => refusal(&text(data)),
-        Frame3::Number { data, .. } => Reply::Integer(data),
-        Frame3::SimpleString { data, .. }
-        | Frame3::BlobString { data, .. }
-        | Frame3::VerbatimString { data, .. } => Reply::Text(text(data)),
-        Frame3::Array { data, .. } | Frame3::Push { data, .. } => {
-            Reply::List(data.into_iter().map(reply3).collect())
-        }
-        // As in RESP2: names and values in turn.
-        Frame3::Map { data, .. } => {
-            let pairs = data.into_iter().flat_map(|(name, value)| [name, value]);
-            Reply::List(pairs.map(reply3).collect())
-        }
-        _ => Reply::Nil,
-    }
-}
-
-fn said2(frame: Frame2) -> Said {
-    match reply2(frame) {
-        Reply::Refusal(text) => Err(text),
-        reply => Ok(reply),
-    }
-}
-
-fn reply2(frame: Frame2) -> Reply {
-    match frame {
-        Frame2::Error(text) => refusal(&text),
-        Frame2::Integer(number) => Reply::Integer(number),
-        Frame2::SimpleString(data) | Frame2::BulkString(data) => Reply::Text(text(data)),
-        Frame2::Array(members) => Reply::List(members.into_iter().map(reply2).collect()),
-        Frame2::Null => Reply::Nil,
-    }
+fn number<T: FromStr>(line: &[u8]) -> Result<T, Garbled> {
+    let digits = str::from_utf8(line).map_err(|_| Garbled::NoReply)?;
+    digits.parse().map_err(|_| Garbled::NoReply)
 }
 
 /// A refusal, cut to the length that errors show.
-fn refusal(text: &str) -> Reply {
-    Reply::Refusal(quote(format_args!("{text}")))
+fn refusal(bytes: &[u8]) -> Reply {
+    Reply::Refusal(quote(format_args!("{}", text(bytes))))
 }
 
-/// Converts bytes to text, and replaces what is not UTF-8.
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+/// Returns bytes as text, with what is not UTF-8 replaced: a server may cut a name in the middle of a character.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[cfg(test)]
@@ -383,10 +329,10 @@ mod tests {
 
     use super::*;
 
-    fn replies(bytes: &[u8], version: Version) -> Result<Vec<Said>, Garbled> {
+    fn replies(bytes: &[u8]) -> Result<Vec<Said>, Garbled> {
         let mut arrived = BytesMut::from(bytes);
         let mut replies = Vec::new();
-        while let Some(said) = take(&mut arrived, version)? {
+        while let Some(said) = take(&mut arrived)? {
             replies.push(said);
         }
         Ok(replies)
@@ -419,11 +365,8 @@ mod tests {
 
     #[test]
     fn replies_of_either_version_are_read_and_what_was_not_asked_for_is_passed_over() {
-        let three = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n+OK\r\n:-7\r\n_\r\n*2\r\n$1\r\na\r\n*0\r\n%1\r\n+k\r\n:1\r\n-ERR no\r\n!3\r\nBAD\r\n*2\r\n+done\r\n-NOPERM x\r\n$-1\r\n";
-        let read = replies(three, Version::Resp3);
-        // A null of RESP2 is not one of RESP3.
-        assert!(matches!(read, Err(Garbled::NoReply)), "{read:?}");
-        let read = replies(&three[..three.len() - 5], Version::Resp3).unwrap();
+        let three = b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n+OK\r\n:-7\r\n_\r\n*2\r\n$1\r\na\r\n*0\r\n%1\r\n+k\r\n:1\r\n-ERR no\r\n!3\r\nBAD\r\n*2\r\n+done\r\n-NOPERM x\r\n=7\r\ntxt:run\r\n~1\r\n,1.5\r\n";
+        let read = replies(three).unwrap();
         let map = Reply::List(vec![Reply::Text("k".into()), Reply::Integer(1)]);
         let list = Reply::List(vec![Reply::Text("a".into()), Reply::List(Vec::new())]);
         let expected = [
@@ -438,6 +381,8 @@ mod tests {
                 Reply::Text("done".into()),
                 Reply::Refusal("NOPERM x".into()),
             ])),
+            Ok(Reply::Text("run".into())),
+            Ok(Reply::List(vec![Reply::Nil])),
         ];
         assert_eq!(read, expected);
         let two = b"*-1\r\n$-1\r\n*2\r\n$2\r\na\n\r\n$0\r\n\r\n-NOPERM x\r\n:3\r\n";
@@ -448,7 +393,7 @@ mod tests {
             Err("NOPERM x".to_owned()),
             Ok(Reply::Integer(3)),
         ];
-        assert_eq!(replies(two, Version::Resp2).unwrap(), expected);
+        assert_eq!(replies(two).unwrap(), expected);
     }
 
     #[test]
@@ -456,16 +401,10 @@ mod tests {
         let whole = b"*3\r\n$7\r\ngranted\r\n*2\r\n:1\r\n$2\r\n\r\n\r\n%1\r\n+k\r\n+v\r\n";
         for end in 0..whole.len() {
             let mut arrived = BytesMut::from(&whole[..end]);
-            assert!(
-                matches!(take(&mut arrived, Version::Resp3), Ok(None)),
-                "{end}"
-            );
+            assert!(matches!(take(&mut arrived), Ok(None)), "{end}");
             assert_eq!(arrived.len(), end);
             arrived.extend_from_slice(&whole[end..]);
-            assert!(matches!(
-                take(&mut arrived, Version::Resp3),
-                Ok(Some(Ok(_)))
-            ));
+            assert!(matches!(take(&mut arrived), Ok(Some(Ok(_)))));
             assert!(arrived.is_empty());
         }
     }
@@ -473,14 +412,14 @@ mod tests {
     #[test]
     fn what_has_no_bounds_ends_the_reading_and_not_the_process() {
         let deep = "*1\r\n".repeat(2_000_000);
-        let garbled = replies(deep.as_bytes(), Version::Resp3);
+        let garbled = replies(deep.as_bytes());
         assert!(matches!(garbled, Err(Garbled::TooDeep)));
         for long in [
             "$99999999999\r\n",
             "$18446744073709551615\r\n",
             "*1\r\n$9000000\r\n",
         ] {
-            let garbled = replies(long.as_bytes(), Version::Resp2);
+            let garbled = replies(long.as_bytes());
             assert!(matches!(garbled, Err(Garbled::TooLong)), "{long}");
         }
         let many = [
@@ -488,25 +427,32 @@ mod tests {
             b"_\r\n".repeat(300_000).as_slice(),
         ]
         .concat();
-        let garbled = replies(&many, Version::Resp3);
+        let garbled = replies(&many);
         assert!(matches!(garbled, Err(Garbled::TooLong)));
         // Announced members that do not arrive take no memory.
-        assert_eq!(replies(b"*2000000000\r\n", Version::Resp3).unwrap(), []);
+        assert_eq!(replies(b"*2000000000\r\n").unwrap(), []);
         let endless = vec![b'+'; LONGEST + 1];
-        assert!(matches!(
-            replies(&endless, Version::Resp3),
-            Err(Garbled::TooLong)
-        ));
+        assert!(matches!(replies(&endless), Err(Garbled::TooLong)));
         for nonsense in [
-            "x\r\n", "\r\n", "$x\r\n", "$-2\r\n", "*1.5\r\n", "+a\n", "|1\r\n",
+            "x\r\n",
+            "\r\n",
+            "$x\r\n",
+            "$-2\r\n",
+            "$1\r\nabc",
+            ">-1\r\n",
+            "=2\r\nab\r\n",
+            ":1x\r\n",
+            "*1.5\r\n",
+            "+a\n",
+            "|1\r\n",
         ] {
-            let garbled = replies(nonsense.as_bytes(), Version::Resp3);
+            let garbled = replies(nonsense.as_bytes());
             assert!(matches!(garbled, Err(Garbled::NoReply)), "{nonsense:?}");
         }
-        let cut = replies(b"-ERR unknown \xc3\r\n", Version::Resp3).unwrap();
+        let cut = replies(b"-ERR unknown \xc3\r\n").unwrap();
         assert_eq!(cut, [Err("ERR unknown \u{fffd}".to_owned())]);
         let refusal = format!("-ERR {}\r\n", "ä".repeat(2_000_000));
-        let said = replies(refusal.as_bytes(), Version::Resp3).unwrap();
+        let said = replies(refusal.as_bytes()).unwrap();
         let [Err(text)] = &said[..] else {
             panic!("{}", said.len());
         };
@@ -514,11 +460,11 @@ mod tests {
     }
 
     /// Returns all replies, and how the reading ended.
-    fn read(mut arrive: impl FnMut(&mut BytesMut) -> bool, version: Version) -> String {
+    fn read(mut arrive: impl FnMut(&mut BytesMut) -> bool) -> String {
         let (mut arrived, mut replies) = (BytesMut::new(), Vec::new());
         while arrive(&mut arrived) {
             loop {
-                match take(&mut arrived, version) {
+                match take(&mut arrived) {
                     Ok(Some(said)) => replies.push(said),
                     Ok(None) => break,
                     Err(garbled) => return format!("{replies:?}, then {garbled}"),
@@ -553,29 +499,21 @@ mod tests {
             };
             TestRunner::new(config)
                 .run(&(&bytes, &pieces), |(bytes, pieces)| {
-                    for version in [Version::Resp2, Version::Resp3] {
-                        let mut whole = Some(&bytes);
-                        let at_once = read(
-                            |arrived| {
-                                let bytes = whole.take();
-                                arrived.extend_from_slice(bytes.map_or(&[], Vec::as_slice));
-                                bytes.is_some()
-                            },
-                            version,
-                        );
-                        let (mut rest, mut lengths) = (&bytes[..], pieces.iter().cycle());
-                        let by_pieces = read(
-                            |arrived| {
-                                let length = lengths.next().map_or(1, |length| *length);
-                                let (piece, behind) = rest.split_at(length.min(rest.len()));
-                                arrived.extend_from_slice(piece);
-                                rest = behind;
-                                !piece.is_empty()
-                            },
-                            version,
-                        );
-                        prop_assert_eq!(at_once, by_pieces);
-                    }
+                    let mut whole = Some(&bytes);
+                    let at_once = read(|arrived| {
+                        let bytes = whole.take();
+                        arrived.extend_from_slice(bytes.map_or(&[], Vec::as_slice));
+                        bytes.is_some()
+                    });
+                    let (mut rest, mut lengths) = (&bytes[..], pieces.iter().cycle());
+                    let by_pieces = read(|arrived| {
+                        let length = lengths.next().map_or(1, |length| *length);
+                        let (piece, behind) = rest.split_at(length.min(rest.len()));
+                        arrived.extend_from_slice(piece);
+                        rest = behind;
+                        !piece.is_empty()
+                    });
+                    prop_assert_eq!(at_once, by_pieces);
                     Ok(())
                 })
                 .unwrap();

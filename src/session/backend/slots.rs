@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use redis_protocol::redis_keyslot;
+use crc16::{State, XMODEM};
 
+use crate::name::tag;
 use crate::protocol::reply::Reply;
 
 /// The number of slots of a cluster.
@@ -11,7 +12,7 @@ const SLOTS: u16 = 16_384;
 
 /// Returns the slot of a key or a channel. If there is any text within its first braces, only that text counts.
 pub(crate) fn slot(key: &str) -> u16 {
-    redis_keyslot(key.as_bytes())
+    State::<XMODEM>::calculate(tag(key).as_bytes()) % SLOTS
 }
 
 /// The owner of each slot.
