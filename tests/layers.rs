@@ -419,9 +419,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("lock::multi", "lock::handle lock::member lock::multi_guard"),
         ("lock::red_guard", ""),
         ("lock::red", "lock::handle lock::member lock::red_guard"),
+        ("lock::distributed", ""),
         (
-            "lock::distributed",
-            "lock::fair lock::fenced lock::multi lock::multi_guard lock::plain lock::read_write lock::red lock::red_guard lock::reentrant lock::spin",
+            "lock::kinds",
+            "lock::distributed lock::fair lock::fenced lock::multi lock::multi_guard lock::plain lock::read_write lock::red lock::red_guard lock::reentrant lock::spin",
         ),
         (
             "lock::named",

@@ -3,25 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::fair::FairLock;
-use super::fenced::{FencedGuard, FencedLock};
-use super::multi::MultiLock;
-use super::multi_guard::MultiGuard;
-use super::plain::PlainLock;
-use super::read_write::{ReadLock, WriteLock};
-use super::red::RedLock;
-use super::red_guard::RedGuard;
-use super::reentrant::ReentrantLock;
-use super::spin::SpinLock;
 use crate::error::Error;
-use crate::hold::guard::LockGuard;
-use crate::hold::lease::Lease;
 use crate::loss::LossReason;
 
 /// A lock of any kind: for functions that work with all of them, and for tests that replace the lock.
 ///
-/// All locks of this crate implement it: [`ReentrantLock`], [`FencedLock`], [`FairLock`], [`SpinLock`], [`PlainLock`],
-/// both sides of a [`ReadWriteLock`](crate::ReadWriteLock), [`MultiLock`] and [`RedLock`]. The methods do what the
+/// All locks of this crate implement it: [`ReentrantLock`](crate::ReentrantLock), [`FencedLock`](crate::FencedLock),
+/// [`FairLock`](crate::FairLock), [`SpinLock`](crate::SpinLock), [`PlainLock`](crate::PlainLock), both sides of a
+/// [`ReadWriteLock`](crate::ReadWriteLock), [`MultiLock`](crate::MultiLock) and [`RedLock`](crate::RedLock). The methods do what the
 /// methods of these types with the same names do; their pages have the errors, the cancel safety and what differs
 /// between the kinds. Settings belong to the types and are chosen before a lock is passed as a `DistributedLock`. A
 /// lease and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries too.
@@ -144,68 +133,4 @@ pub trait DistributedGuard: Send + Sync + 'static {
 
     /// Returns for how long the lease can still be trusted, as far as this process knows.
     fn remaining(&self) -> Duration;
-}
-
-macro_rules! lock {
-    ($($lock:ty => $guard:ty),+ $(,)?) => {$(
-        impl DistributedLock for $lock {
-            type Guard = $guard;
-
-            fn lock(&self) -> impl Future<Output = Result<$guard, Error>> + Send {
-                self.lock()
-            }
-
-            fn try_lock(&self) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
-                self.try_lock()
-            }
-
-            fn try_lock_for(
-                &self,
-                wait: Duration,
-            ) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
-                self.try_lock_for(wait)
-            }
-        }
-    )+};
-}
-
-macro_rules! guard {
-    ($($guard:ty => $lease:ty),+ $(,)?) => {$(
-        impl DistributedGuard for $guard {
-            fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
-                self.unlock()
-            }
-
-            fn lost(&self) -> impl Future<Output = LossReason> + Send {
-                <$lease>::lost(self)
-            }
-
-            fn is_lost(&self) -> bool {
-                <$lease>::is_lost(self)
-            }
-
-            fn remaining(&self) -> Duration {
-                <$lease>::remaining(self)
-            }
-        }
-    )+};
-}
-
-lock! {
-    ReentrantLock => LockGuard,
-    FencedLock => FencedGuard,
-    FairLock => LockGuard,
-    SpinLock => LockGuard,
-    PlainLock => LockGuard,
-    ReadLock => LockGuard,
-    WriteLock => LockGuard,
-    MultiLock => MultiGuard,
-    RedLock => RedGuard,
-}
-
-guard! {
-    LockGuard => Lease,
-    FencedGuard => Lease,
-    MultiGuard => MultiGuard,
-    RedGuard => RedGuard,
 }

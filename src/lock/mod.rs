@@ -5,6 +5,7 @@ pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod handle;
 pub(crate) mod holder;
+mod kinds;
 pub(crate) mod member;
 mod methods;
 pub(crate) mod multi;

@@ -1,0 +1,84 @@
+//! The kinds of lock and their guards, as what they have in common.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::distributed::{DistributedGuard, DistributedLock};
+use super::fair::FairLock;
+use super::fenced::{FencedGuard, FencedLock};
+use super::multi::MultiLock;
+use super::multi_guard::MultiGuard;
+use super::plain::PlainLock;
+use super::read_write::{ReadLock, WriteLock};
+use super::red::RedLock;
+use super::red_guard::RedGuard;
+use super::reentrant::ReentrantLock;
+use super::spin::SpinLock;
+use crate::error::Error;
+use crate::hold::guard::LockGuard;
+use crate::hold::lease::Lease;
+use crate::loss::LossReason;
+
+macro_rules! lock {
+    ($($lock:ty => $guard:ty),+ $(,)?) => {$(
+        impl DistributedLock for $lock {
+            type Guard = $guard;
+
+            fn lock(&self) -> impl Future<Output = Result<$guard, Error>> + Send {
+                self.lock()
+            }
+
+            fn try_lock(&self) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
+                self.try_lock()
+            }
+
+            fn try_lock_for(
+                &self,
+                wait: Duration,
+            ) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
+                self.try_lock_for(wait)
+            }
+        }
+    )+};
+}
+
+macro_rules! guard {
+    ($($guard:ty => $lease:ty),+ $(,)?) => {$(
+        impl DistributedGuard for $guard {
+            fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send {
+                self.unlock()
+            }
+
+            fn lost(&self) -> impl Future<Output = LossReason> + Send {
+                <$lease>::lost(self)
+            }
+
+            fn is_lost(&self) -> bool {
+                <$lease>::is_lost(self)
+            }
+
+            fn remaining(&self) -> Duration {
+                <$lease>::remaining(self)
+            }
+        }
+    )+};
+}
+
+lock! {
+    ReentrantLock => LockGuard,
+    FencedLock => FencedGuard,
+    FairLock => LockGuard,
+    SpinLock => LockGuard,
+    PlainLock => LockGuard,
+    ReadLock => LockGuard,
+    WriteLock => LockGuard,
+    MultiLock => MultiGuard,
+    RedLock => RedGuard,
+}
+
+guard! {
+    LockGuard => Lease,
+    FencedGuard => Lease,
+    MultiGuard => MultiGuard,
+    RedGuard => RedGuard,
+}
