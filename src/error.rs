@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::loss::LossReason;
 
@@ -14,7 +15,7 @@ const NAMED: usize = 3;
 
 /// The kind of an [`Error`], by which a program decides what to do.
 ///
-/// A busy lock is not an error: it is an answer, `Ok(None)`.
+/// A busy lock is an answer, `Ok(None)`, and no error, except for `run_for`, where it is [`Busy`](Self::Busy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -32,6 +33,9 @@ pub enum ErrorKind {
     LeaseLost,
     /// `unlock` was called on a handle whose owner holds nothing. Fix the caller.
     NotHeld,
+    /// The lock was still busy when the wait of a [`run_for`](crate::ReentrantLock::run_for) ended. No other call
+    /// returns this. Try again later.
+    Busy,
     /// The name is in use by something that cannot exclude this kind of lock, such as a string, a counter or a
     /// read-write lock. For a semaphore or a latch, the name is in use by something that is not a counter. The text
     /// says what it is, where the server tells. Choose another name.
@@ -184,7 +188,22 @@ impl Error {
         self.loss
     }
 
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+    /// Creates an error of this kind with this text, for a lock that replaces a real one in a test; see
+    /// [`DistributedLock`](crate::DistributedLock).
+    ///
+    /// For a lock that was lost, [`lost`](Self::lost) also says why.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Error, ErrorKind};
+    ///
+    /// let broken = Error::new(ErrorKind::Backend, "there is no server in this test");
+    /// assert_eq!(broken.kind(), ErrorKind::Backend);
+    /// assert_eq!(broken.to_string(), "there is no server in this test");
+    /// ```
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
             message: message.into(),
@@ -207,12 +226,31 @@ impl Error {
         .unanswered()
     }
 
-    /// Returns the error of a lock that was held and was lost for this reason.
-    pub(crate) fn lost(reason: LossReason, message: impl Into<Cow<'static, str>>) -> Self {
+    /// Creates the error of a lock that was held and was lost for this reason. The guards of this crate return such an
+    /// error, with the name of the lock in its text; a guard that replaces one in a test can return this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::{Error, ErrorKind, LossReason};
+    ///
+    /// let error = Error::lost(LossReason::Forced);
+    /// assert_eq!(error.kind(), ErrorKind::LeaseLost);
+    /// assert_eq!(error.loss_reason(), Some(LossReason::Forced));
+    /// ```
+    #[must_use]
+    pub fn lost(reason: LossReason) -> Self {
+        let message = format!("the lock was lost: {reason}; stop the work that it protected");
         Self {
             loss: Some(reason),
             ..Self::new(ErrorKind::LeaseLost, message)
         }
+    }
+
+    /// Returns the error of a call for which busy is an error.
+    pub(crate) fn busy(waited: Duration) -> Self {
+        let message = format!("busy for {waited:?}: another owner has it; try again later");
+        Self::new(ErrorKind::Busy, message)
     }
 
     /// Returns the error of a lock that was granted so late that it was given back.
@@ -250,6 +288,12 @@ impl Error {
     /// Returns the error for a request that the server refused with these words.
     pub(crate) fn refused(message: impl Into<Cow<'static, str>>, words: &str) -> Self {
         Self::new(ErrorKind::Backend, message).said(words)
+    }
+
+    /// Replaces the text.
+    pub(crate) fn saying(mut self, message: impl Into<Cow<'static, str>>) -> Self {
+        self.message = message.into();
+        self
     }
 
     /// Keeps the words of the server as the source of the error.

@@ -350,12 +350,11 @@ impl Lease {
         self.lost_for(self.loss().unwrap_or(LossReason::Expired))
     }
 
-    fn lost_for(&self, reason: LossReason) -> Error {
+    pub(crate) fn lost_for(&self, reason: LossReason) -> Error {
         let name = self.request.name.key();
-        Error::lost(
-            reason,
-            format!("the lease of {name:?} was lost: {reason}; stop the work that it protected"),
-        )
+        Error::lost(reason).saying(format!(
+            "the lease of {name:?} was lost: {reason}; stop the work that it protected"
+        ))
     }
 
     /// Ends the hold, since the server says that it is not there. Returns the error for the caller.

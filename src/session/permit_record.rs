@@ -155,12 +155,9 @@ impl PermitRecord {
     /// Returns the error of permits that were no longer taken when they were returned.
     pub(crate) fn lost(&self) -> Error {
         let name = self.key.name.key();
-        Error::lost(
-            LossReason::Gone,
-            format!(
-                "a permit of {name:?} was no longer held; work done under it since then may have exceeded the limit"
-            ),
-        )
+        Error::lost(LossReason::Gone).saying(format!(
+            "a permit of {name:?} was no longer held; work done under it since then may have exceeded the limit"
+        ))
     }
 
     /// Decides how the permits are given back, unless that was decided before.

@@ -146,11 +146,8 @@ pub(crate) fn still_held(was_held: bool, name: &LockName) -> Result<(), Error> {
     }
     let name = name.key();
     let reason = LossReason::Gone;
-    Err(Error::lost(
-        reason,
-        format!(
-            "{name:?} was no longer held when it was unlocked: {reason}; the work done under it may have overlapped with \
-             that of another holder"
-        ),
-    ))
+    Err(Error::lost(reason).saying(format!(
+        "{name:?} was no longer held when it was unlocked: {reason}; the work done under it may have overlapped with \
+         that of another holder"
+    )))
 }
