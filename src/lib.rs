@@ -45,6 +45,11 @@
 //! and a future, [`Lease::lost`]. A successful call returns a guard. [`unlock`](LockGuard::unlock) releases the lock
 //! and reports whether it was still held; dropping the guard only releases it.
 //!
+//! Four more acquire the lock, run a future, stop it if the lock is lost, and unlock: [`run`](ReentrantLock::run) waits,
+//! [`try_run`](ReentrantLock::try_run) makes one attempt, [`try_run_for`](ReentrantLock::try_run_for) and
+//! [`run_for`](ReentrantLock::run_for) wait up to a limit, and only for the last one is busy an error. Each call is an
+//! owner of its own, so that the branches of one task exclude each other.
+//!
 //! ```
 //! # redlatch_testkit::doc(async |url| {
 //! # async fn charge_card() {}

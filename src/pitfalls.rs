@@ -61,6 +61,30 @@
 //! # Ok::<(), redlatch::Error>(()) });
 //! ```
 //!
+//! # Many pieces of work, several processes
+//!
+//! If each piece is to be done by one of the processes, do not [`run`](crate::ReentrantLock::run) it: a process would
+//! wait behind the one ahead of it, piece by piece, only to find each of them done. With
+//! [`try_run`](crate::ReentrantLock::try_run) it goes on to the next piece, and each process does its share:
+//!
+//! ```
+//! # redlatch_testkit::doc(async |url| {
+//! # let client = redlatch::Client::connect(url).await?;
+//! # async fn ship(_order: u64) -> Result<(), redlatch::Error> { Ok(()) }
+//! use futures_util::{StreamExt, stream::iter};
+//!
+//! iter(0..100u64)
+//!     .for_each_concurrent(8, async |order| {
+//!         let lock = client.lock(format!("order:{order}"));
+//!         match lock.try_run(ship(order)).await {
+//!             Ok(Some(()) | None) => {} // shipped here, or busy: another process ships it
+//!             Err(error) => eprintln!("order {order}: {error}"),
+//!         }
+//!     })
+//!     .await;
+//! # Ok::<(), redlatch::Error>(()) });
+//! ```
+//!
 //! # Requests on one connection
 //!
 //! A server handles the requests of an HTTP/1.1 keep-alive connection in one task. If a handler leaves its guard

@@ -413,13 +413,23 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("lock::handle", "lock::holder"),
         ("lock::holder", ""),
         ("lock::member", "lock::handle"),
-        ("lock::methods", "lock::handle lock::member lock::queries"),
+        (
+            "lock::methods",
+            "lock::handle lock::member lock::queries lock::runs",
+        ),
         ("lock::queries", "lock::handle lock::holder lock::methods"),
         ("lock::multi_guard", "lock::fenced"),
-        ("lock::multi", "lock::handle lock::member lock::multi_guard"),
+        (
+            "lock::multi",
+            "lock::handle lock::member lock::multi_guard lock::runs",
+        ),
         ("lock::red_guard", ""),
-        ("lock::red", "lock::handle lock::member lock::red_guard"),
+        (
+            "lock::red",
+            "lock::handle lock::member lock::red_guard lock::runs",
+        ),
         ("lock::distributed", ""),
+        ("lock::runs", "lock::distributed"),
         (
             "lock::kinds",
             "lock::distributed lock::fair lock::fenced lock::multi lock::multi_guard lock::plain lock::read_write lock::red lock::red_guard lock::reentrant lock::spin",

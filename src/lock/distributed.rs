@@ -1,10 +1,14 @@
-//! What all locks have in common, as traits.
+//! What all locks have in common, as traits, and how a future runs under any of them.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::hold::lease::run_until_lost;
 use crate::loss::LossReason;
+use crate::owner::Owner;
+use crate::scope::within;
 
 /// A lock of any kind: for functions that work with all of them, and for tests that replace the lock.
 ///
@@ -114,6 +118,76 @@ pub trait DistributedLock: Clone + Send + Sync + 'static {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+
+    /// Runs a future under the lock, for an owner of its own, waiting until the lock is available; see
+    /// [`ReentrantLock::run`](crate::ReentrantLock::run).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock) and of the guard.
+    fn run<F>(&self, future: F) -> impl Future<Output = Result<F::Output, Error>> + Send
+    where
+        F: Future<Output: Send> + Send,
+    {
+        async move { run(pin!(self.lock()), pin!(future)).await }
+    }
+
+    /// Runs a future under the lock, waiting for at most `wait`. A lock that stayed busy is an error; see
+    /// [`ReentrantLock::run_for`](crate::ReentrantLock::run_for).
+    ///
+    /// # Errors
+    ///
+    /// That of the future, or those of [`try_lock_for`](Self::try_lock_for) and of the guard, or
+    /// [`Busy`](crate::ErrorKind::Busy).
+    fn run_for<T, E>(
+        &self,
+        wait: Duration,
+        future: impl Future<Output = Result<T, E>> + Send,
+    ) -> impl Future<Output = Result<T, E>> + Send
+    where
+        T: Send,
+        E: From<Error> + Send,
+    {
+        async move {
+            let ran = self.try_run_for(wait, future).await?;
+            ran.ok_or_else(|| Error::busy(wait).into())
+        }
+    }
+
+    /// Runs a future under the lock, unless the lock is busy: then it returns `None` without waiting; see
+    /// [`ReentrantLock::try_run`](crate::ReentrantLock::try_run).
+    ///
+    /// # Errors
+    ///
+    /// That of the future, or those of [`try_lock`](Self::try_lock) and of the guard.
+    fn try_run<T, E>(
+        &self,
+        future: impl Future<Output = Result<T, E>> + Send,
+    ) -> impl Future<Output = Result<Option<T>, E>> + Send
+    where
+        T: Send,
+        E: From<Error> + Send,
+    {
+        async move { try_run(pin!(self.try_lock()), pin!(future)).await }
+    }
+
+    /// Runs a future under the lock, waiting for at most `wait`. Returns `None` if the lock stayed busy; see
+    /// [`ReentrantLock::try_run_for`](crate::ReentrantLock::try_run_for).
+    ///
+    /// # Errors
+    ///
+    /// That of the future, or those of [`try_lock_for`](Self::try_lock_for) and of the guard.
+    fn try_run_for<T, E>(
+        &self,
+        wait: Duration,
+        future: impl Future<Output = Result<T, E>> + Send,
+    ) -> impl Future<Output = Result<Option<T>, E>> + Send
+    where
+        T: Send,
+        E: From<Error> + Send,
+    {
+        async move { try_run(pin!(self.try_lock_for(wait)), pin!(future)).await }
+    }
 }
 
 /// The guard of a [`DistributedLock`]: the lock is held until it is unlocked, dropped or lost.
@@ -133,4 +207,75 @@ pub trait DistributedGuard: Send + Sync + 'static {
 
     /// Returns for how long the lease can still be trusted, as far as this process knows.
     fn remaining(&self) -> Duration;
+
+    /// Returns the owner that holds the lock. By default there is none, which does for a guard that replaces a real one.
+    fn held_by(&self) -> Option<&Owner> {
+        None
+    }
+
+    /// Returns the error of work that was stopped because the lock was lost for this reason. The guards of this crate
+    /// name the lock in it.
+    fn lost_error(&self, reason: LossReason) -> Error {
+        Error::lost(reason)
+    }
+}
+
+/// Acquires a lock by this call, for an owner of its own, and runs a future under it until it ends or the lock is lost.
+///
+/// What is awaited here is pinned by the caller, since a future that is passed on by value takes up its space twice.
+pub(crate) async fn run<G: DistributedGuard, F: Future>(
+    lock: impl Future<Output = Result<G, Error>>,
+    future: F,
+) -> Result<F::Output, Error> {
+    let own = Owner::unique();
+    let section = pin!(async {
+        let guard = lock.await?;
+        let output = in_section(&guard, &own, future).await?;
+        guard.unlock().await?;
+        Ok(output)
+    });
+    within(own.clone(), section).await
+}
+
+/// As [`run`], by a call that returns `None` if the lock is busy, for a future whose error goes before that of the
+/// release.
+pub(crate) async fn try_run<G: DistributedGuard, T, E: From<Error>>(
+    try_lock: impl Future<Output = Result<Option<G>, Error>>,
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<Option<T>, E> {
+    let own = Owner::unique();
+    let section = pin!(async {
+        let Some(guard) = try_lock.await? else {
+            return Ok(None);
+        };
+        let outcome = in_section(&guard, &own, future).await?;
+        let released = guard.unlock().await;
+        let value = outcome?;
+        released?;
+        Ok(Some(value))
+    });
+    within(own.clone(), section).await
+}
+
+/// Runs a future for the owner of this guard. That is not always the section's own: a handle may have an owner, and what
+/// is held around the section was acquired again for the owner that holds it.
+async fn in_section<G: DistributedGuard, F: Future>(
+    guard: &G,
+    own: &Owner,
+    future: F,
+) -> Result<F::Output, Error> {
+    match guard.held_by() {
+        Some(owner) if owner != own => until_lost(guard, within(owner.clone(), future)).await,
+        _ => until_lost(guard, future).await,
+    }
+}
+
+async fn until_lost<G: DistributedGuard, F: Future>(
+    guard: &G,
+    future: F,
+) -> Result<F::Output, Error> {
+    // A clock that says so before the signal does knows one reason only.
+    let loss = || guard.is_lost().then_some(LossReason::Expired);
+    let (future, lost) = (pin!(future), pin!(guard.lost()));
+    run_until_lost(future, lost, loss, |reason| guard.lost_error(reason)).await
 }

@@ -372,14 +372,6 @@ impl Handle {
         Ok(owner)
     }
 
-    /// Returns the owner that a `run` acts for.
-    pub(crate) fn owner_of_run(&self) -> Owner {
-        let owner = self.owner.clone();
-        // If the lock is held around the call, for that owner: another one would wait for the caller itself.
-        let holder = || scope::holder(self.owners(), |it| self.is_held_by(it));
-        owner.or_else(holder).unwrap_or_else(Owner::unique)
-    }
-
     pub(super) fn owners(&self) -> Owners {
         self.client.settings.owners
     }

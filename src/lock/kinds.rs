@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::hold::guard::LockGuard;
 use crate::hold::lease::Lease;
 use crate::loss::LossReason;
+use crate::owner::Owner;
 
 macro_rules! lock {
     ($($lock:ty => $guard:ty),+ $(,)?) => {$(
@@ -37,6 +38,14 @@ macro_rules! lock {
                 wait: Duration,
             ) -> impl Future<Output = Result<Option<$guard>, Error>> + Send {
                 self.try_lock_for(wait)
+            }
+
+            fn run_for<T: Send, E: From<Error> + Send>(
+                &self,
+                wait: Duration,
+                future: impl Future<Output = Result<T, E>> + Send,
+            ) -> impl Future<Output = Result<T, E>> + Send {
+                self.run_for(wait, future)
             }
         }
     )+};
@@ -59,6 +68,14 @@ macro_rules! guard {
 
             fn remaining(&self) -> Duration {
                 <$lease>::remaining(self)
+            }
+
+            fn held_by(&self) -> Option<&Owner> {
+                Some(<$lease>::owner(self))
+            }
+
+            fn lost_error(&self, reason: LossReason) -> Error {
+                <$lease>::lost_for(self, reason)
             }
         }
     )+};

@@ -81,11 +81,6 @@ impl Members {
         Ok((owner, requests))
     }
 
-    /// Returns the owner that a `run` acts for.
-    pub(super) fn owner_of_run(&self) -> Result<Owner, Error> {
-        Ok(self.given_owner()?.unwrap_or_else(Owner::unique))
-    }
-
     fn owners(&self) -> Owners {
         let first = self.handles().next();
         first.map_or_else(Owners::default, Handle::owners)

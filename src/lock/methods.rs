@@ -215,50 +215,6 @@ macro_rules! methods {
                 Ok(self.0.try_lock_for(wait).await?.map(<$guard>::from))
             }
 
-            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost.
-            ///
-            /// The calls of one task share its owner, so the branches of `join!`, `buffer_unordered` or
-            /// `for_each_concurrent` re-enter what they [`lock`](Self::lock) instead of excluding each other. What they
-            /// `run` excludes: each call acquires the lock for an owner of its own. Calls in the future act for that
-            /// owner, on this lock and on others, and can also acquire again what is held around the `run`. If this client
-            /// already holds the lock for the current owner, as in a `run` within a `run`, the lock is acquired again if
-            /// its kind is reentrant. On a handle with an owner, the call acts for that owner, wherever it holds the lock.
-            ///
-            /// The future is dropped when the lock is lost. The lock is released when the future has ended.
-            ///
-            /// # Errors
-            ///
-            /// Same as [`lock`](Self::lock) and [`unlock`](crate::LockGuard::unlock). If the future has ended and the
-            /// release then fails, its output is dropped, since the work may have overlapped with another owner's.
-            ///
-            /// # Cancel safety
-            ///
-            /// If the call is dropped, the future is dropped, and then the lock is released in the background.
-            ///
-            /// # Examples
-            ///
-            /// ```
-            /// # redlatch_testkit::doc(async |url| {
-            /// # let client = redlatch::Client::connect(url).await?;
-            /// # async fn count(_shelf: u32) -> u32 { 3 }
-            #[doc = concat!("let lock = client.", $constructor, "(\"stock:7\")", $side, ";")]
-            /// // The branches are one task, and yet each has the lock by itself.
-            /// let (left, right) = tokio::join!(lock.run(count(1)), lock.run(count(2)));
-            /// assert_eq!(left? + right?, 6);
-            /// # Ok::<(), redlatch::Error>(()) });
-            /// ```
-            pub async fn run<F: Future>(
-                &self,
-                future: F,
-            ) -> Result<F::Output, $crate::error::Error> {
-                let owner = self.0.owner_of_run();
-                let guard = self.clone().owned_by(&owner).lock().await?;
-                let inside = $crate::scope::within(owner, future);
-                let output = guard.run_until_lost(inside).await?;
-                guard.unlock().await?;
-                Ok(output)
-            }
-
             /// Releases one level that this owner holds, without using its guard. For a named owner, the level may have
             /// been acquired in any process.
             ///
@@ -340,6 +296,12 @@ macro_rules! methods {
         }
 
         $crate::lock::queries::queries!($lock, $constructor, $side);
+
+        $crate::lock::runs::runs!(
+            $lock,
+            concat!("client.", $constructor, "(\"orders:42\")", $side),
+            |this, error| error.about(this.0.shown_name())
+        );
     };
 }
 

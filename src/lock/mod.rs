@@ -17,4 +17,5 @@ pub(crate) mod read_write;
 pub(crate) mod red;
 pub(crate) mod red_guard;
 pub(crate) mod reentrant;
+mod runs;
 pub(crate) mod spin;

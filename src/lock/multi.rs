@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::handle::Handle;
 use super::member::{Member, Members};
 use super::multi_guard::MultiGuard;
+use super::runs::runs;
 use crate::error::Error;
 use crate::hold::group;
 use crate::options::Deadline;
 use crate::owner::Owner;
-use crate::scope::within;
 
 /// Several locks, acquired together: all of them or none. It corresponds to Redisson's `RedissonMultiLock`.
 ///
@@ -317,41 +317,6 @@ impl MultiLock {
         self.acquire(|| Deadline::within(wait)).await
     }
 
-    /// Runs a future under all locks, for an owner of its own, until it ends or one of them is lost. See
-    /// [`ReentrantLock::run`](crate::ReentrantLock::run).
-    ///
-    /// If the current owner holds one of the locks, the set acts for that owner, and the branches of a task that holds
-    /// one of them share all.
-    ///
-    /// # Errors
-    ///
-    /// Same as [`lock`](Self::lock) and [`unlock`](MultiGuard::unlock). If the future has ended and the release then fails,
-    /// its output is dropped.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is dropped, the future is dropped, and then the locks are released in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::MultiLock;
-    ///
-    /// # let client = redlatch::Client::connect(url).await?;
-    /// let pair = MultiLock::new([client.lock("seat:12"), client.lock("seat:13")]);
-    /// let sold = pair.run(async { "12 and 13" }).await?;
-    /// assert_eq!(sold, "12 and 13");
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        let owner = self.members.owner_of_run()?;
-        let guard = self.clone().owned_by(&owner).lock().await?;
-        let output = guard.run_until_lost(within(owner, future)).await?;
-        guard.unlock().await?;
-        Ok(output)
-    }
-
     async fn acquire(
         &self,
         deadline: impl FnOnce() -> Deadline + Send,
@@ -365,3 +330,9 @@ impl MultiLock {
         self.members.client()?.within(Box::pin(acquire)).await
     }
 }
+
+runs!(
+    MultiLock,
+    "redlatch::MultiLock::new([client.lock(\"orders:42\"), client.lock(\"trucks:7\")])",
+    |this, error| error.about_all(this.names().count(), this.names())
+);

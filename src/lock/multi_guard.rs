@@ -297,7 +297,7 @@ impl MultiGuard {
     /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         let loss = || self.leases().find_map(Lease::loss);
-        run_until_lost(future, self.lost(), loss, |_| self.lost_error()).await
+        run_until_lost(future, self.lost(), loss, |reason| self.lost_for(reason)).await
     }
 
     /// Returns the lease of each lock, in the order in which the locks were given.
@@ -349,9 +349,10 @@ impl MultiGuard {
         self.leases().map(FencingToken::of)
     }
 
-    fn lost_error(&self) -> Error {
+    /// Returns the error of the member that was lost.
+    pub(super) fn lost_for(&self, reason: LossReason) -> Error {
         let lost = self.leases().find(|member| member.is_lost());
         let lost = lost.or_else(|| self.leases().next());
-        lost.map_or_else(Error::closed, Lease::lost_error)
+        lost.map_or_else(|| Error::lost(reason), Lease::lost_error)
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::member::{Member, Members};
 use super::red_guard::{RedGuard, refuse_longer};
+use super::runs::runs;
 use crate::error::Error;
 use crate::hold::quorum_acquire::QuorumAcquire;
 use crate::hold::request::AcquireRequest;
 use crate::options::{Deadline, LeaseTime, ReleaseBy};
 use crate::owner::Owner;
 use crate::protocol::hold_key::Kind;
-use crate::scope::within;
 
 /// One lock on several **independent** servers, held by the owner that has acquired it on a majority of them: it
 /// survives the loss of the others. The algorithm is
@@ -399,39 +399,6 @@ impl RedLock {
         self.acquire(|| Deadline::within(wait)).await
     }
 
-    /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. See
-    /// [`ReentrantLock::run`](crate::ReentrantLock::run).
-    ///
-    /// # Errors
-    ///
-    /// Same as [`lock`](Self::lock) and [`unlock`](RedGuard::unlock). If the future has ended and the release then fails,
-    /// its output is dropped.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the call is dropped, the future is dropped, and then the lock is released in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # redlatch_testkit::doc(async |url| {
-    /// use redlatch::{Client, RedLock};
-    ///
-    /// // A server that was started for this example has granted nothing before.
-    /// let client = Client::builder().url(url).trust_fresh_servers(true).build().await?;
-    /// let lock = RedLock::new([client.lock("nightly-report")]);
-    /// let pages = lock.run(async { 12 }).await?;
-    /// assert_eq!(pages, 12);
-    /// # Ok::<(), redlatch::Error>(()) });
-    /// ```
-    pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Error> {
-        let owner = self.members.owner_of_run()?;
-        let guard = self.clone().owned_by(&owner).lock().await?;
-        let output = guard.run_until_lost(within(owner, future)).await?;
-        guard.unlock().await?;
-        Ok(output)
-    }
-
     async fn acquire(
         &self,
         deadline: impl FnOnce() -> Deadline + Send,
@@ -458,6 +425,12 @@ impl RedLock {
         client.within(Box::pin(acquire)).await
     }
 }
+
+runs!(
+    RedLock,
+    "redlatch::RedLock::new([client.lock(\"orders:42\")])",
+    |this, error| error.about(this.name())
+);
 
 /// Refuses a member that a RedLock cannot have.
 fn fits(request: &AcquireRequest) -> Result<(), Error> {

@@ -122,7 +122,7 @@ impl RedGuard {
     pub async fn unlock(self) -> Result<(), Error> {
         let unlock = async {
             if let Some(reason) = self.quorum_hold.loss() {
-                return Err(self.lost_error(reason));
+                return Err(self.lost_for(reason));
             }
             let guards = self.quorum_hold.leave();
             let ask =
@@ -391,12 +391,12 @@ impl RedGuard {
     /// ```
     pub async fn run_until_lost<F: Future>(&self, future: F) -> Result<F::Output, Error> {
         let loss = || self.quorum_hold.loss();
-        run_until_lost(future, self.lost(), loss, |reason| self.lost_error(reason)).await
+        run_until_lost(future, self.lost(), loss, |reason| self.lost_for(reason)).await
     }
 
     fn standing(&self) -> Result<Vec<Lease>, Error> {
         match self.quorum_hold.loss() {
-            Some(reason) => Err(self.lost_error(reason)),
+            Some(reason) => Err(self.lost_for(reason)),
             None => Ok(self.quorum_hold.leases()),
         }
     }
@@ -427,7 +427,7 @@ impl RedGuard {
             errors.partition(|error| error.kind() == ErrorKind::LeaseLost);
         if yes + failed.len() + asked.awaited() < majority(servers) {
             let losses = lost.iter().filter_map(|error| error.loss_reason());
-            return Err(self.lost_error(LossReason::of_majority(losses)));
+            return Err(self.lost_for(LossReason::of_majority(losses)));
         }
         let name = &self.name;
         let error = Error::new(
@@ -442,14 +442,11 @@ impl RedGuard {
         })
     }
 
-    fn lost_error(&self, reason: LossReason) -> Error {
+    pub(super) fn lost_for(&self, reason: LossReason) -> Error {
         let name = &self.name;
-        Error::lost(
-            reason,
-            format!(
-                "{name:?} was lost on a majority of its servers: {reason}; stop the work that it protected"
-            ),
-        )
+        Error::lost(reason).saying(format!(
+            "{name:?} was lost on a majority of its servers: {reason}; stop the work that it protected"
+        ))
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use family::Told;
 use family::{Guard, Lock, Scriptless};
 use redlatch::{
-    Client, DistributedGuard, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReadLock,
+    Client, DistributedGuard, Error, ErrorKind, FairLock, FencedLock, Owner, PlainLock, ReadLock,
     ReentrantLock, SpinLock, WriteLock,
 };
 use redlatch_testkit::{Connection, Proxy, Reply, Server};
@@ -331,13 +331,20 @@ async fn next_gets_in<L: Lock>(scene: &Proxied, name: &str) {
 
 async fn dropped_acquisition_leaves_nothing_held<L: Lock>(place: Place) {
     let scene = Proxied::open(place).await;
-    for verb in ["lock", "try_lock", "try_lock_for"] {
+    for verb in ["lock", "try_lock", "try_lock_for", "try_run"] {
         Polls::sweep(&scene.proxy, verb, async |name, polls| {
             let lock = L::of(&scene.client, name);
             let guard = async {
                 match verb {
                     "lock" => lock.lock().await.map(Some),
                     "try_lock" => lock.try_lock().await,
+                    "try_run" => {
+                        let work = async {
+                            tokio::task::yield_now().await;
+                            Ok::<_, Error>(())
+                        };
+                        lock.try_run(work).await.map(|_| None)
+                    }
                     _ => lock.try_lock_for(secs(60)).await,
                 }
             };

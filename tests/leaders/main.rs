@@ -6,6 +6,7 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
+mod items;
 mod leader;
 mod run_once;
 #[path = "../support/mod.rs"]

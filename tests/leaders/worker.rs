@@ -10,12 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Error, ErrorKind};
-use redlatch_testkit::Server;
+use redlatch_testkit::{Connection, Server};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
 
+use crate::items;
 use crate::support::builder;
 use crate::support::probe::{millis, secs};
+use crate::support::scene::patient;
 use crate::support::stop;
 
 /// The environment variable that makes the test program a worker. Its value is the server's port and the part.
@@ -41,7 +43,12 @@ pub(crate) fn now() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn say(what: &str, token: u64) {
+/// Waits for a line on the standard input, or for its end.
+pub(crate) fn read_line() {
+    io::stdin().read_line(&mut String::new()).ok();
+}
+
+pub(crate) fn say(what: &str, token: u64) {
     let mut out = io::stdout().lock();
     writeln!(out, "@{what} {token} {}", now().as_nanos()).expect("somebody reads");
     out.flush().expect("somebody reads");
@@ -73,13 +80,22 @@ async fn worker() {
     let [port, ref part @ ..] = words[..] else {
         panic!("not a part: {part}");
     };
-    let builder = builder(format!("redis://127.0.0.1:{port}")).watchdog_lease(LEASE);
+    let builder = builder(format!("redis://127.0.0.1:{port}"));
+    let builder = match *part {
+        // Its items are counted, and none of them is to be lost on a loaded machine.
+        ["items"] => patient(builder).command_timeout(secs(10)),
+        _ => builder.watchdog_lease(LEASE),
+    };
     let client = builder.build().await.expect("the server is up");
     match *part {
         ["lead", identity] => lead(&client, identity).await,
         ["job", within, job] => {
             let within = Duration::from_millis(within.parse().expect("milliseconds"));
             run_job(&client, within, job).await;
+        }
+        ["items"] => {
+            let redis = Connection::open(port.parse().expect("a port"));
+            items::go_through(&client, redis).await;
         }
         ref words => panic!("not a part: {words:?}"),
     }
@@ -89,10 +105,7 @@ async fn worker() {
 /// Leads until the standard input has a line.
 async fn lead(client: &Client, identity: &str) {
     let election = client.leader("k").identity(identity);
-    let told = tokio::task::spawn_blocking(|| {
-        let mut line = String::new();
-        io::stdin().read_line(&mut line).ok();
-    });
+    let told = tokio::task::spawn_blocking(read_line);
     let leading = election.run(async |term| {
         let token = term.token().get();
         say("begins", token);
@@ -142,8 +155,7 @@ async fn run_job(client: &Client, within: Duration, job: &str) {
         Err(error) => say(&format!("{:?}", error.kind()), 0),
     }
     // The client stays until the process is told, or killed.
-    let mut line = String::new();
-    io::stdin().read_line(&mut line).ok();
+    read_line();
 }
 
 /// A worker as seen by the test. Killed on drop.

@@ -28,6 +28,7 @@ mod refusals;
 mod requests;
 mod rights;
 mod rules;
+mod runs;
 mod scope;
 mod scopes;
 mod send_sync;

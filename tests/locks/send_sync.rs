@@ -115,6 +115,10 @@ fn call<F: Future + Send>(future: F) -> usize {
     size_of::<F>()
 }
 
+async fn done() -> Result<(), Error> {
+    Ok(())
+}
+
 async fn calls_of_a_read_write_lock(lock: ReadWriteLock) {
     let second = Duration::from_secs(1);
     let sizes = [
@@ -134,6 +138,10 @@ async fn calls_of_a_set(set: MultiLock, guard: MultiGuard) {
         call(set.lock()),
         call(set.try_lock()),
         call(set.try_lock_for(second)),
+        call(set.run(async {})),
+        call(set.run_for(second, done())),
+        call(set.try_run(done())),
+        call(set.try_run_for(second, done())),
         call(guard.extend(second)),
         call(guard.verify()),
         call(guard.lost()),
@@ -149,6 +157,10 @@ async fn calls_of_a_lock_on_several(set: RedLock, guard: RedGuard) {
         call(set.lock()),
         call(set.try_lock()),
         call(set.try_lock_for(second)),
+        call(set.run(async {})),
+        call(set.run_for(second, done())),
+        call(set.try_run(done())),
+        call(set.try_run_for(second, done())),
         call(guard.extend(second)),
         call(guard.verify()),
         call(guard.lost()),
@@ -207,6 +219,10 @@ async fn calls_of_a_handle(lock: ReentrantLock, guard: LockGuard, client: Client
         call(lock.lock()),
         call(lock.try_lock()),
         call(lock.try_lock_for(second)),
+        call(lock.run(async {})),
+        call(lock.run_for(second, done())),
+        call(lock.try_run(done())),
+        call(lock.try_run_for(second, done())),
         call(lock.unlock()),
         call(lock.adopt()),
         call(lock.is_locked()),

@@ -1,0 +1,208 @@
+//! The methods that run a future under a lock of any kind, with their documentation.
+
+/// Implements the methods for a lock type. `$made` is the code that makes such a lock from a `client`, for the examples,
+/// and the last argument has an error name the lock.
+macro_rules! runs {
+    ($lock:ty, $made:expr, |$this:ident, $error:ident| $named:expr) => {
+        impl $lock {
+            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits until the
+            /// lock is available.
+            ///
+            /// The calls of one task share its owner, so the branches of `join!`, `buffer_unordered` or
+            /// `for_each_concurrent` re-enter what they [`lock`](Self::lock) instead of excluding each other. What they
+            /// `run` excludes: each call acquires the lock for an owner of its own. Calls in the future act for that
+            /// owner, on this lock and on others, and can also acquire again what is held around the `run`. If this client
+            /// already holds the lock for the current owner, as in a `run` within a `run`, the lock is acquired again if
+            /// its kind is reentrant; a set that has a lock in common with what is held there acts for that owner, and so
+            /// shares all of its locks with it. On a handle with an owner, the call acts for that owner, wherever it
+            /// holds the lock.
+            ///
+            /// The future is dropped when the lock is lost. The lock is released when the future has ended.
+            ///
+            /// Three siblings limit the wait. Their future returns a [`Result`], whose error is that of the call too, so
+            /// that one `?` does for both; `run` returns whatever the future returns.
+            ///
+            /// | | if the lock is busy |
+            /// |---|---|
+            /// | `run(future)` | waits |
+            /// | [`run_for`](Self::run_for)`(wait, future)` | waits for at most `wait`; then it is an error |
+            /// | [`try_run`](Self::try_run)`(future)` | returns `None` at once |
+            /// | [`try_run_for`](Self::try_run_for)`(wait, future)` | waits for at most `wait`; then it returns `None` |
+            ///
+            /// # Errors
+            ///
+            /// Same as `lock`, and as `unlock` of the guard. If the future has ended and the release then fails, its
+            /// output is dropped, since the work may have overlapped with another owner's.
+            ///
+            /// # Cancel safety
+            ///
+            /// If the call is dropped, the future is dropped, and then the lock is released in the background.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?;
+            /// # async fn count(_shelf: u32) -> u32 { 3 }
+            #[doc = concat!("let lock = ", $made, ";")]
+            /// // The branches are one task, and yet each has the lock by itself.
+            /// let (left, right) = tokio::join!(lock.run(count(1)), lock.run(count(2)));
+            /// assert_eq!(left? + right?, 6);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            pub async fn run<F: Future>(
+                &self,
+                future: F,
+            ) -> Result<F::Output, $crate::error::Error> {
+                $crate::lock::distributed::run(std::pin::pin!(self.lock()), std::pin::pin!(future))
+                    .await
+            }
+
+            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at most
+            /// `wait` until the lock is available; a lock that is still busy then is an error.
+            ///
+            /// Use it where busy is a failure like any other, for example in a handler that answers with an error code.
+            /// Where it is an answer, use [`try_run_for`](Self::try_run_for). With
+            /// [`Duration::MAX`](std::time::Duration::MAX) it waits without a limit.
+            ///
+            /// In all else this is [`run`](Self::run). The error of the future is of any type that an
+            /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+            ///
+            /// # Errors
+            ///
+            /// The error that the future returned; the lock is released then, whatever comes of that. Otherwise same as
+            /// `try_lock_for`, and as `unlock` of the guard; and [`Busy`](crate::ErrorKind::Busy) if the lock was busy
+            /// until the wait ended.
+            ///
+            /// # Cancel safety
+            ///
+            /// Same as [`run`](Self::run).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?;
+            /// use std::time::Duration;
+            /// use redlatch::{Error, ErrorKind};
+            ///
+            /// enum Failure {
+            ///     Declined,
+            ///     Lock(Error),
+            /// }
+            /// # impl From<Error> for Failure { fn from(error: Error) -> Self { Self::Lock(error) } }
+            /// # async fn charge() -> Result<u32, Failure> { Ok(81) }
+            ///
+            #[doc = concat!("let lock = ", $made, ";")]
+            /// let status = match lock.run_for(Duration::from_secs(2), charge()).await {
+            ///     Ok(_receipt) => 200,
+            ///     Err(Failure::Declined) => 402,
+            ///     Err(Failure::Lock(error)) if error.kind() == ErrorKind::Busy => 409,
+            ///     Err(Failure::Lock(_)) => 503,
+            /// };
+            /// assert_eq!(status, 200);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            pub async fn run_for<T, E: From<$crate::error::Error>>(
+                &self,
+                wait: std::time::Duration,
+                future: impl Future<Output = Result<T, E>>,
+            ) -> Result<T, E> {
+                let ran = self.try_run_for(wait, std::pin::pin!(future)).await?;
+                let busy = || {
+                    let ($this, $error) = (self, $crate::error::Error::busy(wait));
+                    $named.into()
+                };
+                ran.ok_or_else(busy)
+            }
+
+            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. If the lock is
+            /// busy, the call does not wait: it drops the future without polling it, and returns `None`.
+            ///
+            /// Use it for many pieces of work that several processes go through at the same time, each of which one of
+            /// them is to do: a process that finds one busy goes on to the next. With [`run`](Self::run), it would wait
+            /// behind the process that is ahead of it, for one piece after the other.
+            ///
+            /// In all else this is [`run`](Self::run). The error of the future is of any type that an
+            /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+            ///
+            /// # Errors
+            ///
+            /// The error that the future returned; the lock is released then, whatever comes of that. Otherwise same as
+            /// `try_lock`, and as `unlock` of the guard.
+            ///
+            /// # Cancel safety
+            ///
+            /// Same as [`run`](Self::run).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?;
+            /// # async fn ship() -> Result<u32, redlatch::Error> { Ok(42) }
+            #[doc = concat!("let lock = ", $made, ";")]
+            /// match lock.try_run(ship()).await? {
+            ///     Some(parcel) => println!("parcel {parcel} is on its way"),
+            ///     None => println!("another process ships it"),
+            /// }
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            pub async fn try_run<T, E: From<$crate::error::Error>>(
+                &self,
+                future: impl Future<Output = Result<T, E>>,
+            ) -> Result<Option<T>, E> {
+                $crate::lock::distributed::try_run(
+                    std::pin::pin!(self.try_lock()),
+                    std::pin::pin!(future),
+                )
+                .await
+            }
+
+            /// Runs a future under the lock, for an owner of its own, until it ends or the lock is lost. Waits for at most
+            /// `wait` until the lock is available. If it is still busy then, the call drops the future without polling it,
+            /// and returns `None`.
+            ///
+            /// [`Duration::ZERO`](std::time::Duration::ZERO) makes a single attempt, as [`try_run`](Self::try_run) does.
+            ///
+            /// In all else this is [`run`](Self::run). The error of the future is of any type that an
+            /// [`Error`](crate::Error) converts into, as `Box<dyn std::error::Error>` and `anyhow::Error` are.
+            ///
+            /// # Errors
+            ///
+            /// The error that the future returned; the lock is released then, whatever comes of that. Otherwise same as
+            /// `try_lock_for`, and as `unlock` of the guard.
+            ///
+            /// # Cancel safety
+            ///
+            /// Same as [`run`](Self::run).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # redlatch_testkit::doc(async |url| {
+            /// # let client = redlatch::Client::builder().url(url).trust_fresh_servers(true).build().await?;
+            /// # async fn check_out() -> Result<u32, redlatch::Error> { Ok(3) }
+            /// use std::time::Duration;
+            ///
+            #[doc = concat!("let lock = ", $made, ";")]
+            /// let Some(items) = lock.try_run_for(Duration::from_millis(500), check_out()).await? else {
+            ///     println!("it is busy, please try again");
+            ///     return Ok(());
+            /// };
+            /// assert_eq!(items, 3);
+            /// # Ok::<(), redlatch::Error>(()) });
+            /// ```
+            pub async fn try_run_for<T, E: From<$crate::error::Error>>(
+                &self,
+                wait: std::time::Duration,
+                future: impl Future<Output = Result<T, E>>,
+            ) -> Result<Option<T>, E> {
+                let acquire = std::pin::pin!(self.try_lock_for(wait));
+                $crate::lock::distributed::try_run(acquire, std::pin::pin!(future)).await
+            }
+        }
+    };
+}
+
+pub(crate) use runs;
