@@ -32,7 +32,8 @@
 //! - [`RunOnce`], from [`Client::run_once`]: a job that all of them start at about the same time runs on one of them.
 //!
 //! To write a function for all kinds of lock, or to replace the lock in a test, use the trait [`DistributedLock`], or
-//! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock.
+//! [`NamedLock`] if the function sets a lease or an owner, or asks who holds the lock. An application that keeps its lock
+//! as an object keeps an `Arc<dyn` [`DynLock`]`>`.
 //!
 //! To run a whole function under a lock, use the attribute [`locked`](attr.locked.html), which requires the feature
 //! `macros`.
@@ -171,6 +172,7 @@ pub use leader::election::Election;
 pub use leader::term::{Leader, Term};
 pub use leader::watch::LeaderWatch;
 pub use lock::distributed::{DistributedGuard, DistributedLock};
+pub use lock::dynamic::{DynGuard, DynLock};
 pub use lock::fair::FairLock;
 pub use lock::fenced::{FencedGuard, FencedLock, FencingToken};
 pub use lock::holder::Holder;

@@ -429,6 +429,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "lock::handle lock::member lock::red_guard lock::runs",
         ),
         ("lock::distributed", ""),
+        ("lock::dynamic", "lock::distributed"),
         ("lock::runs", "lock::distributed"),
         (
             "lock::kinds",

@@ -19,7 +19,8 @@ use crate::scope::within;
 /// between the kinds. Settings belong to the types and are chosen before a lock is passed as a `DistributedLock`. A
 /// lease and an owner can also be set by [`NamedLock`](crate::NamedLock), which has the queries too.
 ///
-/// The trait cannot be made into an object; use a type parameter.
+/// The trait cannot be made into an object. Use a type parameter, or its sibling [`DynLock`](crate::DynLock), which every
+/// `DistributedLock` is too.
 ///
 /// # Examples
 ///
@@ -270,7 +271,7 @@ async fn in_section<G: DistributedGuard, F: Future>(
     }
 }
 
-async fn until_lost<G: DistributedGuard, F: Future>(
+pub(crate) async fn until_lost<G: DistributedGuard, F: Future>(
     guard: &G,
     future: F,
 ) -> Result<F::Output, Error> {

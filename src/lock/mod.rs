@@ -1,6 +1,7 @@
 //! The lock family: one module per kind, and what the kinds share.
 
 pub(crate) mod distributed;
+pub(crate) mod dynamic;
 pub(crate) mod fair;
 pub(crate) mod fenced;
 pub(crate) mod handle;

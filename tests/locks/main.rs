@@ -10,6 +10,7 @@
 mod async_trait;
 mod cures;
 mod deadlock;
+mod dynamic;
 mod fenced;
 mod forced;
 mod input;
