@@ -20,7 +20,7 @@
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
 -- KEYS[5] its places, a hash: owner field -> one text line per client: acquisition id, lease, last asked for, priority,
 --   worth of the place (with a j if a Redisson waiter stood ahead of it), and the part of its acquisition field before
---   the owner field
+--   the name of the owner, which is all of it if the owner has none
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits
@@ -61,14 +61,14 @@ if last then
 end
 -- Splits the place of the owner into the line of this client and the live lines of other clients that wait for the same
 -- named owner.
-local client = string.sub(ARGV[2], 1, #ARGV[2] - #ARGV[1])
+local client = is_named and string.sub(ARGV[2], 1, #ARGV[2] - #ARGV[1]) or ARGV[2]
 local mine, others = nil, ''
 for line in string.gmatch(places[1] or '', '[^\n]+') do
   local number, priority, whose = string.match(line, '^(h%x+) %d+ %d+ (%-?%d+) %d+j? (%S+)$')
   if whose == client then
     mine = {number = number, priority = priority}
   else
-    others = others .. alive(line, now, ARGV[1])
+    others = others .. alive(line, now)
   end
 end
 

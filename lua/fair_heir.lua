@@ -6,7 +6,7 @@ local function leave(field, places, line)
   local others, now = '', share_clock()
   for other in string.gmatch(places, '[^\n]+') do
     if other ~= line then
-      others = others .. alive(other, now, field)
+      others = others .. alive(other, now)
     end
   end
   redis.call('HDEL', KEYS[5], field)
@@ -32,14 +32,14 @@ local function pass_on(client, worth, publish, message)
     return
   end
   local field, places = first(share_clock(), worth)
-  local line = line_of(client, places, field)
+  local line = line_of(client, places)
   if not line then
     return nil, wake(field, places, publish, message)
   end
-  local hold, lease, before = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
+  local hold, lease, whose = string.match(line, '^(h%x+) (%d+) .* (%S+)$')
   leave(field, places, line)
-  local acquisition_field = before .. field
-  redis.call('HSET', KEYS[1], field, 1, acquisition_field, share_text(hold, 1, #acquisition_field > #field + 1, lease))
+  local named = names_owner(whose)
+  redis.call('HSET', KEYS[1], field, 1, named and whose .. field or whose, share_text(hold, 1, named, lease))
   redis.call('PEXPIRE', KEYS[1], lease)
   return hold
 end

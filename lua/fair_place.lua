@@ -10,8 +10,8 @@
 local STALE, KEPT, GRACE = 3000, 60000, 5000
 
 -- Returns the client to which a line belongs.
-local function client_of(line, field)
-  return string.match(string.match(line, '(%S+)$') .. field, '^|?([^:]*)')
+local function client_of(line)
+  return string.match(line, '|([^:|]*):?$')
 end
 
 local function sign_of(client)
@@ -35,7 +35,7 @@ end
 -- Returns the live lines of a place, and when the place was last asked for. A line dated in the future is from before
 -- the clock was set back: its age starts now, so that live waiters keep their place, and dead ones do not stay for as
 -- long as the clock was set back.
-local function alive(lines, now, field)
+local function alive(lines, now)
   local living, asked = '', 0
   for line in string.gmatch(lines, '[^\n]+') do
     local before, seen, behind = string.match(line, '^(h%x+ %d+ )(%d+)( .+)$')
@@ -43,7 +43,7 @@ local function alive(lines, now, field)
     if seen > now then
       line = before .. string.format('%.0f', now) .. behind
     end
-    if now - seen < STALE or now - seen < KEPT and is_there(client_of(line, field)) then
+    if now - seen < STALE or now - seen < KEPT and is_there(client_of(line)) then
       living = living .. line .. '\n'
     end
     asked = math.max(asked, seen)
@@ -52,10 +52,10 @@ local function alive(lines, now, field)
 end
 
 -- Returns the line of this client among `lines`, and the other lines.
-local function line_of(client, lines, field)
+local function line_of(client, lines)
   local own, others = nil, ''
   for line in string.gmatch(lines or '', '[^\n]+') do
-    if client_of(line, field) == client then
+    if client_of(line) == client then
       own = line
     else
       others = others .. line .. '\n'
@@ -132,7 +132,7 @@ local function first(now, worth, own)
       end
       return field
     end
-    local living, asked = alive(lines or '', now, field)
+    local living, asked = alive(lines or '', now)
     if living ~= '' then
       bring_nearer(0, gone, now)
       if asked > now then
@@ -158,7 +158,7 @@ local function wake(field, lines, publish, message)
     refused = type(told) == 'table' and told or refused
   end
   for line in string.gmatch(lines or '', '[^\n]+') do
-    tell(client_of(line, field))
+    tell(client_of(line))
   end
   if field and not lines then
     tell(field)

@@ -9,7 +9,7 @@
 -- KEYS[4] its scores, a sorted set: owner field -> when Redisson takes the waiter for dead
 -- KEYS[5] its places, a hash: owner field -> one text line per client: acquisition id, lease, last asked for, priority,
 --   worth of the place (with a j if a Redisson waiter stood ahead of it), and the part of its acquisition field before
---   the owner field
+--   the name of the owner, which is all of it if the owner has none
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
 -- ARGV[3] acquisition id, h and 16 hex digits

@@ -32,10 +32,10 @@ for i = 1, #fields, 2 do
   if field == 'mode' then
     return {'wrong_kind'}
   end
-  if string.sub(field, 1, #client + 2) == '|' .. client .. ':' then
+  if string.match(field, '^|([^:]*)') == client then
     holder = string.match(value, '^h%x+') or ''
   elseif string.sub(field, 1, 1) ~= '|' and holder == '' then
-    local line = line_of(client, redis.call('HGET', KEYS[5], field), field)
+    local line = line_of(client, redis.call('HGET', KEYS[5], field))
     holder = line and string.match(line, '^h%x+') or ''
   end
 end
@@ -51,7 +51,7 @@ local by, front, missing = reckoning(now, worth, ttl), redis.call('LINDEX', KEYS
 for i = 5, #ARGV, 2 do
   local field, number = ARGV[i], ARGV[i + 1]
   local lines = redis.call('HGET', KEYS[5], field)
-  local line, others = line_of(client, lines, field)
+  local line, others = line_of(client, lines)
   local score = line and string.match(line, '^h%x+') == number and score_of(by, field, lines, field == front)
   if score then
     put(by, field, score)
@@ -68,6 +68,6 @@ if ttl == -2 then
   moved, ttl = pass_on(client, worth, ARGV[3], ARGV[2]) or '', -1
 else
   local field, places = first(now)
-  ttl = line_of(client, places, field) and ttl or -1
+  ttl = line_of(client, places) and ttl or -1
 end
 return {'signed', is_known, ttl, moved, holder, unpack(missing)}

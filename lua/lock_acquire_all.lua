@@ -22,7 +22,7 @@
 local call = redis.call
 local field, acquisition_field, number = ARGV[1], ARGV[2], ARGV[3]
 local locks = (#ARGV - 4) / 3
-local named = #acquisition_field > #field + 1
+local named = names_owner(acquisition_field)
 local free = call('EXISTS', unpack(KEYS, 1, locks)) == 0
 
 -- Returns whether this free lock is left to the first in its turn order. Notes those in which this client is the first.

@@ -34,7 +34,7 @@ if not share then
   return from_primary {'absent'}
 end
 
-local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), #ARGV[2] > #ARGV[1] + 1
+local left, lease, named = redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]), names_owner(ARGV[2])
 local missing = tonumber(ARGV[4]) - share
 if missing > 1 then
   return from_primary {'absent'}

@@ -9,8 +9,7 @@ local function take_share_out(key, field, acquisition_field, left)
     return 0
   end
   local gone, lasting, longest = {acquisition_field}, 0, 0
-  -- An acquisition field that names no client belongs to an owner without a name, which exists in one client only.
-  if #acquisition_field > #field + 1 then
+  if names_owner(acquisition_field) then
     local now, fields = share_clock(), redis.call('HGETALL', key)
     for i = 1, #fields, 2 do
       local levels, ends = string.match(fields[i + 1], '^h%x+:(%d+):(%d+)$')

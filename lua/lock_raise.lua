@@ -2,7 +2,7 @@
 -- so, behind lock_share. Their keys and arguments begin alike: the lock, KEYS[1]; the owner field, ARGV[1]; the
 -- acquisition field of this client and owner, ARGV[2]; the acquisition id, ARGV[3].
 
-local is_named = #ARGV[2] > #ARGV[1] + 1
+local is_named = names_owner(ARGV[2])
 
 -- Takes the lock, which is free.
 local function take(levels, lease)

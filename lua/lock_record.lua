@@ -5,6 +5,12 @@
 -- Clients that lock under one name keep one hash alive. The share that a client leaves behind when it dies nevertheless
 -- ends with the lease that this client set last.
 
+-- Returns whether an acquisition field names its owner. That of an owner without a name does not: such an owner exists in
+-- one client only.
+local function names_owner(acquisition_field)
+  return string.find(acquisition_field, ':', 1, true) ~= nil
+end
+
 local function share_clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -10,7 +10,7 @@
 -- KEYS[3] the waiter mark of a writer: when it arrived:acquisition id
 -- KEYS[4] the waiter mark of a reader, likewise
 -- ARGV[1] owner field
--- ARGV[2] acquisition id, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds
 -- ARGV[5] readers, writers or arrival: who goes first
@@ -41,7 +41,7 @@ local function reads_by_others()
   for i = 1, #fields, 2 do
     for level = 1, math.min(tonumber(fields[i + 1]) or 0, 1000) do
       local number = redis.call('GET', level_key(KEYS[2], fields[i], level))
-      if number and not string.find(number, '^h%x+$') then
+      if number and not string.find(number, '^h%x') then
         return true
       end
     end

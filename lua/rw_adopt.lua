@@ -5,7 +5,7 @@
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease; and
 --   <field>:rwlock_taken:<acquisition id> -> how many levels were taken over, if that hold's client wants to know
 -- ARGV[1] field of the owner on this side
--- ARGV[2] acquisition id, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds, which the TTLs are raised to; 0 leaves the TTLs alone
 -- ARGV[5] level to take over; 0: none

@@ -4,7 +4,7 @@
 -- KEYS[..] the locks, each a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- ARGV[1 of 3] field of the owner on this side
 -- ARGV[2 of 3] what the level keys begin with, in its slot: <this>:<field>:rwlock_timeout:<level> -> acquisition id
--- ARGV[3 of 3] acquisition id, h and 16 hex digits
+-- ARGV[3 of 3] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- Returns for each key 1: the hold stands, and its hash lasts no shorter than its levels
 -- Returns for each key 0: this hold no longer exists; nothing was changed
 -- Publishes nothing

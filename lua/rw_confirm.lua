@@ -4,7 +4,7 @@
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
 -- KEYS[3] the waiter mark of a writer: when it arrived:acquisition id
 -- ARGV[1] field of the owner that acquired the lock
--- ARGV[2] acquisition id, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- ARGV[3] lease, in milliseconds
 -- ARGV[4] readers, writers or arrival: who goes first
 -- Returns stands, for how many microseconds a writer has waited or -1: nobody wrote; the lease is no shorter than

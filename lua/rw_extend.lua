@@ -3,7 +3,7 @@
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
 -- ARGV[1] field of the owner on this side
--- ARGV[2] acquisition id, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- ARGV[3] lease, in milliseconds
 -- ARGV[4] at_least: only raises the TTL; otherwise the end of the one lease that may be cut, 0 if none is known yet
 -- Returns extended: the lease is set; the hash lasts as long as the longest of all levels

@@ -45,8 +45,10 @@ for field, total in pairs(held) do
   redis.call('HDEL', KEYS[1], field)
   for level = 1, math.min(total, 1000) do
     local key = level_key(KEYS[3], field, level)
-    local number = redis.pcall('GET', key)
-    tell_holder(field, type(number) == 'string' and string.match(number, '^h%x+'))
+    local record = redis.pcall('GET', key)
+    -- The label of the client is in the record, and stands before its id on its channel.
+    local number, label = string.match(type(record) == 'string' and record or '', '^(h%x+)/?(.*)$')
+    tell_holder((label or '') ~= '' and label .. '/' .. field or field, number)
     redis.call('DEL', key)
   end
 end

@@ -1,5 +1,7 @@
 -- The levels of a read-write lock. Its hash counts those of an owner on one side, numbered from 1; each has a key with
--- the acquisition id of its hold, and with its lease. Prepended to the scripts that read or set such keys.
+-- the acquisition id of its hold, and with its lease. Behind the id, as part of it, stands the label of the client: Java
+-- counts the fields of the hash, so there is no acquisition field that could name it. Prepended to the scripts that read
+-- or set such keys.
 
 -- Returns the key of a level. `stem` is what the level keys of the lock begin with.
 local function level_key(stem, field, level)

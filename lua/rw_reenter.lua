@@ -3,7 +3,7 @@
 -- KEYS[1] the lock, a hash: mode, owner field -> read levels, owner field:write -> write levels
 -- KEYS[2] what the level keys begin with: KEYS[2]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
 -- ARGV[1] field of the owner on this side
--- ARGV[2] acquisition id, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds
 -- Returns granted, levels of the owner: the share is reached; the lease is no shorter than before

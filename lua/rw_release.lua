@@ -13,7 +13,7 @@
 -- KEYS[3] what the level keys begin with: KEYS[3]:<field>:rwlock_timeout:<level> -> acquisition id, with its lease
 -- KEYS[4] the waiter mark of this side: when it arrived:acquisition id
 -- ARGV[1] owner field on this side
--- ARGV[2] acquisition id, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- ARGV[3] share to keep, in levels
 -- ARGV[4] message to publish
 -- ARGV[5] publish command, PUBLISH or SPUBLISH
@@ -61,7 +61,7 @@ if #mine == 0 then
       redis.call('DEL', key_of(total + i))
     end
   end
-  if string.match(mark, ':(h%x+)$') ~= ARGV[2] then
+  if string.match(mark, ':(h%x.*)$') ~= ARGV[2] then
     return from_primary {'absent'}
   end
   redis.call('DEL', KEYS[4])

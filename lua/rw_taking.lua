@@ -35,7 +35,7 @@ end
 -- Sets the waiter mark to this call and returns 1, or returns 0 if the mark belongs to another call that arrived no
 -- later.
 local function put_mark(mark)
-  local since, holder = string.match(redis.call('GET', mark) or '', '^(%d+):(h%x+)$')
+  local since, holder = string.match(redis.call('GET', mark) or '', '^(%d+):(h%x.*)$')
   if since and holder ~= ARGV[2] and tonumber(since) <= arrival() then
     return 0
   end
@@ -51,7 +51,7 @@ local function grant(mode, total, recorded, mark)
     return
   end
   -- Every read comes before the first write, so that an error changes nothing.
-  local is_marked = was_refused and string.match(redis.call('GET', mark) or '', ':(h%x+)$') == ARGV[2]
+  local is_marked = was_refused and string.match(redis.call('GET', mark) or '', ':(h%x.*)$') == ARGV[2]
   local lease = tonumber(ARGV[4])
   redis.call('HSET', KEYS[1], 'mode', mode, ARGV[1], string.format('%d', after))
   raise_leases(KEYS[1], recorded, lease)

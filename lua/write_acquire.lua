@@ -5,7 +5,7 @@
 -- KEYS[3] the waiter mark of a writer: when it arrived:acquisition id
 -- KEYS[4] the waiter mark of a reader, likewise
 -- ARGV[1] owner field:write
--- ARGV[2] acquisition id, h and 16 hex digits
+-- ARGV[2] acquisition id, h and 16 hex digits, and behind a slash the label of the client
 -- ARGV[3] share to reach, in levels
 -- ARGV[4] lease, in milliseconds
 -- ARGV[5] readers, writers or arrival: who goes first

@@ -326,11 +326,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets a label that tells people who the client is, for example the service and the host: it stands in front of the
-    /// [id](Client::id) of the client, so that every process sees it in [`Holder::owner`](crate::Holder::owner) and
-    /// [`Holder::label`](crate::Holder::label). Without a label, nothing is added.
+    /// Sets a label that tells people who the client is, for example the service and the host. By default it is `host/pid`:
+    /// the name of the host, without its domain and of a long name the end, and the process id.
     ///
-    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_` and `-`. It need not be unique.
+    /// It stands before each owner that people are shown, in logs, in errors and by the command `redlatch`, and every
+    /// process sees it in [`Holder::label`](crate::Holder::label). Connections have it in their names. It is no part of
+    /// the owner field that Redisson knows, but of a field next to that.
+    ///
+    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_`, `-` and `/`. It need not be unique. With
+    /// more than 26, a lock that is held takes up 368 bytes on the server instead of 208.
     ///
     /// # Examples
     ///

@@ -10,6 +10,8 @@ use tokio_util::sync::DropGuard;
 use crate::builder::ClientBuilder;
 use crate::error::Error;
 use crate::name::check;
+use crate::owner::Owner;
+use crate::protocol::lock;
 use crate::session::ClientHandle;
 use crate::stats::Stats;
 
@@ -234,8 +236,8 @@ impl Client {
         self
     }
 
-    /// Returns the id of this client, a random UUID, behind its [label](ClientBuilder::label) and a slash if it has one.
-    /// It is the first part of this client's owners on the server.
+    /// Returns the id of this client, a random UUID. It is the first part of this client's owners on the server, in the
+    /// form that Redisson writes.
     ///
     /// # Examples
     ///
@@ -253,6 +255,48 @@ impl Client {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.client.client_id
+    }
+
+    /// Returns the label of this client: the one that was [chosen](ClientBuilder::label), or `host/pid`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// # let other = redlatch::Client::connect(url).await?;
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// // In any process:
+    /// let holder = other.lock("orders:42").holder().await?.expect("it is held");
+    /// assert_eq!(holder.label(), Some(client.label()));
+    /// println!("held by {holder}"); // held by web-3/812 task 17
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.client.label()
+    }
+
+    /// Returns what the server knows this owner as when it acquires a lock through this client, which is what
+    /// [`Holder::owner`](crate::Holder::owner) returns then. The value of a plain lock has the label before it, and more
+    /// behind it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let lock = client.lock("orders:42");
+    /// let guard = lock.lock().await?;
+    /// let holder = lock.holder().await?.expect("it is held");
+    /// assert_eq!(holder.owner(), client.owner_field(guard.owner()));
+    /// guard.unlock().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn owner_field(&self, owner: &Owner) -> String {
+        lock::field(&self.client.client_id, owner)
     }
 
     /// Sends a PING to the server, in a cluster to each primary, waits for the answers, and returns the longest of the

@@ -122,6 +122,7 @@ mod config;
 mod counter;
 mod error;
 mod hold;
+mod label;
 mod latch;
 mod leader;
 mod lock;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::label;
 use crate::owner::Owners;
 
 pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(50);
@@ -14,8 +15,6 @@ pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// With a shorter time, every call would count as a long wait.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
-/// A label stands in every key and message that names its client.
-const LONGEST_LABEL: usize = 64;
 
 /// A valid lease: whole milliseconds, long enough to be kept, short enough for the server's arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -219,14 +218,7 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let lease = LeaseTime::new(self.watchdog_lease)?;
         self.min_validity(lease)?;
-        if let Some(label) = &self.label {
-            let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"@._-".contains(&byte);
-            if label.is_empty() || label.len() > LONGEST_LABEL || !label.bytes().all(is_fit) {
-                return Err(Error::invalid(format!(
-                    "a label has 1 to {LONGEST_LABEL} characters, each a letter, a digit or one of @ . _ -, not {label:?}"
-                )));
-            }
-        }
+        self.label.as_deref().map_or(Ok(()), label::check)?;
         let day = Duration::from_secs(24 * 60 * 60);
         if self.command_timeout < SHORTEST_TIMEOUT || self.command_timeout > day {
             let given = self.command_timeout;

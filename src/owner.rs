@@ -6,9 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use uuid::Uuid;
-use uuid::fmt::Hyphenated;
-
 use crate::error::Error;
 use crate::scope::{self, Scoped};
 
@@ -16,6 +13,8 @@ use crate::scope::{self, Scoped};
 /// Java's `long`.
 const THREADS: u64 = 1 << 61;
 const UNIQUE: u64 = 1 << 62;
+/// The longest text that an owner without a name is shown with, in bytes.
+const LONGEST_LABEL: usize = 64;
 
 /// The owner of a lock, which may acquire that lock again if its kind is reentrant.
 ///
@@ -23,6 +22,9 @@ const UNIQUE: u64 = 1 << 62;
 /// task re-enter. [`Owner::scope`] sets the owner of a future instead, and
 /// [`ClientBuilder::owners`](crate::ClientBuilder::owners) the default. On the server, such an owner is the field `<client id>:<number>`, in the form that Redisson writes. A
 /// lock that is passed on between tasks stays under the field of the owner that acquired it from the server.
+///
+/// People are shown `task 17`, `thread 3` or `unique 5`, in logs and by the command `redlatch` behind the
+/// [label](crate::ClientBuilder::label) of the client, as in `web-3/812 task 17`.
 ///
 /// The branches of one `join!`, `select!`, `buffer_unordered` or `for_each_concurrent` run in **one** task and therefore
 /// share its owner: they re-enter instead of excluding each other. [`run`](crate::ReentrantLock::run) locks under an
@@ -45,6 +47,8 @@ pub struct Owner(Repr);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Repr {
     Numbered(u64),
+    /// A number, and what people call it.
+    Labelled(Arc<(u64, Box<str>)>),
     Named(Arc<str>),
 }
 
@@ -143,8 +147,32 @@ impl Owner {
     /// ```
     #[must_use]
     pub fn unique() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(UNIQUE);
-        Self(Repr::Numbered(NEXT.fetch_add(1, Ordering::Relaxed)))
+        Self(Repr::Numbered(unique_number()))
+    }
+
+    /// Returns an owner that differs from all others, as [`unique`](Self::unique) does, and that people are shown with this
+    /// text, as in `unique 5 (request 7)`. Of the text, 64 bytes are kept.
+    ///
+    /// Two owners with the same text are still two, and exclude each other. On the server, the owner is a number like any
+    /// other: logs tell which text it has. For an owner that other processes know by its text, use
+    /// [`named`](Self::named).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::Owner;
+    ///
+    /// let owner = Owner::labelled("request 7");
+    /// assert!(owner.to_string().ends_with("(request 7)"));
+    /// assert_ne!(owner, Owner::labelled("request 7"));
+    /// ```
+    #[must_use]
+    pub fn labelled(text: impl AsRef<str>) -> Self {
+        let text = text.as_ref();
+        let mut ends = (0..=LONGEST_LABEL.min(text.len())).rev();
+        let end = ends.find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let label = text[..end].into();
+        Self(Repr::Labelled(Arc::new((unique_number(), label))))
     }
 
     /// Returns an owner with a name, for example a request id. It is the same owner in every client and process.
@@ -208,6 +236,7 @@ impl Owner {
     pub(crate) fn own_part(&self) -> Cow<'_, str> {
         match &self.0 {
             Repr::Numbered(number) => number.to_string().into(),
+            Repr::Labelled(labelled) => labelled.0.to_string().into(),
             Repr::Named(name) => Cow::Borrowed(name),
         }
     }
@@ -240,25 +269,30 @@ impl Owners {
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.own_part())
+        match &self.0 {
+            Repr::Numbered(number) => Number(*number).fmt(f),
+            Repr::Labelled(labelled) => write!(f, "{} ({})", Number(labelled.0), labelled.1),
+            Repr::Named(name) => f.write_str(name),
+        }
     }
 }
 
-/// Splits off the client's id, with which the fields of this crate's clients begin: its label, if it has one, and its
-/// UUID. Returns `None` for any other text.
-pub(crate) fn client_of(field: &str) -> Option<(Option<&str>, &str)> {
-    let (client, _) = field.split_once(':')?;
-    label_and_id(client)
+/// The number of an owner without a name, as people read it.
+pub(crate) struct Number(pub(crate) u64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            number @ UNIQUE.. => write!(f, "unique {}", number - UNIQUE),
+            number @ THREADS.. => write!(f, "thread {}", number - THREADS),
+            number => write!(f, "task {number}"),
+        }
+    }
 }
 
-/// Splits the name of a client into its label, if it has one, and its UUID. Returns `None` for any other text.
-pub(crate) fn label_and_id(client: &str) -> Option<(Option<&str>, &str)> {
-    let (label, id) = match client.split_once('/') {
-        Some((label, id)) => (Some(label), id),
-        None => (None, client),
-    };
-    let is_id = id.len() == Hyphenated::LENGTH && Uuid::try_parse(id).is_ok();
-    is_id.then_some((label, id))
+fn unique_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(UNIQUE);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Returns the number of the current task. tokio exposes it only as text.
@@ -289,6 +323,19 @@ mod tests {
         let there = std::thread::spawn(Owner::current).join().unwrap();
         assert_ne!(here, there);
         assert_ne!(here, Owner::unique());
+    }
+
+    #[test]
+    fn owners_are_shown_as_what_they_are() {
+        let shown = |number| Owner(Repr::Numbered(number)).to_string();
+        assert_eq!(shown(17), "task 17");
+        assert_eq!(shown(THREADS + 3), "thread 3");
+        assert_eq!(shown(UNIQUE + 5), "unique 5");
+        assert_eq!(Owner::named("req-7").to_string(), "req-7");
+        let long = Owner::labelled("ä".repeat(40)).to_string();
+        assert!(long.ends_with(&format!("({})", "ä".repeat(32))), "{long}");
+        let labelled = Owner::labelled("req-7");
+        assert!(!labelled.is_named() && labelled.own_part().parse::<u64>().is_ok());
     }
 
     #[test]

@@ -18,10 +18,11 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("error", "loss"),
         ("loss", ""),
         ("name", "error"),
+        ("label", "error owner"),
         ("owner", "error scope"),
         ("scope", "owner"),
         ("backoff", "error"),
-        ("options", "clock error owner"),
+        ("options", "clock error label owner"),
         ("permit_id", "error"),
         ("stats", ""),
         ("metrics", ""),
@@ -446,7 +447,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ("latch", ""),
         ("outage", ""),
         ("leader", ""),
-        ("leader::term", "lock::fenced"),
+        ("leader::term", "lock::fenced lock::holder"),
         ("leader::watch", "leader::term lock::handle outage"),
         (
             "leader::election",
@@ -461,10 +462,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
     &[
         (
             "admin",
-            "admin::inspection admin::listing admin::rights admin::server admin::watch",
+            "admin::found admin::inspection admin::listing admin::rights admin::server admin::watch",
         ),
-        ("admin::inspection", ""),
+        ("admin::found", ""),
+        ("admin::inspection", "admin::found"),
         ("admin::listing", "admin admin::inspection"),
+        ("admin::reading", "admin admin::found admin::inspection"),
         ("admin::rights", "admin"),
         ("admin::server", ""),
         ("admin::watch", ""),
@@ -498,7 +501,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("percent_encoding", &["config/url.rs"]),
     ("serde", &["config/", "stats.rs"]),
-    ("rustix", &["clock.rs"]),
+    ("rustix", &["clock.rs", "label.rs"]),
     // Leases are counted on a clock that keeps running while the machine is suspended.
     // Next to a server in memory, it is tokio's.
     ("Instant", &["clock/"]),
@@ -532,6 +535,7 @@ const DOORS: &[(&str, &[&str])] = &[
             "session/",
             "hold/",
             "wait.rs",
+            "leader/",
             "lock/",
             "outage.rs",
             "run_once.rs",

@@ -116,6 +116,7 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
     let (log, _recording) = Log::record();
     let server = Server::builder().password(PASSWORD).start();
     let client = builder(server.url())
+        .label("here")
         .watchdog_lease(Duration::from_millis(900))
         .build()
         .await
@@ -135,12 +136,18 @@ async fn the_life_of_a_lock_is_reported_and_no_password() {
 
     guard.unlock().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    log.tells(&["acquire{lock=invoice owner=req-7}", "acquired waited="])
+    log.tells(&["acquire{lock=invoice owner=here req-7}", "acquired waited="])
         .await;
     admin.command(&["DEL", "invoice"]);
     guard.lost().await;
-    log.tells(&["WARN", "lost", "lock=invoice", "owner=req-7", "reason=Gone"])
-        .await;
+    log.tells(&[
+        "WARN",
+        "lost",
+        "lock=invoice",
+        "owner=here req-7",
+        "reason=Gone",
+    ])
+    .await;
 
     let guard = lock.lock().await.unwrap();
     server.kill();
@@ -218,7 +225,9 @@ async fn refused_renewal_is_told_with_the_words_of_the_server() {
 async fn call_that_waits_for_long_and_one_in_vain_name_who_waits_and_who_holds() {
     let (log, _recording) = Log::record();
     let (server, elsewhere) = start().await;
-    let client = builder(server.url()).long_wait(Duration::from_millis(50));
+    let client = builder(server.url())
+        .label("here")
+        .long_wait(Duration::from_millis(50));
     let client = client.build().await.unwrap();
     let lock = client.lock("stock:7");
     let guard = lock
@@ -229,17 +238,21 @@ async fn call_that_waits_for_long_and_one_in_vain_name_who_waits_and_who_holds()
         .unwrap();
     let other = lock.clone().owned_by(&Owner::named("req-2"));
     assert!(other.try_lock().await.unwrap().is_none());
-    log.tells(&["DEBUG", "busy", "lock=stock:7 owner=req-2 held_by=req-1"])
-        .await;
+    log.tells(&[
+        "DEBUG",
+        "busy",
+        "lock=stock:7 owner=here req-2 held_by=here req-1",
+    ])
+    .await;
     let waiting = tokio::spawn(async move { other.lock().await });
     log.tells(&[
         "WARN",
         "long wait",
-        "lock=stock:7 owner=req-2 waited=50ms held_by=req-1",
+        "lock=stock:7 owner=here req-2 waited=50ms held_by=here req-1",
     ])
     .await;
     guard.unlock().await.unwrap();
-    log.tells(&["DEBUG", "unlocked", "lock=stock:7 owner=req-1 held="])
+    log.tells(&["DEBUG", "unlocked", "lock=stock:7 owner=here req-1 held="])
         .await;
     let guard = waiting.await.unwrap().unwrap();
 
@@ -247,7 +260,7 @@ async fn call_that_waits_for_long_and_one_in_vain_name_who_waits_and_who_holds()
     let lock = elsewhere.lock("stock:7").owned_by(&Owner::named("req-3"));
     let wait = Duration::from_millis(20);
     assert!(lock.try_lock_for(wait).await.unwrap().is_none());
-    log.tells(&["DEBUG", "busy", "owner=req-3"]).await;
+    log.tells(&["DEBUG", "busy", " req-3"]).await;
     let text = log.text();
     let waits: Vec<_> = text
         .lines()
@@ -260,7 +273,7 @@ async fn call_that_waits_for_long_and_one_in_vain_name_who_waits_and_who_holds()
             .any(|line| line.contains("req-3") && line.contains("held_by"))
     );
     drop(guard);
-    log.tells(&["DEBUG", "unlocked", "owner=req-2"]).await;
+    log.tells(&["DEBUG", "unlocked", "owner=here req-2"]).await;
     log.is_as_documented();
 }
 
@@ -324,6 +337,7 @@ async fn hold_has_a_span_from_its_grant_to_its_end_if_asked_for() {
     assert!(!log.text().contains("hold{"), "not by default");
 
     let client = builder(server.url())
+        .label("here")
         .trace_holds(true)
         .build()
         .await
@@ -331,10 +345,11 @@ async fn hold_has_a_span_from_its_grant_to_its_end_if_asked_for() {
     let lock = client.lock("k").owned_by(&Owner::named("req-7"));
     let guard = lock.lock().await.unwrap();
     let inner = guard.reenter().await.unwrap();
-    log.tells(&["INFO", "hold{lock=k owner=req-7}", "new"])
+    log.tells(&["INFO", "hold{lock=k owner=here req-7}", "new"])
         .await;
     guard.unlock().await.unwrap();
-    let is_closed = |line: &str| line.contains("hold{lock=k owner=req-7") && line.contains("close");
+    let is_closed =
+        |line: &str| line.contains("hold{lock=k owner=here req-7") && line.contains("close");
     assert!(!log.text().lines().any(is_closed), "one level is left");
     inner.unlock().await.unwrap();
     assert!(log.text().lines().any(is_closed));
@@ -342,9 +357,9 @@ async fn hold_has_a_span_from_its_grant_to_its_end_if_asked_for() {
     // The call is over, and the hold goes on.
     let request = info_span!("request");
     let guard = lock.lock().instrument(request).await.unwrap();
-    log.tells(&["request:hold{lock=k owner=req-7}", "new"])
+    log.tells(&["request:hold{lock=k owner=here req-7}", "new"])
         .await;
-    log.tells(&["request:acquire{lock=k owner=req-7}", "close"])
+    log.tells(&["request:acquire{lock=k owner=here req-7}", "close"])
         .await;
     lock.force_unlock().await.unwrap();
     log.tells(&["INFO", "hold{", "lost=Forced", "close"]).await;

@@ -347,7 +347,7 @@ fn numbers(numbers: impl IntoIterator<Item = String>) -> Arc<(Vec<Value>, Atomic
 fn holder(owner: u64) -> Holder {
     Holder {
         field: format!("{CLIENT_ID}:{owner}"),
-        acquisition_field: format!("|{CLIENT_ID}:{owner}"),
+        acquisition_field: format!("|{CLIENT_ID}"),
     }
 }
 

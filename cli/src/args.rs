@@ -134,7 +134,7 @@ pub(crate) enum Command {
 ///
 /// Acquires the lock, runs the command, and releases the lock when the command has ended. While the command runs, the
 /// lock's lease is renewed. The command has the lock's name in REDLATCH_LOCK, the owner that the server records in
-/// REDLATCH_OWNER (with `--kind plain`, the server's value goes on behind it) and, with `--kind fenced`, the fencing
+/// REDLATCH_OWNER (with `--kind plain`, it is in the middle of the server's value) and, with `--kind fenced`, the fencing
 /// token in REDLATCH_TOKEN.
 ///
 /// The lock is lost if its lease cannot be renewed in time, or if the server says that somebody else has it or that it
@@ -201,9 +201,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SPAN", value_parser = span::parse, allow_hyphen_values = true, default_value = "10s")]
     pub(crate) grace: Duration,
 
-    /// What `ls` and `inspect` show in front of the owner, such as job@host.
+    /// What `ls` and `inspect` show in front of the owner, such as job@host; by default host/pid, of this `redlatch`.
     ///
-    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_` and `-`.
+    /// It has 1 to 64 characters, each a letter, a digit or one of `@`, `.`, `_`, `-` and `/`.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 

@@ -67,10 +67,7 @@ impl Started {
             .args(rest)
             .process_group(warden.as_ref().map_or(0, Warden::id))
             .env("REDLATCH_LOCK", &args.name)
-            .env(
-                "REDLATCH_OWNER",
-                format!("{}:{}", client.id(), lease.owner()),
-            )
+            .env("REDLATCH_OWNER", client.owner_field(lease.owner()))
             // That of a `redlatch run` around this one is another lock's.
             .env_remove("REDLATCH_TOKEN");
         if let Guard::Fenced(guard) = guard {

@@ -154,7 +154,7 @@ fn in_full(found: &Inspection) -> String {
             FoundKind::Fair => "",
             _ => "client ",
         };
-        lines.push(format!("waits     {what}{}", shown(waiter)));
+        lines.push(format!("waits     {what}{}", shown(&waiter.to_string())));
     }
     if found.is_wanted {
         lines.push("waits     at least one reader or writer".to_owned());
@@ -191,7 +191,7 @@ fn one(holder: &FoundHolder) -> String {
         Some(lease) => format!("lease {}", span::show(lease)),
         None => "no lease".to_owned(),
     };
-    format!("{}{side}{times}, {lease}", shown(&holder.owner))
+    format!("{}{side}{times}, {lease}", shown(&holder.to_string()))
 }
 
 pub(crate) fn owners(found: &Inspection) -> String {
@@ -204,7 +204,7 @@ pub(crate) fn owners(found: &Inspection) -> String {
             1 => String::new(),
             times => format!(" x{times}"),
         };
-        format!("{}{side}{times}", shown(&holder.owner))
+        format!("{}{side}{times}", shown(&holder.to_string()))
     });
     names.collect::<Vec<_>>().join(", ")
 }
@@ -263,18 +263,20 @@ pub(crate) fn json(found: &Inspection) -> Value {
         .map(|holder| {
             json!({
                 "owner": holder.owner,
+                "label": holder.label,
                 "side": holder.side.map(side),
                 "hold_count": holder.hold_count,
                 "lease_left": seconds(holder.remaining_lease),
             })
         })
         .collect();
+    let waiters: Vec<&str> = found.waiters.iter().map(|waiter| &*waiter.id).collect();
     json!({
         "name": found.name,
         "kind": kind(found.kind),
         "holders": holders,
         "lease_left": seconds(found.remaining_lease),
-        "waiters": found.waiters,
+        "waiters": waiters,
         "is_wanted": found.is_wanted,
         "listeners": found.listeners,
         "token": found.token,

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::found::{FoundHolder, FoundKind, FoundSide, FoundWaiter};
 use crate::error::Error;
+use crate::label::{self, client_of, label_and_id};
 use crate::name::LockName;
-use crate::owner::client_of;
 use crate::protocol::hold_key::Kind;
 use crate::protocol::reply::Reply;
 use crate::protocol::steps::is_lock;
@@ -23,10 +24,10 @@ pub struct Inspection {
     /// How long the key remains if nobody renews it, or `None` if it has no end, as of a lock of redis-py. A read-write lock remains for as long
     /// as the longest of its holders.
     pub remaining_lease: Option<Duration>,
-    /// The waiters in order, as far as the server knows: the owners that wait for a fair lock, otherwise the ids of the
-    /// clients ([`Client::id`](crate::Client::id)) that wait their turn, one for each process. Waiters for a spin lock
-    /// or a plain lock, and Redisson's except for a fair lock, leave no trace here.
-    pub waiters: Vec<String>,
+    /// The waiters in order, as far as the server knows: the owners that wait for a fair lock, otherwise the clients that
+    /// wait their turn, one for each process. Waiters for a spin lock or a plain lock, and Redisson's except for a fair
+    /// lock, leave no trace here.
+    pub waiters: Vec<FoundWaiter>,
     /// Whether a reader or a writer waits for a read-write lock.
     pub is_wanted: bool,
     /// How many clients listen for the release of the lock, those of Redisson's and this one's included, or `None` if
@@ -36,52 +37,6 @@ pub struct Inspection {
     pub token: Option<u64>,
     /// The number of free permits of a semaphore, or the count of a latch.
     pub count: Option<i64>,
-}
-
-/// What is under a name, as far as its keys tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FoundKind {
-    /// A reentrant lock or a spin lock, which look alike, or a fair lock that nobody waits for.
-    Reentrant,
-    /// A fair lock.
-    Fair,
-    /// A fenced lock, at least at some time: it has a token.
-    Fenced,
-    /// A read-write lock.
-    ReadWrite,
-    /// A plain lock.
-    Plain,
-    /// A semaphore or a latch, which look alike.
-    Counter,
-    /// A semaphore whose permits have a lease.
-    ExpirableSemaphore,
-}
-
-/// One holder of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FoundHolder {
-    /// The owner as the server knows it: `<client id>:<number>`, or the name of a named owner; the value of a plain
-    /// lock, of which no more than about 2048 bytes are read.
-    pub owner: String,
-    /// On which side of a read-write lock; `None` for other kinds.
-    pub side: Option<FoundSide>,
-    /// The number of levels.
-    pub hold_count: u64,
-    /// How long this holder remains if it does not renew, where that is recorded for each holder. Otherwise the lease
-    /// of the lock.
-    pub remaining_lease: Option<Duration>,
-}
-
-/// A side of a read-write lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum FoundSide {
-    /// Alone.
-    Write,
-    /// Shared with other readers.
-    Read,
 }
 
 /// The most fields that the hash of a lock has. One with more is something else, and not worth reading.
@@ -100,6 +55,7 @@ pub(super) struct Keys {
     key: String,
     stem: String,
     queue: String,
+    places: String,
     token: String,
     turns: String,
     writer: String,
@@ -115,6 +71,7 @@ impl Keys {
             key: name.key().to_string(),
             stem: name.stem(),
             queue: name.beside("redisson_lock_queue"),
+            places: name.beside("redlatch_lock_places"),
             token: name.beside("redisson_lock_token"),
             turns: name.turns(),
             writer: name.beside("redlatch_rwlock_writer"),
@@ -150,6 +107,12 @@ impl Keys {
             vec!["PUBSUB", counts_by, &self.channel],
             vec!["PUBSUB", counts_by, &self.read_write_channel],
         ]
+    }
+
+    /// The question in whose answer each waiter for a fair lock has what [`FoundWaiter::tell`] takes.
+    pub(super) fn places<'a>(&'a self, waiters: &'a [FoundWaiter]) -> Vec<&'a str> {
+        let waiters = waiters.iter().map(|waiter| &*waiter.id);
+        ["HMGET", &self.places].into_iter().chain(waiters).collect()
     }
 
     /// The keys of the levels of a reader or a writer.
@@ -278,7 +241,9 @@ impl Inspection {
                 _ if !is_lock(&value, self.remaining_lease.is_some()) => return Err(is_wrong()),
                 _ => {
                     self.kind = FoundKind::Plain;
+                    let label = client_of(&value).and_then(|(label, _)| label);
                     self.holders = vec![FoundHolder {
+                        label: label.map(str::to_owned),
                         owner: value,
                         side: None,
                         hold_count: 1,
@@ -313,10 +278,14 @@ impl Inspection {
         if self.kind == FoundKind::ReadWrite {
             self.listeners = count_of(read_write_listeners);
         }
-        // `*` stands for Redisson's clients, while they go first.
         self.waiters = match self.kind {
-            FoundKind::Fair => queue,
-            _ => turns.into_iter().filter(|client| client != "*").collect(),
+            FoundKind::Fair => queue.into_iter().map(FoundWaiter::owner).collect(),
+            // `*` stands for Redisson's clients, while they go first.
+            _ => turns
+                .iter()
+                .filter(|client| *client != "*")
+                .map(|client| FoundWaiter::client(client))
+                .collect(),
         };
         for holder in &mut self.holders {
             holder.remaining_lease = self.remaining_lease;
@@ -337,8 +306,10 @@ fn holders(fields: &[(&str, &str)]) -> Option<(Vec<FoundHolder>, FoundKind)> {
             (Some(_), Some(owner)) => (owner, Some(FoundSide::Write)),
             (Some(_), None) => (*field, Some(FoundSide::Read)),
         };
+        let names = fields.iter().map(|(field, _)| *field);
         holders.push(FoundHolder {
             owner: owner.to_owned(),
+            label: label::of_holder(owner, names).map(str::to_owned),
             side,
             hold_count: value.parse().ok()?,
             remaining_lease: None,
@@ -394,10 +365,11 @@ pub(super) fn has_own_field(fields: &Told) -> bool {
     let Ok(fields) = fields else {
         return false;
     };
-    let mut own = pairs(fields)
+    let own = pairs(fields)
         .into_iter()
         .filter_map(|(field, _)| field.strip_prefix('|'));
-    own.any(has_client)
+    let mut clients = own.map(|field| field.split(':').next().unwrap_or_default());
+    clients.any(|client| label_and_id(client).is_some())
 }
 
 /// Whether a text begins with the id of one of this crate's clients.
@@ -411,6 +383,12 @@ pub(super) fn left_of(told: &Told) -> Option<Duration> {
         Ok(Reply::Integer(left)) => u64::try_from(*left).ok().map(Duration::from_millis),
         _ => None,
     }
+}
+
+/// Returns the label of a client, from the acquisition id in the key of a level of a read-write lock.
+pub(super) fn label_of(record: &Told) -> Option<String> {
+    let (_, label) = text(record)?.split_once('/')?;
+    Some(label.to_owned())
 }
 
 fn pairs(reply: &Reply) -> Vec<(&str, &str)> {
@@ -478,8 +456,9 @@ mod tests {
     #[test]
     fn hash_of_something_else_is_no_lock() {
         let owner = format!("{CLIENT}:1");
-        let (found, kind) = holders(&[(&owner, "2"), (&format!("|{owner}"), "h1:2")]).unwrap();
+        let (found, kind) = holders(&[(&owner, "2"), (&format!("|a/b/{CLIENT}"), "h1:2")]).unwrap();
         assert_eq!((found.len(), kind), (1, FoundKind::Reentrant));
+        assert_eq!(found[0].to_string(), "a/b task 1");
         assert_eq!(found[0].hold_count, 2);
         let sides = [("mode", "read"), (&*owner, "1"), ("name:write", "3")];
         let (found, kind) = holders(&sides).unwrap();

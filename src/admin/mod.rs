@@ -5,8 +5,10 @@
 //!
 //! The command `redlatch` shows all of this in a shell.
 
+mod found;
 mod inspection;
 mod listing;
+mod reading;
 mod rights;
 mod server;
 mod watch;
@@ -29,15 +31,13 @@ use crate::session::ClientHandle;
 use crate::session::backend::Node;
 use crate::session::backend::inquiry::Told;
 
+pub use found::{FoundHolder, FoundKind, FoundSide, FoundWaiter};
+pub use inspection::Inspection;
 use inspection::Keys;
-pub use inspection::{FoundHolder, FoundKind, FoundSide, Inspection};
 pub use listing::{Listing, Unread};
 pub use rights::MissingRights;
 pub use server::ServerReport;
 pub use watch::LockWatch;
-
-/// How many levels of a read-write lock are asked about together.
-const LEVELS: usize = 1_000;
 
 /// Looks at the locks of all processes, and at the servers. Returned by [`Client::admin`](crate::Client::admin).
 ///
@@ -158,45 +158,6 @@ impl Admin {
             return Err(Error::wrong_kind(keys.key()));
         }
         self.read(name).await
-    }
-
-    /// Reads what is under a name, and is small enough.
-    async fn read(&self, name: &str) -> Result<Option<(Inspection, bool)>, Error> {
-        let keys = self.keys(name)?;
-        let backend = &self.client.backend;
-        let questions = keys.questions(backend.counts_by());
-        let told = backend.look_at(keys.key(), &questions).await?;
-        let is_own = told.first().is_some_and(inspection::has_own_field);
-        let Some(mut found) = inspection::read(name, &keys, told)? else {
-            return Ok(None);
-        };
-        if found.kind == FoundKind::ReadWrite {
-            self.look_at_levels(&keys, &mut found).await?;
-        }
-        Ok(Some((found, is_own)))
-    }
-
-    /// Reads how long each holder of a read-write lock remains.
-    async fn look_at_levels(&self, keys: &Keys, found: &mut Inspection) -> Result<(), Error> {
-        let levels: Vec<_> = found
-            .holders
-            .iter()
-            .map(|holder| keys.levels(holder))
-            .collect();
-        let backend = &self.client.backend;
-        let mut left = Vec::new();
-        for together in levels.concat().chunks(LEVELS) {
-            let questions: Vec<_> = together.iter().map(|key| vec!["PTTL", &**key]).collect();
-            let told = backend.look_at(keys.key(), &questions).await?;
-            left.extend(told.iter().map(inspection::left_of));
-        }
-        let mut left = left.into_iter();
-        for (holder, levels) in found.holders.iter_mut().zip(levels) {
-            let longest = left.by_ref().take(levels.len()).flatten().max();
-            // Redisson's writer has no keys for its levels: it lasts as long as the lock.
-            holder.remaining_lease = longest.or(holder.remaining_lease);
-        }
-        Ok(())
     }
 
     /// Releases a lock if it is still held by those who held it when it was inspected, and by nobody else. Returns

@@ -52,7 +52,7 @@ impl AcquireRequest {
         &self,
         deadline: Deadline,
     ) -> Result<Option<LockGuard>, Error> {
-        let span = debug_span!(target: "redlatch", "acquire", lock = %self.name.key(), owner = %self.owner);
+        let span = debug_span!(target: "redlatch", "acquire", lock = %self.name.key(), owner = %self.shown_owner());
         self.client.ensure_open()?;
         // The future around it costs an allocation, so it is made only if somebody records the span or waits for long.
         let acquired = match span.is_disabled() && self.client.settings.long_wait.is_none() {

@@ -118,7 +118,7 @@ impl<'a> Attempt<'a> {
     /// Creates an attempt with this acquisition id, which the holds of several locks may share: the one request of a
     /// [`batch`](super::batch) carries one id, and its holds are told apart by their keys.
     pub(crate) fn numbered(request: &'a AcquireRequest, local: &'a LocalLock, number: u64) -> Self {
-        let client = &request.client.client_id;
+        let client = &request.client.client_name;
         let key = HoldKey::new(
             request.name.clone(),
             request.kind.clone(),
@@ -331,7 +331,7 @@ impl<'a> Attempt<'a> {
                 // the `Undo`.
                 self.in_doubt = true;
                 let client = &self.request.client;
-                client.releaser.keep_place(&self.hold, &client.client_id);
+                client.releaser.keep_place(&self.hold, &client.client_name);
                 return Ok(Attempted::Busy(Ttl::Never));
             }
             Acquired::Waits { ttl, place } => {

@@ -159,7 +159,7 @@ impl Wanted for First<'_> {
 
     /// Where processes take turns, each of them is told on a channel of its own.
     fn channel(&self) -> Option<Arc<str>> {
-        let turn = || lock::turn_channel(&self.request.name, &self.request.client.client_id);
+        let turn = || lock::turn_channel(&self.request.name, &self.request.client.client_name);
         self.policy.takes_turns.then(turn)
     }
 }

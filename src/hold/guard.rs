@@ -228,7 +228,7 @@ impl AcquireRequest {
             }
         }
         if let Some(caller) = &self.caller {
-            let (lock, owner) = (self.name.key(), &self.owner);
+            let (lock, owner) = (self.name.key(), self.shown_owner());
             hold.trace(
                 info_span!(target: "redlatch", parent: caller, "hold", %lock, %owner, lost = Empty),
             );

@@ -27,19 +27,21 @@ impl AcquireRequest {
             acquired = &mut acquisition => return acquired,
             () = sleep(waited) => {}
         }
-        let (lock, owner) = (self.name.key(), &self.owner);
-        let held_by = local().holder();
-        let held_by = held_by.as_ref().map(display);
-        warn!(target: "redlatch", %lock, %owner, ?waited, held_by, "long wait");
+        {
+            let (lock, owner) = (self.name.key(), self.shown_owner());
+            let holder = local().holder();
+            let held_by = holder.as_ref().map(|hold| display(hold.shown_owner()));
+            warn!(target: "redlatch", %lock, %owner, ?waited, held_by, "long wait");
+        }
         acquisition.await
     }
 
     /// Tells that the lock was busy until the limit of the call.
     pub(super) fn tell_busy(&self, local: impl FnOnce() -> LocalLock) {
         if enabled!(target: "redlatch", Level::DEBUG) {
-            let (lock, owner) = (self.name.key(), &self.owner);
-            let held_by = local().holder();
-            let held_by = held_by.as_ref().map(display);
+            let (lock, owner) = (self.name.key(), self.shown_owner());
+            let holder = local().holder();
+            let held_by = holder.as_ref().map(|hold| display(hold.shown_owner()));
             debug!(target: "redlatch", %lock, %owner, held_by, "busy");
         }
     }

@@ -61,7 +61,7 @@ impl Drop for Leaving<'_> {
         // Under the mutex of the local lock, so it is only written, and a call that comes now asks behind it. Sent
         // once, without an answer: if it is not sent, or lost, others leave the lock to this process once, for one
         // turn.
-        let leave = || drop(client.backend.post(&lock::leave(name, &client.client_id)));
+        let leave = || drop(client.backend.post(&lock::leave(name, &client.client_name)));
         self.local.give_up_place(leave);
     }
 }

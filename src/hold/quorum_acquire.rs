@@ -88,7 +88,7 @@ impl QuorumAcquire {
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<QuorumHold>, Error> {
         let first = &self.requests[0];
         let call = first.client.tally.call(Counted::Red, first.name.key());
-        let span = debug_span!(target: "redlatch", "acquire", lock = %first.name.key(), owner = %first.owner, servers = self.requests.len());
+        let span = debug_span!(target: "redlatch", "acquire", lock = %first.name.key(), owner = %first.shown_owner(), servers = self.requests.len());
         let rounds = first.tell_if_long(|| self.local(), self.rounds(deadline));
         let acquired = rounds.instrument(span).await;
         call.ended(deadline, &acquired);
@@ -219,7 +219,7 @@ impl QuorumAcquire {
                 let request = request.clone();
                 // Any answer ends the silence.
                 request.client.clone().spawn(async move {
-                    let call = request.kind.inspect(&request.name);
+                    let call = request.kind.inspect(&request.name, "");
                     let answer = request.client.run(&call, request.timeout()).await;
                     debug!(?answer, "probed a silent server");
                 });

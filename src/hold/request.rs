@@ -5,6 +5,7 @@
 //! hold.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tracing::Span;
 
 use crate::clock::BootInstant;
 use crate::error::{Error, ErrorKind};
+use crate::label;
 use crate::name::LockName;
 use crate::options::{LeaseMode, Prefer};
 use crate::owner::Owner;
@@ -120,6 +122,11 @@ impl AcquireRequest {
         matches!(self.kind, Kind::Write(_)) && local.has_other_side(&self.owner)
     }
 
+    /// Returns the owner as people read it.
+    pub(crate) fn shown_owner(&self) -> impl fmt::Display {
+        label::shown(self.client.label(), &self.owner)
+    }
+
     /// Counts a call to acquire this lock, which begins now.
     pub(super) fn counted(&self) -> OpenCall<'_> {
         let kind = Counted::from(&self.kind);
@@ -128,7 +135,7 @@ impl AcquireRequest {
 
     /// Returns the error of an `unlock` on a handle whose owner has no level, here or on the server.
     pub(crate) fn not_held(&self) -> Error {
-        let (name, owner) = (self.name.key(), &self.owner);
+        let (name, owner) = (self.name.key(), self.shown_owner());
         Error::new(
             ErrorKind::NotHeld,
             format!("the owner {owner} does not hold {name:?}: nothing to unlock"),
@@ -149,7 +156,7 @@ impl AcquireRequest {
         if hold.key().kind.is(&self.kind) {
             return Ok(());
         }
-        let (name, owner) = (self.name.key(), &self.owner);
+        let (name, owner) = (self.name.key(), self.shown_owner());
         Err(Error::new(
             ErrorKind::WrongKind,
             format!("the owner {owner} already holds {name:?} as a lock of another kind"),
@@ -174,7 +181,7 @@ impl AcquireRequest {
 
     /// Returns the error for an owner that reads and asks to write: it would wait for its own read to end.
     pub(crate) fn upgrade(&self) -> Error {
-        let (name, owner) = (self.name.key(), &self.owner);
+        let (name, owner) = (self.name.key(), self.shown_owner());
         Error::new(
             ErrorKind::Refused,
             format!(

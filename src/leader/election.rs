@@ -101,7 +101,7 @@ impl Election {
     }
 
     /// Sets what this candidate is called, for those that watch: a host name, for example. By default it is the
-    /// [id](crate::Client::id) of the client.
+    /// [id](crate::Client::id) of the client, and people are shown its [label](crate::Client::label).
     ///
     /// Two candidates that are called the same are still two. An identity must be possible as the name of an
     /// [`Owner`](crate::Owner::named); with any other, [`campaign`](Self::campaign) and [`run`](Self::run) return
@@ -269,7 +269,7 @@ impl Election {
     /// ```
     pub async fn current(&self) -> Result<Option<Leader>, Error> {
         let holder = self.handle.holder().await?;
-        Ok(holder.map(|holder| Leader::of(holder.owner())))
+        Ok(holder.as_ref().map(Leader::of))
     }
 
     /// Returns a watch, which waits for changes of the leader. Does no I/O.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::hold::lease::Lease;
+use crate::label;
 use crate::lock::fenced::{FencedGuard, FencingToken};
+use crate::lock::holder::Holder;
 use crate::owner::Owner;
 use crate::protocol::leader::LeaderNews;
 use crate::session::ClientHandle;
@@ -80,7 +82,10 @@ impl Term {
     /// ```
     #[must_use]
     pub fn leader(&self) -> Leader {
-        Leader(self.guard.owner().to_string())
+        Leader {
+            owner: self.guard.owner().to_string(),
+            label: Some(self.guard.request.client.label().to_owned()),
+        }
     }
 
     /// Steps down, and reports whether this process led until then. The next candidate leads at once.
@@ -132,8 +137,13 @@ impl Deref for Term {
 }
 
 /// Who leads, or led: one term of one candidate. Two terms of the same candidate are not equal.
+///
+/// People are shown the [`identity`](Self::identity), or if none was chosen, the label of the client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Leader(String);
+pub struct Leader {
+    owner: String,
+    label: Option<String>,
+}
 
 impl Leader {
     /// Creates an owner for one campaign of a candidate. Each has its own, so that no two candidates share a term,
@@ -144,9 +154,12 @@ impl Leader {
         Ok(Owner::named(format!("{identity}/{term:0DIGITS$x}")))
     }
 
-    /// Returns the leader that holds the lock of an election as this owner.
-    pub(super) fn of(owner: &str) -> Self {
-        Self(owner.to_owned())
+    /// Returns the leader that holds the lock of an election.
+    pub(super) fn of(holder: &Holder) -> Self {
+        Self {
+            owner: holder.owner().to_owned(),
+            label: holder.label().map(str::to_owned),
+        }
     }
 
     /// Returns what the leader is called: its [`identity`](crate::Election::identity), by default the
@@ -168,16 +181,41 @@ impl Leader {
     /// ```
     #[must_use]
     pub fn identity(&self) -> &str {
-        match self.0.rsplit_once('/') {
+        match self.owner.rsplit_once('/') {
             Some((identity, term)) if is_number(term) => identity,
-            _ => &self.0,
+            _ => &self.owner,
         }
+    }
+
+    /// Returns the [label](crate::ClientBuilder::label) of the leader's client: `host/pid`, unless another one was chosen.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |url| {
+    /// # let client = redlatch::Client::connect(url).await?;
+    /// let election = client.leader("scheduler");
+    /// let term = election.campaign().await?;
+    /// let leader = election.current().await?.expect("there is one");
+    /// assert_eq!(leader.label(), Some(client.label()));
+    /// println!("{leader} leads"); // web-3/812 leads
+    /// # term.step_down().await?;
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
     }
 }
 
 impl fmt::Display for Leader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.identity())
+        let identity = self.identity();
+        let is_chosen = label::label_and_id(identity).is_none();
+        f.write_str(match &self.label {
+            Some(label) if !is_chosen => label,
+            _ => identity,
+        })
     }
 }
 
@@ -224,11 +262,16 @@ mod tests {
             let owners = [(); 2].map(|()| Leader::candidate(identity).unwrap().to_string());
             assert_ne!(owners[0], owners[1]);
             for owner in owners {
-                assert_eq!(Leader::of(&owner).identity(), identity);
+                let leader = Leader::of(&Holder::new(owner, 1, None));
+                assert_eq!(leader.identity(), identity);
+                assert_eq!(leader.to_string(), identity);
             }
         }
-        assert_eq!(Leader::of("req-7").identity(), "req-7");
-        assert_eq!(Leader::of("a/b").identity(), "a/b");
+        let of = |owner: &str| Leader::of(&Holder::new(owner, 1, None).labelled("web-3/812"));
+        assert_eq!(of("req-7").identity(), "req-7");
+        assert_eq!(of("a/b").to_string(), "a/b");
+        let by_default = format!("{}/0123456789abcdef", uuid::Uuid::nil());
+        assert_eq!(of(&by_default).to_string(), "web-3/812");
         assert!(Leader::candidate("").is_err());
     }
 }

@@ -153,7 +153,7 @@ impl Wanted for Look<'_> {
             Ok(holder) => holder,
             Err(error) => return Ok(Asked::Failed(error)),
         };
-        let leader = holder.as_ref().map(|holder| Leader::of(holder.owner()));
+        let leader = holder.as_ref().map(Leader::of);
         if self.watch.seen.as_ref() != Some(&leader) {
             return Ok(Asked::Ready(leader));
         }

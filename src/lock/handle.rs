@@ -116,7 +116,7 @@ impl Handle {
     }
 
     pub(crate) async fn is_locked(&self) -> Result<bool, Error> {
-        Ok(self.inspect().await?.is_some())
+        Ok(self.inspect("").await?.is_some())
     }
 
     pub(crate) async fn is_held(&self) -> Result<bool, Error> {
@@ -127,8 +127,8 @@ impl Handle {
         let count = async {
             // Before the first await, since the owner is the task that polls first.
             let owner = self.owner()?;
-            let (client, Target { name, kind }) = (&self.client.client_id, self.target()?);
-            let record = self.ask().await?;
+            let (client, Target { name, kind }) = (&self.client.client_name, self.target()?);
+            let record = self.ask("").await?;
             let holders = record.map_or_else(Vec::new, |record| record.holders);
             let local = self.client.local_locks.find(kind.local_key(name));
             let hold = local.and_then(|local| local.live(&owner));
@@ -149,20 +149,28 @@ impl Handle {
     }
 
     pub(crate) async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
-        Ok(self.inspect().await?.and_then(|record| record.left))
+        Ok(self.inspect("").await?.and_then(|record| record.left))
     }
 
     pub(crate) async fn holder(&self) -> Result<Option<Holder>, Error> {
-        let Some(record) = self.inspect().await? else {
+        let Some(mut record) = self.inspect("").await? else {
             return Ok(None);
         };
-        match record.holders.into_iter().next() {
-            Some((owner, count)) => {
-                let count = self.count(&count)?;
-                Ok(Some(Holder::new(owner, count, record.left)))
-            }
-            None => Err(Error::wrong_kind(self.name()?.key())),
+        let Some((owner, count)) = record.holders.first().cloned() else {
+            return Err(Error::wrong_kind(self.name()?.key()));
+        };
+        let kind = &self.target()?.kind;
+        if kind.sides().is_some() {
+            // Which client it is, only the keys of its levels tell.
+            let levels = self.inspect(&kind.field_of(&owner)).await?;
+            record.levels = levels.map_or_else(Vec::new, |record| record.levels);
         }
+        let label = kind.label_of(&owner, &record.fields, &record.levels);
+        let holder = Holder::new(&*owner, self.count(&count)?, record.left);
+        Ok(Some(match label {
+            Some(label) => holder.labelled(label),
+            None => holder,
+        }))
     }
 
     /// Releases the lock if its holders are those with these owner fields; without any, whoever holds it.
@@ -220,24 +228,29 @@ impl Handle {
         self.client.within(Box::pin(acquire)).await
     }
 
-    /// Returns what the server records of the lock, or `None` if it is free.
-    async fn inspect(&self) -> Result<Option<Record>, Error> {
-        self.client.within(Box::pin(self.ask())).await
+    /// Returns what the server records of the lock, and of the levels under this field of a read-write lock, or `None` if
+    /// it is free.
+    async fn inspect(&self, field: &str) -> Result<Option<Record>, Error> {
+        self.client.within(Box::pin(self.ask(field))).await
     }
 
-    async fn ask(&self) -> Result<Option<Record>, Error> {
+    async fn ask(&self, field: &str) -> Result<Option<Record>, Error> {
         self.client.ensure_open()?;
         let name = self.name()?;
         let answer = self
             .client
             .run(
-                &self.target()?.kind.inspect(name),
+                &self.target()?.kind.inspect(name, field),
                 self.client.settings.command_timeout,
             )
             .await?;
         let kind = &self.target()?.kind;
         match Inspected::decode(&answer.reply)? {
-            Inspected::Held { ttl, fields, .. } => {
+            Inspected::Held {
+                ttl,
+                fields,
+                levels,
+            } => {
                 let holders: Vec<_> = fields
                     .iter()
                     .filter_map(|(field, count)| {
@@ -249,6 +262,8 @@ impl Handle {
                 Ok(held.then(|| Record {
                     left: ttl.left(),
                     holders,
+                    fields,
+                    levels,
                 }))
             }
             Inspected::Free => Ok(None),
@@ -391,4 +406,8 @@ struct Record {
     left: Option<Duration>,
     /// The owners, each with the number of levels that it holds.
     holders: Vec<(String, String)>,
+    /// Everything in the hash.
+    fields: Vec<(String, String)>,
+    /// For a read-write lock, what the keys of one owner's levels hold.
+    levels: Vec<String>,
 }

@@ -1,14 +1,16 @@
 //! Who holds a lock.
 
+use std::fmt;
 use std::time::Duration;
 
-use crate::owner::{client_of, label_and_id};
+use crate::label;
 
 /// Who holds a lock, according to the server's record at one time. Returned by
 /// [`holder`](crate::ReentrantLock::holder).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     owner: String,
+    label: Option<String>,
     hold_count: u64,
     remaining_lease: Option<Duration>,
 }
@@ -36,12 +38,30 @@ impl Holder {
     ) -> Self {
         Self {
             owner: owner.into(),
+            label: None,
             hold_count,
             remaining_lease,
         }
     }
 
-    /// Returns the owner as the server knows it: `<client id>:<number>`, or the name of a named owner.
+    /// Sets the [label](crate::ClientBuilder::label) of the holder's client.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redlatch::Holder;
+    ///
+    /// let holder = Holder::new("release-1.2", 1, None).labelled("web-3/812");
+    /// assert_eq!(holder.to_string(), "web-3/812 release-1.2");
+    /// ```
+    #[must_use]
+    pub fn labelled(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Returns the owner as the server knows it: `<client id>:<number>`, or the name of a named owner. A `Holder` itself
+    /// is shown to people, as in `web-3/812 task 17`.
     ///
     /// For a [`PlainLock`](crate::PlainLock) this is the value. If the lock was passed on between tasks of one process,
     /// or if several of them read under it, this is the owner that acquired it from the server.
@@ -54,8 +74,8 @@ impl Holder {
     /// let lock = client.lock("nightly-report");
     /// let guard = lock.lock().await?;
     /// let holder = lock.holder().await?.expect("the lock is held");
-    /// // Tells which of the processes it is, if each of them logs the id of its client.
-    /// assert_eq!(holder.owner(), format!("{}:{}", client.id(), guard.owner()));
+    /// assert!(holder.owner().starts_with(client.id()));
+    /// println!("held by {holder}"); // the label of that client, and the task
     /// guard.unlock().await?;
     /// # Ok::<(), redlatch::Error>(()) });
     /// ```
@@ -64,8 +84,8 @@ impl Holder {
         &self.owner
     }
 
-    /// Returns the [label](crate::ClientBuilder::label) of the holder's client, or `None` if it has none or the owner is a
-    /// named one. A leader's is found too, unless the candidate has an [`identity`](crate::Election::identity) of its own.
+    /// Returns the [label](crate::ClientBuilder::label) of the holder's client: `host/pid`, unless another one was chosen.
+    /// `None` if the holder is not of this crate, such as one of Redisson's, and for a plain lock of a named owner.
     ///
     /// # Examples
     ///
@@ -84,10 +104,7 @@ impl Holder {
     /// ```
     #[must_use]
     pub fn label(&self) -> Option<&str> {
-        // The owner of a leader's term is `<identity>/<term>`, and by default the client is the identity.
-        let of_leader = || label_and_id(self.owner.rsplit_once('/')?.0);
-        let (label, _) = client_of(&self.owner).or_else(of_leader)?;
-        label
+        self.label.as_deref()
     }
 
     /// Returns the number of levels that the owner holds.
@@ -132,5 +149,11 @@ impl Holder {
     #[must_use]
     pub fn remaining_lease(&self) -> Option<Duration> {
         self.remaining_lease
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        label::show(self.label(), &self.owner, f)
     }
 }

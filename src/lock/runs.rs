@@ -108,7 +108,9 @@ macro_rules! runs {
                 wait: std::time::Duration,
                 future: impl Future<Output = Result<T, E>>,
             ) -> Result<T, E> {
-                let ran = self.try_run_for(wait, std::pin::pin!(future)).await?;
+                let acquire = std::pin::pin!(self.try_lock_for(wait));
+                let future = std::pin::pin!(future);
+                let ran = $crate::lock::distributed::try_run(acquire, future).await?;
                 let busy = || {
                     let ($this, $error) = (self, $crate::error::Error::busy(wait));
                     $named.into()

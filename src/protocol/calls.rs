@@ -1,6 +1,7 @@
 //! The calls of each kind of lock.
 
 use crate::error::Error;
+use crate::label;
 use crate::name::LockName;
 use crate::options::LeaseTime;
 use crate::owner::Owner;
@@ -102,10 +103,7 @@ impl HoldKey {
 
     /// Makes a call that reads what the server records of the lock, and of the levels of this owner.
     pub(crate) fn inspect(&self) -> Call<'_> {
-        match self.kind.sides() {
-            Some(sides) => read_write::inspect(&self.name, sides, self.field()),
-            None => self.kind.inspect(&self.name),
-        }
+        self.kind.inspect(&self.name, self.field())
     }
 
     pub(crate) fn extend(&self, lease: LeaseTime, cut: Cut) -> Call<'_> {
@@ -175,11 +173,12 @@ impl Kind {
         call.of(self.title())
     }
 
-    /// Makes a call that reads what the server records of a lock.
-    pub(crate) fn inspect<'a>(&'a self, name: &'a LockName) -> Call<'a> {
+    /// Makes a call that reads what the server records of a lock, and for a read-write lock, of the levels under this
+    /// field, unless it is empty.
+    pub(crate) fn inspect<'a>(&'a self, name: &'a LockName, field: &'a str) -> Call<'a> {
         let call = match self {
             Self::Plain(by) => plain::inspect(name, *by),
-            Self::Read(sides) | Self::Write(sides) => read_write::inspect(name, sides, ""),
+            Self::Read(sides) | Self::Write(sides) => read_write::inspect(name, sides, field),
             _ => lock::inspect(name),
         };
         call.of(self.title())
@@ -187,10 +186,10 @@ impl Kind {
 
     /// Returns whether the holder that the server records, in a field or as the value of a plain lock, is this owner.
     pub(crate) fn is_of(&self, holder: &str, client: &str, owner: &Owner) -> bool {
-        let own = lock::field(client, owner);
         match self {
-            Self::Plain(_) => plain::is_of(holder, &own, owner),
-            _ => holder == own,
+            Self::Plain(_) => plain::is_of(holder, &lock::field(client, owner), owner),
+            // The label of a client is no part of the owner field.
+            _ => holder == lock::field(label::split(client).1, owner),
         }
     }
 
@@ -266,7 +265,7 @@ mod tests {
             let more = [
                 key.kind.force_release(&key.name, &[]),
                 key.kind.force_release(&key.name, &holders),
-                key.kind.inspect(&key.name),
+                key.kind.inspect(&key.name, ""),
                 key.inspect(),
             ];
             for call in calls.into_iter().chain(more).chain(key.token()) {

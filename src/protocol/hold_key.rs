@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::label;
 use crate::name::{LocalKey, LockName, Users};
 use crate::options::{LeaseTime, Prefer, ReleaseBy};
 use crate::owner::Owner;
@@ -143,6 +144,29 @@ impl Kind {
         }
     }
 
+    /// Returns the field that counts the levels of an owner, which is what [`owner_of`](Self::owner_of) is returned for.
+    pub(crate) fn field_of(&self, owner: &str) -> String {
+        match self {
+            Self::Write(_) => format!("{owner}{WRITE}"),
+            _ => owner.to_owned(),
+        }
+    }
+
+    /// Returns the label of the client that holds a lock for this owner, by the fields of its hash, and by the keys of
+    /// this owner's levels if it is a read-write lock.
+    pub(crate) fn label_of<'a>(
+        &self,
+        owner: &'a str,
+        fields: &'a [(String, String)],
+        levels: &'a [String],
+    ) -> Option<&'a str> {
+        match self {
+            Self::Plain(_) => label::client_of(owner)?.0,
+            Self::Read(_) | Self::Write(_) => Some(levels.first()?.split_once('/')?.1),
+            _ => label::of_holder(owner, fields.iter().map(|(field, _)| &**field)),
+        }
+    }
+
     /// Returns the maximum number of levels of an owner.
     pub(crate) fn most_levels(&self) -> u64 {
         match self.sides() {
@@ -170,8 +194,6 @@ impl Kind {
     }
 }
 
-/// Where the field of an owner without a name begins: after the bar.
-const UNNAMED_AT: usize = 1;
 /// The suffix of a writer's field.
 const WRITE: &str = ":write";
 
@@ -180,19 +202,27 @@ const WRITE: &str = ":write";
 /// The acquisition id tells one hold from every other, including those of the same owner. It is random, so that a
 /// command of an old hold that arrives late changes nothing. It is written as `h` and 16 hex digits; the `h` keeps it
 /// text, because one in 750 strings of 16 hex digits is a number to Lua.
+///
+/// The label of the client, which people are shown, is no part of Redisson's field. It stands in the acquisition field, or
+/// where there is none, behind the acquisition id.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldKey {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    /// `|<client>:<own part>:<acquisition id>`, in one allocation, because it is made for each acquisition. A writer's
-    /// own part ends in `:write`.
+    /// `|<label>/<client id>:<own part>:<acquisition id>`, in one allocation, because it is made for each acquisition. A
+    /// writer's own part ends in `:write`. The acquisition id of a read-write lock has `/<label>` behind it.
     text: Box<str>,
-    /// Where Redisson's field begins in `text`: `<client>:<number>`, or the name for a named owner.
+    label_end: usize,
+    /// Where the acquisition field ends, which begins with the bar. That of an owner without a name ends with the client:
+    /// such an owner exists in this client only, and so the field is short enough for a label.
+    acquisition_end: usize,
+    /// Where Redisson's field begins in `text`: `<client id>:<number>`, or the name for a named owner.
     field_at: usize,
     field_end: usize,
 }
 
 impl HoldKey {
+    /// Makes the identity of a hold of the client with this name.
     pub(crate) fn new(
         name: LockName,
         kind: Kind,
@@ -206,20 +236,30 @@ impl HoldKey {
         } else {
             ""
         };
-        let mut text = String::with_capacity(3 + client.len() + own_part.len() + side.len() + 17);
+        let label = label::split(client).0.unwrap_or_default();
+        let mut text = String::with_capacity(
+            2 + client.len() + own_part.len() + side.len() + 19 + label.len(),
+        );
         text.extend(["|", client, ":", &own_part, side]);
         let field_end = text.len();
         // Writing to a string cannot fail.
         write!(text, ":h{number:016x}").ok();
-        let field_at = if owner.is_named() {
-            field_end - own_part.len() - side.len()
-        } else {
-            UNNAMED_AT
+        if kind.sides().is_some() && !label.is_empty() {
+            text.extend(["/", label]);
+        }
+        let (acquisition_end, field_at) = match owner.is_named() {
+            true => (field_end, field_end - own_part.len() - side.len()),
+            false => (
+                1 + client.len(),
+                1 + client.len() - label::split(client).1.len(),
+            ),
         };
         Self {
             name,
             kind,
             text: text.into(),
+            label_end: 1 + label.len(),
+            acquisition_end,
             field_at,
             field_end,
         }
@@ -227,8 +267,13 @@ impl HoldKey {
 
     /// Returns whether the owner is known by a name, which other clients may share.
     pub(crate) fn is_named(&self) -> bool {
-        // A numbered owner's field begins with the client's id.
-        self.field_at > UNNAMED_AT
+        // The acquisition field of an owner without a name does not name it.
+        self.acquisition_end == self.field_end
+    }
+
+    /// Returns the label of the client, which is empty only in tests.
+    pub(crate) fn label(&self) -> &str {
+        &self.text[1..self.label_end]
     }
 
     /// Returns whether a call about this hold can touch no other hold. The value of a plain lock of a named owner is
@@ -249,7 +294,7 @@ impl HoldKey {
 
     /// Returns the acquisition field: its value is the acquisition id and this client's share of the hold count.
     pub(crate) fn acquisition_field(&self) -> &str {
-        &self.text[..self.field_end]
+        &self.text[..self.acquisition_end]
     }
 
     /// Returns the acquisition id as text.
@@ -266,14 +311,15 @@ impl HoldKey {
     pub(crate) fn value(&self) -> &str {
         match self.is_named() {
             true => self.field(),
-            false => &self.text[UNNAMED_AT..],
+            false => &self.text[1..],
         }
     }
 }
 
-/// Parses an acquisition id. Returns `None` if `text` is not one.
+/// Parses an acquisition id, with or without a label behind it. Returns `None` if `text` is not one.
 pub(crate) fn numeral(text: &str) -> Option<u64> {
-    u64::from_str_radix(text.strip_prefix('h')?, 16).ok()
+    let (digits, _label) = text.split_once('/').unwrap_or((text, ""));
+    u64::from_str_radix(digits.strip_prefix('h')?, 16).ok()
 }
 
 #[cfg(test)]
@@ -286,10 +332,12 @@ mod tests {
         let name = LockName::new("", "k").unwrap();
         let owner = Owner::unique();
         let key = HoldKey::new(name.clone(), Kind::Reentrant, "c-1", &owner, 1);
-        assert_eq!(key.field(), format!("c-1:{owner}"));
-        assert_eq!(key.acquisition_field(), format!("|c-1:{owner}"));
+        let number = owner.own_part();
+        assert_eq!(key.field(), format!("c-1:{number}"));
+        assert_eq!(key.acquisition_field(), "|c-1");
         assert_eq!(key.number(), "h0000000000000001");
         assert_eq!(key.numeral(), 1);
+        assert!(!key.is_named() && key.label().is_empty());
 
         let named = HoldKey::new(name, Kind::Reentrant, "c-1", &Owner::named("req-7"), 1);
         assert_eq!(
@@ -297,8 +345,30 @@ mod tests {
             ("req-7", "|c-1:req-7")
         );
 
-        assert_eq!(key.value(), format!("c-1:{owner}:h0000000000000001"));
+        assert_eq!(key.value(), format!("c-1:{number}:h0000000000000001"));
         assert_eq!((named.value(), named.number()), ("req-7", key.number()));
+        assert!(named.is_named());
+    }
+
+    #[test]
+    fn label_stands_next_to_redissons_field_and_never_in_it() {
+        let name = LockName::read_write("", "k").unwrap();
+        let sides = Arc::new(ReadWrite::new(&name, Prefer::Arrival));
+        let owner = Owner::unique();
+        let number = owner.own_part();
+        let key =
+            |kind: Kind, owner: &Owner| HoldKey::new(name.clone(), kind, "web-3/812/c-1", owner, 1);
+        let lock = key(Kind::Reentrant, &owner);
+        assert_eq!(lock.field(), format!("c-1:{number}"));
+        assert_eq!(lock.acquisition_field(), "|web-3/812/c-1");
+        assert_eq!(lock.label(), "web-3/812");
+        let named = key(Kind::Reentrant, &Owner::named("req-7"));
+        assert_eq!(named.field(), "req-7");
+        assert_eq!(named.acquisition_field(), "|web-3/812/c-1:req-7");
+        let write = key(Kind::Write(sides), &owner);
+        assert_eq!(write.field(), format!("c-1:{number}:write"));
+        assert_eq!(write.number(), "h0000000000000001/web-3/812");
+        assert_eq!(write.numeral(), 1);
     }
 
     #[test]
@@ -308,7 +378,10 @@ mod tests {
         let (read, write) = (Kind::Read(sides.clone()), Kind::Write(sides));
         for (owner, field) in [
             (Owner::named("req-7"), "req-7".to_owned()),
-            (Owner::current(), format!("c-1:{}", Owner::current())),
+            (
+                Owner::current(),
+                format!("c-1:{}", Owner::current().own_part()),
+            ),
         ] {
             let key = |kind: &Kind| HoldKey::new(name.clone(), kind.clone(), "c-1", &owner, 1);
             assert_eq!(key(&read).field(), field);
@@ -327,15 +400,10 @@ mod tests {
     }
 
     #[test]
-    fn hashes_of_numbered_owners_stay_compact() {
-        let client = Uuid::nil().to_string();
-        let key = HoldKey::new(
-            LockName::new("", "k").unwrap(),
-            Kind::Reentrant,
-            &client,
-            &Owner::unique(),
-            1,
-        );
-        assert!(key.acquisition_field().len() < 64 && key.field().len() < 64);
+    fn hashes_of_numbered_owners_stay_compact_with_any_label_by_default() {
+        let client = label::name_of_client(&"x".repeat(26), Uuid::nil());
+        let name = LockName::new("", "k").unwrap();
+        let key = HoldKey::new(name, Kind::Reentrant, &client, &Owner::unique(), 1);
+        assert!(key.acquisition_field().len() <= 64 && key.field().len() < 64);
     }
 }

@@ -171,7 +171,8 @@ pub(crate) fn source(
     let Ok(count) = total.parse::<u64>() else {
         return Err(Error::wrong_kind(key.name.key()));
     };
-    // Behind the client's id, which may have a label in front. Two bars begin the field for what was taken over.
+    // Behind the client stands the name of the owner, which is the same for each of its clients. Two bars begin the field
+    // for what was taken over.
     let is_ours = |field: &str| {
         let parts = field
             .strip_prefix('|')
@@ -277,7 +278,8 @@ impl From<LeaseTime> for Arg<'_> {
     }
 }
 
-/// Returns the field of the lock's hash that counts the holds of this owner.
+/// Returns the field of the lock's hash that counts the holds of this owner of the client with this id; for a plain lock,
+/// what its value begins with for the client with this name.
 pub(crate) fn field(client: &str, owner: &Owner) -> String {
     let part = owner.own_part();
     if owner.is_named() {

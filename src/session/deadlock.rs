@@ -24,6 +24,7 @@ use super::local_queue::Side;
 use super::owners::Owners;
 use super::pace::Pace;
 use crate::clock::BootInstant;
+use crate::label;
 use crate::owner::Owner;
 
 /// The shortest time between two warnings of one client.
@@ -69,20 +70,21 @@ impl Deadlocks {
         hold.lock().wait_is_known();
         let (lock, holder) = (&*contention.lock, &hold.owner);
         let (owner, waited) = (waiter.owner.as_ref(), waiter.came.until(now));
+        let shown = |owner| field::display(label::shown(hold.key().label(), owner));
         let all = local_locks.each(|state| state.contention(now, Duration::ZERO));
         match owner.and_then(|owner| chain(&all, holder, owner)) {
             Some(chain) => warn!(
                 lock,
-                owner = owner.map(field::display),
-                %holder,
+                owner = owner.map(shown),
+                holder = shown(holder),
                 ?waited,
                 "deadlock in this client: {}; have every task acquire these locks in one order, or use a MultiLock",
                 Chain(&chain)
             ),
             None => warn!(
                 lock,
-                owner = owner.map(field::display),
-                %holder,
+                owner = owner.map(shown),
+                holder = shown(holder),
                 ?waited,
                 "a call waits for another owner of this client, which has held the lock for longer than a lease; if \
                  that one waits for the call, as for a child task, neither goes on: give the child the owner of its \

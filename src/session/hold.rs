@@ -11,6 +11,7 @@
 //!    owner may be taken over by another process, and is counted here until a request finds that out.
 //! 4. Ended, by its last level or because it was lost. A release may still be owed; the `Undo` for it keeps the hold.
 
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,7 @@ pub(crate) use super::hold_state::{Release, State};
 use super::record::Record;
 pub(crate) use super::successor::Successor;
 use crate::clock::BootInstant;
+use crate::label;
 use crate::loss::LossReason;
 use crate::options::{LeaseMode, LeaseTime, SHORTEST_TIMEOUT};
 use crate::owner::Owner;
@@ -118,6 +120,11 @@ impl Hold {
             ended: Notify::new(),
             state: Mutex::new(state),
         })
+    }
+
+    /// Returns the owner as people read it.
+    pub(crate) fn shown_owner(&self) -> impl fmt::Display {
+        label::shown(self.key().label(), &self.owner)
     }
 
     /// The key that the server has it under: the name, the owner field and the acquisition id of the record.

@@ -221,11 +221,10 @@ impl<D> LocalLockRef<D> {
         self.lock().is_held(self.side)
     }
 
-    /// Returns an owner here that has the lock, on either side. For people: it may have none by the time that they read.
-    pub(crate) fn holder(&self) -> Option<Owner> {
+    /// Returns a hold of the lock here, on either side. For people: it may have ended by the time that they read.
+    pub(crate) fn holder(&self) -> Option<Arc<Hold>> {
         let holds = self.lock().all_holds();
-        let hold = holds.iter().find(|hold| hold.is_live());
-        hold.map(|hold| hold.owner.clone())
+        holds.into_iter().find(|hold| hold.is_live())
     }
 
     /// Whether a hold here is renewed, so that its loss is noticed without being looked for.

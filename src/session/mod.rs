@@ -77,6 +77,7 @@ use uuid::Uuid;
 use crate::clock::{self, BootInstant};
 use crate::config::Config;
 use crate::error::Error;
+use crate::label;
 use crate::loss::LossReason;
 use crate::name::LockName;
 use crate::options::Settings;
@@ -102,9 +103,11 @@ pub(crate) type LocalLock = share::LocalLockRef;
 ///
 /// Handles have it as a [`ClientHandle`], the tasks of [`serve`] as an `Arc`.
 pub(crate) struct Session {
-    /// A random UUID: part of the owner fields on the server, and of the names of the channels on which only this
-    /// client is told.
+    /// A random UUID: part of the owner fields on the server.
     pub(crate) client_id: Arc<str>,
+    /// The label and the id: part of the acquisition fields on the server, of the turn orders, and of the names of the
+    /// channels on which only this client is told.
+    pub(crate) client_name: Arc<str>,
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<Backend>,
     pub(crate) hub: Arc<Hub>,
@@ -142,11 +145,9 @@ impl Session {
         })?;
         let closing = CancellationToken::new();
         let id = Uuid::new_v4();
-        let client_id: Arc<str> = match &settings.label {
-            Some(label) => format!("{label}/{id}").into(),
-            None => id.to_string().into(),
-        };
-        let name = format!("redlatch:{client_id}").into();
+        let label = settings.label.clone().unwrap_or_else(label::of_process);
+        let client_name: Arc<str> = label::name_of_client(&label, id).into();
+        let name = format!("redlatch:{client_name}").into();
         let tally = Arc::new(Tally::new(&settings));
         let (backend, disruptions) =
             Backend::connect(config, &settings, name, tally.clone()).await?;
@@ -165,7 +166,8 @@ impl Session {
             tally: tally.clone(),
         });
         let session = Arc::new(Self {
-            client_id,
+            client_id: id.to_string().into(),
+            client_name,
             hub,
             watchdog: Watchdog::new(releaser.clone()),
             settings,
@@ -179,13 +181,18 @@ impl Session {
             closing,
             closed: CancellationToken::new(),
         });
-        debug!(target: "redlatch", client = %session.client_id, backend = ?session.backend, "connected");
+        debug!(target: "redlatch", client = %session.client_name, backend = ?session.backend, "connected");
         // The hub has a task of its own, since it stands between a message and its waiter.
         let hub = AbortOnDropHandle::new(tokio::spawn(session.hub.clone().run()));
         // Made here: a runtime that ends before it has polled the task drops only what the task was given.
         let ended = Ended(session.clone());
         tokio::spawn(serve(ended, hub, worker, disruptions));
         Ok(ClientHandle(session))
+    }
+
+    /// Returns what tells people which client this is.
+    pub(crate) fn label(&self) -> &str {
+        label::split(&self.client_name).0.unwrap_or_default()
     }
 
     /// Fails once the client is closing. Calls check this before their first request, and again after an error: the
@@ -435,7 +442,7 @@ fn timers() -> Option<&'static Handle> {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
-            .field("client_id", &self.client_id)
+            .field("client", &self.client_name)
             .field("locks", &self.local_locks.len())
             .field("holds", &self.local_locks.holds().len())
             .field("permits", &self.permits.len())
@@ -509,7 +516,7 @@ async fn serve(
         .await;
     // Only now: the releases above went over these connections.
     backend.close().await;
-    debug!(target: "redlatch", client = %session.client_id, took = ?started.until(BootInstant::now()), "closed");
+    debug!(target: "redlatch", client = %session.client_name, took = ?started.until(BootInstant::now()), "closed");
     drop(ended);
 }
 

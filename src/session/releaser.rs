@@ -96,7 +96,7 @@ impl Releaser {
 
     /// Tells of the end of a hold whose last level went.
     pub(super) fn tell_unlocked(&self, hold: &Hold) {
-        let (lock, owner) = (hold.key().name.key(), &hold.owner);
+        let (lock, owner) = (hold.key().name.key(), hold.shown_owner());
         debug!(target: "redlatch", %lock, %owner, held = ?hold.held_for(), "unlocked");
         self.tally.hold_ended(hold);
     }

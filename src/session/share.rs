@@ -135,7 +135,9 @@ impl Undo<Share> {
     /// which other processes may have taken levels over: the script does not compare what is known of that.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         let [one, other] = [self, other].map(|undo| &undo.owed.hold);
-        one.key().acquisition_field() == other.key().acquisition_field()
+        let [ours, theirs] = [one, other].map(|hold| hold.key());
+        ours.field() == theirs.field()
+            && ours.acquisition_field() == theirs.acquisition_field()
             && [one, other]
                 .iter()
                 .all(|hold| hold.target().known.is_none())

@@ -68,7 +68,7 @@ impl Releaser {
         let Some(hold) = self.grants.give_up(number, since) else {
             return;
         };
-        debug!(lock = %hold.key().name.key(), owner = %hold.owner, "released what nobody has taken");
+        debug!(lock = %hold.key().name.key(), owner = %hold.shown_owner(), "released what nobody has taken");
         // The places go first, so that the release moves the lock to none of them.
         for other in others {
             if let Some(other) = self.grants.give_up(*other, since) {

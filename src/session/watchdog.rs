@@ -42,7 +42,7 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::loss::LossReason;
 use crate::options::LeaseTime;
-use crate::protocol::hold_key::Shape;
+use crate::protocol::hold_key::{Shape, numeral};
 use crate::protocol::renewal::RenewalAction;
 
 /// The longest sleep. Timers stop while the machine is suspended; the clock does not, and is looked at this often.
@@ -486,7 +486,9 @@ impl Watchdog {
         for hold in self.releaser.local_locks.holds() {
             let key = hold.key();
             match disruption {
-                Disruption::Forced(number) if number == key.number() => hold.record.note_forced(),
+                Disruption::Forced(number) if numeral(number) == Some(key.numeral()) => {
+                    hold.record.note_forced();
+                }
                 _ if self.releaser.backend.concerns(disruption, key.name.key()) => {}
                 _ => continue,
             }

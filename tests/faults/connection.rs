@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use crate::support::probe::{
-    eventually_heard, millis, nothing_left, secs, soon, stranger, take_turns,
+    eventually_heard, millis, name_of, nothing_left, secs, soon, stranger, take_turns,
 };
 use crate::support::rogue::rogue;
 use crate::support::{builder, eventually, eventually_unreachable, start};
@@ -16,7 +16,7 @@ use redlatch_testkit::{Connection, Proxy, Server, skip};
 /// Returns what the server's `CLIENT LIST` says about each connection of this client.
 fn lines_of(probe: &mut Connection, client: &Client) -> Vec<String> {
     let list = probe.command(&["CLIENT", "LIST"]).text();
-    let name = format!("name=redlatch:{} ", client.id());
+    let name = format!("name=redlatch:{} ", name_of(client));
     let lines = list.lines().filter(|line| line.contains(&name));
     lines.map(str::to_owned).collect()
 }

@@ -69,7 +69,7 @@ async fn child_that_waits_for_its_parent_is_told_of_once_with_what_to_do() {
     assert!(began.elapsed() >= LEASE, "{:?}", began.elapsed());
     for words in [
         "lock=\"orders\"",
-        &format!("holder={parent}"),
+        &format!("holder={} {parent}", client.label()),
         "waited=",
         "redlatch::pitfalls",
     ] {
@@ -88,7 +88,7 @@ async fn child_that_waits_for_its_parent_is_told_of_once_with_what_to_do() {
     drop(parents);
     let (owner, guard) = soon(child).await.unwrap();
     assert!(
-        told.contains(&format!("owner={owner} ")),
+        told.contains(&format!("owner={} {owner} ", client.label())),
         "{owner} in {told}"
     );
     drop(guard);

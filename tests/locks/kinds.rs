@@ -331,7 +331,7 @@ async fn count_that_became_exhausted_or_poisoned_refuses_reentry() {
         ("-5", ErrorKind::LeaseLost),
     ] {
         let guard = lock.lock().await.unwrap();
-        let field = format!("{}:{}", client.id(), guard.owner());
+        let field = client.owner_field(guard.owner());
         probe.command(&["HSET", "k", &field, count]);
         let before = dump(&mut probe);
         assert_eq!(kind(guard.reenter().await), expected, "{count}");

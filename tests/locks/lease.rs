@@ -130,7 +130,7 @@ async fn fixed_lease_is_not_renewed_and_its_loss_comes_before_its_end() {
     assert!(
         probe
             .hgetall("k")
-            .contains_key(&format!("{}:{}", client.id(), guard.owner()))
+            .contains_key(&client.owner_field(guard.owner()))
     );
     assert!(
         granted.elapsed() > lease - millis(500),

@@ -8,7 +8,7 @@ use crate::support::probe::{
     soon, stranger,
 };
 use crate::support::{builder, client, eventually, start, start_two};
-use redlatch::{Client, ErrorKind, Owner, ReentrantLock};
+use redlatch::{ErrorKind, Owner, ReentrantLock};
 use redlatch_testkit::Server;
 
 #[tokio::test]
@@ -509,6 +509,17 @@ async fn client_whose_own_lease_ended_locks_again_while_another_has_the_lock_und
     nothing_left(&server, [&one, &two]).await;
 }
 
+/// Returns who holds a lock of any kind, as another client sees it.
+macro_rules! seen {
+    ($lock:expr, $elsewhere:expr) => {{
+        let guard = $lock.lock().await.unwrap();
+        let holder = $elsewhere.holder().await.unwrap().unwrap();
+        let owner = guard.owner().clone();
+        guard.unlock().await.unwrap();
+        (holder, owner)
+    }};
+}
+
 #[tokio::test]
 async fn levels_of_clients_with_labels_are_found_in_their_shares() {
     let server = Server::start();
@@ -538,40 +549,77 @@ async fn levels_of_clients_with_labels_are_found_in_their_shares() {
 }
 
 #[tokio::test]
-async fn label_of_a_client_is_seen_by_others_and_nothing_is_added_without_one() {
+async fn holder_of_any_kind_is_shown_by_the_label_of_its_client_and_its_task() {
     let (server, other) = start().await;
     let labelled = |label: &str| builder(server.url()).label(label).build();
-    let client = labelled("orders@host-7").await.unwrap();
-    assert!(client.id().starts_with("orders@host-7/"));
-    let guard = client.lock("k").lock().await.unwrap();
-    let holder = other.lock("k").holder().await.unwrap().unwrap();
-    assert_eq!(holder.label(), Some("orders@host-7"));
-    assert_eq!(holder.owner(), format!("{}:{}", client.id(), guard.owner()));
-    guard.unlock().await.unwrap();
-
-    let label_of_leader = async |client: &Client| {
-        let term = client.leader("l").campaign().await.unwrap();
-        let holder = other.fenced_lock("l").holder().await.unwrap().unwrap();
-        term.step_down().await.unwrap();
-        holder.label().map(str::to_owned)
-    };
-    let label = label_of_leader(&client).await;
-    assert_eq!(label.as_deref(), Some("orders@host-7"));
-    assert_eq!(label_of_leader(&other).await, None);
-
-    assert_eq!(other.id().len(), 36);
-    let owner = Owner::named("orders@host-7/7:1");
-    for lock in [other.lock("k"), other.lock("k").owned_by(&owner)] {
-        let guard = lock.lock().await.unwrap();
-        let holder = lock.holder().await.unwrap().unwrap();
-        assert_eq!(holder.label(), None, "{}", holder.owner());
-        guard.unlock().await.unwrap();
+    let chosen = labelled("orders@host-7").await.unwrap();
+    let by_default = builder(server.url()).build().await.unwrap();
+    let process = format!("/{}", std::process::id());
+    assert!(by_default.label().ends_with(&process), "{by_default:?}");
+    assert_eq!(chosen.label(), "orders@host-7");
+    for client in [&chosen, &by_default] {
+        assert_eq!(client.id().len(), 36);
+        let (here, there) = (client.clone().scoped("a:"), other.clone().scoped("a:"));
+        for (holder, owner) in [
+            seen!(here.lock("1"), there.lock("1")),
+            seen!(here.fenced_lock("2"), there.fenced_lock("2")),
+            seen!(here.fair_lock("3"), there.fair_lock("3")),
+            seen!(here.spin_lock("4"), there.spin_lock("4")),
+            seen!(here.plain_lock("5"), there.plain_lock("5")),
+            seen!(
+                here.read_write_lock("6").reader(),
+                there.read_write_lock("6").reader()
+            ),
+            seen!(
+                here.read_write_lock("7").writer(),
+                there.read_write_lock("7").writer()
+            ),
+            seen!(here.lock("8").owned_by(&Owner::unique()), there.lock("8")),
+            seen!(
+                here.lock("9").owned_by(&Owner::named("request 7")),
+                there.lock("9")
+            ),
+        ] {
+            assert_eq!(holder.label(), Some(client.label()), "{holder:?}");
+            assert_eq!(holder.to_string(), format!("{} {owner}", client.label()));
+        }
     }
-    for label in ["", "a:b", "a b", "a/b", "{a}", "\u{e9}", &"x".repeat(65)] {
+    assert!(Owner::current().to_string().starts_with("thread "));
+    let in_task = tokio::spawn(async { Owner::current().to_string() });
+    assert!(in_task.await.unwrap().starts_with("task "));
+    assert!(Owner::unique().to_string().starts_with("unique "));
+
+    // A leader too, also one with an identity.
+    for election in [chosen.leader("l"), chosen.leader("l").identity("web-7")] {
+        let term = election.campaign().await.unwrap();
+        let leader = other.leader("l").current().await.unwrap().unwrap();
+        assert_eq!(leader, term.leader());
+        assert_eq!(leader.label(), Some("orders@host-7"));
+        let shown = match leader.identity() {
+            "web-7" => "web-7",
+            _ => "orders@host-7",
+        };
+        assert_eq!(leader.to_string(), shown);
+        term.step_down().await.unwrap();
+    }
+    // Redisson's owners are shown as they are.
+    let java = "8743c9c0-0795-4907-87fd-6c719a6b4586:52";
+    server.connection().command(&["HSET", "j", java, "1"]);
+    let holder = other.lock("j").holder().await.unwrap().unwrap();
+    assert_eq!((holder.label(), &*holder.to_string()), (None, java));
+    for label in ["", "a:b", "a b", "{a}", "a|b", "\u{e9}", &"x".repeat(65)] {
         assert_eq!(
             kind(labelled(label).await),
             ErrorKind::InvalidInput,
             "{label:?}"
         );
     }
+    let error = chosen.lock("k").unlock().await.unwrap_err();
+    let owner = Owner::current();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("orders@host-7 {owner}")),
+        "{error}"
+    );
 }

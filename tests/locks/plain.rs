@@ -61,7 +61,7 @@ async fn lock_is_a_string_that_tells_one_hold_and_ends_with_its_lease() {
         for _ in 0..2 {
             let guard = take(&lock).await;
             let value = value(&mut probe).text();
-            let owner = format!("{}:{}:h", client.id(), guard.owner());
+            let owner = format!("{}/{}:h", client.label(), client.owner_field(guard.owner()));
             assert!(value.starts_with(&owner), "{value}");
             let ttl = probe.pttl(NAME);
             assert!(ttl > 9_000 && ttl <= 10_000, "{ttl}");

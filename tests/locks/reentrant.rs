@@ -29,7 +29,7 @@ async fn queries_tell_of_a_held_lock_and_of_a_free_one() {
         let left = handle.remaining_lease().await.unwrap().unwrap();
         assert!(left > secs(10) && left <= secs(20), "{left:?}");
         let holder = handle.holder().await.unwrap().unwrap();
-        assert_eq!(holder.owner(), format!("{}:{}", client.id(), outer.owner()));
+        assert_eq!(holder.owner(), client.owner_field(outer.owner()));
         assert_eq!(holder.hold_count(), 2);
         assert!(holder.remaining_lease().unwrap() > secs(10));
     }

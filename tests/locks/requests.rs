@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::support::probe::{
-    NEVER, acquiring, calls, calls_of, channel, eventually_attending, eventually_heard,
+    NEVER, acquiring, calls, calls_of, channel, eventually_attending, eventually_heard, name_of,
     nothing_left, reset_calls, secs, soon, subscribers,
 };
 use crate::support::{builder, client, eventually, start, start_two};
@@ -122,7 +122,7 @@ async fn crowd_of_waiters_costs_one_subscription_and_asks_nothing() {
     keys.sort();
     assert_eq!(keys, ["k", "redlatch_turns:{k}"]);
     let places = probe.command(&["ZRANGE", "redlatch_turns:{k}", "0", "-1"]);
-    assert_eq!(places.texts(), [client.id()], "one for all of them");
+    assert_eq!(places.texts(), [name_of(&client)], "one for all of them");
 
     guard.unlock().await.unwrap();
     for task in waiting {
@@ -164,7 +164,7 @@ async fn lock_that_is_held_for_longer_costs_one_subscription_and_one_check() {
 #[tokio::test]
 async fn channels_of_two_locks_share_one_connection() {
     let (server, holder, client) = start_two().await;
-    let id = client.id().to_owned();
+    let id = name_of(&client);
     let mut guards: Vec<LockGuard> = Vec::new();
     let mut waiting = Vec::new();
     for name in ["a", "b"] {

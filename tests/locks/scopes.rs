@@ -32,7 +32,7 @@ async fn prefixes_head_key_and_channel_and_add_up() {
         })
         .await;
         let same = plain.lock(key).holder().await.unwrap().unwrap();
-        assert_eq!(same.owner(), format!("{}:{}", scope.id(), guard.owner()));
+        assert_eq!(same.owner(), scope.owner_field(guard.owner()));
         assert!(
             stranger(&plain.lock(key))
                 .try_lock()
@@ -147,7 +147,7 @@ async fn databases_do_not_exclude_each_other_and_share_messages_only() {
     assert!(
         probe
             .hgetall("k")
-            .contains_key(&format!("{}:{}", three.id(), held.owner()))
+            .contains_key(&three.owner_field(held.owner()))
     );
 
     let other = builder(format!("{}/3", server.url()))

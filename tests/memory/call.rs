@@ -215,7 +215,7 @@ impl Actor {
 
     fn acquisition_field(&self) -> String {
         match self.owner.contains(':') {
-            true => format!("|{}", self.owner),
+            true => format!("|{}", self.client),
             false => format!("|{}:{}", self.client, self.owner),
         }
     }

@@ -144,7 +144,7 @@ impl Both {
             4 => &[
                 "HSET",
                 &key,
-                pick(rng, &["c1:1", "|c1:1", "mode", "|token"]),
+                pick(rng, &["c1:1", "|c1", "mode", "|token"]),
                 pick(rng, &["2", "read", "h1:1"]),
             ],
             5 => &[

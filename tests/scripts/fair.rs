@@ -36,7 +36,7 @@ impl Hold {
     fn new(client: &str, owner: u64) -> Self {
         let field = format!("{client}:{owner}");
         Self {
-            acquisition_field: format!("|{field}"),
+            acquisition_field: format!("|{client}"),
             number: format!("h{owner:016x}"),
             field,
             priority: 0,

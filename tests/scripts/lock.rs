@@ -34,7 +34,7 @@ fn words(text: &str) -> Vec<String> {
 /// Returns the owner field, acquisition field and acquisition id of a hold.
 fn hold(client: &str, owner: &str, number: u64) -> [String; 3] {
     let (field, acquisition_field) = match owner.parse::<u64>() {
-        Ok(_) => (format!("{client}:{owner}"), format!("|{client}:{owner}")),
+        Ok(_) => (format!("{client}:{owner}"), format!("|{client}")),
         Err(_) => (owner.to_owned(), format!("|{client}:{owner}")),
     };
     [field, acquisition_field, format!("h{number:016x}")]

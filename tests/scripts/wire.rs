@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::support::probe::{
-    NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, nothing_left, passes,
-    reset_calls, secs, soon, stranger,
+    NEVER, acquiring, calls_of, channel, eventually_heard, kind, millis, name_of, nothing_left,
+    passes, reset_calls, secs, soon, stranger,
 };
 use crate::support::{builder, client, eventually, start, start_two};
 use redlatch::{Client, ErrorKind, Owner};
@@ -50,14 +50,14 @@ async fn a_hold_is_a_hash_with_redissons_field_and_one_acquisition_field() {
     let task = tokio::spawn(async move {
         let me = tokio::task::id().to_string();
         let outer = lock.lock().await.unwrap();
-        assert_eq!(outer.owner().to_string(), me);
+        assert_eq!(outer.owner().to_string(), format!("task {me}"));
         let inner = lock.lock().await.unwrap();
         (me, outer, inner)
     });
     let (me, outer, inner) = task.await.unwrap();
     let mut probe = server.connection();
     let id = client.id();
-    let (field, acquisition_field) = (format!("{id}:{me}"), format!("|{id}:{me}"));
+    let (field, acquisition_field) = (format!("{id}:{me}"), format!("|{}", name_of(&client)));
     assert_eq!(id.len(), 36);
     assert!(uuid_like(id), "{id}");
 
@@ -83,7 +83,6 @@ async fn a_hold_is_a_hash_with_redissons_field_and_one_acquisition_field() {
     assert!(probe.keys().is_empty());
 
     let again = client.lock("k").lock().await.unwrap();
-    let acquisition_field = format!("|{id}:{}", again.owner());
     assert_ne!(
         hold(&probe.hgetall("k"), &acquisition_field).0,
         number,
@@ -111,9 +110,10 @@ async fn numbers_of_threads_and_made_up_owners_fit_javas_long() {
     let mut seen = vec![task.parse::<i64>().unwrap()];
     for lock in [lock.clone(), stranger(&lock), stranger(&lock)] {
         let guard = lock.lock().await.unwrap();
-        let field = format!("{}:{}", client.id(), guard.owner());
+        let field = client.owner_field(guard.owner());
         assert_eq!(server.connection().hgetall("k")[&field], "1");
-        seen.push(guard.owner().to_string().parse::<i64>().unwrap());
+        let (_, number) = field.split_once(':').unwrap();
+        seen.push(number.parse::<i64>().unwrap());
         guard.unlock().await.unwrap();
     }
     assert!(seen.iter().all(|number| *number > 0));
@@ -131,7 +131,7 @@ async fn field_of_a_named_owner_is_its_name_and_each_client_records_its_share() 
     for client in [&one, &two, &two] {
         guards.push(client.lock("k").owned_by(&owner).lock().await.unwrap());
     }
-    let acquisition_fields = [&one, &two].map(|client| format!("|{}:request 7", client.id()));
+    let acquisition_fields = [&one, &two].map(|client| format!("|{}:request 7", name_of(client)));
     let mut probe = server.connection();
     let hash = probe.hgetall("k");
     let (first, second) = (
@@ -383,7 +383,7 @@ async fn call_under_another_acquisition_id_changes_nothing() {
         "unlock", "drop", "handle", "verify", "extend", "reenter", "lock", "renewal",
     ] {
         let guard = lock.lock().await.unwrap();
-        let acquisition_field = format!("|{}:{}", client.id(), guard.owner());
+        let acquisition_field = format!("|{}", name_of(&client));
         // As if the call were a late packet, and its owner had lost the lock and acquired it again since.
         probe.command(&["HSET", "k", &acquisition_field, "h0123456789abcdef:1"]);
         probe.command(&["PERSIST", "k"]);
@@ -451,7 +451,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
         ("lock_reenter", &["k"], &["2", "9000"]),
     ] {
         // The lock was acquired by such a request, and two more times since.
-        probe.command(&["HSET", "k", "c:1", "3", "|c:1", &format!("{NUMBER}:3")]);
+        probe.command(&["HSET", "k", "c:1", "3", "|c", &format!("{NUMBER}:3")]);
         probe.command(&["PEXPIRE", "k", "9000"]);
         let before = probe.hgetall("k");
         let source = script(name);
@@ -459,7 +459,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
         let call = [
             &["EVAL", &source, &count],
             keys,
-            &["c:1", "|c:1", NUMBER],
+            &["c:1", "|c", NUMBER],
             rest,
         ]
         .concat();

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::support::probe::{
-    eventually_heard, kind, millis, nothing_left, scripts_run, secs, soon,
+    eventually_heard, kind, millis, name_of, nothing_left, scripts_run, secs, soon,
 };
 use crate::support::{client, eventually, eventually_idle, start, start_two};
 use redlatch::{Client, ErrorKind, LockGuard, Member, MultiLock, Owner, ReentrantLock};
@@ -78,8 +78,8 @@ async fn set_is_had_whole_and_given_back_whole() {
 async fn members_are_on_the_server_what_they_are_by_themselves() {
     let (server, client) = start().await;
     let owner = Owner::unique();
-    let field = format!("{}:{owner}", client.id());
-    let acquisition_field = format!("|{field}");
+    let field = client.owner_field(&owner);
+    let acquisition_field = format!("|{}", name_of(&client));
     let mut probe = server.connection();
     let mut shapes = Vec::new();
     for together in [true, false] {
@@ -488,6 +488,30 @@ fn passes_often(set: MultiLock, inside: Arc<AtomicUsize>, rounds: usize) -> Join
             guard.unlock().await.unwrap();
         }
     })
+}
+
+#[tokio::test]
+async fn members_that_were_passed_on_by_several_owners_are_given_back_under_each() {
+    let (server, client) = start().await;
+    let [a, b] = ["a", "b"].map(|name| client.lock(name));
+    let of_a = a.clone().owned_by(&Owner::unique()).lock().await.unwrap();
+    let of_b = b.clone().owned_by(&Owner::unique()).lock().await.unwrap();
+    let set = MultiLock::new([a, b]).owned_by(&Owner::unique());
+    let set = set.hold_and_wait(Duration::MAX);
+    let waiting = tokio::spawn(async move { set.lock().await });
+    for held in [of_a, of_b] {
+        eventually("the set waits for it", async || {
+            format!("{client:?}").contains("waiting: 1,")
+        })
+        .await;
+        held.unlock().await.unwrap();
+    }
+    let guard = soon(waiting).await.unwrap().unwrap();
+    // Each record is still that of the owner who acquired it.
+    let mut probe = server.connection();
+    assert_ne!(probe.hgetall("a"), probe.hgetall("b"));
+    guard.unlock().await.unwrap();
+    nothing_left(&server, [&client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -95,8 +95,10 @@ pub fn subscribers(probe: &mut Connection, channel: &str) -> i64 {
 
 /// Returns the same, by other subcommands of `PUBSUB`: the first lists channels, and the second counts subscribers.
 pub fn subscribers_by(probe: &mut Connection, [list, count]: [&str; 2], channel: &str) -> i64 {
-    let pattern = format!("{channel}:????????-????-*");
-    let own = probe.command(&["PUBSUB", list, &pattern]).texts();
+    let pattern = format!("{channel}:*/????????-????-*");
+    let mut own = probe.command(&["PUBSUB", list, &pattern]).texts();
+    // Those of a lock whose name goes on with a colon are another lock's.
+    own.retain(|own| !own[channel.len() + 1..].contains(':'));
     let mut words = vec!["PUBSUB", count, channel];
     words.extend(own.iter().map(String::as_str));
     let counts = probe.command(&words).array();
@@ -105,9 +107,14 @@ pub fn subscribers_by(probe: &mut Connection, [list, count]: [&str; 2], channel:
     common.max(counts.sum())
 }
 
+/// Returns the name of a client in turn orders, acquisition fields and channels.
+pub fn name_of(client: &Client) -> String {
+    format!("{}/{}", client.label(), client.id())
+}
+
 /// Returns the channel on which a client that holds a lock for longer is told that it was released by force.
 pub fn own_channel(client: &Client) -> String {
-    format!("redlatch:{}", client.id())
+    format!("redlatch:{}", name_of(client))
 }
 
 /// Waits until a client that holds a lock listens there, and has checked whether its lock was released before.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use crate::support::probe::{
-    begin, calls, calls_of, millis, nothing_left, reset_calls, secs, soon, stranger,
+    begin, calls, calls_of, millis, name_of, nothing_left, reset_calls, secs, soon, stranger,
 };
 use crate::support::{builder, client, eventually, sha, start, start_two};
 use redlatch::{Client, FairLock, LockGuard, Owner};
@@ -407,7 +407,7 @@ async fn a_crowd_whose_places_a_server_has_lost_queues_again_within_seconds() {
     let held = lock.lock().await.unwrap();
     let crowd = crowd(&server, &one.fair_lock("k"), 800).await;
     let mut probe = server.connection();
-    let signs = format!("{SIGNS}{}", one.id());
+    let signs = format!("{SIGNS}{}", name_of(&one));
     eventually("it has given a sign", async || probe.exists(&signs)).await;
     // The holder's record stays, as after a failover that lost only the last writes.
     probe.command(&["DEL", QUEUE, SCORES, PLACES, &signs]);
@@ -430,7 +430,7 @@ async fn sign_that_takes_the_lock_unheard_reaches_its_waiter_all_the_same() {
     let held = other.fair_lock("k").lock().await.unwrap();
     let first = waiting(&server, &behind.fair_lock("k")).await;
     let mut probe = server.connection();
-    let signs = format!("{SIGNS}{}", behind.id());
+    let signs = format!("{SIGNS}{}", name_of(&behind));
     eventually("it has given a sign", async || probe.exists(&signs)).await;
     proxy.cut_reply_to(sha("fair_sign"));
     held.unlock().await.unwrap();
@@ -451,7 +451,7 @@ async fn named_owner_that_waits_in_two_processes_has_the_lock_in_both() {
         tokio::spawn(async move { lock.lock().await.unwrap() })
     });
     let mut probe = server.connection();
-    let signs = [&one, &two].map(|client| format!("{SIGNS}{}", client.id()));
+    let signs = [&one, &two].map(|client| format!("{SIGNS}{}", name_of(client)));
     for sign in signs {
         eventually("both wait", async || probe.exists(&sign)).await;
     }

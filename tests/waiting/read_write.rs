@@ -121,7 +121,7 @@ async fn readers_of_all_processes_share_and_a_writer_is_alone() {
     assert!(lock.writer().is_held().await.unwrap());
     assert!(!lock.reader().is_locked().await.unwrap());
     let holder = lock.writer().holder().await.unwrap().unwrap();
-    assert_eq!(holder.owner(), format!("{}:{}", one.id(), write.owner()));
+    assert_eq!(holder.owner(), one.owner_field(write.owner()));
     write.unlock().await.unwrap();
     nothing_left(&server, [&one, &two]).await;
 }
@@ -139,7 +139,7 @@ async fn both_sides_are_reentrant_and_have_redissons_form() {
         let (outer, inner) = (take().await, take().await);
         let third = inner.reenter().await.unwrap();
         let suffix = if side == "write" { ":write" } else { "" };
-        let field = format!("{}:{}{suffix}", client.id(), outer.owner());
+        let field = format!("{}{suffix}", client.owner_field(outer.owner()));
         let hash = probe.hgetall("k");
         assert_eq!((&*hash["mode"], &*hash[&field]), (side, "3"));
         assert_eq!(hash.len(), 2, "Java counts the fields");

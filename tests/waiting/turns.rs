@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::support::probe::{
     NEVER, acquiring, channel, eventually_free, eventually_heard, eventually_waiting, millis,
-    nothing_left, passes, reset_calls, scripts_run, secs, soon, stranger,
+    name_of, nothing_left, passes, reset_calls, scripts_run, secs, soon, stranger,
 };
 use crate::support::{builder, eventually};
 use redlatch::{Client, LockGuard, MultiLock, RedLock};
@@ -38,7 +38,11 @@ fn told_with_all(server: &Server) -> i64 {
 /// Makes this client wait for the lock, last in the turn order.
 async fn waits(server: &Server, client: &Client) -> Waiter {
     let waiter = acquiring(&client.lock("k"));
-    let stands = || line(server).last().is_some_and(|last| last == client.id());
+    let stands = || {
+        line(server)
+            .last()
+            .is_some_and(|last| *last == name_of(client))
+    };
     eventually("it stands in line", async || stands()).await;
     waiter
 }
@@ -287,7 +291,7 @@ async fn place_is_the_processs_and_outlives_a_waiter_that_leaves() {
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     eventually_waiting(&client, 1).await;
-    assert_eq!(line(&server), [client.id(), other.id()]);
+    assert_eq!(line(&server), [name_of(&client), name_of(&other)]);
     guard.unlock().await.unwrap();
     passes(second).await;
     passes(behind).await;
@@ -395,7 +399,11 @@ async fn clock_that_was_set_back_makes_nobody_wait_for_what_was_set_back() {
     let hangs = Connection::subscribe(server.port(), &[format!("{}:hangs", channel("k"))]);
     // As if the lease of the holder had run out, which no client publishes.
     probe.command(&["DEL", "k"]);
-    probe.command(&["PUBLISH", &format!("{}:{}", channel("k"), client.id()), "0"]);
+    probe.command(&[
+        "PUBLISH",
+        &format!("{}:{}", channel("k"), name_of(&client)),
+        "0",
+    ]);
     passes(waiter).await;
     drop((hangs, guard));
     eventually_free(&server, "k").await;
@@ -445,7 +453,7 @@ async fn who_watches_all_channels_is_no_waiter() {
     }
     let waiter = waits(&server, &next).await;
     guard.unlock().await.unwrap();
-    let ahead = line(&server).into_iter().find(|it| it != next.id());
+    let ahead = line(&server).into_iter().find(|it| *it != name_of(&next));
     assert_eq!(
         ahead, None,
         "neither the dead nor Redisson's clients have a turn"

@@ -41,9 +41,12 @@ fn label_is_shown_with_the_owner() {
         let mut command = redlatch(&server.url(), &[&args[..], &["sh", "-c", show]].concat());
         command.stdin(std::process::Stdio::piped());
         let mut run = Running::of(command);
-        assert!(run.line().starts_with("job@host/"));
+        let owner = run.line();
         let found = outcome(&server, &["inspect", kind]);
-        assert!(found.out.contains("held by   job@host/"), "{found:?}");
+        let shown = "held by   job@host unique 0";
+        assert!(found.out.contains(shown), "{found:?}");
+        let found = outcome(&server, &["--json", "inspect", kind]);
+        assert!(found.out.contains(&owner), "{owner} {found:?}");
         drop(run.stdin());
         assert_eq!(run.end().code, 0);
     }

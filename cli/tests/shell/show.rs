@@ -53,11 +53,23 @@ fn each_kind_is_shown_with_its_holder_lease_and_waiter() {
             assert!((20.0..=30.0).contains(&lease.as_f64().unwrap()), "{found}");
         }
         assert_eq!(found["token"].is_u64(), kind == "fenced");
+        // People are shown which process it is, and programs which owner.
+        let label = held["label"].as_str().unwrap();
+        let (_, process) = label.rsplit_once('/').unwrap();
+        assert!(process.parse::<u32>().is_ok(), "{label}");
+        let shown = format!("{label} unique 0");
         let text = outcome(&server, &["inspect", kind]).out;
-        assert!(
-            text.contains("held by") && text.contains(held["owner"].as_str().unwrap()),
-            "{text}"
-        );
+        assert!(text.contains(&format!("held by   {shown}")), "{text}");
+        let listed = outcome(&server, &["ls", kind]).out;
+        assert!(listed.contains(&shown), "{listed}");
+        for waits in text
+            .lines()
+            .filter_map(|line| line.strip_prefix("waits     "))
+        {
+            let (label, _) = label.rsplit_once('/').unwrap();
+            let is_known = waits.contains(&format!("{label}/"));
+            assert!(is_known || found["is_wanted"] == true, "{text}");
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::session::outage_log::Names;
 impl Watchdog {
     /// Tells of a loss. A hold that ends with its client is no surprise to anybody.
     pub(super) fn tell_loss(&self, hold: &Hold, reason: LossReason) {
-        let (lock, owner) = (hold.key().name.key(), &hold.owner);
+        let (lock, owner) = (hold.key().name.key(), hold.shown_owner());
         let server = || self.node(hold).map(|node| node.id());
         let is_told =
             reason != LossReason::Closed && self.outages.lost(server(), lock, BootInstant::now());
