@@ -199,7 +199,7 @@ pub use semaphore::counted::{Semaphore, SemaphorePermit};
 pub use semaphore::expirable::{ExpirablePermit, ExpirableSemaphore};
 pub use stats::{ConnectionStats, KindStats, LossStats, RenewalStats, Stats, TrafficStats};
 #[cfg(feature = "tower")]
-pub use tower::{OwnerLayer, OwnerService};
+pub use tower::{HeaderOwner, OwnerLayer, OwnerService, RequestOwner, UniqueOwner};
 
 /// Pages whose Rust is compiled by `cargo test --doc`.
 #[cfg(all(doctest, feature = "macros", feature = "memory"))]

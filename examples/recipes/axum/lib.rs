@@ -28,7 +28,7 @@ pub fn service(client: Client) -> Router {
     };
     Router::new()
         .route("/edits/{document}", post(begin).delete(end))
-        .layer(OwnerLayer::new())
+        .layer(OwnerLayer::header("x-request-id")) // and `OwnerLayer::new()` without an id
         .with_state(edits)
 }
 

@@ -23,7 +23,10 @@ async fn second_edit_on_one_connection_is_a_conflict() {
         response.bytes().await.unwrap();
         status
     };
-    assert_eq!(answer(http.post(&url)).await, 201);
+    // Under one request id too: whoever repeats a request is another owner.
+    let post = || http.post(&url).header("x-request-id", "3f2a-77");
+    assert_eq!(answer(post()).await, 201);
+    assert_eq!(answer(post()).await, 409);
     assert_eq!(answer(http.post(&url)).await, 409);
     assert_eq!(answer(http.delete(&url)).await, 204);
     assert_eq!(answer(http.delete(&url)).await, 404);
