@@ -83,8 +83,8 @@
 //!
 //! The crate reports through [`tracing`](https://docs.rs/tracing), under the target `redlatch`. The page
 //! [`tracing`](mod@tracing) lists the events and spans that a program may rely on: at `warn`, locks that were lost,
-//! outages of servers, and long waits if you ask for them; at `info`, new connections; at `debug`, acquisitions and
-//! releases.
+//! outages of servers, and long waits if you ask for them; at `info`, new connections, who leads, adoptions and releases by
+//! force; at `debug`, acquisitions and releases.
 //!
 //! # Numbers
 //!

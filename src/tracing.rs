@@ -1,6 +1,7 @@
 //! The events and spans that this crate reports through `tracing`, and that a program may rely on.
 //!
-//! An `owner` is shown behind the [label](crate::ClientBuilder::label) of its client, as in `web-3/812 task 17`.
+//! An `owner` is shown behind the [label](crate::ClientBuilder::label) of its client, as in `web-3/812 task 17`, except by
+//! `adopted`, which has the label by itself. A `token` is that of a fenced lock; there is none for other locks.
 //!
 //! The events and spans in the tables have the target `redlatch`. The filter `redlatch=info` shows what an operator wants
 //! to see, and `redlatch=debug` adds each acquisition and release. Names of locks and owners appear in them, passwords
@@ -11,7 +12,7 @@
 //!
 //! | event | level | fields | when |
 //! |---|---|---|---|
-//! | `lost` | warn, debug | `lock`, `owner`, `reason` | A held lock was lost; `reason` is the name of a [`LossReason`](crate::LossReason). Of those that are lost within a second, or in one outage, the first is a warning and the others are debug events. A hold that ends because its client is closed is a debug event. |
+//! | `lost` | warn, debug | `lock`, `owner`, `reason`, `token` | A held lock was lost; `reason` is the name of a [`LossReason`](crate::LossReason). Of those that are lost within a second, or in one outage, the first is a warning and the others are debug events. A hold that ends because its client is closed is a debug event. |
 //! | `lost more` | warn | `lost`, `locks` | Several locks were lost within a second and without an outage: how many, and the first names. |
 //! | `outage` | warn | `server`, `held`, `locks`, `error` | A server did not answer a request within [`command_timeout`](crate::ClientBuilder::command_timeout), could not be reached for that long, or has become a replica. Logged once for each outage, with the number of locks that this client holds there and the first names. |
 //! | `outage is over` | warn | `server`, `lasted`, `silences`, `lost`, `locks` | The server has answered again for a second: for how long and how often it did not, and which locks were lost. If its outages follow each other within a minute, it has to answer for twice as long each time, and a minute at most: what happens meanwhile is one outage. |
@@ -23,6 +24,11 @@
 //! | `no answer that counts` | warn, debug | `key`, `error`, `pause` | A campaign, a watch or a job goes on through an outage. Of several in a row, the first is a warning; `pause` is in the others only. |
 //! | `reconnected` | info | `server`, `untold` | There is a new connection for commands to a server, at most once a second. |
 //! | `resubscribing` | info, debug | `channels`, `untold` | Channels are subscribed to on a new connection. |
+//! | `leads` | info | `lock`, `label`, `token` | A candidate leads from now on, by an [`Election`](crate::Election): with the fencing token of its term. |
+//! | `deposed` | info | `lock`, `label`, `token`, `reason` | A leader lost its term; told next to `lost`. One that steps down, or whose client is closed, is not deposed. |
+//! | `follows` | info | `lock`, `label`, `leader` | A candidate waits, and `leader` leads: once for each leader. |
+//! | `adopted` | info | `lock`, `owner`, `label`, `token` | A call of [`adopt`](crate::ReentrantLock::adopt) has a guard for a level of this owner, which may have been another process's. |
+//! | `released by force` | info | `lock`, `label` | A call of this client released a lock, whoever held it. The client of the holder tells `lost`. |
 //! | `acquired` | debug | `waited` | A call got its lock, in the span `acquire`; not for a re-entry, nor for a reader that joins others of its process. |
 //! | `busy` | debug | `lock`, `owner`, `held_by` | The lock was busy until the limit of the call; the call returns `None`. |
 //! | `unlocked` | debug | `lock`, `owner`, `held` | The last level of a lock was given back here, by `unlock` or by a drop: for how long it was held. |
@@ -51,4 +57,4 @@
 //! # How many
 //!
 //! The number of lines at `info` and above does not depend on the number of locks: an outage in which a thousand locks
-//! are lost is told by a handful. Closing a client in good order, and the end of its runtime, warn of nothing.
+//! are lost is told by a handful. What somebody did is a line each: a term of an election, an adoption, a release by force. Closing a client in good order, and the end of its runtime, warn of nothing.

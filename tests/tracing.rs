@@ -714,3 +714,68 @@ fn told_by(error: redlatch::Error) -> String {
     }
     told
 }
+
+#[tokio::test]
+async fn terms_adoptions_and_releases_by_force_are_told_at_info_with_lock_label_and_token() {
+    let (log, _recording) = Log::record();
+    let server = Server::start();
+    let labelled = async |label: &str| {
+        let builder = builder(server.url()).label(label);
+        builder.build().await.unwrap()
+    };
+    let (here, there) = (labelled("here").await, labelled("there").await);
+    let term = here.leader("scheduler").campaign().await.unwrap();
+    let token = format!("token={}", term.token());
+    log.tells(&["INFO", "leads", "lock=scheduler", "label=\"here\"", &token])
+        .await;
+    let candidate = there.leader("scheduler");
+    let next = tokio::spawn(async move { candidate.campaign().await });
+    let follows = [
+        "INFO",
+        "follows",
+        "lock=scheduler label=\"there\" leader=here",
+    ];
+    log.tells(&follows).await;
+
+    assert!(there.fenced_lock("scheduler").force_unlock().await.unwrap());
+    log.tells(&[
+        "INFO",
+        "released by force",
+        "lock=scheduler label=\"there\"",
+    ])
+    .await;
+    term.lost().await;
+    let deposed = [
+        "INFO",
+        "deposed",
+        "lock=scheduler label=\"here\"",
+        &token,
+        "reason=",
+    ];
+    log.tells(&deposed).await;
+    drop(term);
+    let term = next.await.unwrap().unwrap();
+    let token = format!("token={}", term.token());
+    log.tells(&["INFO", "leads", "label=\"there\"", &token])
+        .await;
+    // One that steps down is not deposed.
+    term.step_down().await.unwrap();
+    let text = log.text();
+    let deposed = text.lines().filter(|line| line.contains(" deposed "));
+    assert_eq!(deposed.count(), 1, "{text}");
+
+    let job = Owner::named("import-7");
+    let [left, found] = [&here, &there].map(|client| client.fenced_lock("import").owned_by(&job));
+    drop(left.lock().await.unwrap().detach());
+    let guard = found.adopt().await.unwrap().unwrap();
+    let token = format!("token={}", guard.token());
+    let adopted = [
+        "INFO",
+        "adopted",
+        "lock=import owner=import-7 label=\"there\"",
+        &token,
+    ];
+    log.tells(&adopted).await;
+    guard.unlock().await.unwrap();
+    log.is_as_documented();
+}

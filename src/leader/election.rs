@@ -1,8 +1,12 @@
 //! An election: candidates, the one that leads, and those that watch.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::pending;
+use std::time::Duration;
 
-use tracing::debug;
+use tokio::time::sleep;
+use tracing::{debug, info};
 
 use super::term::{Announcement, Leader, Term};
 use super::watch::LeaderWatch;
@@ -11,6 +15,9 @@ use crate::lock::fenced::FencedGuard;
 use crate::lock::handle::Handle;
 use crate::outage::Outage;
 use crate::protocol::leader::LeaderNews;
+
+/// After what time a candidate that does not lead looks who does.
+const FOLLOWS_AFTER: Duration = Duration::from_millis(100);
 
 /// An election, by which one of several processes leads: etcd's `Election`, Curator's `LeaderSelector`.
 ///
@@ -169,18 +176,39 @@ impl Election {
             let handle = self.handle.clone().owned_by(&candidate);
             let mut outage = Outage::default();
             loop {
-                match handle.lock().await {
+                let granted = tokio::select! {
+                    biased;
+                    granted = handle.lock() => granted,
+                    never = self.follow() => match never {},
+                };
+                match granted {
                     Ok(guard) => {
-                        debug!(election = %name.key(), leader = %candidate, "leads");
+                        let guard = FencedGuard::from(guard);
+                        let (lock, label, token) = (name.key(), client.label(), guard.token());
+                        info!(target: "redlatch", %lock, label, token = token.get(), "leads");
                         let news = LeaderNews::new(name.clone());
                         let announcement = Announcement::new(client.clone(), news);
-                        return Ok(Term::begin(FencedGuard::from(guard), announcement));
+                        return Ok(Term::begin(guard, announcement));
                     }
                     Err(error) => outage.endure(client, name.key(), error).await?,
                 }
             }
         };
         client.within(Box::pin(campaign)).await
+    }
+
+    /// Tells who leads, while this candidate waits. Begins after a moment, since the first candidate waits for nobody.
+    async fn follow(&self) -> Infallible {
+        sleep(FOLLOWS_AFTER).await;
+        let mut watch = self.watch();
+        // That nobody knows who leads, as in an outage, the campaign tells by itself.
+        while let Ok(leader) = watch.changed().await {
+            if let Some(leader) = leader {
+                let (lock, label) = (self.name(), self.handle.client.label());
+                info!(target: "redlatch", %lock, label, %leader, "follows");
+            }
+        }
+        pending().await
     }
 
     /// Campaigns, runs `body` while this process leads, and steps down when `body` returns. Returns what it returned.

@@ -36,8 +36,7 @@ pub struct Term {
 impl Term {
     /// Begins a term. Tells those that watch.
     pub(super) fn begin(guard: FencedGuard, end: Announcement) -> Self {
-        // Other candidates of this client wait for as long as it leads, by their nature.
-        guard.hold.lock().wait_is_known();
+        guard.hold.begins_a_term();
         end.send();
         Self { guard, end }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Span;
+use tracing::{Span, info};
 
 use super::holder::Holder;
 use crate::backoff::Backoff;
@@ -112,7 +112,13 @@ impl Handle {
 
     pub(crate) async fn adopt(&self) -> Result<Option<LockGuard>, Error> {
         let adopt = async { self.request()?.adopt().await };
-        self.client.within(Box::pin(adopt)).await
+        let adopted = self.client.within(Box::pin(adopt)).await?;
+        if let Some(guard) = &adopted {
+            let (lock, owner, label) = (guard.name(), guard.owner(), self.client.label());
+            let token = guard.hold.token();
+            info!(target: "redlatch", %lock, %owner, label, token, "adopted");
+        }
+        Ok(adopted)
     }
 
     pub(crate) async fn is_locked(&self) -> Result<bool, Error> {
@@ -214,6 +220,10 @@ impl Handle {
             };
             for undo in owed {
                 undo.disarm();
+            }
+            if released {
+                let (lock, label) = (name.key(), self.client.label());
+                info!(target: "redlatch", %lock, label, "released by force");
             }
             Ok(released)
         };

@@ -467,6 +467,19 @@ impl Hold {
         }
     }
 
+    /// Notes that this is the term of a leader: its loss is told as that, and others wait for it as long as it lasts by
+    /// its nature.
+    pub(crate) fn begins_a_term(&self) {
+        let mut state = self.lock();
+        state.is_term = true;
+        state.wait_is_known();
+    }
+
+    /// Whether it is the term of a leader.
+    pub(super) fn is_term(&self) -> bool {
+        self.lock().is_term
+    }
+
     /// Returns the fencing token, of a fenced lock.
     ///
     /// Each hold that goes on with the record has the next one, so tokens grow in the order of the holds.

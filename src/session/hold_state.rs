@@ -61,6 +61,8 @@ pub(crate) struct State {
     ///
     /// There is one for each hold: its holder may just as well work for long.
     is_wait_known: bool,
+    /// It is the term of a leader.
+    pub(super) is_term: bool,
     /// Where this hold stands in the watchdog's registry: the first part of its key there. `None` if it is not in it.
     /// Behind the registry only for a hold that the watchdog has just taken out as due.
     pub(crate) watched: Option<BootInstant>,
@@ -104,6 +106,7 @@ impl State {
             since: BootInstant::NEVER,
             tokens: None,
             is_wait_known: false,
+            is_term: false,
             watched: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::Watchdog;
 use crate::clock::BootInstant;
@@ -14,13 +14,17 @@ use crate::session::outage_log::Names;
 impl Watchdog {
     /// Tells of a loss. A hold that ends with its client is no surprise to anybody.
     pub(super) fn tell_loss(&self, hold: &Hold, reason: LossReason) {
-        let (lock, owner) = (hold.key().name.key(), hold.shown_owner());
+        let (lock, owner, token) = (hold.key().name.key(), hold.shown_owner(), hold.token());
         let server = || self.node(hold).map(|node| node.id());
         let is_told =
             reason != LossReason::Closed && self.outages.lost(server(), lock, BootInstant::now());
         match is_told {
-            true => warn!(target: "redlatch", %lock, %owner, ?reason, "lost"),
-            false => debug!(target: "redlatch", %lock, %owner, ?reason, "lost"),
+            true => warn!(target: "redlatch", %lock, %owner, ?reason, token, "lost"),
+            false => debug!(target: "redlatch", %lock, %owner, ?reason, token, "lost"),
+        }
+        if hold.is_term() && reason != LossReason::Closed {
+            let label = hold.key().label();
+            info!(target: "redlatch", %lock, label, token, ?reason, "deposed");
         }
         // The others that are lost now are told together in a moment, by the task.
         if is_told {
