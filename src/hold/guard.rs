@@ -239,6 +239,11 @@ impl AcquireRequest {
         // From here on, an early return drops the guard, which gives the hold back. A client that is closed behind this
         // check finds the hold in the local lock, and ends it.
         self.client.ensure_open()?;
+        self.timely(guard)
+    }
+
+    /// Returns a guard if enough of its lease is left to hand it out.
+    pub(super) fn timely(&self, guard: LockGuard) -> Result<LockGuard, Error> {
         match guard.remaining() < self.min_validity {
             true => Err(self.too_late()),
             false => Ok(guard),

@@ -53,7 +53,10 @@ impl AcquireRequest {
         }
         let (request, local, reentered) = (self.clone(), local.clone(), hold.clone());
         let reentered = async move { request.reenter_in_turn(&local, &reentered).await };
-        self.client.in_task(hold, reentered).await
+        let guard = self.client.in_task(hold, reentered).await?;
+        // The task may have been done long before this call was polled.
+        let guard = guard.filter(|guard| !guard.is_lost());
+        guard.map(|guard| self.timely(guard)).transpose()
     }
 
     async fn reenter_in_turn(
@@ -114,7 +117,8 @@ impl AcquireRequest {
             let (request, here, adopted) = (self.clone(), local.clone(), hold.clone());
             let adopted = async move { request.adopt_here(&here, &adopted).await };
             match self.client.in_task(&hold, adopted).await? {
-                Some(AdoptedHere::Moved(guard)) => return Ok(Some(guard)),
+                // The task may have been done long before this call was polled.
+                Some(AdoptedHere::Moved(guard)) => return self.timely(guard).map(Some),
                 // Not by the task: if nobody takes what it returns, a level that was here before stays as it was.
                 Some(AdoptedHere::Stands(sent)) => return self.guard(&hold, sent),
                 // Its levels may be in another process by now.
@@ -320,10 +324,7 @@ impl AcquireRequest {
         self.client.watchdog.watch(hold);
         // From here on the guard owes the level; the early return drops it.
         let guard = LockGuard::new(Lease::new(self.clone(), hold.clone()));
-        if guard.remaining() < self.min_validity {
-            return Err(self.too_late());
-        }
-        Ok(Some(guard))
+        self.timely(guard).map(Some)
     }
 }
 
