@@ -206,6 +206,11 @@ impl Record {
         self.lock().turns
     }
 
+    /// Whether calls that passed it on have yet to be told whether it stood.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.lock().waiting.is_empty()
+    }
+
     /// Notes that a hold has the record from now on.
     ///
     /// At the grant, or when the record is passed on; [`join`](Self::join) counts by itself.

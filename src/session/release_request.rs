@@ -179,13 +179,17 @@ impl Releaser {
         Ok(left)
     }
 
-    /// Waits for a release of these holds: in a task, if other calls may wait for the turns that it takes.
+    /// Waits for a release of these holds: in a task, if other calls may wait for the turns that it takes, or for its
+    /// answer.
     pub(super) async fn polled<T: Send + 'static>(
         &self,
         release: impl Future<Output = Result<T, Error>> + Send + 'static,
         holds: &[Arc<Hold>],
     ) -> Result<T, Error> {
-        let others_may_wait = |hold: &Arc<Hold>| hold.was_nested() || hold.record.was_joined();
+        let others_may_wait = |hold: &Arc<Hold>| {
+            let record = &hold.record;
+            hold.was_nested() || record.was_joined() || record.is_awaited()
+        };
         match holds.iter().any(others_may_wait) {
             true => in_task(&self.runtime, holds, release).await,
             false => release.await,
