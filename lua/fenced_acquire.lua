@@ -2,7 +2,7 @@
 -- lasts.
 --
 -- KEYS[1] the lock, a hash: owner field -> hold count, acquisition field -> acquisition id:share, |token -> its last
---   token if the token is remembered for a limited time
+--   token if the token is remembered for a limited time, or if the owner has a name
 -- KEYS[2] the last token
 -- ARGV[1] owner field
 -- ARGV[2] acquisition field of this client and owner
@@ -55,15 +55,22 @@ if not total then
   redis.call('SET', KEYS[2], final)
   if ARGV[11] ~= '0' then
     redis.call('PEXPIRE', KEYS[2], ARGV[11])
-    -- A hold that is renewed may outlast the remembered token. Its owner can still join it, and it can still be taken
-    -- over, so the hash keeps a copy.
+  end
+  -- A hold that is renewed may outlast the remembered token. Its owner can still join it, and it can still be taken
+  -- over, so the hash keeps a copy. So it does for an owner with a name, whose other clients may join.
+  if ARGV[11] ~= '0' or is_named then
     redis.call('HSET', KEYS[1], '|token', final)
   end
   return {'granted', tonumber(ARGV[4]), token, tonumber(ARGV[12])}
 end
 
--- The owner has levels: raises this client's share of them, unless another acquisition of this client has it.
-local token = found[4] or last
+-- The owner has levels: raises this client's share of them, unless another acquisition of this client has it. Where
+-- another client took the lock for that owner as a lock without tokens, the last token is of an earlier hold. Redisson's
+-- clients record nothing, so their holds count as fenced.
+local token = found[4]
+if not token and (not is_named or redis.call('HLEN', KEYS[1]) == 1) then
+  token = last
+end
 if not string.find(token or '', '^%d+$') or not string.find(total, '^%d+$') then
   return {'wrong_kind'}
 end
@@ -76,4 +83,7 @@ if not after then
   return {'exhausted'}
 end
 raise(after - total, reached, ARGV[5], ends)
+if is_named and not found[4] then
+  redis.call('HSET', KEYS[1], '|token', token)
+end
 return {'granted', after, tonumber(token), 1}

@@ -96,7 +96,11 @@ for i = 1, locks do
       tokens[#tokens + 1] = math.max(tonumber(last or 0) + 1, now)
     end
   else
-    local token = found[4] or last
+    -- See fenced_acquire: a hold of an owner with a name has a token of its own, or none.
+    local token = found[4]
+    if not token and (not named or call('HLEN', KEYS[i]) == 1) then
+      token = last
+    end
     if fenced and not string.find(token or '', '^%d+$') or not string.find(total, '^%d+$') then
       return {'wrong_kind', i}
     end
@@ -133,8 +137,10 @@ for i = 1, locks do
       call('SET', KEYS[locks + token_at], string.format('%.0f', tokens[token_at]))
       if remembered ~= '0' then
         call('PEXPIRE', KEYS[locks + token_at], remembered)
-        call('HSET', KEYS[i], '|token', string.format('%.0f', tokens[token_at]))
       end
+    end
+    if named or remembered ~= '0' and not totals[i] then
+      call('HSET', KEYS[i], '|token', string.format('%.0f', tokens[token_at]))
     end
   end
 end

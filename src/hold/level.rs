@@ -278,10 +278,14 @@ impl AcquireRequest {
         }
     }
 
-    /// Returns the token of a hold that stands, or `None` if its kind has no tokens. For a level that was moved here:
-    /// the script that moves it tells no token.
-    pub(crate) async fn token(&self, hold: &Hold) -> Result<Option<u64>, Error> {
-        let Some(call) = hold.key().token() else {
+    /// Returns the token of a hold that stands, or `None` if its kind has no tokens. For a level that was moved here from
+    /// this source: the script that moves it tells no token.
+    pub(crate) async fn token(
+        &self,
+        hold: &Hold,
+        source: &TransferSource,
+    ) -> Result<Option<u64>, Error> {
+        let Some(call) = hold.key().token(source.is_recorded()) else {
             return Ok(None);
         };
         let answer = self.client.run(&call, hold.timeout).await?;

@@ -115,8 +115,9 @@ impl HoldKey {
         call.of(self.kind.title())
     }
 
-    /// Makes a call that reads the token of this hold. Returns `None` if its kind has no tokens.
-    pub(crate) fn token(&self) -> Option<Call<'_>> {
+    /// Makes a call that reads the token of this hold, which a client of ours has `recorded`, or none. Returns `None` if
+    /// its kind has no tokens.
+    pub(crate) fn token(&self, recorded: bool) -> Option<Call<'_>> {
         match &self.kind {
             Kind::Reentrant
             | Kind::Spin
@@ -124,7 +125,7 @@ impl HoldKey {
             | Kind::Plain(_)
             | Kind::Read(_)
             | Kind::Write(_) => None,
-            Kind::Fenced(fencing) => Some(fenced::token(self, fencing)),
+            Kind::Fenced(fencing) => Some(fenced::token(self, fencing, recorded)),
         }
     }
 }
@@ -268,7 +269,7 @@ mod tests {
                 key.kind.inspect(&key.name, ""),
                 key.inspect(),
             ];
-            for call in calls.into_iter().chain(more).chain(key.token()) {
+            for call in calls.into_iter().chain(more).chain(key.token(true)) {
                 drop(Call::new(call.script, call.keys, call.args));
             }
         }

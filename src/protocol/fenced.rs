@@ -20,10 +20,11 @@ pub(crate) fn acquire<'a>(
     call
 }
 
-/// Makes a call that reads the token of the current hold.
-pub(crate) fn token<'a>(key: &'a HoldKey, fencing: &'a Fencing) -> Call<'a> {
+/// Makes a call that reads the token of the current hold, which a client of ours has `recorded`, or none.
+pub(crate) fn token<'a>(key: &'a HoldKey, fencing: &'a Fencing, recorded: bool) -> Call<'a> {
     let keys = vec![&**key.name.key(), &*fencing.key];
-    Call::new(&script::FENCED_TOKEN, keys, Vec::new())
+    let args = vec![Arg::Number(recorded.into())];
+    Call::new(&script::FENCED_TOKEN, keys, args)
 }
 
 /// Returns the key of the last token, and how long that token is remembered.

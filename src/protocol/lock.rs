@@ -265,6 +265,13 @@ pub(crate) struct TransferSource {
     pub(crate) record: Box<str>,
 }
 
+impl TransferSource {
+    /// Whether a client of ours has recorded the level.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.field.starts_with('|')
+    }
+}
+
 impl From<u32> for Arg<'_> {
     fn from(share: u32) -> Self {
         Self::Number(share.into())

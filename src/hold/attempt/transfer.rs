@@ -19,6 +19,7 @@ use crate::hold::guard::LockGuard;
 use crate::options::LeaseTime;
 use crate::protocol::acquired::Tokens;
 use crate::protocol::answer::Adopted;
+use crate::protocol::lock::TransferSource;
 use crate::session::unlock::LevelRelease;
 
 impl Attempt<'_> {
@@ -30,9 +31,9 @@ impl Attempt<'_> {
             .take_over(Some(self.request.lease_mode.lease()))
             .await?
         {
-            Some(sent) => {
+            Some((sent, source)) => {
                 // Just the one token: the hold of a named owner is not passed on.
-                let token = self.request.token(&self.hold).await?;
+                let token = self.request.token(&self.hold, &source).await?;
                 self.commit(sent, token.map(|token| Tokens::new(token, 1)))
                     .map(Some)
             }
@@ -44,7 +45,7 @@ impl Attempt<'_> {
     pub(crate) async fn take_over_and_release(mut self) -> Result<(), Error> {
         // Without a new lease: the level is released right away.
         match (self.take_over(None).await?, self.undo.take()) {
-            (Some(sent), Some(undo)) => {
+            (Some((sent, _)), Some(undo)) => {
                 // The hold never enters the local lock: nobody here may re-enter what is about to be released.
                 self.hold.taken_over_to_release(sent);
                 self.request
@@ -56,9 +57,12 @@ impl Attempt<'_> {
         }
     }
 
-    /// Moves one level of the owner here. Returns when the request was sent, or `None` if there was nothing to move.
-    /// With a `lease`, the hold's lease is raised to it at least.
-    async fn take_over(&mut self, lease: Option<LeaseTime>) -> Result<Option<BootInstant>, Error> {
+    /// Moves one level of the owner here. Returns when the request was sent and from where the level came, or `None` if
+    /// there was nothing to move. With a `lease`, the hold's lease is raised to it at least.
+    async fn take_over(
+        &mut self,
+        lease: Option<LeaseTime>,
+    ) -> Result<Option<(BootInstant, TransferSource)>, Error> {
         // Reads whose level it is, then moves it; the move compares what was read. So each step can be repeated.
         loop {
             let Some(source) = self.request.source(&self.hold).await? else {
@@ -68,7 +72,7 @@ impl Attempt<'_> {
             let call = hold.key().adopt(1.into(), lease, Some(&source));
             let answer = self.run(&call).await?;
             match Adopted::decode(&answer.reply)? {
-                Adopted::Moved => return Ok(Some(answer.sent)),
+                Adopted::Moved => return Ok(Some((answer.sent, source))),
                 // Another client was faster: look again at what is there.
                 Adopted::Changed => self.nothing_held(),
                 Adopted::Absent => {
