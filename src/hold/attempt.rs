@@ -179,7 +179,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits for the turn to ask: until no other call of this owner asks, and the releases of this process that would
-    /// be in the way are ahead of it. It waits for at most the time of one request. The next request has that much less
+    /// be in the way are ahead of it. It waits for less than the time of one request. The next request has that much less
     /// time, so that a silent server does not cost several timeouts.
     ///
     /// The caller keeps the turn until its request is answered: a second request of the same owner has another
@@ -210,7 +210,7 @@ impl<'a> Attempt<'a> {
             return Ok(Some(asking));
         }
         let started = BootInstant::now();
-        let turn = timeout(self.hold.timeout, self.local.turn(owner, barrier));
+        let turn = timeout(self.hold.longest_turn(), self.local.turn(owner, barrier));
         let asking = self
             .request
             .client

@@ -64,6 +64,8 @@ impl AcquireRequest {
         local: &LocalLock,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
+        // The wait for the turn counts, so that a silent server does not cost several timeouts.
+        let began = BootInstant::now();
         // Requests that change the hold count are sent one at a time.
         let _turn = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
@@ -73,7 +75,6 @@ impl AcquireRequest {
         let Some(claim) = Claim::new(self, local, hold) else {
             return Ok(None);
         };
-        let began = BootInstant::now();
         loop {
             let to = hold.target();
             let call = hold.key().reenter(to, self.lease_mode.lease());
@@ -144,6 +145,7 @@ impl AcquireRequest {
         local: &LocalLock,
         hold: &Arc<Hold>,
     ) -> Result<Option<AdoptedHere>, Error> {
+        let began = BootInstant::now();
         let _turn = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
             drop(self.client.watchdog.lose(hold, LossReason::Gone));
@@ -152,7 +154,6 @@ impl AcquireRequest {
         hold.lock().schedule.asks_for(self.lease_mode.lease());
         // Where levels are adopted, some of this hold may have been, too.
         hold.compare();
-        let began = BootInstant::now();
         loop {
             // In other processes only a named owner has levels. Any other levels under the owner's field are those by
             // which others read.
@@ -212,11 +213,10 @@ impl AcquireRequest {
         }
     }
 
-    /// Waits for the turn of a hold's record, for at most the time of one request.
+    /// Waits for the turn of a hold's record, for less than the time of one request.
     pub(super) async fn turn(&self, hold: &Hold) -> Result<Turn, Error> {
-        self.client
-            .unless_closed(hold.record.turn(hold.timeout))
-            .await?
+        let turn = hold.record.turn(hold.longest_turn());
+        self.client.unless_closed(turn).await?
     }
 
     /// Gives a hold a new lease; the caller has its turn. Returns `false` if the hold is gone.

@@ -450,10 +450,16 @@ impl Hold {
         self.lock().is_live(BootInstant::now())
     }
 
-    /// Returns how much of the time of one request is left, for what began at `began`. Never too little for a request.
+    /// How long a request may wait for its turn.
+    pub(crate) fn longest_turn(&self) -> Duration {
+        self.timeout / 4 * 3
+    }
+
+    /// Returns how much of the time of one request is left, for what began at `began`. Behind the longest wait for a
+    /// turn, enough for a server that is far away.
     pub(crate) fn time_left(&self, began: BootInstant) -> Duration {
-        let spent = began.until(BootInstant::now());
-        self.timeout.saturating_sub(spent).max(SHORTEST_TIMEOUT)
+        let spent = began.until(BootInstant::now()).min(self.longest_turn());
+        SHORTEST_TIMEOUT.max(self.timeout - spent)
     }
 
     /// Returns what is left of the local promise; zero if the hold is not live.
