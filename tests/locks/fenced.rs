@@ -247,6 +247,23 @@ async fn level_that_is_adopted_elsewhere_keeps_its_token() {
     adopted.unlock().await.unwrap();
 }
 
+/// The last token that the server knows is of an earlier hold.
+#[tokio::test]
+async fn hold_that_a_named_owner_took_without_a_token_has_none() {
+    let (_server, client, other) = start_two().await;
+    let owner = Owner::named("req-7");
+    next(&client.fenced_lock(NAME)).await;
+    let held = client.lock(NAME).owned_by(&owner).lock().await.unwrap();
+    let fenced = other.fenced_lock(NAME).owned_by(&owner);
+    assert_eq!(kind(fenced.lock().await), ErrorKind::WrongKind);
+    let members = [Member::from(fenced.clone()), other.lock("beside").into()];
+    let set = MultiLock::new(members).owned_by(&owner);
+    assert_eq!(kind(set.lock().await), ErrorKind::WrongKind);
+    held.verify().await.unwrap();
+    drop(held.detach());
+    assert_eq!(kind(fenced.adopt().await), ErrorKind::WrongKind);
+}
+
 #[tokio::test]
 async fn kinds_of_one_shape_exclude_each_other() {
     let (_server, client, other) = start_two().await;

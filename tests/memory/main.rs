@@ -14,6 +14,7 @@ mod served;
 #[path = "../support/mod.rs"]
 mod support;
 mod time;
+mod unpolled;
 
 use redlatch::{Client, MemoryServer};
 

@@ -1,0 +1,110 @@
+//! Calls that nobody polls for a while, by a clock that a test moves.
+
+use std::pin::Pin;
+
+use redlatch::{Client, Error, ErrorKind, LockGuard, NamedLock, Owner, ReentrantLock};
+use tokio::time::{Instant, sleep};
+
+use crate::support::probe::{begin, kind, secs, stranger};
+use crate::two;
+
+/// The calls that bring a level of a lock that is held here.
+const CALLS: [&str; 3] = ["lock", "adopt", "reenter"];
+
+/// Begins a call, and keeps what it returns.
+fn begun<'a>(
+    call: &str,
+    lock: &'a ReentrantLock,
+    guard: &'a LockGuard,
+) -> Pin<Box<dyn Future<Output = Result<Option<LockGuard>, Error>> + 'a>> {
+    match call {
+        "lock" => begin(async { lock.lock().await.map(Some) }),
+        "adopt" => begin(lock.adopt()),
+        _ => begin(async { guard.reenter().await.map(Some) }),
+    }
+}
+
+/// A lock that is held here, with its guard. Nobody renews it. A level of its owner was left elsewhere.
+async fn held(client: &Client, other: &Client, name: &str) -> (ReentrantLock, LockGuard) {
+    let owner = Owner::named("req-7");
+    let [lock, there] = [client, other].map(|client| {
+        let lock = client.lock(name).owned_by(&owner);
+        lock.lease(secs(10))
+    });
+    let guard = lock.lock().await.unwrap();
+    drop(there.lock().await.unwrap().detach());
+    (lock, guard)
+}
+
+#[tokio::test(start_paused = true)]
+async fn level_of_a_hold_that_was_lost_before_its_call_was_polled_is_handed_to_nobody() {
+    for call in CALLS {
+        let (server, client, other) = two().await;
+        let (lock, guard) = held(&client, &other, call).await;
+        let unpolled = begun(call, &lock, &guard);
+        sleep(secs(1)).await;
+        server.restart_empty();
+        guard.lost().await;
+        match unpolled.await {
+            // It is taken anew.
+            Ok(level) => assert!(!level.expect(call).is_lost(), "{call}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::LeaseLost, "{call}");
+                assert_ne!(call, "lock");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn level_of_which_too_little_is_left_when_its_call_is_polled_is_handed_to_nobody() {
+    for call in CALLS {
+        let (_server, client, other) = two().await;
+        let (lock, guard) = held(&client, &other, call).await;
+        let unpolled = begun(call, &lock, &guard);
+        sleep(secs(8)).await;
+        match unpolled.await {
+            Ok(level) => {
+                let left = level.expect(call).remaining();
+                assert!(left >= secs(5), "{call}: {left:?}");
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::LeaseLost, "{call}"),
+        }
+        assert!(guard.remaining() > secs(0), "{call}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_that_nobody_polls_answers_those_that_passed_the_lock_on() {
+    let (_server, client, _other) = two().await;
+    let [first, second] = [(); 2].map(|()| stranger(&client.lock("job")));
+    let guard = first.lock().await.unwrap();
+    let mut next = begin(second.lock());
+    sleep(secs(1)).await;
+    let passed_on = begin(guard.unlock());
+    let guard = next.as_mut().await.unwrap();
+    let unpolled = begin(guard.unlock());
+    let asked = Instant::now();
+    passed_on.await.unwrap();
+    assert_eq!(asked.elapsed(), secs(0));
+    unpolled.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn level_costs_one_timeout_at_a_silent_server_though_another_call_is_before_it() {
+    for call in CALLS {
+        let (server, client, other) = two().await;
+        let (lock, guard) = held(&client, &other, call).await;
+        server.stop_answering();
+        let before = begin(guard.extend(secs(20)));
+        let asked = Instant::now();
+        let level = match call {
+            "lock" => lock.try_lock().await,
+            "adopt" => lock.adopt().await,
+            _ => guard.reenter().await.map(Some),
+        };
+        assert_eq!(kind(level), ErrorKind::Timeout, "{call}");
+        assert!(asked.elapsed() <= secs(1), "{call}: {:?}", asked.elapsed());
+        drop(before);
+    }
+}
