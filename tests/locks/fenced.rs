@@ -8,7 +8,7 @@ use crate::support::probe::{
     begin, calls_of, kind, reset_calls, scripts_run, secs, soon, stranger,
 };
 use crate::support::{client, eventually, start, start_two};
-use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, MultiLock, Owner};
+use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, Member, MultiLock, Owner};
 use redlatch_testkit::{Connection, Server};
 
 const NAME: &str = "k";

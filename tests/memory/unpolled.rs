@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use redlatch::{Client, Error, ErrorKind, LockGuard, NamedLock, Owner, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
 use tokio::time::{Instant, sleep};
 
 use crate::support::probe::{begin, kind, secs, stranger};
