@@ -29,7 +29,9 @@ use crate::owner::Owner;
 /// # Guarantee and limit
 ///
 /// Exclusion is that of a [`ReentrantLock`](crate::ReentrantLock), and on one name the two kinds exclude each other.
-/// The token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry.
+/// The token of a hold is higher than those of all earlier holds, including Java's, and stays the same on re-entry. A hold
+/// that its named owner took as a lock of another kind has none: to join it here is the error
+/// [`WrongKind`](crate::ErrorKind::WrongKind).
 ///
 /// The token is the last one plus 1, or the server's clock in microseconds if that is higher. It therefore keeps rising
 /// across a `FLUSHALL` or a restart without data, provided that the server's clock does not go back in between. Tokens

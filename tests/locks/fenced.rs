@@ -8,7 +8,7 @@ use crate::support::probe::{
     begin, calls_of, kind, reset_calls, scripts_run, secs, soon, stranger,
 };
 use crate::support::{client, eventually, start, start_two};
-use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, Member, MultiLock, Owner};
+use redlatch::{Client, ErrorKind, FencedGuard, FencedLock, LockGuard, MultiLock, Owner};
 use redlatch_testkit::{Connection, Server};
 
 const NAME: &str = "k";
@@ -247,19 +247,34 @@ async fn level_that_is_adopted_elsewhere_keeps_its_token() {
     adopted.unlock().await.unwrap();
 }
 
-/// The last token that the server knows is of an earlier hold.
-#[tokio::test]
-async fn hold_that_a_named_owner_took_without_a_token_has_none() {
-    let (_server, client, other) = start_two().await;
+/// A hold that a named owner took without a token, and the same lock as a fenced one elsewhere. The last token that the
+/// server knows is of an earlier hold.
+async fn held_without_a_token() -> (Server, LockGuard, FencedLock) {
+    let (server, client, other) = start_two().await;
     let owner = Owner::named("req-7");
     next(&client.fenced_lock(NAME)).await;
     let held = client.lock(NAME).owned_by(&owner).lock().await.unwrap();
-    let fenced = other.fenced_lock(NAME).owned_by(&owner);
+    (server, held, other.fenced_lock(NAME).owned_by(&owner))
+}
+
+#[tokio::test]
+async fn hold_that_a_named_owner_took_without_a_token_has_none() {
+    let (_server, held, fenced) = held_without_a_token().await;
     assert_eq!(kind(fenced.lock().await), ErrorKind::WrongKind);
-    let members = [Member::from(fenced.clone()), other.lock("beside").into()];
-    let set = MultiLock::new(members).owned_by(&owner);
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn set_joins_no_hold_without_a_token() {
+    let (_server, held, fenced) = held_without_a_token().await;
+    let set = MultiLock::new([fenced]).owned_by(held.owner());
     assert_eq!(kind(set.lock().await), ErrorKind::WrongKind);
-    held.verify().await.unwrap();
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn level_without_a_token_is_not_adopted_with_one() {
+    let (_server, held, fenced) = held_without_a_token().await;
     drop(held.detach());
     assert_eq!(kind(fenced.adopt().await), ErrorKind::WrongKind);
 }
