@@ -158,6 +158,7 @@ fn server_findings(report: &ServerReport) -> Vec<Finding> {
     findings.push(eviction(report));
     findings.push(persistence(report));
     findings.extend(replicas(report));
+    findings.extend(isolation(report));
     findings.extend(clock(report));
     findings
 }
@@ -240,17 +241,45 @@ fn persistence(report: &ServerReport) -> Finding {
 
 fn replicas(report: &ServerReport) -> Option<Finding> {
     let replicas = report.replicas.filter(|replicas| *replicas > 0)?;
-    let least = match report.least_replicas {
-        Some(least) if least > 0 => format!(", and at least {least} for it to take writes"),
-        _ => String::new(),
-    };
     Some(warning(
         "replicas",
         format!(
-            "{replicas} connected{least}: a failover to one that has not received a lock yet means two holders; only a \
-             fencing token, or a RedLock over several servers, prevents that"
+            "{replicas} connected: a failover to one that has not received a lock yet means two holders; only a fencing \
+             token, or a RedLock over several servers, prevents that; ClientBuilder::min_replicas makes it rarer"
         ),
     ))
+}
+
+/// Judges what the server does without its replicas.
+fn isolation(report: &ServerReport) -> Option<Finding> {
+    let replicas = report.replicas.unwrap_or_default();
+    match report.least_replicas {
+        Some(least) if least > replicas => Some(broken(
+            "isolation",
+            format!(
+                "min-replicas-to-write is {least}, and {replicas} are connected: locks are neither acquired, renewed nor \
+                 released"
+            ),
+        )),
+        Some(least) if least > 0 => Some(fine(
+            "isolation",
+            format!(
+                "min-replicas-to-write is {least}: cut off from its replicas, this server acquires and renews no lock; \
+                 it does not wait until a replica has one, as ClientBuilder::min_replicas does"
+            ),
+        )),
+        _ if replicas == 0 => None,
+        Some(_) => Some(warning(
+            "isolation",
+            "min-replicas-to-write is 0: cut off from its replicas, of which one is promoted, this server goes on \
+             granting locks to the clients that reach it; with 1 it stops after min-replicas-max-lag, 10 s by default",
+        )),
+        None => Some(warning(
+            "isolation",
+            "unknown: this user may not run CONFIG GET; grant +config|get; min-replicas-to-write should be 1 or more, \
+             so that a server which is cut off from its replicas grants no locks",
+        )),
+    }
 }
 
 fn clock(report: &ServerReport) -> Option<Finding> {

@@ -130,6 +130,30 @@ fn replica_is_told_as_such() {
     assert_ne!(ended.status.code(), Some(0));
     let (code, found) = findings(&primary.url(), &[]);
     assert_eq!((code, of(&found, "replicas").0), (0, "warning"));
+    assert_eq!(of(&found, "isolation").0, "warning");
+}
+
+#[test]
+fn least_number_of_replicas_is_told_with_what_it_means() {
+    let primary = Server::builder().arg("min-replicas-to-write", "1").start();
+    let (code, found) = findings(&primary.url(), &["--read-only"]);
+    let (outcome, text) = of(&found, "isolation");
+    assert_eq!((code, outcome), (1, "broken"), "{text}");
+    let _replica = Server::builder().replica_of(primary.port()).start();
+    let set = |least: &str| {
+        let set = ["CONFIG", "SET", "min-replicas-to-write", least];
+        primary.connection().command(&set);
+        findings(&primary.url(), &["--read-only"]).1
+    };
+    for (least, outcome) in [("1", "ok"), ("0", "warning")] {
+        let found = set(least);
+        let (told, text) = of(&found, "isolation");
+        assert_eq!(told, outcome, "{text}");
+        assert!(
+            text.contains(&format!("min-replicas-to-write is {least}")),
+            "{text}"
+        );
+    }
 }
 
 #[test]
