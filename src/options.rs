@@ -162,6 +162,13 @@ pub enum ReleaseBy {
     Transaction,
 }
 
+/// How many replicas have to acknowledge a hold before it counts, and within which time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MinReplicas {
+    pub(crate) least: u32,
+    pub(crate) within: Duration,
+}
+
 /// The settings of a client, checked when the client is built.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -184,6 +191,7 @@ pub(crate) struct Settings {
     pub(crate) metrics_by_name: Vec<Box<str>>,
     /// Building the client does not fail if the server is not there yet.
     pub(crate) connects_lazily: bool,
+    pub(crate) min_replicas: Option<MinReplicas>,
     /// The server never loses what it has answered.
     pub(crate) durable: bool,
     /// A server that was started only recently is trusted to have granted nothing before its start.
@@ -208,6 +216,7 @@ impl Default for Settings {
             #[cfg(feature = "metrics")]
             metrics_by_name: Vec::new(),
             connects_lazily: false,
+            min_replicas: None,
             durable: false,
             trusts_fresh: false,
         }
@@ -242,6 +251,18 @@ impl Settings {
             return Err(Error::invalid(
                 "long_wait must be at least 1 ms; leave it out to be told of no wait",
             ));
+        }
+        if let Some(MinReplicas { least, within }) = self.min_replicas {
+            if least == 0 {
+                return Err(Error::invalid(
+                    "min_replicas must be at least 1; leave it out to wait for none",
+                ));
+            }
+            if within < SHORTEST_WAIT || within > day {
+                return Err(Error::invalid(format!(
+                    "the time of min_replicas must be between 1 ms and a day, not {within:?}"
+                )));
+            }
         }
         match self.max_hold {
             Some(given) if given < SHORTEST_LEASE => Err(Error::invalid(format!(

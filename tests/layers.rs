@@ -232,6 +232,10 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "session::backend::connection session::backend::desk session::backend::dial session::backend::identity session::backend::link session::backend::resp session::backend::socket session::pace",
         ),
         (
+            "session::backend::replicas",
+            "session::backend session::backend::connection session::backend::maker session::backend::node session::backend::refusal session::backend::resp session::backend::slots",
+        ),
+        (
             "session::backend::transaction",
             "session::backend::connection session::backend::dial session::backend::connection_task session::backend::link session::backend::node session::backend::resp session::backend::send_error",
         ),
@@ -249,7 +253,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend::node",
-            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::send_error session::backend::silence session::backend::slots session::backend::transaction",
+            "session::backend session::backend::connection session::backend::dial session::backend::listener session::backend::maker session::backend::refusal session::backend::resp session::backend::send_error session::backend::replicas session::backend::silence session::backend::slots session::backend::transaction",
         ),
         (
             "session::backend::inquiry",
@@ -266,7 +270,7 @@ const LAYERS: [&[(&str, &str)]; 6] = [
         ),
         (
             "session::backend",
-            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::run session::backend::slots session::backend::told session::tally",
+            "session::backend::channels session::backend::cluster session::backend::listener session::backend::maker session::backend::node session::backend::post session::backend::replicas session::backend::run session::backend::slots session::backend::told session::tally",
         ),
         ("session::tally", "session::hold session::meters"),
         ("session::meters", "session::hold session::tally"),
@@ -395,8 +399,12 @@ const LAYERS: [&[(&str, &str)]; 6] = [
             "hold::acquire",
             "hold::attempt hold::guard hold::place hold::request",
         ),
+        ("hold::replication", "hold::guard"),
         ("hold::batch", "hold::attempt hold::guard hold::request"),
-        ("hold::group", "hold::batch hold::guard hold::request"),
+        (
+            "hold::group",
+            "hold::batch hold::guard hold::replication hold::request",
+        ),
         ("hold::quorum_hold", "hold::guard hold::lease"),
         (
             "hold::quorum_acquire",

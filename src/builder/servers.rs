@@ -1,7 +1,9 @@
 //! The settings that say what the servers are like.
 
+use std::time::Duration;
+
 use super::ClientBuilder;
-use crate::options::PubSub;
+use crate::options::{MinReplicas, PubSub};
 
 impl ClientBuilder {
     /// Sets how waiters in a cluster are notified of a release, by default with sharded messages if the cluster
@@ -49,6 +51,64 @@ impl ClientBuilder {
     /// ```
     pub fn durable(mut self) -> Self {
         self.settings.durable = true;
+        self
+    }
+
+    /// Sets how many replicas must have a lock, and within which time, for its acquisition to count; by default none, and
+    /// the server's own word is enough.
+    ///
+    /// With this, a call returns once `replicas` replicas have acknowledged the lock. If fewer do `within` this time, the
+    /// lock is released and the call fails with [`Backend`](crate::ErrorKind::Backend), which says how many did. It
+    /// holds for every kind of lock, for sets, and for each server of a [`RedLock`](crate::RedLock), so also for leaders
+    /// and jobs. It does not hold for semaphores and latches. From 1 replica, and from 1 ms to a day.
+    ///
+    /// It makes it rarer that a failover loses a lock that was just acquired. **It does not prevent that**, nor two
+    /// holders at the same time: a replica that does not have the lock may be promoted, a replica may lose what it has
+    /// acknowledged when it restarts, and the old primary may go on granting locks for a while. Only
+    /// [fencing tokens](crate::FencedLock) or a `RedLock` protect the data in such a case.
+    ///
+    /// - **Once for each lock on the server.** What is passed on within this process, a level more, and a level that is
+    ///   [adopted](crate::ReentrantLock::adopt) do not wait.
+    /// - **Not for renewals**, which are also not waited for. If a failover loses some, the key on the new primary ends
+    ///   earlier than this process believes, by no more than the replica was behind. The holder asks the new primary for
+    ///   its lock as soon as it has connected there.
+    /// - **Time.** The wait is in addition to the limit of the call. It costs a further round trip, and the time that the
+    ///   replicas need. It holds up no other call: it has a connection of its own, and calls that wait at the same time
+    ///   share a request.
+    /// - **Rights.** The user needs `+wait`, and the right to run scripts. A [`PlainLock`](crate::PlainLock) that goes
+    ///   [by transaction](crate::ReleaseBy::Transaction) is [`InvalidInput`](crate::ErrorKind::InvalidInput). A server in
+    ///   memory has no replicas, so nothing can be acquired there.
+    ///
+    /// The server's own setting `min-replicas-to-write` is another thing: it refuses writes while too few replicas are
+    /// connected, and says nothing of what they have received. `redlatch doctor` tells its value.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # redlatch_testkit::doc(async |_| {
+    /// # let primary = redlatch_testkit::Server::start();
+    /// # let replica = redlatch_testkit::Server::builder().replica_of(primary.port()).start();
+    /// # let url = primary.url();
+    /// use std::time::Duration;
+    /// use redlatch::{Client, ErrorKind};
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let client = Client::builder().url(url).min_replicas(1, second).build().await?;
+    /// let lock = client.lock("invoice:42");
+    /// lock.lock().await?.unlock().await?; // the one replica had it
+    ///
+    /// # replica.freeze();
+    /// // From here on, the replica hangs.
+    /// let error = lock.try_lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Backend);
+    /// assert!(!lock.is_locked().await?); // given back
+    /// # Ok::<(), redlatch::Error>(()) });
+    /// ```
+    pub fn min_replicas(mut self, replicas: u32, within: Duration) -> Self {
+        self.settings.min_replicas = Some(MinReplicas {
+            least: replicas,
+            within,
+        });
         self
     }
 

@@ -41,7 +41,10 @@ impl AcquireRequest {
     /// A `deadline` with a limit is an instant, so the time in queues counts.
     pub(crate) async fn acquire(&self, deadline: Deadline) -> Result<Option<LockGuard>, Error> {
         let call = self.counted();
-        let taken = self.acquire_member(deadline).await;
+        let taken = match self.acquire_member(deadline).await {
+            Ok(Some(guard)) => guard.acknowledged().await.map(Some),
+            taken => taken,
+        };
         call.ended(deadline, &taken);
         taken
     }

@@ -14,6 +14,7 @@ use tracing::debug;
 
 use super::batch::{self, Batched};
 use super::guard::LockGuard;
+use super::replication::all_acknowledged;
 use super::request::AcquireRequest;
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -82,7 +83,8 @@ async fn gather(
         ensure_valid(&held).await?;
     }
     held.sort_by_key(|(at, _)| *at);
-    Ok(Some(held.into_iter().map(|(_, guard)| guard).collect()))
+    let guards = held.into_iter().map(|(_, guard)| guard).collect();
+    all_acknowledged(guards).await.map(Some)
 }
 
 /// The locks with one key, each with its index in the set. As a rule that is one lock; several of them are on as many

@@ -28,6 +28,7 @@ mod place;
 pub(crate) mod quorum_acquire;
 pub(crate) mod quorum_hold;
 mod readers;
+mod replication;
 pub(crate) mod request;
 pub(crate) mod rounds;
 mod server_queue;

@@ -348,10 +348,18 @@ async fn ask(
             continue;
         }
         let mut attempt = Attempt::new(&request, &local);
-        let _asking = attempt.turn().await?;
+        let asking = attempt.turn().await?;
         // Another call of this owner may have acquired this part while this one waited for its turn.
         if request.own(&local).is_none() {
-            return attempt.poll(mode, longest).await;
+            let polling = attempt.poll(mode, longest).await?;
+            drop(asking);
+            return match polling {
+                Polling::Voted(Attempted::Granted(guard)) => {
+                    let guard = guard.acknowledged().await?;
+                    Ok(Polling::Voted(Attempted::Granted(guard)))
+                }
+                polling => Ok(polling),
+            };
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::hold::guard::LockGuard;
 use crate::hold::request::{AcquireRequest, Terms};
 use crate::loss::LossReason;
 use crate::name::LockName;
-use crate::options::{Deadline, LeaseMode, LeaseTime, Prefer};
+use crate::options::{Deadline, LeaseMode, LeaseTime, Prefer, ReleaseBy};
 use crate::owner::{Owner, Owners};
 use crate::protocol::answer::{ForceReleased, Inspected};
 use crate::protocol::hold_key::Kind;
@@ -350,6 +350,13 @@ impl Handle {
         let kind = &self.target()?.kind;
         if let Kind::Fenced(fencing) = kind {
             fencing.check(lease_mode.lease())?;
+        }
+        if matches!(kind, Kind::Plain(ReleaseBy::Transaction))
+            && self.client.settings.min_replicas.is_some()
+        {
+            return Err(Error::invalid(
+                "min_replicas needs scripts, and this plain lock uses none",
+            ));
         }
         Ok(AcquireRequest::new(Terms {
             name: self.name()?.clone(),

@@ -116,6 +116,7 @@ scripts! {
     RW_CHECK = "primary", "primary_only", "key_read", "rw_level", "rw_check" Arity::PerKey { args: 3 };
     RW_FORCE_RELEASE = "primary", "primary_only", "rw_level", "rw_fit", "holders_named", "holder_told", "rw_force_release" Arity::PerEntry { keys: 3, args: 3, each: 1 };
     RW_INSPECT = "primary", "primary_only", "rw_level", "rw_inspect" Arity::Fixed { keys: 2, args: 1 };
+    KEY_TOUCH = "key_touch" Arity::PerKey { args: 0 };
     COUNTER_READ = "primary", "primary_only", "counter_shape", "counter_read" Arity::Fixed { keys: 1, args: 0 };
     COUNTER_SET = "counter_shape", "counter_set" Arity::Fixed { keys: 3, args: 4 };
     MARK_FORGET = "mark_forget" Arity::Fixed { keys: 1, args: 1 };
@@ -458,6 +459,7 @@ mod tests {
             (&RW_CHECK, reply::STANDS),
             (&RW_FORCE_RELEASE, answer::ForceReleased::TAGS),
             (&RW_INSPECT, answer::Inspected::TAGS),
+            (&KEY_TOUCH, &["written"]),
             (&COUNTER_READ, counted::Count::TAGS),
             (&COUNTER_SET, counted::Set::TAGS),
             (&MARK_FORGET, &["forgotten"]),

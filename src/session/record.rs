@@ -95,6 +95,8 @@ struct State {
     holders: u32,
     /// Several holds have had it at once: the server counts one level for all of them.
     was_joined: bool,
+    /// As many replicas as the client asks for have it.
+    is_acknowledged: bool,
     /// All holds that have it were told that it is gone.
     is_loss_told: bool,
     /// A message said that it was released by force.
@@ -164,6 +166,7 @@ impl Record {
                 turns: 0,
                 holders: 0,
                 was_joined: false,
+                is_acknowledged: false,
                 is_loss_told: false,
                 is_forced: false,
                 trip: Duration::ZERO,
@@ -225,6 +228,16 @@ impl Record {
         let mut state = self.lock();
         state.holders = state.holders.saturating_sub(1);
         state.holders > 0
+    }
+
+    /// Whether as many replicas as the client asks for have it.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.lock().is_acknowledged
+    }
+
+    /// Notes that as many replicas as the client asks for have it.
+    pub(crate) fn acknowledged(&self) {
+        self.lock().is_acknowledged = true;
     }
 
     /// Whether a hold that has not ended has it.

@@ -218,3 +218,13 @@ async fn any_password_lets_the_default_user_in_and_nobody_else() {
         assert_eq!(other.build().await.unwrap_err().kind(), ErrorKind::Backend);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn server_without_replicas_grants_nothing_to_a_client_that_asks_for_one() {
+    let server = MemoryServer::new();
+    let builder = Client::builder().config(server.config());
+    let client = builder.min_replicas(1, secs(1)).build().await.unwrap();
+    let lock = client.lock("job");
+    assert_eq!(kind(lock.lock().await), ErrorKind::Backend);
+    assert!(!lock.is_locked().await.unwrap());
+}

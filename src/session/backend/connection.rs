@@ -14,6 +14,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -144,9 +145,31 @@ impl Connection {
                 }
             };
             is_sent = true;
-            reply
-                .await
-                .unwrap_or_else(|_| Err(Broken::Cut(no_connection())))
+            answer(reply).await
+        });
+        match answered.await {
+            Ok(answered) => answered,
+            Err(late) if is_sent => Err(Broken::TimedOut(late)),
+            Err(_) => Err(Broken::Unsent(self.shared.failure())),
+        }
+    }
+
+    /// Sends requests in one step, so that nothing comes between them and all go over one connection, and waits for the
+    /// reply to each, for at most `left`.
+    ///
+    /// If the future is dropped, the requests may still run.
+    pub(super) async fn ask_all(
+        &self,
+        requests: &[Request],
+        left: Duration,
+    ) -> Result<Vec<Said>, Broken> {
+        self.keep(None);
+        let mut is_sent = false;
+        let answered = timeout(left, async {
+            self.shared.opened().await;
+            let replies = self.shared.send_all(requests).map_err(Broken::Unsent)?;
+            is_sent = true;
+            try_join_all(replies.into_iter().map(answer)).await
         });
         match answered.await {
             Ok(answered) => answered,
@@ -270,16 +293,39 @@ impl Connection {
 
 /// Waits for the reply to a request that was posted, for at most `left`.
 pub(super) async fn replied(reply: desk::Reply, left: Duration) -> Result<Said, Broken> {
-    match timeout(left, reply).await {
-        Ok(replied) => replied.unwrap_or_else(|_| Err(Broken::Cut(no_connection()))),
+    match timeout(left, answer(reply)).await {
+        Ok(replied) => replied,
         Err(late) => Err(Broken::TimedOut(late)),
     }
+}
+
+/// Waits for the reply to a request that was sent.
+async fn answer(reply: desk::Reply) -> Result<Said, Broken> {
+    let replied = reply.await;
+    replied.unwrap_or_else(|_| Err(Broken::Cut(no_connection())))
 }
 
 impl Shared {
     /// Gives a request of a caller that waits to the desk.
     pub(super) fn send(&self, request: &Request) -> Result<desk::Reply, Error> {
         self.give(request, Desk::send)
+    }
+
+    /// Gives requests to the desk, all of them in one step.
+    ///
+    /// If one does not fit, those before it were sent all the same, and nobody waits for their replies.
+    fn send_all(&self, requests: &[Request]) -> Result<Vec<desk::Reply>, Error> {
+        let mut desk = self.lock();
+        let replies = requests.iter().map(|request| desk.send(request)).collect();
+        let unsent = desk.has_unsent();
+        drop(desk);
+        requests
+            .iter()
+            .for_each(|request| self.tally.requested(request.bytes().len()));
+        if unsent {
+            self.unsent.notify_one();
+        }
+        replies
     }
 
     /// Gives a request to the desk, and wakes the writing task if bytes are left over.

@@ -16,6 +16,7 @@ use super::tls::Connector;
 use super::transaction::Transactions;
 use crate::config::{Config, Deployment, Server};
 use crate::error::Error;
+use crate::options::{MinReplicas, Settings};
 use crate::session::tally::Tally;
 
 /// What all connections of one backend have in common.
@@ -29,6 +30,8 @@ pub(super) struct Maker {
     tls: Option<Connector>,
     /// The budget of questions that the backend asks by itself.
     pub(super) command_timeout: Duration,
+    /// How many replicas have to acknowledge a hold, if any do.
+    pub(super) min_replicas: Option<MinReplicas>,
     /// Where the tasks of the connections run.
     pub(super) runtime: Handle,
     /// Where to report that holds may no longer stand.
@@ -47,7 +50,7 @@ impl Maker {
     /// Fails if the configured certificates cannot be used.
     pub(super) fn new(
         config: Config,
-        command_timeout: Duration,
+        settings: &Settings,
         disruptions: mpsc::UnboundedSender<Disruption>,
         name: Arc<str>,
         tally: Arc<Tally>,
@@ -56,7 +59,8 @@ impl Maker {
             #[cfg(feature = "tls")]
             tls: config.tls.as_ref().map(Connector::new).transpose()?,
             config: config.into(),
-            command_timeout,
+            command_timeout: settings.command_timeout,
+            min_replicas: settings.min_replicas,
             runtime: Handle::current(),
             disruptions,
             name,
@@ -96,6 +100,18 @@ impl Maker {
             &self.runtime,
             self.tally.clone(),
             changed,
+        )
+    }
+
+    /// Makes a connection for commands that nobody relies on but those who use it.
+    ///
+    /// What becomes of it says nothing about the holds.
+    pub(super) fn apart(&self, server: &Server) -> Connection {
+        Connection::new(
+            self.dialer(server),
+            &self.runtime,
+            self.tally.clone(),
+            |_| {},
         )
     }
 

@@ -36,6 +36,7 @@ mod network;
 mod node;
 mod post;
 mod refusal;
+mod replicas;
 mod resp;
 mod run;
 #[cfg(feature = "tls")]
@@ -64,7 +65,7 @@ use crate::clock::BootInstant;
 use crate::config::{Config, Deployment};
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
-use crate::options::Settings;
+use crate::options::{MinReplicas, Settings};
 use crate::session::tally::Tally;
 
 use channels::Channels;
@@ -73,6 +74,7 @@ pub(crate) use listener::{Asked, PushEvent};
 use maker::Maker;
 pub(crate) use node::Node;
 pub(crate) use post::Posted;
+pub(crate) use replicas::Acknowledged;
 pub(crate) use run::Answer;
 pub(crate) use slots::slot;
 use told::ChannelCommand;
@@ -86,6 +88,8 @@ pub(crate) struct Backend {
     database: u32,
     /// The budget of commands that no call sets one for: those about channels.
     timeout: Duration,
+    /// How many replicas have to acknowledge a hold, if any do.
+    min_replicas: Option<MinReplicas>,
 }
 
 /// Which servers there are. Sentinels are not among them: they name the one server.
@@ -147,11 +151,10 @@ impl Backend {
         name: Arc<str>,
         tally: Arc<Tally>,
     ) -> Result<(Self, Disruptions), Error> {
-        let command_timeout = settings.command_timeout;
         let (disrupted, disruptions) = mpsc::unbounded_channel();
         let (deployment, database) = (config.deployment.clone(), config.database);
         let servers = deployment.servers();
-        let maker = Maker::new(config, command_timeout, disrupted, name, tally)?;
+        let maker = Maker::new(config, settings, disrupted, name, tally)?;
         let servers = if let Deployment::Cluster(_) = deployment {
             let cluster = Cluster::new(maker, servers, settings.pubsub);
             if !settings.connects_lazily {
@@ -171,7 +174,8 @@ impl Backend {
         let backend = Self {
             servers,
             database,
-            timeout: command_timeout,
+            timeout: settings.command_timeout,
+            min_replicas: settings.min_replicas,
         };
         Ok((backend, Disruptions(disruptions)))
     }

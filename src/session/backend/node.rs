@@ -18,6 +18,7 @@ use super::dial::is_of_replica;
 use super::listener::{Listener, Messages};
 use super::maker::Maker;
 use super::refusal::understood;
+use super::replicas::Replicas;
 use super::resp::{Request, Said};
 use super::send_error::SendError;
 use super::silence::{Heard, Silence};
@@ -50,6 +51,8 @@ pub(crate) struct Node {
     pub(super) listener: Listener,
     /// For plain locks where scripts are not allowed.
     pub(super) transactions: Transactions,
+    /// For calls that wait for replicas, if the client asks for any.
+    pub(super) replicas: Option<Arc<Replicas>>,
     /// Whether the server has said that this user may run no scripts. If that changes, nothing is lost but a round
     /// trip. Relaxed: nothing else depends on it.
     pub(super) scriptless: AtomicBool,
@@ -100,6 +103,9 @@ impl Node {
             commands: maker.connection(&name, id),
             listener: maker.listener(&name),
             transactions: maker.transactions(&name),
+            replicas: maker
+                .min_replicas
+                .map(|asked| Replicas::new(maker, &name, asked)),
             name,
             scriptless: AtomicBool::new(false),
             mute: AtomicBool::new(false),
@@ -358,6 +364,9 @@ impl Node {
     pub(super) async fn close(&self) {
         self.listener.close();
         self.commands.close();
+        if let Some(replicas) = &self.replicas {
+            replicas.close();
+        }
         self.transactions.close().await;
     }
 }

@@ -1,0 +1,69 @@
+//! Holds that count only once replicas have acknowledged them, for clients that ask for that.
+//!
+//! The wait begins when the hold stands, with its guard in the future of the call: a future that is dropped gives the
+//! hold back like any other guard. What is acknowledged is the record. So whoever takes it over in memory, or takes a
+//! level more, does not wait for it again, except while the first wait goes on.
+
+use futures_util::future::try_join_all;
+
+use super::guard::LockGuard;
+use crate::error::{Error, ErrorKind};
+use crate::loss::LossReason;
+use crate::options::MinReplicas;
+use crate::session::backend::Acknowledged;
+
+impl LockGuard {
+    /// Returns once as many replicas as the client asks for have acknowledged the hold: at once if it asks for none.
+    /// Otherwise gives the level back, and fails.
+    pub(super) async fn acknowledged(self) -> Result<Self, Error> {
+        match self.request.client.settings.min_replicas {
+            Some(asked) if !self.hold.record.is_acknowledged() => {
+                Box::pin(self.await_replicas(asked)).await
+            }
+            _ => Ok(self),
+        }
+    }
+
+    async fn await_replicas(self, asked: MinReplicas) -> Result<Self, Error> {
+        let client = self.request.client.clone();
+        let acknowledged = client.unless_closed(client.backend.acknowledged(self.hold.key()));
+        let error = match acknowledged.await? {
+            Ok(Acknowledged::Enough) => {
+                self.hold.record.acknowledged();
+                match self.remaining() < self.request.min_validity {
+                    true => self.request.too_late(),
+                    false => return Ok(self),
+                }
+            }
+            Ok(Acknowledged::By(count)) => self.too_few(count, asked),
+            Ok(Acknowledged::Gone) => {
+                drop(client.watchdog.lose(&self.hold, LossReason::Gone));
+                return Err(self.lost_error());
+            }
+            Err(error) => self.request.blame(error),
+        };
+        // Whoever is next here would only wait for the same replicas.
+        self.hold.record.stay();
+        // If this fails, the release is left to the background.
+        self.unlock().await.ok();
+        Err(error)
+    }
+
+    fn too_few(&self, count: u32, asked: MinReplicas) -> Error {
+        let (name, MinReplicas { least, within }) = (self.request.name.key(), asked);
+        let text = format!(
+            "{name:?} was granted, and released again: {count} of {least} replicas had it within {within:?}; see whether \
+             the replicas are connected, and how far they are behind"
+        );
+        Error::new(ErrorKind::Backend, text).passing()
+    }
+}
+
+/// Does the same for the locks of a set, all at the same time. If one fails, all are given back.
+pub(super) async fn all_acknowledged(guards: Vec<LockGuard>) -> Result<Vec<LockGuard>, Error> {
+    let asks = |guard: &LockGuard| guard.request.client.settings.min_replicas.is_some();
+    match guards.iter().any(asks) {
+        true => try_join_all(guards.into_iter().map(LockGuard::acknowledged)).await,
+        false => Ok(guards),
+    }
+}

@@ -1,0 +1,368 @@
+//! Waits until replicas have acknowledged what a server granted.
+//!
+//! `WAIT` counts the replicas that have everything up to the last write of its own connection, and delays whatever
+//! comes behind it there. So it has a connection of its own, and on that connection a write ahead of it, `key_touch`,
+//! which changes nothing. Whatever was granted before that write is acknowledged with it.
+//!
+//! One round asks for all calls that wait by then: it writes, looks whether the server still has the holds, and sends
+//! one `WAIT`. Calls that come meanwhile have the next round.
+//!
+//! # Invariants
+//!
+//! 1. The commands of a round go over one connection in one step. Behind no write, or behind one on another connection,
+//!    `WAIT` counts all replicas, whatever they have.
+//! 2. A hold counts as acknowledged only if the server that answered `WAIT` has said in the same round that it has the
+//!    hold: after a failover the connection may lead to a server that never had it.
+//! 3. `is_served` as long as there is a task. It is taken back under the mutex under which calls are entered, or by the
+//!    drop of the task, so that no call is left without one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use super::Backend;
+use super::connection::{Broken, Connection};
+use super::maker::Maker;
+use super::node::{Form, Node, request};
+use super::refusal::code;
+use super::resp::{Request, Said};
+use super::slots;
+use crate::clock::BootInstant;
+use crate::config::Server;
+use crate::error::{Error, ErrorKind};
+use crate::options::MinReplicas;
+use crate::protocol::calls::touch;
+use crate::protocol::hold_key::{HoldKey, Shape};
+use crate::protocol::reply::Reply;
+use crate::protocol::script::Call;
+
+/// The most holds in one script.
+const BATCH: usize = 100;
+/// The pause before a round that failed is repeated.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What came of the wait for replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acknowledged {
+    /// By as many replicas as are asked for.
+    Enough,
+    /// By this many, which is too few, when the time was over.
+    By(u32),
+    /// The server does not have the hold.
+    Gone,
+}
+
+/// What a round says of one hold.
+enum Told {
+    Outcome(Acknowledged),
+    /// The server refused, in these words.
+    Refused(String),
+    Broken(Error),
+}
+
+/// The calls that wait for the replicas of one server.
+pub(super) struct Replicas {
+    connection: Connection,
+    /// The runtime of the task. The caller that waits first may be on another one.
+    runtime: Handle,
+    asked: MinReplicas,
+    /// How long the server may take to answer, in addition to the wait.
+    patience: Duration,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    calls: Vec<Waiter>,
+    is_served: bool,
+}
+
+/// One call that waits.
+struct Waiter {
+    hold: HoldKey,
+    /// The group of its key: keys of different groups cannot be in one script.
+    group: u16,
+    end: BootInstant,
+    told: oneshot::Sender<Told>,
+}
+
+impl Backend {
+    /// Waits until as many replicas as the client asks for have acknowledged a hold that was granted. Returns at once
+    /// if it asks for none.
+    ///
+    /// If the future is dropped, nothing is left but a look at the hold.
+    pub(crate) async fn acknowledged(&self, hold: &HoldKey) -> Result<Acknowledged, Error> {
+        let Some(asked) = self.min_replicas else {
+            return Ok(Acknowledged::Enough);
+        };
+        let key = hold.name.key();
+        let end = BootInstant::now().plus(asked.within);
+        loop {
+            let node = self.home_of(key)?;
+            let Some(replicas) = &node.replicas else {
+                return Ok(Acknowledged::Enough);
+            };
+            let (told, outcome) = oneshot::channel();
+            replicas.enter(Waiter {
+                hold: hold.clone(),
+                group: self.group(key),
+                end,
+                told,
+            });
+            let error = match outcome.await.map_err(|_| Error::closed())? {
+                Told::Outcome(outcome) => return Ok(outcome),
+                Told::Broken(error) => error,
+                Told::Refused(text) => self.refused(&node, replicas, &text),
+            };
+            if !error.is_passing() || BootInstant::now().plus(PAUSE) >= end {
+                return Err(error);
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Does what a refusal asks for, and returns its error: one that may pass is worth another round.
+    fn refused(&self, node: &Arc<Node>, replicas: &Replicas, text: &str) -> Error {
+        let error = Error::refused(format!("the server refused: {text}"), text);
+        match code(text) {
+            "MOVED" => {
+                if let (Some(to), Some(cluster)) = (slots::redirect(text), self.cluster()) {
+                    cluster.learn(&to, node);
+                }
+            }
+            // Another connection finds where the primary is now.
+            "READONLY" | "UNBLOCKED" => replicas.redial(),
+            "NOSCRIPT" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "BUSY" => {}
+            "NOPERM" => {
+                let text = format!("min_replicas needs scripts, and the right +wait: {text}");
+                return Error::refused(text, "NOPERM");
+            }
+            _ => return error,
+        }
+        error.passing()
+    }
+}
+
+impl Replicas {
+    pub(super) fn new(maker: &Maker, server: &Server, asked: MinReplicas) -> Arc<Self> {
+        Arc::new(Self {
+            connection: maker.apart(server),
+            runtime: maker.runtime.clone(),
+            asked,
+            patience: maker.command_timeout,
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// Has a call told by the next round.
+    fn enter(self: &Arc<Self>, waiter: Waiter) {
+        let mut waiting = self.lock();
+        waiting.calls.push(waiter);
+        if !std::mem::replace(&mut waiting.is_served, true) {
+            drop(waiting);
+            // Made here: a runtime that has ended drops the task without polling it.
+            let serving = Serving(Some(self.clone()));
+            self.runtime.spawn(serving.run());
+        }
+    }
+
+    /// Makes rounds until no call waits.
+    async fn serve(&self) {
+        let mut calls: Vec<Waiter> = Vec::new();
+        loop {
+            {
+                let mut waiting = self.lock();
+                calls.append(&mut waiting.calls);
+                calls.retain(|call| !call.told.is_closed());
+                if calls.is_empty() {
+                    waiting.is_served = false;
+                    return;
+                }
+            }
+            let told = self.round(&calls).await;
+            let now = BootInstant::now();
+            for (call, told) in std::mem::take(&mut calls).into_iter().zip(told) {
+                match told {
+                    // Goes on in the next round.
+                    Told::Outcome(Acknowledged::By(_)) if now < call.end => calls.push(call),
+                    told => drop(call.told.send(told)),
+                }
+            }
+        }
+    }
+
+    /// Asks once for all of these calls, until the time of the first is over. Says of each what came of it.
+    async fn round(&self, calls: &[Waiter]) -> Vec<Told> {
+        let now = BootInstant::now();
+        let left = calls.iter().map(|call| now.until(call.end)).min();
+        // Zero would be a wait without end.
+        let wait = left.unwrap_or_default().max(Duration::from_millis(1));
+        let questions = Questions::about(calls);
+        let mut requests: Vec<_> = questions
+            .scripts()
+            .map(|call| self.request(&call))
+            .collect();
+        let [least, millis] = [self.asked.least.to_string(), wait.as_millis().to_string()];
+        requests.push(Request::of(&["WAIT", &least, &millis]));
+        match self
+            .connection
+            .ask_all(&requests, wait + self.patience)
+            .await
+        {
+            Ok(said) => questions.told(&said, self.asked.least),
+            Err(broken) => {
+                if matches!(broken, Broken::TimedOut(_)) {
+                    self.redial();
+                }
+                let text = "the server did not say whether its replicas have the lock";
+                let error = broken.causes(Error::new(ErrorKind::Backend, text).passing());
+                calls.iter().map(|_| Told::Broken(error.clone())).collect()
+            }
+        }
+    }
+
+    fn request(&self, call: &Call<'_>) -> Request {
+        let form = Form {
+            whole: !self.connection.knows(call.script),
+            asking: false,
+            publish: "",
+        };
+        request(call, form)
+    }
+
+    fn redial(&self) {
+        self.connection.redial(self.connection.epoch());
+    }
+
+    pub(super) fn close(&self) {
+        self.connection.close();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task. If it ends before its time, with its runtime, the calls that wait are told by the drop of their senders.
+struct Serving(Option<Arc<Replicas>>);
+
+impl Serving {
+    async fn run(mut self) {
+        if let Some(replicas) = &self.0 {
+            replicas.serve().await;
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(replicas) = &self.0 {
+            let mut waiting = replicas.lock();
+            waiting.is_served = false;
+            let left = std::mem::take(&mut waiting.calls);
+            drop(waiting);
+            drop(left);
+        }
+    }
+}
+
+/// What a round asks the server ahead of its `WAIT`. Calls are named by their index.
+struct Questions<'a> {
+    calls: &'a [Waiter],
+    /// The holds whose keys one script writes.
+    written: Vec<Vec<usize>>,
+    /// The holds that one script looks at.
+    checked: Vec<(Shape, Vec<usize>)>,
+}
+
+impl<'a> Questions<'a> {
+    fn about(calls: &'a [Waiter]) -> Self {
+        let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        let mut shapes: BTreeMap<(u16, Shape), Vec<usize>> = BTreeMap::new();
+        for (at, call) in calls.iter().enumerate() {
+            let shape = call.hold.kind.shape();
+            groups.entry(call.group).or_default().push(at);
+            shapes.entry((call.group, shape)).or_default().push(at);
+        }
+        let written = groups.values().flat_map(|all| all.chunks(BATCH));
+        let checked = shapes.iter().flat_map(|((_, shape), all)| {
+            let batches = all.chunks(BATCH);
+            batches.map(|batch| (*shape, batch.to_vec()))
+        });
+        Self {
+            calls,
+            written: written.map(<[usize]>::to_vec).collect(),
+            checked: checked.collect(),
+        }
+    }
+
+    /// Returns the scripts to run, in the order in which [`told`](Self::told) reads their answers.
+    fn scripts(&self) -> impl Iterator<Item = Call<'_>> {
+        let hold = |at: &usize| &self.calls[*at].hold;
+        let written = self.written.iter();
+        let written =
+            written.map(move |batch| touch(batch.iter().map(move |at| &**hold(at).name.key())));
+        let checked = self.checked.iter();
+        let checked = checked.map(move |(shape, batch)| shape.check(batch.iter().map(hold)));
+        written.chain(checked)
+    }
+
+    /// Reads the answers: those to the scripts, then that to `WAIT`.
+    fn told(&self, said: &[Said], least: u32) -> Vec<Told> {
+        let mut told: Vec<Option<Told>> = self.calls.iter().map(|_| None).collect();
+        let mut said = said.iter();
+        let mut is_written = false;
+        for (batch, said) in self.written.iter().zip(&mut said) {
+            match said.as_ref().map(Reply::tagged) {
+                Ok(Some(("written", [Reply::Integer(locks)]))) => is_written |= *locks > 0,
+                _ => batch
+                    .iter()
+                    .for_each(|at| told[*at] = Some(Told::unanswered(said))),
+            }
+        }
+        for ((_, batch), said) in self.checked.iter().zip(&mut said) {
+            let standing = said
+                .as_ref()
+                .ok()
+                .and_then(|said| said.standing(batch.len()).ok());
+            for (n, at) in batch.iter().enumerate() {
+                match &standing {
+                    Some(standing) if standing[n] => {}
+                    Some(_) => told[*at] = Some(Told::Outcome(Acknowledged::Gone)),
+                    None => told[*at] = Some(Told::unanswered(said)),
+                }
+            }
+        }
+        let counted = |said: Option<&Said>| match said {
+            // Behind no write, the count says nothing.
+            Some(Ok(Reply::Integer(_))) if !is_written => Told::Outcome(Acknowledged::By(0)),
+            Some(Ok(Reply::Integer(count))) if *count >= i64::from(least) => {
+                Told::Outcome(Acknowledged::Enough)
+            }
+            Some(Ok(Reply::Integer(count))) => {
+                Told::Outcome(Acknowledged::By(u32::try_from(*count).unwrap_or_default()))
+            }
+            Some(said) => Told::unanswered(said),
+            None => Told::unanswered(&Ok(Reply::Nil)),
+        };
+        let count = said.next();
+        let told = told.into_iter();
+        told.map(|told| told.unwrap_or_else(|| counted(count)))
+            .collect()
+    }
+}
+
+impl Told {
+    /// What a reply says that is not the one expected.
+    fn unanswered(said: &Said) -> Self {
+        match said {
+            Ok(reply) => Self::Broken(reply.unexpected()),
+            Err(text) => Self::Refused(text.clone()),
+        }
+    }
+}
