@@ -40,6 +40,7 @@ fn shares(probe: &mut Connection) -> Vec<u64> {
         match (&*pair[0], &*pair[1]) {
             (OWNER, total) => count = number(total),
             (field, total) if field.ends_with(":write") => count = number(total),
+            ("|token", _) => {}
             (field, record) if field.starts_with('|') && !field.starts_with("||") => {
                 let share = record.split(':').nth(1);
                 shares.insert(field.to_owned(), number(share.expect("a share")));

@@ -148,6 +148,7 @@ impl Script {
             () if starts("how many subscribers") => &["-1", "0", "1"],
             () if starts("how many levels were taken") => &["0", "0", "1"],
             () if starts("share that was recorded") => &["1", "2", "3"],
+            () if starts("1 if the hold was recorded") => &["0", "1"],
             () if starts("count") => &["0", "1", "3"],
             () if starts("permits to add") => &["1", "3", "-1"],
             () if starts("permits to return") => &["1", "2"],

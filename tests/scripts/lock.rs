@@ -489,6 +489,9 @@ fn own_share_that_has_ended_keeps_no_client_out_while_another_has_the_lock() {
             if beside {
                 scene.does(&["HSET", "k", &field, "3", &theirs, &share]);
             }
+            if script == "fenced_acquire" {
+                scene.does(&["HSET", "k", "|token", "5"]);
+            }
             scene.does(&["PEXPIRE", "k", "60000"]);
             let before = scene.record();
             let what = format!("{script}, ended {ended}, beside another {beside}");
