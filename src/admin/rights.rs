@@ -310,7 +310,9 @@ mod tests {
                 .any(|kind| kind.1.iter().any(|it| file.starts_with(it)));
             // Courtesies: no call fails because of them.
             let is_courtesy = ["turn_leave", "leader_tell", "key_kind"].contains(&file);
-            assert!(is_of_a_kind || is_courtesy, "{file}");
+            // What it runs, other scripts run too.
+            let is_for_replicas = file == "key_touch";
+            assert!(is_of_a_kind || is_courtesy || is_for_replicas, "{file}");
         }
     }
 }
