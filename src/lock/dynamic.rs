@@ -204,7 +204,7 @@ impl dyn DynLock {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock) and of the guard.
+    /// Those of [`lock`](DistributedLock::lock) and of the guard.
     ///
     /// # Cancel safety
     ///
@@ -232,7 +232,7 @@ impl dyn DynLock {
     ///
     /// # Errors
     ///
-    /// That of the future, or those of [`try_lock_for`](Self::try_lock_for) and of the guard, or
+    /// That of the future, or those of [`try_lock_for`](DistributedLock::try_lock_for) and of the guard, or
     /// [`Busy`](crate::ErrorKind::Busy).
     ///
     /// # Cancel safety
@@ -267,7 +267,7 @@ impl dyn DynLock {
     ///
     /// # Errors
     ///
-    /// That of the future, or those of [`try_lock`](Self::try_lock) and of the guard.
+    /// That of the future, or those of [`try_lock`](DistributedLock::try_lock) and of the guard.
     ///
     /// # Cancel safety
     ///
@@ -298,7 +298,7 @@ impl dyn DynLock {
     ///
     /// # Errors
     ///
-    /// That of the future, or those of [`try_lock_for`](Self::try_lock_for) and of the guard.
+    /// That of the future, or those of [`try_lock_for`](DistributedLock::try_lock_for) and of the guard.
     ///
     /// # Cancel safety
     ///
