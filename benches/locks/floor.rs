@@ -109,10 +109,10 @@ impl Floor {
         ];
         Ok(Bare {
             acquire: self
-                .call(&script("lock_acquire"), &[name], &acquire, "granted")
+                .call(script("lock_acquire"), &[name], &acquire, "granted")
                 .await?,
             release: self
-                .call(&script("lock_release"), &[name], &release, "released")
+                .call(script("lock_release"), &[name], &release, "released")
                 .await?,
             number_at: [KEYS_AT + 1 + 2; 2],
             numbers: fresh_numbers(),
@@ -140,10 +140,10 @@ impl Floor {
         let release = [&hold[..], &["0", "0", "PUBLISH", worth]].concat();
         Ok(Bare {
             acquire: self
-                .call(&script("fair_acquire"), &keys, &acquire, "granted")
+                .call(script("fair_acquire"), &keys, &acquire, "granted")
                 .await?,
             release: self
-                .call(&script("fair_release"), &keys, &release, "released")
+                .call(script("fair_release"), &keys, &release, "released")
                 .await?,
             number_at: [KEYS_AT + 5 + 2; 2],
             numbers: fresh_numbers(),
@@ -173,11 +173,11 @@ impl Floor {
         let release = [&hold[..], &["0", message, "PUBLISH"]].concat();
         Ok(Bare {
             acquire: self
-                .call(&script(script_name), &keys, &acquire, "granted")
+                .call(script(script_name), &keys, &acquire, "granted")
                 .await?,
             release: self
                 .call(
-                    &script("rw_release"),
+                    script("rw_release"),
                     &[name, &channel, &stem, own_mark],
                     &release,
                     "released",
@@ -199,7 +199,7 @@ impl Floor {
         let acquire = [&taking[..], &["60000", "run", "trust", "0"]].concat();
         Ok(Bare {
             acquire: self
-                .call(&script("red_acquire"), &keys, &acquire, "granted")
+                .call(script("red_acquire"), &keys, &acquire, "granted")
                 .await?,
             number_at: [KEYS_AT + 2 + 2, KEYS_AT + 1 + 2],
             ..self.section(name, owner).await?
@@ -225,10 +225,10 @@ impl Floor {
         ];
         Ok(Bare {
             acquire: self
-                .call(&script("lock_reenter"), &[name], &reenter, "granted")
+                .call(script("lock_reenter"), &[name], &reenter, "granted")
                 .await?,
             release: self
-                .call(&script("lock_release"), &[name], &release, "kept")
+                .call(script("lock_release"), &[name], &release, "kept")
                 .await?,
             number_at: [KEYS_AT + 1 + 2; 2],
             // That of the hold that exists already.
@@ -246,13 +246,8 @@ impl Floor {
                 LEASE,
             ]
         });
-        self.call(
-            &script("lock_renew"),
-            &names,
-            &args.collect::<Vec<_>>(),
-            "1",
-        )
-        .await
+        self.call(script("lock_renew"), &names, &args.collect::<Vec<_>>(), "1")
+            .await
     }
 
     /// Loads any script and prepares a call of it, with the first word of the answer that it must give.

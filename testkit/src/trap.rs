@@ -12,25 +12,20 @@ use crate::script::scripts;
 pub(crate) struct Trap {
     needle: Vec<u8>,
     /// The text of the script whose hash the needle is: a request may have either.
-    text: Option<String>,
+    text: Option<&'static str>,
     fate: Fate,
 }
 
 impl Trap {
     pub(crate) fn new(needle: Vec<u8>, fate: Fate) -> Self {
-        let hash = |text: &String| Sha1::from(text).digest().to_string();
-        let mut texts = scripts().into_iter();
-        let text = texts.find(|text| hash(text).as_bytes() == needle);
+        let hash = |text: &str| Sha1::from(text).digest().to_string();
+        let text = scripts().find(|text| hash(text).as_bytes() == needle);
         Self { needle, text, fate }
     }
 
     fn is_for(&self, request: &[u8]) -> bool {
         let contains = |part: &[u8]| request.windows(part.len()).any(|bytes| bytes == part);
-        contains(&self.needle)
-            || self
-                .text
-                .as_ref()
-                .is_some_and(|text| contains(text.as_bytes()))
+        contains(&self.needle) || self.text.is_some_and(|text| contains(text.as_bytes()))
     }
 }
 

@@ -279,7 +279,7 @@ async fn request_that_comes_after_its_undo_takes_nothing() {
 fn permits_that_nobody_remembers_are_given_back_once() {
     let server = Server::start();
     let mut probe = server.connection();
-    let source = &script("semaphore_return");
+    let source = script("semaphore_return");
     let mut give_back = |kept: &str, marked: &str| {
         let call = [
             "EVAL", source, "3", "s", "channel", "mark", "2", "PUBLISH", kept, marked,
@@ -305,7 +305,7 @@ fn permits_that_nobody_remembers_are_given_back_once() {
     let more = server.connection().command(&["GET", "s"]).text();
     assert_eq!(more, "2147483650");
     assert_eq!(told(&mut heard), [i32::MAX.to_string()]);
-    let source = &script("semaphore_acquire");
+    let source = script("semaphore_acquire");
     let take = ["EVAL", source, "2", "s", "mark", "2", "60000"];
     let answer = server.connection().command(&take).array();
     assert_eq!(answer[0].text(), "returned");
@@ -357,7 +357,7 @@ async fn permits_with_a_lease_are_redissons_sorted_set() {
 fn repeated_call_has_its_whole_lease() {
     let server = Server::start();
     let mut probe = server.connection();
-    let source = &script("permit_acquire");
+    let source = script("permit_acquire");
     let (one, two) = ("61".repeat(16), "62".repeat(16));
     let ids = format!("{one}{two}");
     let call = [
@@ -394,7 +394,7 @@ fn repeated_call_has_its_whole_lease() {
 fn permits_are_not_given_back_to_what_is_no_counter() {
     let server = Server::start();
     let mut probe = server.connection();
-    let source = &script("permit_return");
+    let source = script("permit_return");
     let ids = format!("{}{}", "61".repeat(16), "62".repeat(16));
     let call = [
         "EVAL", source, "4", "e", "channel", "set", "mark", &ids, "PUBLISH", "60000",
@@ -434,10 +434,10 @@ fn permits_that_have_ended_come_back_all_at_once_and_nobody_is_told_of_less_than
     let server = Server::start();
     let mut probe = server.connection();
     let mut heard = server.connection().into_subscriber(&["channel"]);
-    let count = &script("permit_count");
+    let count = script("permit_count");
     let count = ["EVAL", count, "3", "e", "channel", "set", "PUBLISH"];
     let id = "61".repeat(16);
-    let acquire = &script("permit_acquire");
+    let acquire = script("permit_acquire");
     let acquire = [
         "EVAL",
         acquire,

@@ -181,7 +181,7 @@ impl Proxied {
         let mut probe = place.probe();
         for script in redlatch_testkit::scripts() {
             // Requests then name the scripts by their hash.
-            probe.command(&["SCRIPT", "LOAD", &script]);
+            probe.command(&["SCRIPT", "LOAD", script]);
         }
         Self {
             client: patient(builder(proxy.url())).build().await.unwrap(),

@@ -723,7 +723,7 @@ async fn dropped_call_under_the_name_of_a_holder_leaves_the_hold_alone() {
     let owner = Owner::named("req-7");
     let mut probe = server.connection();
     for name in ["plain_acquire", "plain_adopt"] {
-        probe.command(&["SCRIPT", "LOAD", &script(name)]);
+        probe.command(&["SCRIPT", "LOAD", script(name)]);
     }
     for by in BOTH {
         let here = client.plain_lock(NAME).release_by(by).owned_by(&owner);

@@ -12,8 +12,8 @@ struct Slot {
 
 /// A script with the keys and arguments that its header lists.
 pub struct Script {
-    pub name: String,
-    pub source: String,
+    pub name: &'static str,
+    pub source: &'static str,
     slots: Vec<Slot>,
 }
 
@@ -27,10 +27,10 @@ struct Actor {
 
 impl Script {
     pub fn all() -> Vec<Self> {
-        let named = redlatch_testkit::script_names().into_iter().map(|name| {
-            let source = redlatch_testkit::script(&name);
+        let named = redlatch_testkit::script_names().map(|name| {
+            let source = redlatch_testkit::script(name);
             Self {
-                slots: slots(&source),
+                slots: slots(source),
                 name,
                 source,
             }

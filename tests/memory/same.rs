@@ -262,7 +262,7 @@ fn round(
             0 => &scripts[rng.usize(..scripts.len())],
             _ => pick(&mut rng, &related),
         };
-        let mut words = vec!["EVAL".to_owned(), script.source.clone()];
+        let mut words = vec!["EVAL".to_owned(), script.source.to_owned()];
         words.extend(script.words(&mut rng));
         let real = both.real.command(&words);
         let memory = both.memory.command(&words);

@@ -73,7 +73,7 @@ impl Bench {
 
     fn eval(&mut self, name: &str, keys: &[&str], args: &[&str]) -> Reply {
         let (source, count) = (script(name), keys.len().to_string());
-        let call = [&["EVAL", &source, &count], keys, args].concat();
+        let call = [&["EVAL", source, &count], keys, args].concat();
         self.probe.command(&call)
     }
 

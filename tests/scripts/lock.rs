@@ -84,7 +84,11 @@ impl Scene {
     }
 
     fn run(&mut self, name: &str, keys: &[String], args: &[String]) -> String {
-        let mut request = vec!["EVAL".to_owned(), script(name), keys.len().to_string()];
+        let mut request = vec![
+            "EVAL".to_owned(),
+            script(name).to_owned(),
+            keys.len().to_string(),
+        ];
         request.extend(keys.iter().chain(args).cloned());
         said(&self.does(&request))
     }

@@ -140,7 +140,7 @@ impl Scene {
     fn send(&mut self, name: &str, keys: &[&str], args: &[impl AsRef<str>]) -> Reply {
         let source = script(name);
         let count = keys.len().to_string();
-        let head = ["EVAL", &source, &count];
+        let head = ["EVAL", source, &count];
         let args = args.iter().map(AsRef::as_ref);
         let command: Vec<&str> = head.iter().chain(keys).copied().chain(args).collect();
         self.redis.command(&command)

@@ -76,7 +76,7 @@ impl Scene {
 
     fn run(&mut self, name: &str, keys: &[&str], args: &[&str]) -> String {
         let (source, count) = (script(name), keys.len().to_string());
-        let words = [&["EVAL", &source, &count], keys, args].concat();
+        let words = [&["EVAL", source, &count], keys, args].concat();
         match self.does(&words) {
             Reply::Array(items) => {
                 let items = items.iter().map(|item| match item {

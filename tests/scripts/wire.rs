@@ -457,7 +457,7 @@ fn request_that_arrives_once_more_lowers_no_share() {
         let source = script(name);
         let count = keys.len().to_string();
         let call = [
-            &["EVAL", &source, &count],
+            &["EVAL", source, &count],
             keys,
             &["c:1", "|c", NUMBER],
             rest,

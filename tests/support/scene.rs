@@ -46,7 +46,7 @@ impl Scene {
     pub async fn load_scripts(&self) {
         let mut connection = self.server.connection();
         for script in redlatch_testkit::scripts() {
-            connection.command(&["SCRIPT", "LOAD", &script]);
+            connection.command(&["SCRIPT", "LOAD", script]);
         }
     }
 

@@ -159,7 +159,7 @@ async fn server_out_of_memory_has_the_lock_passed_on_all_the_same() {
     eventually_heard(&server, "k", 1).await;
     let mut admin = server.connection();
     // The server must know the script already: without memory it accepts no new one.
-    admin.command(&["SCRIPT", "LOAD", &script("lock_confirm")]);
+    admin.command(&["SCRIPT", "LOAD", script("lock_confirm")]);
     admin.command(&["CONFIG", "SET", "maxmemory", "1"]);
     guard.unlock().await.unwrap();
     let guard = soon(waiter).await.unwrap().unwrap();

@@ -193,7 +193,7 @@ async fn who_leaves_tells_those_that_move_up() {
     guard.unlock().await.unwrap();
     let freed = Instant::now();
     let (leave, channel) = (script("turn_leave"), channel("k"));
-    probe.command(&["EVAL", &leave, "1", "k", &channel, "PUBLISH", "told"]);
+    probe.command(&["EVAL", leave, "1", "k", &channel, "PUBLISH", "told"]);
     passes(waiter).await;
     assert!(freed.elapsed() < millis(250), "{:?}", freed.elapsed());
     drop(told);
