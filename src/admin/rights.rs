@@ -260,7 +260,9 @@ fn commands_of(kind: &str, scripts: &[&str]) -> BTreeSet<&'static str> {
         scripts.iter().any(|start| file.starts_with(start)) && (kind == "set" || !is_of_sets)
     };
     let scripts = script::ALL.iter().filter(|script| own(script.name));
-    let mut commands: BTreeSet<_> = scripts.flat_map(|script| sent_by(script.source)).collect();
+    let mut commands: BTreeSet<_> = scripts
+        .flat_map(|script| sent_by(script.source()))
+        .collect();
     match kind {
         "messages" => commands.extend(["PING"]),
         // The guard before its scripts asks by `pcall`, to refuse in words of its own.

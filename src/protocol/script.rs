@@ -12,7 +12,7 @@ use crate::protocol::sent_over::SentOver;
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
-    pub(crate) source: &'static str,
+    source: &'static str,
     /// The text of its file, preceded by the texts of the shared files.
     #[cfg(test)]
     parts: &'static [&'static str],
@@ -47,10 +47,15 @@ enum Arity {
 }
 
 impl Script {
+    /// Returns the text as it is sent.
+    pub(crate) fn source(&self) -> &'static str {
+        self.source
+    }
+
     /// Returns the SHA-1 by which the server knows the script.
     pub(crate) fn hash(&self) -> &str {
         self.hash
-            .get_or_init(|| sha1_smol::Sha1::from(self.source).digest().to_string())
+            .get_or_init(|| sha1_smol::Sha1::from(self.source()).digest().to_string())
     }
 }
 

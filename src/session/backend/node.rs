@@ -376,7 +376,7 @@ impl Node {
 /// The script goes as a whole, or by its hash. A server that does not know the hash says so and runs nothing.
 pub(super) fn request(call: &Call<'_>, form: Form) -> Request {
     let (command, script) = if form.whole {
-        ("EVAL", call.script.source)
+        ("EVAL", call.script.source())
     } else {
         ("EVALSHA", call.script.hash())
     };
