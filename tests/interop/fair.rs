@@ -124,7 +124,7 @@ async fn within(limit: Duration, what: &str, waiter: JoinHandle<()>) {
 /// Queues four waiters of ours, a Java process that dies behind them, and a live waiter behind that process.
 async fn java_dies_behind_ours(java_is_next: bool) {
     let server = Server::start();
-    let Some(mortal) = Jvm::start_fair(&server, LEASE, WAIT).await else {
+    let Some(mortal) = Jvm::start_mortal(&server, LEASE, Some(WAIT)).await else {
         return;
     };
     let alive = match java_is_next {

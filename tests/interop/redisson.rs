@@ -39,6 +39,23 @@ impl Both {
         let machine = MACHINE.read().await;
         let server = Server::start();
         let jvm = Jvm::start(&server, watchdog).await?;
+        Some(Self::around(jvm, server, watchdog, machine).await)
+    }
+
+    /// Starts both, with a Redisson that can be killed.
+    async fn start_mortal(watchdog: Duration) -> Option<Self> {
+        let machine = MACHINE.read().await;
+        let server = Server::start();
+        let jvm = Jvm::start_mortal(&server, watchdog, None).await?;
+        Some(Self::around(jvm, server, watchdog, machine).await)
+    }
+
+    async fn around(
+        jvm: Jvm,
+        server: Server,
+        watchdog: Duration,
+        machine: RwLockReadGuard<'static, ()>,
+    ) -> Self {
         let client = builder(server.url())
             .command_timeout(secs(5))
             .watchdog_lease(watchdog)
@@ -49,12 +66,12 @@ impl Both {
         // From now on the server knows the scripts, and each attempt is one call.
         let guard = client.lock("known").lock().await.unwrap();
         guard.unlock().await.unwrap();
-        Some(Self {
+        Self {
             jvm,
             client,
             server,
             _machine: machine,
-        })
+        }
     }
 
     /// Runs `begin`, which starts the waits of `threads` Java threads, and returns once they sleep: only a message ends
@@ -319,7 +336,7 @@ async fn crash_of_a_holder_frees_the_lock_within_its_lease() {
     const LEASE: Duration = Duration::from_secs(2);
     /// The time that a waiter on a loaded machine may take to notice.
     const SLACK: Duration = Duration::from_millis(900);
-    let Some(both) = Both::start(LEASE).await else {
+    let Some(both) = Both::start_mortal(LEASE).await else {
         return;
     };
     let ours = both.client.lock("k");
@@ -513,7 +530,7 @@ async fn releases_of_both_sides_wake_readers_and_writers_of_the_other() {
 
 #[tokio::test]
 async fn java_reader_that_renews_and_dies_leaves_a_long_lease_of_ours_standing() {
-    let Some(both) = Both::start(secs(3)).await else {
+    let Some(both) = Both::start_mortal(secs(3)).await else {
         return;
     };
     let ours = both.client.read_write_lock("k").owned_by(&Owner::unique());

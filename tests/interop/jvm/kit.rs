@@ -4,7 +4,7 @@
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -54,6 +54,11 @@ pub(crate) fn class_path() -> Result<String, String> {
 
 /// Returns the class path of the program's dependencies, which are fetched unless they are there already.
 fn fetch(list: &Path) -> Result<String, String> {
+    let known = fs::read_to_string(list).unwrap_or_default();
+    let is_there = |path| Path::new(path).exists();
+    if is_newer(list, &Path::new(PROJECT).join("pom.xml")) && known.split(':').all(is_there) {
+        return Ok(known);
+    }
     let output = format!("-Dmdep.outputFile={}", list.display());
     let redisson = asked_for().map(|version| format!("-Dredisson.version={version}"));
     let mut goal = vec![
@@ -74,14 +79,14 @@ fn fetch(list: &Path) -> Result<String, String> {
             return Err(format!("Maven cannot fetch Redisson: {first}"));
         }
     }
-    let path = fs::read_to_string(list).expect("Maven wrote the class path");
-    Ok(path.trim().to_owned())
+    Ok(fs::read_to_string(list).expect("Maven wrote the class path"))
 }
 
 fn compile(classes: &Path, class_path: &str) {
-    let source: PathBuf = [PROJECT, "src/main/java/redlatch/interop/Peer.java"]
-        .iter()
-        .collect();
+    let source = Path::new(PROJECT).join("src/main/java/redlatch/interop/Peer.java");
+    if is_newer(&classes.join("redlatch/interop/Peer.class"), &source) {
+        return;
+    }
     let compiled = Command::new("javac")
         .args(["-Xlint:all", "-Werror", "--release"])
         .arg(OLDEST_JDK.to_string())
@@ -93,6 +98,11 @@ fn compile(classes: &Path, class_path: &str) {
         .expect("javac was there just now");
     let log = String::from_utf8_lossy(&compiled.stderr);
     assert!(compiled.status.success(), "{log}");
+}
+
+fn is_newer(made: &Path, source: &Path) -> bool {
+    let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
+    matches!((changed(made), changed(source)), (Ok(made), Ok(source)) if made > source)
 }
 
 /// Runs a program to its end. Returns an error if the program is missing, cannot be run, or does not end in time.

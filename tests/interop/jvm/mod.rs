@@ -1,39 +1,28 @@
-//! Redisson in a JVM of its own, driven by a test.
+//! Redisson in a JVM, driven by tests.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 mod kit;
+mod process;
 
-use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::io::{self, Write};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redlatch::{Client, Owner};
 use redlatch_testkit::{Cluster, Server, skip};
-use tokio::sync::oneshot;
 
 use crate::support::{eventually, probe};
+use process::{Answer, Process};
 
-/// The result of a call: its value, or the exception.
-type Answer = Result<String, String>;
-
-/// The calls that wait for an answer, by number. `None` once the JVM has ended.
-type Calls = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
-
-/// A JVM with Redisson. Killed when the last of its handles is dropped.
+/// A client of Redisson in a JVM. Closed when the last of its handles is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Jvm(Arc<Process>);
+pub(crate) struct Jvm(Arc<Peer>);
 
 #[derive(Debug)]
-struct Process {
-    child: Mutex<Child>,
-    input: Mutex<ChildStdin>,
-    calls: Calls,
-    last_call: AtomicU64,
+struct Peer {
+    process: Arc<Process>,
+    number: u64,
 }
 
 impl Jvm {
@@ -54,6 +43,18 @@ impl Jvm {
         jvm.has("setFairLockWaitTimeout").await.then_some(jvm)
     }
 
+    /// Does the same as [`start`](Self::start), or [`start_fair`](Self::start_fair), in a JVM that can be killed.
+    pub(crate) async fn start_mortal(
+        server: &Server,
+        watchdog: Duration,
+        fair_wait: Option<Duration>,
+    ) -> Option<Self> {
+        let process = Arc::new(Process::start()?);
+        let jvm = Self::open(process, server.url(), watchdog, fair_wait).await;
+        let can = fair_wait.is_none() || jvm.has("setFairLockWaitTimeout").await;
+        can.then_some(jvm)
+    }
+
     /// Connects Redisson to a cluster. With `sharded` as `AUTO`, Redisson publishes on sharded channels if the cluster
     /// knows them; with `OFF` it never does.
     pub(crate) async fn start_in(
@@ -70,46 +71,23 @@ impl Jvm {
         watchdog: Duration,
         fair_wait: Option<Duration>,
     ) -> Option<Self> {
-        static CLASS_PATH: OnceLock<Result<String, String>> = OnceLock::new();
-        let class_path = CLASS_PATH
-            .get_or_init(kit::class_path)
-            .as_ref()
-            .map_err(|reason| skip("java", reason))
-            .ok()?;
-        let mut child = Command::new("java")
-            // The JVM lives for seconds, so only a fast start matters.
-            .args([
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
-                "-XX:-UsePerfData",
-            ])
-            .args(["-cp", class_path, "redlatch.interop.Peer"])
-            .arg(servers)
-            .arg(watchdog.as_millis().to_string())
-            .args(fair_wait.map(|wait| wait.as_millis().to_string()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a JDK has a java");
-        let input = child.stdin.take().expect("a pipe");
-        let output = child.stdout.take().expect("a pipe");
-        let (sender, ready) = oneshot::channel();
-        let calls: Calls = Arc::new(Mutex::new(Some([(0, sender)].into())));
-        let answers = calls.clone();
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                answered(&answers, &line);
-            }
-            answers.lock().unwrap().take();
-        });
-        let jvm = Self(Arc::new(Process {
-            child: Mutex::new(child),
-            input: Mutex::new(input),
-            calls,
-            last_call: AtomicU64::new(0),
-        }));
-        ready.await.expect("Redisson starts").expect("its id");
-        Some(jvm)
+        let process = Process::shared()?;
+        Some(Self::open(process, servers, watchdog, fair_wait).await)
+    }
+
+    async fn open(
+        process: Arc<Process>,
+        servers: String,
+        watchdog: Duration,
+        fair_wait: Option<Duration>,
+    ) -> Self {
+        let number = process.number();
+        let jvm = Self(Arc::new(Peer { process, number }));
+        let fair_wait = fair_wait.map(|wait| wait.as_millis().to_string());
+        let (watchdog, fair_wait) = (watchdog.as_millis(), fair_wait.unwrap_or_default());
+        let opened = jvm.call(&format!("0 open {servers} {watchdog} {fair_wait}"));
+        opened.await.expect("Redisson starts");
+        jvm
     }
 
     /// Returns whether this version of Redisson has a method of its client or configuration. If not, the test is
@@ -183,60 +161,23 @@ impl Jvm {
         }
     }
 
-    /// Kills the JVM, as in a crash.
+    /// Kills the JVM, as in a crash. It must be a mortal one.
     pub(crate) fn kill(&self) {
-        self.0.kill();
+        self.0.process.kill();
     }
 
     /// Sends a call at once. The future only waits for the answer.
     fn call(&self, line: &str) -> impl Future<Output = Answer> + use<> {
-        let Process {
-            input,
-            calls,
-            last_call,
-            ..
-        } = &*self.0;
-        let call = last_call.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sender, answer) = oneshot::channel();
-        let mut calls = calls.lock().unwrap();
-        calls.as_mut().expect("the JVM runs").insert(call, sender);
-        drop(calls);
-        writeln!(input.lock().unwrap(), "{call} {line}").expect("the JVM listens");
-        async { answer.await.expect("the JVM goes on") }
+        let Peer { process, number } = &*self.0;
+        process.call(*number, line)
     }
 }
 
-impl Process {
-    fn kill(&self) {
-        let mut child = self.child.lock().unwrap();
-        child.kill().ok();
-        child.wait().ok();
-    }
-}
-
-impl Drop for Process {
+impl Drop for Peer {
     fn drop(&mut self) {
-        self.kill();
+        // A mortal JVM may have been killed.
+        self.process.tell(self.number, "0 0 close").ok();
     }
-}
-
-fn answered(calls: &Calls, line: &str) {
-    let mut words = line.splitn(3, ' ');
-    let mut word = || words.next().unwrap_or_default();
-    let call = word()
-        .parse::<u64>()
-        .expect("an answer begins with its call");
-    let answer = match word() {
-        "ok" => Ok(word().to_owned()),
-        _ => Err(word().to_owned()),
-    };
-    let sender = calls
-        .lock()
-        .unwrap()
-        .as_mut()
-        .and_then(|calls| calls.remove(&call));
-    // A test may have dropped the future of the answer.
-    sender.expect("an answer to a call").send(answer).ok();
 }
 
 /// A Redisson lock as used by one Java thread. Its calls begin when they are made, not when they are awaited.

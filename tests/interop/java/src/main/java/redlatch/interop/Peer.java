@@ -7,6 +7,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Semaphore;
@@ -26,34 +27,43 @@ import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 
 /**
- * Redisson, told line by line what to do.
+ * Clients of Redisson, each a peer, told line by line what to do.
  *
- * <p>In: {@code CALL THREAD VERB KIND NAME [ARGUMENT..]}, times in milliseconds. Out, as soon as the call has ended:
- * {@code CALL ok VALUE} or {@code CALL error CLASS: MESSAGE}. Calls of one thread run in their order, those of several
- * at the same time. Call 0 is the start; its value is the id of this Redisson. {@code CALL THREAD has METHOD} asks
- * whether this Redisson knows a method, of the client or of its configuration: those that older ones lack are called by
- * their names here. {@code CALL THREAD asleep} asks how many threads sleep until they are told.
+ * <p>In: {@code PEER CALL THREAD VERB KIND NAME [ARGUMENT..]}, times in milliseconds. Out, as soon as the call has
+ * ended: {@code CALL ok VALUE} or {@code CALL error CLASS: MESSAGE}. Calls of one thread run in their order, those of
+ * several at the same time. The verb {@code has METHOD} asks whether this Redisson knows a method, of the client or of
+ * its configuration: those that older ones lack are called by their names here. The verb {@code asleep} asks how many
+ * threads of the peer sleep until they are told.
+ *
+ * <p>A peer's first verb is {@code open SERVERS WATCHDOG [FAIR]}; its value is the id of this Redisson. SERVERS are the
+ * server's URL, or those of a cluster's servers with a way to publish before; WATCHDOG is the watchdog's lease; and
+ * FAIR, if it is given, the wait timeout of fair locks. The last verb is {@code close}, which is not answered.
  */
 public final class Peer {
-    private final RedissonClient redisson;
-    /** Redisson knows its owners by the thread that calls. */
-    private final Map<String, ExecutorService> threads = new HashMap<>();
+    private static final Map<String, Peer> PEERS = new HashMap<>();
 
-    private Peer(RedissonClient redisson) {
-        this.redisson = redisson;
+    /** Null until the peer is open. */
+    private volatile RedissonClient redisson;
+    /** Redisson knows its owners by the thread that calls. */
+    private final Map<String, ExecutorService> executors = new HashMap<>();
+    private final Map<String, Thread> threads = new ConcurrentHashMap<>();
+
+    /** Returns a thread of this peer, which is one more each time that one is made. */
+    private ExecutorService executor(String name) {
+        return executors.computeIfAbsent(name, unused -> Executors.newSingleThreadExecutor(task -> {
+            Thread thread = new Thread(task);
+            threads.put(name, thread);
+            return thread;
+        }));
     }
 
-    /**
-     * Arguments: the server's URL, or those of a cluster's servers with a way to publish before; the watchdog's lease;
-     * and, if it is given, the wait timeout of fair locks.
-     */
-    public static void main(String[] args) throws IOException, ReflectiveOperationException {
+    private static Config config(String[] words) throws ReflectiveOperationException {
         Config config = new Config();
-        config.setLockWatchdogTimeout(Long.parseLong(args[1]));
-        if (args.length > 2 && has("setFairLockWaitTimeout")) {
-            Config.class.getMethod("setFairLockWaitTimeout", long.class).invoke(config, Long.parseLong(args[2]));
+        config.setLockWatchdogTimeout(Long.parseLong(words[4]));
+        if (words.length > 5 && has("setFairLockWaitTimeout")) {
+            Config.class.getMethod("setFairLockWaitTimeout", long.class).invoke(config, Long.parseLong(words[5]));
         }
-        String[] servers = args[0].split(",");
+        String[] servers = words[3].split(",");
         if (servers.length == 1) {
             config.useSingleServer().setAddress(servers[0]);
         } else {
@@ -65,17 +75,34 @@ public final class Peer {
             }
             cluster.addNodeAddress(Arrays.copyOfRange(servers, 1, servers.length));
         }
-        Peer peer = new Peer(Redisson.create(config));
-        answer("0", "ok " + peer.redisson.getId());
+        return config;
+    }
+
+    public static void main(String[] args) throws IOException {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            String[] words = line.split(" ");
-            peer.threads
-                    .computeIfAbsent(words[1], thread -> Executors.newSingleThreadExecutor())
-                    .execute(() -> peer.obey(words));
+            String[] halves = line.split(" ", 2);
+            String[] words = halves[1].split(" ");
+            if (words[2].equals("close")) {
+                PEERS.remove(halves[0]).close();
+            } else {
+                Peer peer = PEERS.computeIfAbsent(halves[0], unused -> new Peer());
+                peer.executor(words[1]).execute(() -> peer.obey(words));
+            }
         }
-        // The test has ended. Its server may have too, and an orderly shutdown would wait for that.
+        // The tests have ended. Their servers may have too, and an orderly shutdown would wait for those.
         Runtime.getRuntime().halt(0);
+    }
+
+    /** Ends without anybody waiting for it: the server may have ended too. */
+    private void close() {
+        executors.values().forEach(ExecutorService::shutdownNow);
+        RedissonClient left = redisson;
+        if (left != null) {
+            Thread closing = new Thread(() -> left.shutdown(0, 0, TimeUnit.SECONDS));
+            closing.setDaemon(true);
+            closing.start();
+        }
     }
 
     private void obey(String[] words) {
@@ -94,9 +121,10 @@ public final class Peer {
     }
 
     /** How many threads wait for a lock or a permit: Redisson has them sleep in a semaphore of the process's. */
-    private static long asleep() {
-        return Thread.getAllStackTraces().values().stream()
-                .map(stack -> Arrays.stream(stack).map(StackTraceElement::getClassName).toList())
+    private long asleep() {
+        return threads.values().stream()
+                .map(thread -> Arrays.stream(thread.getStackTrace()))
+                .map(stack -> stack.map(StackTraceElement::getClassName).toList())
                 .filter(stack -> stack.contains(LockSupport.class.getName()))
                 .filter(stack -> stack.contains(Semaphore.class.getName()))
                 .count();
@@ -108,6 +136,9 @@ public final class Peer {
                 return has(words[3]);
             case "asleep":
                 return asleep();
+            case "open":
+                redisson = Redisson.create(config(words));
+                return redisson.getId();
             default:
                 break;
         }
