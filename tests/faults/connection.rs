@@ -289,6 +289,6 @@ async fn callers_of_one_connection_never_have_the_reply_of_another() {
     for task in asking {
         answered += task.await.unwrap();
     }
-    assert!(answered > 1_000, "{answered}");
+    assert!(answered > 100, "{answered}");
     soon(client.close()).await;
 }

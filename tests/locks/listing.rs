@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::support::{builder, client, start};
+use crate::support::scene::patient;
+use crate::support::{builder, start};
 use redlatch::{Client, ErrorKind};
 use redlatch_testkit::Server;
 
@@ -31,7 +32,7 @@ async fn listed(client: &Client) -> Vec<String> {
 async fn list_misses_nothing_if_the_server_is_restarted_meanwhile() {
     let server = Server::builder().persistent().start();
     hold(&server, "5000");
-    let client = client(&server).await;
+    let client = patient(builder(server.url())).build().await.unwrap();
     let mut list = client.admin().list("*").unwrap();
     let mut names = HashSet::from([list.next().await.unwrap().unwrap().name]);
     server.restart();
@@ -46,7 +47,7 @@ async fn list_misses_nothing_if_the_server_is_restarted_meanwhile() {
 async fn list_says_so_if_the_connection_breaks_again_and_again() {
     let server = Server::start();
     hold(&server, "20000");
-    let client = client(&server).await;
+    let client = patient(builder(server.url())).build().await.unwrap();
     let mut connection = server.connection();
     let mut list = client.admin().list("*").unwrap();
     let mut names = 0;
