@@ -6,8 +6,6 @@
 )]
 #![allow(unreachable_pub, reason = "shared with other test programs")]
 
-#[cfg(feature = "macros")]
-mod async_trait;
 mod cures;
 mod deadlock;
 mod dynamic;
@@ -18,8 +16,6 @@ mod kinds;
 mod lease;
 #[cfg(feature = "admin")]
 mod listing;
-#[cfg(feature = "macros")]
-mod locked_fn;
 mod loss;
 mod names;
 mod owners;
