@@ -217,7 +217,7 @@ impl Lease {
     }
 
     async fn extend_in_turn(&self, lease: LeaseTime) -> Result<(), Error> {
-        let _turn = self.request.turn(&self.hold).await?;
+        let (_turn, _) = self.request.turn(&self.hold).await?;
         if self.is_lost() {
             return Err(self.lost_error());
         }
@@ -234,7 +234,7 @@ impl Lease {
         let lease = LeaseTime::new(lease)?;
         let client = &self.request.client;
         client.ensure_open()?;
-        let _turn = self.request.turn(&self.hold).await?;
+        let (_turn, _) = self.request.turn(&self.hold).await?;
         self.set(lease, self.hold.has_one_left()).await
     }
 

@@ -64,10 +64,8 @@ impl AcquireRequest {
         local: &LocalLock,
         hold: &Arc<Hold>,
     ) -> Result<Option<LockGuard>, Error> {
-        // The wait for the turn counts, so that a silent server does not cost several timeouts.
-        let began = BootInstant::now();
         // Requests that change the hold count are sent one at a time.
-        let _turn = self.turn(hold).await?;
+        let (_turn, began) = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
             drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
@@ -145,8 +143,7 @@ impl AcquireRequest {
         local: &LocalLock,
         hold: &Arc<Hold>,
     ) -> Result<Option<AdoptedHere>, Error> {
-        let began = BootInstant::now();
-        let _turn = self.turn(hold).await?;
+        let (_turn, began) = self.turn(hold).await?;
         if !self.finish_cut(hold).await? {
             drop(self.client.watchdog.lose(hold, LossReason::Gone));
             return Ok(None);
@@ -213,9 +210,10 @@ impl AcquireRequest {
         }
     }
 
-    /// Waits for the turn of a hold's record, for less than the time of one request.
-    pub(super) async fn turn(&self, hold: &Hold) -> Result<Turn, Error> {
-        let turn = hold.record.turn(hold.longest_turn());
+    /// Waits for the turn of a hold's record, for less than the time of one request. Returns also since when that time
+    /// is taken to run, so that a silent server does not cost several timeouts.
+    pub(super) async fn turn(&self, hold: &Hold) -> Result<(Turn, BootInstant), Error> {
+        let turn = hold.record.turn_since(hold.longest_turn());
         self.client.unless_closed(turn).await?
     }
 

@@ -89,8 +89,9 @@ struct State {
     /// A release was sent and not answered, whichever hold it was for: the server may have carried it out, and then
     /// the lock was held until that.
     is_in_doubt: bool,
-    /// How often a call has had the turn.
+    /// How often a call has had the turn, and since when the last one has it.
     turns: u64,
+    turned: Option<BootInstant>,
     /// How many holds that have not ended have it.
     holders: u32,
     /// Several holds have had it at once: the server counts one level for all of them.
@@ -164,6 +165,7 @@ impl Record {
                 release: Release::NotSent,
                 is_in_doubt: false,
                 turns: 0,
+                turned: None,
                 holders: 0,
                 was_joined: false,
                 is_acknowledged: false,
@@ -183,13 +185,21 @@ impl Record {
     /// Waits for the turn. Fails if nobody before this call gives it up for as long as `limit`: a call that stands
     /// behind others waits for longer. Nothing was sent if it fails.
     pub(crate) async fn turn(&self, limit: Duration) -> Result<Turn, Error> {
+        Ok(self.turn_since(limit).await?.0)
+    }
+
+    /// Does the same, and returns since when it has waited for the call directly before it.
+    pub(crate) async fn turn_since(&self, limit: Duration) -> Result<(Turn, BootInstant), Error> {
+        let came = BootInstant::now();
         let mut turn = pin!(self.turn.clone().lock_owned());
         loop {
             let turns = self.turns();
             match timeout(limit, turn.as_mut()).await {
                 Ok(turn) => {
-                    self.lock().turns += 1;
-                    return Ok(turn);
+                    let mut state = self.lock();
+                    state.turns += 1;
+                    let before = state.turned.replace(BootInstant::now());
+                    return Ok((turn, before.map_or(came, |before| before.max(came))));
                 }
                 Err(_) if self.turns() != turns => {}
                 Err(late) => {
