@@ -1,11 +1,12 @@
 //! Calls that nobody polls for a while, by a clock that a test moves.
 
 use std::pin::Pin;
+use std::task::{Context, Waker};
 
-use redlatch::{Client, Error, ErrorKind, LockGuard, Owner, ReentrantLock};
+use redlatch::{Client, Error, ErrorKind, LockGuard, MemoryServer, Owner, RedLock, ReentrantLock};
 use tokio::time::{Instant, sleep};
 
-use crate::support::probe::{begin, kind, secs, stranger};
+use crate::support::probe::{begin, kind, millis, secs, stranger};
 use crate::two;
 
 /// The calls that bring a level of a lock that is held here.
@@ -106,5 +107,43 @@ async fn level_costs_one_timeout_at_a_silent_server_though_another_call_is_befor
         assert_eq!(kind(level), ErrorKind::Timeout, "{call}");
         assert!(asked.elapsed() <= secs(1), "{call}: {:?}", asked.elapsed());
         drop(before);
+    }
+}
+
+/// Polls a future so many times. Returns whether it is ready by then.
+async fn is_ready<F: Future>(future: &mut Pin<Box<F>>, polls: usize) -> bool {
+    for _ in 0..polls {
+        let mut context = Context::from_waker(Waker::noop());
+        if future.as_mut().poll(&mut context).is_ready() {
+            return true;
+        }
+        sleep(millis(1)).await;
+    }
+    false
+}
+
+#[tokio::test(start_paused = true)]
+async fn grants_that_are_polled_behind_their_lease_displace_nobody() {
+    for polls in 1.. {
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            let builder = Client::builder().config(MemoryServer::new().config());
+            let builder = builder.trust_fresh_servers(true);
+            clients.push(builder.build().await.unwrap());
+        }
+        let red = |lease| {
+            let locks = clients.iter().map(|client| client.lock("job").lease(lease));
+            RedLock::new(locks).owned_by(&Owner::unique())
+        };
+        let (brief, long) = (red(millis(500)), red(secs(10)));
+        let mut unpolled = Box::pin(brief.try_lock_for(secs(20)));
+        if is_ready(&mut unpolled, polls).await {
+            return;
+        }
+        sleep(secs(1)).await;
+        let guard = long.lock().await.unwrap();
+        drop(is_ready(&mut unpolled, 3).await);
+        assert!(!guard.is_lost(), "{polls}");
+        guard.unlock().await.unwrap();
     }
 }

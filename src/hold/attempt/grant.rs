@@ -158,6 +158,10 @@ impl Attempt<'_> {
                 format!("the server granted {name:?} without a token"),
             ));
         }
+        if sent.until(BootInstant::now()) >= lease_mode.lease().get() {
+            // Nobody polled this call for that long. Whoever has the lock by now has it since. The `Undo` stays armed.
+            return Err(self.request.too_late());
+        }
         self.hold
             .granted(sent, *lease_mode, client.settings.max_hold, tokens);
         for displaced in self.local.install(&self.hold) {
