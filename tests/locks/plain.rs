@@ -408,7 +408,7 @@ async fn transaction_that_is_refused_or_dropped_half_way_spoils_no_other() {
             tokio::pin!(extending);
             tokio::select! {
                 biased;
-                _ = &mut extending => panic!("{held}: answered"),
+                answered = &mut extending => panic!("{held}: {answered:?}"),
                 () = parcel.caught() => {}
             }
         }
