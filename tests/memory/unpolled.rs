@@ -142,7 +142,7 @@ async fn grants_that_are_polled_behind_their_lease_displace_nobody() {
         }
         sleep(secs(1)).await;
         let guard = long.lock().await.unwrap();
-        drop(is_ready(&mut unpolled, 3).await);
+        is_ready(&mut unpolled, 3).await;
         assert!(!guard.is_lost(), "{polls}");
         guard.unlock().await.unwrap();
     }
