@@ -122,7 +122,8 @@ async fn reader_joins_none_past_a_writer_that_waits_elsewhere() {
         };
         let some = async || {
             let before = read.load(Ordering::Relaxed);
-            tokio::time::sleep(millis(50)).await;
+            // Long enough for a busy machine to let those that do not wait read.
+            tokio::time::sleep(millis(250)).await;
             read.load(Ordering::Relaxed) - before
         };
         eventually("they come and go", async || {
